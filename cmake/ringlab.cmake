@@ -1,0 +1,36 @@
+# What every target of Ringlab has in common.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(ringlab_options INTERFACE)
+target_compile_features(ringlab_options INTERFACE cxx_std_20)
+target_include_directories(ringlab_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(ringlab_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+    -Wno-restrict>)  # gcc 12 warns wrongly inside std::string
+if(RINGLAB_NATIVE)
+  target_compile_options(ringlab_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+endif()
+if(RINGLAB_SANITIZE)
+  target_compile_options(ringlab_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(ringlab_options INTERFACE -fsanitize=address,undefined)
+endif()
+
+# ringlab_library(NAME [WHOLE_ARCHIVE] SOURCES... LINKS TARGETS...) makes a library with the alias ringlab::NAME.
+# WHOLE_ARCHIVE keeps objects that nothing refers to, such as registrations.
+function(ringlab_library name)
+  cmake_parse_arguments(arg "WHOLE_ARCHIVE" "" "LINKS" ${ARGN})
+  if(arg_WHOLE_ARCHIVE)
+    set(archive ringlab_${name}_archive)
+    add_library(ringlab_${name} INTERFACE)
+    target_link_libraries(ringlab_${name} INTERFACE $<LINK_LIBRARY:WHOLE_ARCHIVE,${archive}>)
+  else()
+    set(archive ringlab_${name})
+  endif()
+  add_library(${archive} STATIC ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${archive} PUBLIC ringlab_options ${arg_LINKS})
+  add_library(ringlab::${name} ALIAS ringlab_${name})
+endfunction()

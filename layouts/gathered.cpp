@@ -1,0 +1,97 @@
+#include "layouts/gathered.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace ringlab::layouts {
+
+GatheredSchedule::GatheredSchedule(const Problem& problem, const Mask& mask, const Layout& layout,
+                                   const ScheduleOptions& options, Style style)
+    : Schedule(problem, mask, layout, options), style_(style) {
+    require(style.groups >= 1 && problem.kv_heads % style.groups == 0,
+            "{} kv heads do not divide into {} head groups; the groups must divide the kv heads", problem.kv_heads,
+            style.groups);
+}
+
+SlotPlan GatheredSchedule::slots() const {
+    if (ranks() == 1) return {};
+    const int heads = group_heads(0).count();
+    // Two head groups are in memory at a time: one attended to, the next on its way.
+    const int kv_slots = (ranks() - 1) * std::min(2, style_.groups);
+    return options().pass == Pass::forward ? SlotPlan{kv_slots, heads, 0, 0} : SlotPlan{kv_slots, heads, 4, heads};
+}
+
+HeadRange GatheredSchedule::group_heads(int group) const {
+    const int size = all_heads().count() / style_.groups;
+    return {group * size, (group + 1) * size};
+}
+
+Ops GatheredSchedule::ops(int rank) const {
+    const bool backward = options().pass == Pass::backward;
+    const bool merges = !backward && options().accumulation == Accumulation::partials;
+    // Gradient slots 1 and 2 hold outgoing parts, 3 and 4 incoming ones, in turn.
+    std::array<OpIndex, 5> gradient_read{-1, -1, -1, -1, -1};  // by slot: the operation that last read it
+    std::array<OpIndex, 2> group_attended{-1, -1};             // by parity of the group: its last attend
+    std::optional<Op>
+        pending_add;  // of an incoming part, kept back for one attend so that it need not wait for the wire
+
+    for (int group = 0; group < style_.groups; ++group) {
+        const auto heads = group_heads(group);
+        auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
+        const OpIndex slots_free = attended;  // by the group before the previous one
+        const auto block_slot = [&](int distance) { return distance == 0 ? 0 : group % 2 * (ranks() - 1) + distance; };
+
+        OpIndex arrival = -1;
+        for (int distance = 1; distance < ranks() && !style_.one_sided; ++distance) {
+            const int ahead = (rank + distance) % ranks(), behind = (rank - distance + ranks()) % ranks();
+            if (needs(ahead, rank)) co_yield transfer(OpKind::send, Payload::kv, distance, ahead, rank, heads, 0);
+            if (needs(rank, behind)) {
+                auto op = transfer(OpKind::receive, Payload::kv, distance, behind, behind, heads, block_slot(distance));
+                op.run_after(slots_free);
+                arrival = co_yield op;
+            }
+        }
+
+        bool continues = style_.one_sided && group > 0;  // a collective ends before its group's launch begins
+        for (int distance = 0; distance < ranks(); ++distance) {
+            const int ahead = (rank + distance) % ranks(), behind = (rank - distance + ranks()) % ranks();
+            if (needs(rank, behind)) {
+                if (style_.one_sided && distance > 0) {
+                    auto op =
+                        transfer(OpKind::fetch, Payload::kv, distance, behind, behind, heads, block_slot(distance));
+                    op.run_after(slots_free);
+                    arrival = co_yield op;
+                }
+                const int outgoing = distance == 0 ? 0 : 1 + distance % 2;
+                auto& outgoing_read = gradient_read[static_cast<std::size_t>(outgoing)];
+                auto op = attend(rank, distance, behind, heads, block_slot(distance), backward ? outgoing : -1);
+                op.fused = continues;
+                op.run_after(arrival);
+                if (backward) op.run_after(outgoing_read);
+                attended = co_yield op;
+                continues = !merges;
+                if (merges) co_yield merge(rank, distance, behind, heads);
+                if (backward && distance > 0) {
+                    auto part = transfer(OpKind::send, Payload::dkv, distance, behind, behind, heads, outgoing);
+                    part.run_after(attended);
+                    outgoing_read = co_yield part;
+                }
+            }
+            if (pending_add) {
+                gradient_read[static_cast<std::size_t>(pending_add->gradient_slot)] = co_yield *pending_add;
+                pending_add.reset();
+                continues = false;
+            }
+            if (backward && distance > 0 && needs(ahead, rank)) {
+                const int incoming = 3 + distance % 2;
+                auto part = transfer(OpKind::receive, Payload::dkv, distance, ahead, rank, heads, incoming);
+                part.run_after(gradient_read[static_cast<std::size_t>(incoming)]);
+                pending_add = add(distance, rank, heads, 0, incoming);
+                pending_add->run_after(co_yield part);
+            }
+        }
+    }
+    if (pending_add) co_yield *pending_add;
+}
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,84 @@
+#pragma once
+
+#include "layouts/registry.hpp"
+#include "layouts/units.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringlab::layouts {
+
+/// The positions first, first + stride, ..., first + stride*(count-1); stride >= 1.
+struct Run {
+    std::int64_t first = 0;
+    std::int64_t stride = 1;
+    std::int64_t count = 0;
+
+    constexpr std::int64_t at(std::int64_t i) const { return first + stride * i; }
+    constexpr std::int64_t last() const { return at(count - 1); }
+    friend constexpr bool operator==(const Run&, const Run&) = default;
+};
+
+/// The part of `run` that holds its elements [begin, end).
+constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
+    return {run.at(begin), run.stride, end - begin};
+}
+
+/// Which global positions each rank owns (its shard), in local order, as runs.
+///
+/// Example: zigzag of 16 tokens over 2 ranks cuts 4 chunks of 4; rank 0 owns [0, 4) and [12, 16), rank 1 [4, 8) and
+/// [8, 12).
+class Layout {
+public:
+    /// `shards[r]` are rank r's runs in local order. Throws Error unless together they own each of 0..tokens-1 once.
+    Layout(std::string name, std::int64_t tokens, const std::vector<std::vector<Run>>& shards);
+
+    const std::string& name() const { return name_; }
+    int ranks() const { return static_cast<int>(begin_.size()) - 1; }
+    std::int64_t tokens() const { return tokens_; }
+
+    std::span<const Run> shard(int rank) const {
+        return std::span(runs_).subspan(
+            begin_[static_cast<std::size_t>(rank)],
+            begin_[static_cast<std::size_t>(rank) + 1] - begin_[static_cast<std::size_t>(rank)]);
+    }
+    std::int64_t shard_tokens(int rank) const { return shard_tokens_[static_cast<std::size_t>(rank)]; }
+    std::int64_t largest_shard() const;
+
+    /// All positions of a rank in local order; what scatters and gathers tensors.
+    std::vector<std::int64_t> positions(int rank) const;
+
+private:
+    std::string name_;
+    std::int64_t tokens_;
+    std::vector<Run> runs_;           // of all ranks, one after another
+    std::vector<std::size_t> begin_;  // ranks + 1 offsets into runs_
+    std::vector<std::int64_t> shard_tokens_;
+};
+
+/// Positions as the shortest run list that a left-to-right scan finds: what a permutation from a file becomes.
+std::vector<Run> runs_of(std::span<const std::int64_t> positions);
+
+/// A layout from what a user types, "zigzag" or "striped:16" or "file:PERMUTATION". Throws Error if the name is unknown
+/// or `tokens` is not a multiple of layout_granularity().
+Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks);
+
+/// Tokens must be a multiple of this for the layout to divide them over `ranks`; padding rounds up to it.
+std::int64_t layout_granularity(const std::string& spec, int ranks);
+
+struct LayoutFactory {
+    std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;
+    std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make;
+};
+Registry<LayoutFactory>& layouts();
+
+/// A namespace-scope object of this type makes a layout known by name.
+struct LayoutRegistration {
+    LayoutRegistration(std::string name, std::string usage, std::string help, LayoutFactory factory) {
+        layouts().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});
+    }
+};
+
+}  // namespace ringlab::layouts

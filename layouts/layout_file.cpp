@@ -1,0 +1,38 @@
+#include "layouts/layout.hpp"
+
+#include <fstream>
+
+namespace ringlab::layouts {
+namespace {
+
+/// A permutation of 0..tokens-1 in a text file, blanks between: its first tokens/ranks numbers are the positions that
+/// rank 0 owns, in local order, and so on.
+Layout from_file(const std::string& path, std::int64_t tokens, int ranks) {
+    std::ifstream file(path);
+    require(file.good(), "cannot read a permutation from file '{}'", path);
+    std::vector<std::int64_t> positions;
+    for (std::string word; file >> word;) {
+        positions.push_back(parse_count(word, "a position in '" + path + "'", 0));
+        require(static_cast<std::int64_t>(positions.size()) <= tokens && positions.back() < tokens,
+                "permutation '{}' holds position {} as number {}; it must be a permutation of 0..{}", path,
+                positions.back(), positions.size(), tokens - 1);
+    }
+    require(static_cast<std::int64_t>(positions.size()) == tokens,
+            "permutation '{}' holds {} positions; the sequence has {} tokens", path, positions.size(), tokens);
+    const auto per_rank = static_cast<std::size_t>(tokens / ranks);
+    std::vector<std::vector<Run>> shards;
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank)
+        shards.push_back(runs_of(std::span(positions).subspan(rank * per_rank, per_rank)));
+    return {"file:" + path, tokens, shards};
+}
+
+std::int64_t granularity(const std::string& arguments, int ranks) {
+    require(!arguments.empty(), "layout file needs a path, as in file:permutation.txt");
+    return ranks;
+}
+
+const LayoutRegistration registration("file", "file:PATH", "any permutation of the tokens, from a text file",
+                                      {granularity, from_file});
+
+}  // namespace
+}  // namespace ringlab::layouts

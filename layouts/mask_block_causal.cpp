@@ -1,0 +1,23 @@
+#include "layouts/mask.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+const MaskRegistration block_causal(
+    "block-causal", "block-causal:LEN,LEN,NxK|@FILE",
+    "segments see themselves and every earlier segment, as frames of a video do",
+    [](const std::string& arguments, std::int64_t tokens) {
+        std::vector<MaskSegment> segments;
+        std::int64_t begin = 0;
+        for (const auto length : parse_lengths(arguments, "segment lengths")) {
+            require(length <= tokens - begin, "segment lengths sum to more than the {} tokens of the sequence", tokens);
+            segments.push_back({{begin, begin + length}, {0, 0}, {begin + length, 0}});
+            begin += length;
+        }
+        require(begin == tokens, "segment lengths sum to {}, the sequence has {} tokens; they must be equal", begin,
+                tokens);
+        return Mask("block-causal", tokens, segments);
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "layouts/units.hpp"
+
+#include <string>
+
+namespace ringlab::layouts {
+
+/// The attention to compute: its sizes and its arithmetic, not how it is spread over ranks.
+///
+/// Tensors are (batch, tokens, heads, dim): Q (batch, tokens, query_heads, head_dim), K (batch, tokens, kv_heads,
+/// head_dim), V (batch, tokens, kv_heads, value_dim), O and dO (batch, tokens, query_heads, value_dim),
+/// lse (batch, tokens, query_heads), natural logarithm.
+struct Problem {
+    std::int64_t batch = 1;
+    std::int64_t tokens = 0;  ///< of the whole sequence, padding included
+    std::int64_t query_heads = 1;
+    std::int64_t kv_heads = 1;  ///< query head h reads kv head h / query_heads_per_kv_head()
+    std::int64_t head_dim = 128;
+    std::int64_t value_dim = 128;
+    double scale = 0;           ///< of q.k; 0 stands for 1/sqrt(head_dim)
+    double soft_cap = 0;        ///< c > 0 turns a score s into c*tanh(s/c); 0 leaves it
+    DType dtype = DType::bf16;  ///< of Q, K, V and dO, in memory and on the wire
+
+    std::int64_t query_heads_per_kv_head() const { return query_heads / kv_heads; }
+    double effective_scale() const;
+
+    /// Bytes of K and V together for `token_count` tokens of `heads` kv heads, all batch elements.
+    std::int64_t kv_bytes(std::int64_t token_count, std::int64_t heads) const;
+
+    /// Bytes of dK and dV together, held in `gradient_dtype`.
+    std::int64_t dkv_bytes(std::int64_t token_count, std::int64_t heads, DType gradient_dtype) const;
+
+    /// Floating-point operations for one visible (query, key) pair of one query head:
+    /// forward q.k and p*v; backward those of q.k again, do.v, dv, dq and dk (5 products against 2).
+    double forward_flop_per_cell() const { return 2.0 * static_cast<double>(head_dim + value_dim); }
+    double backward_flop_per_cell() const { return 2.0 * static_cast<double>(3 * head_dim + 2 * value_dim); }
+
+    /// Throws Error unless all sizes are positive and query_heads is a multiple of kv_heads.
+    void validate() const;
+};
+
+/// Which way a pass goes; a training step is one of each.
+enum class Pass { forward, backward };
+
+constexpr const char* to_string(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+}  // namespace ringlab::layouts

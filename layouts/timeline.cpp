@@ -1,0 +1,62 @@
+#include "layouts/timeline.hpp"
+
+#include "layouts/require.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ringlab::layouts {
+namespace {
+
+/// Length of the union of intervals.
+Picoseconds covered(std::vector<Interval> intervals) {
+    std::sort(intervals.begin(), intervals.end(),
+              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    Picoseconds length = 0, reached = std::numeric_limits<Picoseconds>::min();
+    for (const auto& interval : intervals) {
+        length += std::max<Picoseconds>(0, interval.end - std::max(interval.begin, reached));
+        reached = std::max(reached, interval.end);
+    }
+    return length;
+}
+
+}  // namespace
+
+Picoseconds Timeline::makespan() const {
+    Picoseconds end = 0;
+    for (const auto& span : spans) end = std::max(end, span.end);
+    return end;
+}
+
+std::vector<RankTotals> totals(const Timeline& timeline) {
+    const auto ranks = static_cast<std::size_t>(timeline.ranks);
+    std::vector<RankTotals> all(ranks);
+    std::vector<std::vector<Interval>> computes(ranks), transfers(ranks);
+    for (const auto& span : timeline.spans) {
+        const auto rank = static_cast<std::size_t>(span.rank);
+        auto& total = all[rank];
+        total.end = std::max(total.end, span.end);
+        if (span.lane == Lane::compute) {
+            computes[rank].push_back({span.begin, span.end});
+            total.compute += span.busy;
+            if (span.kind == OpKind::attend) total.cells += span.cells;
+        } else {
+            transfers[rank].push_back({span.begin, span.end});
+            (span.kind == OpKind::send ? total.bytes_sent : total.bytes_received) += span.bytes;
+        }
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+        all[rank].communication = covered(std::move(transfers[rank]));
+        all[rank].exposed = all[rank].end - covered(std::move(computes[rank]));
+    }
+    return all;
+}
+
+double imbalance(const std::vector<double>& values) {
+    require(!values.empty(), "imbalance of no values; there must be at least one rank");
+    const auto sum = std::accumulate(values.begin(), values.end(), 0.0);
+    if (sum == 0) return 1;
+    return *std::max_element(values.begin(), values.end()) * static_cast<double>(values.size()) / sum;
+}
+
+}  // namespace ringlab::layouts

@@ -35,6 +35,7 @@ Ops GatheredSchedule::ops(int rank) const {
     std::optional<Op>
         pending_add;  // of an incoming part, kept back for one attend so that it need not wait for the wire
 
+    bool continues = false;  // whether the compute lane's last operation is an attend of the launch that is still open
     for (int group = 0; group < style_.groups; ++group) {
         const auto heads = group_heads(group);
         auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
@@ -52,7 +53,7 @@ Ops GatheredSchedule::ops(int rank) const {
             }
         }
 
-        bool continues = style_.one_sided && group > 0;  // a collective ends before its group's launch begins
+        if (!style_.one_sided) continues = false;  // a collective ends before its group's launch begins
         for (int distance = 0; distance < ranks(); ++distance) {
             const int ahead = (rank + distance) % ranks(), behind = (rank - distance + ranks()) % ranks();
             if (needs(rank, behind)) {

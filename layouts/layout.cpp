@@ -84,15 +84,18 @@ Registry<LayoutFactory>& layouts() {
 }
 
 std::int64_t layout_granularity(const std::string& spec, int ranks) {
-    require(ranks > 0, "ranks is {}; a layout needs at least 1", ranks);
+    constexpr int most_ranks = 1 << 20;
+    require(ranks > 0 && ranks <= most_ranks, "ranks is {}; a layout spreads tokens over 1 to {} ranks", ranks,
+            most_ranks);
     const auto parsed = Spec::parse(spec);
     return layouts().find(parsed.name).factory.granularity(parsed.arguments, ranks);
 }
 
 Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks) {
     const auto granularity = layout_granularity(spec, ranks);
+    require(tokens > 0 && tokens <= std::int64_t{1} << 31, "tokens is {}; a layout spreads 1 to 2^31 tokens", tokens);
     require(
-        tokens > 0 && tokens % granularity == 0,
+        tokens % granularity == 0,
         "{} tokens do not divide into layout {} over {} ranks: they must be a multiple of {} (--pad rounds up to {})",
         tokens, spec, ranks, granularity, (tokens + granularity - 1) / granularity * granularity);
     const auto parsed = Spec::parse(spec);

@@ -1,5 +1,6 @@
 #include "layouts/layout.hpp"
 
+#include <filesystem>
 #include <fstream>
 
 namespace ringlab::layouts {
@@ -9,13 +10,18 @@ namespace {
 /// rank 0 owns, in local order, and so on.
 Layout from_file(const std::string& path, std::int64_t tokens, int ranks) {
     std::ifstream file(path);
-    require(file.good(), "cannot read a permutation from file '{}'", path);
+    require(file.good() && !std::filesystem::is_directory(path), "cannot read a permutation from file '{}'", path);
     std::vector<std::int64_t> positions;
+    std::vector<bool> seen(static_cast<std::size_t>(tokens));
     for (std::string word; file >> word;) {
         positions.push_back(parse_count(word, "a position in '" + path + "'", 0));
         require(static_cast<std::int64_t>(positions.size()) <= tokens && positions.back() < tokens,
                 "permutation '{}' holds position {} as number {}; it must be a permutation of 0..{}", path,
                 positions.back(), positions.size(), tokens - 1);
+        auto&& seen_before = seen[static_cast<std::size_t>(positions.back())];
+        require(!seen_before, "permutation '{}' holds position {} twice; it must be a permutation of 0..{}", path,
+                positions.back(), tokens - 1);
+        seen_before = true;
     }
     require(static_cast<std::int64_t>(positions.size()) == tokens,
             "permutation '{}' holds {} positions; the sequence has {} tokens", path, positions.size(), tokens);

@@ -10,6 +10,10 @@ std::int64_t width_of(const std::string& arguments) {
 /// Rank r owns every token t with (t / width) % ranks == r (Brandon et al. 2023, arXiv 2311.09431, for width 1).
 Layout striped(const std::string& arguments, std::int64_t tokens, int ranks) {
     const auto width = width_of(arguments), period = width * ranks;
+    constexpr std::int64_t most_runs = std::int64_t{1} << 24;
+    require(width == 1 || tokens / width <= most_runs,
+            "stripes of width {} cut {} tokens into {} runs; at most {} are supported, use wider stripes (or width 1)",
+            width, tokens, tokens / width, most_runs);
     std::vector<std::vector<Run>> shards(static_cast<std::size_t>(ranks));
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
         auto& runs = shards[static_cast<std::size_t>(rank)];

@@ -122,6 +122,7 @@ Registry<MaskFactory>& masks() {
 }
 
 Mask make_mask(const std::string& spec, std::int64_t tokens) {
+    require(tokens > 0 && tokens <= std::int64_t{1} << 31, "tokens is {}; a mask spans 1 to 2^31 tokens", tokens);
     std::vector<Mask> terms;
     for (std::size_t begin = 0; begin <= spec.size();) {
         const auto end = std::min(spec.find('+', begin), spec.size());

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -22,7 +23,7 @@ std::vector<std::int64_t> parse_lengths(std::string_view text, std::string_view 
     if (!text.empty() && text.front() == '@') {
         const std::string path(text.substr(1));
         std::ifstream file(path);
-        require(file.good(), "cannot read {} from file '{}'", what, path);
+        require(file.good() && !std::filesystem::is_directory(path), "cannot read {} from file '{}'", what, path);
         from_file.assign(std::istreambuf_iterator<char>(file), {});
         text = from_file;
     }

@@ -3,15 +3,23 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace ringlab {
 
-/// An error that a user can act on: its text says what was wrong, the value, and what would be right.
-/// Only main() catches it.
+/// An error that a user can act on: its text says what was wrong, the value, and what would be right, on one line:
+/// control characters in what it quotes become blanks. Only main() catches it.
 class Error : public std::runtime_error {
 public:
-    using std::runtime_error::runtime_error;
+    explicit Error(std::string text) : std::runtime_error(on_one_line(std::move(text))) {}
+
+private:
+    static std::string on_one_line(std::string text) {
+        for (char& c : text)
+            if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+        return text;
+    }
 };
 
 /// Throws Error with the formatted message unless `condition` holds.

@@ -1,0 +1,124 @@
+#include "tests/layouts/cases.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+namespace ringlab::layouts::testing {
+
+const std::vector<std::string>& mask_specs() {
+    static const std::vector<std::string> specs{
+        "full",
+        "causal",
+        "window:5,0",
+        "window:3,7",
+        "window:0,0",
+        "window:1000,1000",
+        "documents:30,41",
+        "causal+documents:7,20,13,1,30",
+        "prefix:17",
+        "prefix:20+documents:5,30,36",
+        "block-causal:9x7,8",
+        "window:6,0+sink:3",
+        "causal+valid:0-50,60-70",
+        "full+valid:5-20",
+        "causal+valid:30-31",
+        "causal+documents:10x7,1+window:4,0+sink:2+valid:1-70",
+    };
+    return specs;
+}
+
+const std::vector<std::string>& layout_specs() {
+    static const std::vector<std::string> specs{"contiguous", "zigzag",   "striped",
+                                                "striped:3",  "shuffled", "sorted-shuffled"};
+    return specs;
+}
+
+const std::vector<int>& rank_counts() {
+    static const std::vector<int> counts{1, 2, 3, 4, 8};
+    return counts;
+}
+
+Layout make_case_layout(const std::string& spec, std::int64_t tokens, int ranks) {
+    const bool sorted = spec == "sorted-shuffled";
+    if (spec != "shuffled" && !sorted) return make_layout(spec, tokens, ranks);
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens));
+    std::iota(positions.begin(), positions.end(), 0);
+    std::mt19937_64 random(7);
+    std::shuffle(positions.begin(), positions.end(), random);
+    const auto per_rank = tokens / ranks;
+    std::vector<std::vector<Run>> shards;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const auto begin = positions.begin() + rank * per_rank;
+        if (sorted) std::sort(begin, begin + per_rank);
+        shards.push_back(runs_of({begin, begin + per_rank}));
+    }
+    return {spec, tokens, shards};
+}
+
+Case make_case(const std::string& mask_spec, const std::string& layout_spec, int ranks) {
+    const bool shuffled = layout_spec.ends_with("shuffled");
+    const auto granularity = shuffled ? ranks : layout_granularity(layout_spec, ranks);
+    const auto tokens = (case_tokens + granularity - 1) / granularity * granularity;
+    return {pad(make_mask(mask_spec, case_tokens), tokens), make_case_layout(layout_spec, tokens, ranks)};
+}
+
+Mask random_mask(std::mt19937_64& random, std::int64_t tokens) {
+    const auto bound = [&] {
+        return pick(random, 0, 1) ? Bound{pick(random, -tokens, 2 * tokens), 0}
+                                  : Bound{pick(random, -tokens, tokens), 1};
+    };
+    std::vector<MaskSegment> segments;
+    for (std::int64_t begin = 0; begin < tokens;) {
+        const auto end = std::min(tokens, begin + pick(random, 1, tokens));
+        const auto sink = pick(random, 0, 2) ? 0 : pick(random, 0, tokens + 3);
+        segments.push_back({{begin, end}, bound(), bound(), sink});
+        begin = end;
+    }
+    std::vector<Interval> valid;
+    for (auto begin = pick(random, 0, 3) ? 0 : pick(random, 0, tokens - 1); begin < tokens;) {
+        const auto end = std::min(tokens, begin + pick(random, 1, tokens));
+        valid.push_back({begin, end});
+        begin = end + pick(random, 0, 5);
+    }
+    return {"random", tokens, segments, valid};
+}
+
+std::int64_t count_visible(const Mask& mask, const std::vector<std::int64_t>& rows,
+                           const std::vector<std::int64_t>& keys) {
+    std::int64_t count = 0;
+    for (const auto row : rows)
+        for (const auto key : keys) count += mask.visible(row, key);
+    return count;
+}
+
+TextFile::TextFile(std::string_view text) {
+    auto name = (std::filesystem::temp_directory_path() / "ringlab_test_XXXXXX").string();
+    const int descriptor = mkstemp(name.data());
+    if (descriptor < 0) throw std::runtime_error("cannot make a temporary file like " + name);
+    close(descriptor);
+    path_ = name;
+    std::ofstream(path_, std::ios::binary) << text;
+}
+
+TextFile::~TextFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+}
+
+std::string error_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "(no error)";
+}
+
+std::int64_t pick(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));
+}
+
+}  // namespace ringlab::layouts::testing

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "layouts/layout.hpp"
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+
+#include <filesystem>
+#include <functional>
+#include <ostream>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ringlab::layouts {
+
+/// How a test's name shows a pass.
+inline std::ostream& operator<<(std::ostream& out, Pass pass) { return out << to_string(pass); }
+
+}  // namespace ringlab::layouts
+
+/// What the suites of layouts/ share: the cases that they run over, seeded random masks and layouts, files that remove
+/// themselves.
+namespace ringlab::layouts::testing {
+
+/// A prime number of tokens: no layout divides it, so every case is padded as well.
+inline constexpr std::int64_t case_tokens = 71;
+
+/// Masks over case_tokens.
+const std::vector<std::string>& mask_specs();
+
+/// Layouts by spec; "shuffled" is a seeded permutation with about as many runs as tokens, "sorted-shuffled" the same
+/// sets of positions in ascending order.
+const std::vector<std::string>& layout_specs();
+
+const std::vector<int>& rank_counts();
+
+/// A case as an experiment would make it: the tokens padded up until the layout divides them, the mask along with them.
+struct Case {
+    Mask mask;
+    Layout layout;
+};
+Case make_case(const std::string& mask_spec, const std::string& layout_spec, int ranks);
+
+/// A layout of layout_specs() over any number of tokens that it divides.
+Layout make_case_layout(const std::string& spec, std::int64_t tokens, int ranks);
+
+/// Segments with bounds inside, outside and across each other, some with sinks, and scattered valid keys.
+Mask random_mask(std::mt19937_64& random, std::int64_t tokens);
+
+/// Visible pairs by the element-wise definition.
+std::int64_t count_visible(const Mask& mask, const std::vector<std::int64_t>& rows,
+                           const std::vector<std::int64_t>& keys);
+
+/// A text file that exists as long as this object.
+class TextFile {
+public:
+    explicit TextFile(std::string_view text);
+    ~TextFile();
+    TextFile(const TextFile&) = delete;
+    TextFile& operator=(const TextFile&) = delete;
+
+    std::string path() const { return path_.string(); }
+
+private:
+    std::filesystem::path path_;
+};
+
+/// The message of the ringlab::Error that `action` throws; "(no error)" if it throws none.
+std::string error_of(const std::function<void()>& action);
+
+/// A uniform whole number of [low, high].
+std::int64_t pick(std::mt19937_64& random, std::int64_t low, std::int64_t high);
+
+}  // namespace ringlab::layouts::testing

@@ -1,0 +1,234 @@
+#include "layouts/layout.hpp"
+
+#include "tests/layouts/cases.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <ostream>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+using Shards = std::vector<std::vector<std::int64_t>>;
+
+struct LayoutCase {
+    std::string spec;
+    std::int64_t tokens;
+    Shards shards;
+};
+std::ostream& operator<<(std::ostream& out, const LayoutCase& c) { return out << c.spec << " of " << c.tokens; }
+
+const std::vector<LayoutCase> layout_cases{
+    {"contiguous", 6, {{0, 1}, {2, 3}, {4, 5}}},
+    {"contiguous", 3, {{0, 1, 2}}},
+    {"zigzag", 16, {{0, 1, 2, 3, 12, 13, 14, 15}, {4, 5, 6, 7, 8, 9, 10, 11}}},
+    {"zigzag", 6, {{0, 5}, {1, 4}, {2, 3}}},
+    {"zigzag", 2, {{0, 1}}},
+    {"striped", 6, {{0, 3}, {1, 4}, {2, 5}}},
+    {"striped:1", 6, {{0, 2, 4}, {1, 3, 5}}},
+    {"striped:2", 8, {{0, 1, 4, 5}, {2, 3, 6, 7}}},
+    {"striped:3", 9, {{0, 1, 2}, {3, 4, 5}, {6, 7, 8}}},
+};
+
+struct BadLayout {
+    std::string spec;
+    std::int64_t tokens;
+    int ranks;
+    std::string error;
+};
+std::ostream& operator<<(std::ostream& out, const BadLayout& c) { return out << c.spec << " of " << c.tokens; }
+
+const std::vector<BadLayout> bad_layouts{
+    {"contiguous", 10, 4,
+     "10 tokens do not divide into layout contiguous over 4 ranks: they must be a multiple of 4 (--pad rounds up to "
+     "12)"},
+    {"zigzag", 20, 4,
+     "20 tokens do not divide into layout zigzag over 4 ranks: they must be a multiple of 8 (--pad rounds up to 24)"},
+    {"striped:16", 100, 4,
+     "100 tokens do not divide into layout striped:16 over 4 ranks: they must be a multiple of 64 (--pad rounds up to "
+     "128)"},
+    {"contiguous", 0, 4, "tokens is 0; a layout spreads 1 to 2^31 tokens"},
+    {"contiguous", -8, 4, "tokens is -8; a layout spreads 1 to 2^31 tokens"},
+    {"contiguous", std::numeric_limits<std::int64_t>::max(), 4,
+     "tokens is 9223372036854775807; a layout spreads 1 to 2^31 tokens"},
+    {"zigzag", 8, 0, "ranks is 0; a layout spreads tokens over 1 to 1048576 ranks"},
+    {"zigzag", 8, -2, "ranks is -2; a layout spreads tokens over 1 to 1048576 ranks"},
+    {"zigzag", 8, 2147483647, "ranks is 2147483647; a layout spreads tokens over 1 to 1048576 ranks"},
+    {"zigzag:2", 8, 2, "layout zigzag takes no arguments, got '2'"},
+    {"contiguous:", 8, 3,
+     "8 tokens do not divide into layout contiguous: over 3 ranks: they must be a multiple of 3 (--pad rounds up to "
+     "9)"},
+    {"striped:0", 8, 2, "the stripe width is '0'; it must be a whole number of at least 1"},
+    {"striped:x", 8, 2, "the stripe width is 'x'; it must be a whole number of at least 1"},
+    {"striped:9223372036854775807", 8, 2, "the stripe width 9223372036854775807 is too large for 2 ranks"},
+    {"striped:2", std::int64_t{1} << 31, 2,
+     "stripes of width 2 cut 2147483648 tokens into 1073741824 runs; at most 16777216 are supported, use wider "
+     "stripes (or width 1)"},
+    {"spiral", 8, 2, "unknown layout 'spiral'; known: contiguous, file, striped, zigzag"},
+    {"file", 8, 2, "layout file needs a path, as in file:permutation.txt"},
+    {"file:/no/such", 8, 2, "cannot read a permutation from file '/no/such'"},
+    {"file:/", 8, 2, "cannot read a permutation from file '/'"},
+};
+
+struct BadPermutation {
+    std::string text;
+    std::string error;  // after "permutation 'PATH' "
+};
+std::ostream& operator<<(std::ostream& out, const BadPermutation& c) { return out << '\'' << c.text << '\''; }
+
+const std::vector<BadPermutation> bad_permutations{
+    {"", "holds 0 positions; the sequence has 4 tokens"},
+    {"0 1 2", "holds 3 positions; the sequence has 4 tokens"},
+    {"0 1 2 3 0", "holds position 0 as number 5; it must be a permutation of 0..3"},
+    {"0 1 2 4", "holds position 4 as number 4; it must be a permutation of 0..3"},
+    {"3 1 2 1", "holds position 1 twice; it must be a permutation of 0..3"},
+    {"2 2 2 2", "holds position 2 twice; it must be a permutation of 0..3"},
+};
+
+Shards shards_of(const Layout& layout) {
+    Shards shards;
+    for (int rank = 0; rank < layout.ranks(); ++rank) shards.push_back(layout.positions(rank));
+    return shards;
+}
+
+/// How many tokens are not owned exactly once.
+int wrongly_owned(const Layout& layout) {
+    std::vector<int> owners(static_cast<std::size_t>(layout.tokens()));
+    for (const auto& shard : shards_of(layout))
+        for (const auto position : shard) ++owners[static_cast<std::size_t>(position)];
+    return static_cast<int>(std::count_if(owners.begin(), owners.end(), [](int count) { return count != 1; }));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(layout)
+
+BOOST_DATA_TEST_CASE(worked_examples_come_out_as_written, data::make(layout_cases)) {
+    const auto layout = make_layout(sample.spec, sample.tokens, static_cast<int>(sample.shards.size()));
+    BOOST_CHECK(shards_of(layout) == sample.shards);
+    BOOST_TEST(layout.tokens() == sample.tokens);
+}
+
+BOOST_DATA_TEST_CASE(shards_own_each_token_exactly_once, data::make(layout_specs()) * data::make(rank_counts()), spec,
+                     ranks) {
+    const auto granularity = spec.ends_with("shuffled") ? ranks : layout_granularity(spec, ranks);
+    for (const std::int64_t multiple : {1, 2, 3, 7, 20}) {
+        const auto layout = make_case_layout(spec, granularity * multiple, ranks);
+        BOOST_TEST(layout.ranks() == ranks);
+        BOOST_TEST(wrongly_owned(layout) == 0);
+        for (int rank = 0; rank < ranks; ++rank) {
+            BOOST_TEST(layout.shard_tokens(rank) == granularity * multiple / ranks);
+            BOOST_TEST(static_cast<std::int64_t>(layout.positions(rank).size()) == layout.shard_tokens(rank));
+        }
+        BOOST_TEST(layout.largest_shard() == granularity * multiple / ranks);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(shards_are_a_short_list_of_runs) {
+    constexpr auto tokens = std::int64_t{1} << 24;
+    for (const int rank : {0, 3, 7}) {
+        BOOST_TEST(make_layout("contiguous", tokens, 8).shard(rank).size() == 1);
+        BOOST_TEST(make_layout("zigzag", tokens, 8).shard(rank).size() == 2);
+        BOOST_TEST(make_layout("striped", tokens, 8).shard(rank).size() == 1);
+        BOOST_TEST(make_layout("striped:64", tokens, 8).shard(rank).size() == tokens / (8 * 64));
+    }
+}
+
+BOOST_DATA_TEST_CASE(sizes_and_specs_that_do_not_fit_are_explained, data::make(bad_layouts)) {
+    BOOST_TEST(error_of([&] { make_layout(sample.spec, sample.tokens, sample.ranks); }) == sample.error);
+}
+
+BOOST_AUTO_TEST_CASE(a_permutation_file_deals_positions_in_its_order) {
+    const TextFile file("5 4\n3 0\t1 2 ");
+    const auto layout = make_layout("file:" + file.path(), 6, 2);
+    BOOST_CHECK((shards_of(layout) == Shards{{5, 4, 3}, {0, 1, 2}}));
+    BOOST_TEST(layout.name() == "file:" + file.path());
+}
+
+BOOST_AUTO_TEST_CASE(a_file_of_a_known_layout_is_that_layout) {
+    const auto zigzag = make_layout("zigzag", 48, 3);
+    std::string text;
+    for (const auto& shard : shards_of(zigzag))
+        for (const auto position : shard) text += std::to_string(position) + " ";
+    const TextFile file(text);
+    const auto read = make_layout("file:" + file.path(), 48, 3);
+    for (int rank = 0; rank < 3; ++rank) {
+        const auto a = zigzag.shard(rank), b = read.shard(rank);
+        // Rank 2's two chunks touch: a scan finds them as one run.
+        if (rank < 2) BOOST_TEST(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+        BOOST_TEST(zigzag.positions(rank) == read.positions(rank), boost::test_tools::per_element());
+    }
+}
+
+BOOST_DATA_TEST_CASE(a_file_that_is_no_permutation_is_explained, data::make(bad_permutations)) {
+    const TextFile file(sample.text);
+    BOOST_TEST(error_of([&] { make_layout("file:" + file.path(), 4, 2); }) ==
+               "permutation '" + file.path() + "' " + sample.error);
+}
+
+BOOST_AUTO_TEST_CASE(a_word_in_a_permutation_file_is_quoted) {
+    for (const std::string word : {"one", "-1", "1.0", "99999999999999999999"}) {
+        const TextFile file("0 " + word + " 2 3");
+        BOOST_TEST(error_of([&] { make_layout("file:" + file.path(), 4, 2); }) ==
+                   "a position in '" + file.path() + "' is '" + word + "'; it must be a whole number of at least 0");
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_list_of_positions_becomes_few_runs_in_the_same_order) {
+    const auto runs = [](std::vector<std::int64_t> positions) { return runs_of(positions); };
+    BOOST_CHECK((runs({}) == std::vector<Run>{}));
+    BOOST_CHECK((runs({4}) == std::vector<Run>{{4, 1, 1}}));
+    BOOST_CHECK((runs({0, 1, 2, 7, 8}) == std::vector<Run>{{0, 1, 3}, {7, 1, 2}}));
+    BOOST_CHECK((runs({1, 4, 7, 10}) == std::vector<Run>{{1, 3, 4}}));
+    BOOST_CHECK((runs({3, 2, 1}) == std::vector<Run>{{3, 1, 1}, {2, 1, 1}, {1, 1, 1}}));
+    std::mt19937_64 random(3);
+    for (int trial = 0; trial < 300; ++trial) {
+        std::vector<std::int64_t> positions, again;
+        for (auto n = pick(random, 0, 12); n > 0; --n) positions.push_back(pick(random, 0, 8));
+        for (const auto& run : runs_of(positions))
+            for (std::int64_t i = 0; i < run.count; ++i) again.push_back(run.at(i));
+        BOOST_TEST(again == positions, boost::test_tools::per_element());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(runs_of_any_strides_are_accepted_if_and_only_if_they_own_each_token_once) {
+    std::mt19937_64 random(4);
+    int accepted = 0;
+    for (int trial = 0; trial < 4000; ++trial) {
+        const auto tokens = pick(random, 1, 6);
+        const auto common_stride = pick(random, 0, 1) ? pick(random, 1, 3) : 0;
+        std::vector<std::vector<Run>> shards(static_cast<std::size_t>(pick(random, 1, 3)));
+        std::vector<int> owners(static_cast<std::size_t>(tokens));
+        bool inside = true;
+        for (auto& shard : shards)
+            for (auto n = pick(random, 0, 2); n > 0; --n) {
+                const Run run{pick(random, 0, tokens - 1), common_stride ? common_stride : pick(random, 1, 3),
+                              pick(random, 1, 4)};
+                shard.push_back(run);
+                inside = inside && run.last() < tokens;
+                for (std::int64_t i = 0; i < run.count && run.at(i) < tokens; ++i)
+                    ++owners[static_cast<std::size_t>(run.at(i))];
+            }
+        const bool right = inside && std::all_of(owners.begin(), owners.end(), [](int count) { return count == 1; });
+        BOOST_TEST((error_of([&] { Layout("l", tokens, shards); }) == "(no error)") == right);
+        accepted += right;
+    }
+    BOOST_TEST(accepted > 20);  // the trials do reach both sides
+}
+
+BOOST_AUTO_TEST_CASE(a_run_outside_the_sequence_is_named) {
+    BOOST_TEST(error_of([] {
+                   Layout("l", 4, {{{1, 2, 3}}});
+               }) == "layout l: run of 3 positions from 1 by 2 does not lie inside the 4 tokens");
+    BOOST_TEST(error_of([] { Layout("l", 4, {}); }) == "layout l has no ranks; it needs at least 1");
+    BOOST_TEST(error_of([] {
+                   Layout("l", 4, {{{0, 1, 3}}});
+               }) == "layout l owns 3 positions of 4 tokens; it must own each exactly once");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,252 @@
+#include "layouts/mask.hpp"
+
+#include "tests/layouts/cases.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <ostream>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+/// One text line per query row, one character per key: 'x' is seen.
+using Picture = std::vector<std::string>;
+
+Picture picture_of(const Mask& mask) {
+    Picture picture;
+    for (std::int64_t row = 0; row < mask.tokens(); ++row) {
+        picture.emplace_back();
+        for (std::int64_t key = 0; key < mask.tokens(); ++key) picture.back() += mask.visible(row, key) ? 'x' : '.';
+    }
+    return picture;
+}
+
+struct PictureCase {
+    std::string spec;
+    Picture picture;
+};
+std::ostream& operator<<(std::ostream& out, const PictureCase& c) { return out << c.spec; }
+
+const Picture everything(6, "xxxxxx");
+const Picture past{"x.....", "xx....", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"};
+const Picture itself{"x.....", ".x....", "..x...", "...x..", "....x.", ".....x"};
+
+const std::vector<PictureCase> picture_cases{
+    {"full", everything},
+    {"causal", past},
+    {"causal+full", past},
+    {"window:2,1", {"xx....", "xxx...", "xxxx..", ".xxxx.", "..xxxx", "...xxx"}},
+    {"window:0,2", {"xxx...", ".xxx..", "..xxx.", "...xxx", "....xx", ".....x"}},
+    {"window:0,0", itself},
+    {"window:5,5", everything},
+    {"window:9223372036854775807,0", past},
+    {"window:9223372036854775807,9223372036854775807", everything},
+    {"causal+window:1,1", {"x.....", "xx....", ".xx...", "..xx..", "...xx.", "....xx"}},
+    {"documents:2,3,1", {"xx....", "xx....", "..xxx.", "..xxx.", "..xxx.", ".....x"}},
+    {"causal+documents:2,3,1", {"x.....", "xx....", "..x...", "..xx..", "..xxx.", ".....x"}},
+    {"documents:6", everything},
+    {"documents:1x6", itself},
+    {"documents:4,2+documents:2,4", {"xx....", "xx....", "..xx..", "..xx..", "....xx", "....xx"}},
+    {"prefix:3", {"xxx...", "xxx...", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"}},
+    {"prefix:1", past},
+    {"prefix:6", everything},
+    {"block-causal:2x3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxxxxx", "xxxxxx"}},
+    {"block-causal:1,4,1", {"x.....", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxxx"}},
+    {"sink:3", everything},
+    {"window:1,0+sink:2", {"x.....", "xx....", "xxx...", "xxxx..", "xx.xx.", "xx..xx"}},
+    {"sink:2+window:1,0", {"x.....", "xx....", "xxx...", "xxxx..", "xx.xx.", "xx..xx"}},
+    {"window:1,0+sink:0", {"x.....", "xx....", ".xx...", "..xx..", "...xx.", "....xx"}},
+    {"causal+sink:9223372036854775807", past},
+    {"valid:1-3,4-6", {"......", ".xx.xx", ".xx.xx", "......", ".xx.xx", ".xx.xx"}},
+    {"valid:0-6", everything},
+    {"causal+valid:1-3,4-6", {"......", ".x....", ".xx...", "......", ".xx.x.", ".xx.xx"}},
+    {"valid:0-3+valid:2-4", {"......", "......", "..x...", "......", "......", "......"}},
+    {"documents:3,3+prefix:4", {"xxx...", "xxx...", "xxx...", "...x..", "...xx.", "...xxx"}},
+};
+
+struct BadMask {
+    std::string spec;
+    std::string error;
+};
+std::ostream& operator<<(std::ostream& out, const BadMask& c) { return out << c.spec; }
+
+const std::string known = "block-causal, causal, documents, full, prefix, sink, valid, window";
+
+const std::vector<BadMask> bad_masks{
+    {"", "unknown mask ''; known: " + known},
+    {"casual", "unknown mask 'casual'; known: " + known},
+    {"causal+", "unknown mask ''; known: " + known},
+    {"full:1", "mask full takes no arguments, got '1'"},
+    {"causal:x", "mask causal takes no arguments, got 'x'"},
+    {"window:4", "mask window:4 lacks a part; write window:LEFT,RIGHT, as in window:1024,0"},
+    {"window:-1,0", "the window's LEFT is '-1'; it must be a whole number of at least 0"},
+    {"window:1,0,3", "the window's RIGHT is '0,3'; it must be a whole number of at least 0"},
+    {"documents", "document lengths is empty; give lengths such as 512,300,128x4 or @FILE"},
+    {"documents:2,3", "document lengths sum to 5, the sequence has 6 tokens; they must be equal"},
+    {"documents:2,5", "document lengths sum to more than the 6 tokens of the sequence"},
+    {"block-causal:9223372036854775807x2", "segment lengths sum to more than the 6 tokens of the sequence"},
+    {"block-causal:2,2", "segment lengths sum to 4, the sequence has 6 tokens; they must be equal"},
+    {"prefix", "the prefix length is ''; it must be a whole number of at least 1"},
+    {"prefix:7", "the prefix length 7 exceeds the 6 tokens of the sequence"},
+    {"sink:-1", "the sink length is '-1'; it must be a whole number of at least 0"},
+    {"valid", "mask valid needs ranges, as in valid:0-1000"},
+    {"valid:4", "valid range '4' must be BEGIN-END, as in 0-1000"},
+    {"valid:3-3", "valid range 3-3 is empty, out of order or past the 6 tokens of the sequence"},
+    {"valid:0-7", "valid range 0-7 is empty, out of order or past the 6 tokens of the sequence"},
+    {"valid:3-5,0-2", "valid range 0-2 is empty, out of order or past the 6 tokens of the sequence"},
+    {"valid:0--2", "the end of a valid range is '-2'; it must be a whole number of at least 1"},
+};
+
+/// What interpreters rely on, by the letter of mask.hpp. Returns the first row that breaks it, -1 if none does.
+std::int64_t row_that_breaks_the_invariants(const Mask& mask) {
+    std::int64_t next_row = 0;
+    for (const auto& segment : mask.segments()) {
+        if (segment.rows.begin != next_row || segment.rows.size() == 0 || segment.sink < 0) return segment.rows.begin;
+        next_row = segment.rows.end;
+        const bool first_empty = segment.at(segment.rows.begin) == RowKeys{};
+        for (auto row = segment.rows.begin; row < segment.rows.end; ++row) {
+            const auto begin = segment.begin.at(row), end = segment.end.at(row);
+            if (begin < 0 || begin > end || end > mask.tokens()) return row;
+            const auto seen = mask.row(row);
+            if (seen != segment.at(row)) return row;
+            const bool empty = seen == RowKeys{};
+            if (!empty && (seen.begin >= seen.end || seen.sink < 0 || seen.sink > seen.begin)) return row;
+            if (empty != first_empty) return row;  // rows of a segment all see something or all see nothing
+        }
+    }
+    return next_row == mask.tokens() ? -1 : next_row;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(mask)
+
+BOOST_DATA_TEST_CASE(a_spec_makes_the_mask_drawn_beside_it, data::make(picture_cases)) {
+    const auto made = make_mask(sample.spec, 6);
+    BOOST_TEST(picture_of(made) == sample.picture, boost::test_tools::per_element());
+    BOOST_TEST(made.name() == sample.spec);
+    BOOST_TEST(row_that_breaks_the_invariants(made) == -1);
+}
+
+BOOST_DATA_TEST_CASE(a_bad_spec_is_explained, data::make(bad_masks)) {
+    BOOST_TEST(error_of([&] { make_mask(sample.spec, 6); }) == sample.error);
+}
+
+BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_or_with_too_many_is_refused) {
+    const std::string right = "; a mask spans 1 to 2^31 tokens";
+    BOOST_TEST(error_of([] { make_mask("causal", 0); }) == "tokens is 0" + right);
+    BOOST_TEST(error_of([] { make_mask("full", -1); }) == "tokens is -1" + right);
+    BOOST_TEST(error_of([] { make_mask("window:1,1", std::numeric_limits<std::int64_t>::max()); }) ==
+               "tokens is 9223372036854775807" + right);
+}
+
+BOOST_AUTO_TEST_CASE(document_lengths_come_from_a_file) {
+    const TextFile file("2\n3 1\n");
+    BOOST_TEST(picture_of(make_mask("causal+documents:@" + file.path(), 6)) ==
+                   picture_of(make_mask("causal+documents:2,3,1", 6)),
+               boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(causal_is_one_segment_and_row_2_of_4_sees_keys_0_to_3) {
+    const auto causal = make_mask("causal", 4);
+    BOOST_REQUIRE(causal.segments().size() == 1);
+    const auto& segment = causal.segments().front();
+    BOOST_CHECK((segment.rows == Interval{0, 4}));
+    BOOST_CHECK((segment.begin == Bound{0, 0}));
+    BOOST_CHECK((segment.end == Bound{1, 1}));
+    BOOST_CHECK((causal.row(2) == RowKeys{0, 3, 0}));
+}
+
+BOOST_AUTO_TEST_CASE(segments_stay_few_however_long_the_sequence) {
+    constexpr auto tokens = std::int64_t{1} << 30;
+    BOOST_TEST(make_mask("full", tokens).segments().size() == 1);
+    BOOST_TEST(make_mask("causal", tokens).segments().size() == 1);
+    BOOST_TEST(make_mask("window:1000,1000", tokens).segments().size() <= 5);
+    BOOST_TEST(make_mask("causal+documents:1048576x1024", tokens).segments().size() <= 2 * 1024);
+}
+
+BOOST_AUTO_TEST_CASE(segments_that_leave_gaps_are_refused) {
+    const auto make = [](std::vector<MaskSegment> segments) { return error_of([&] { Mask("m", 4, segments); }); };
+    BOOST_TEST(make({{{0, 2}, {}, {}}, {{3, 4}, {}, {}}}).find("starts at row 3, the one before it ends at 2") !=
+               std::string::npos);
+    BOOST_TEST(make({{{0, 3}, {}, {}}}) == "mask m covers rows up to 3 of 4");
+    BOOST_TEST(make({{{0, 5}, {}, {}}}) == "mask m covers rows up to 5 of 4");
+    BOOST_TEST(error_of([] {
+                   Mask("m", 4, {{{0, 4}, {}, {}}}, {{0, 2}, {1, 3}});
+               }).starts_with("mask m: valid keys [1, 3) are empty, out of order or past the last token 4"));
+}
+
+BOOST_AUTO_TEST_CASE(random_segments_are_clamped_to_what_they_mean) {
+    std::mt19937_64 random(1);
+    for (int trial = 0; trial < 2000; ++trial) {
+        const auto tokens = pick(random, 1, 24);
+        const Bound begin{pick(random, -30, 30), pick(random, 0, 1)}, end{pick(random, -30, 30), pick(random, 0, 1)};
+        const auto sink = pick(random, -2, 30);
+        const Mask mask("m", tokens, {{{0, tokens}, begin, end, sink}});
+        BOOST_REQUIRE_EQUAL(row_that_breaks_the_invariants(mask), -1);
+        int wrong = 0;
+        for (std::int64_t row = 0; row < tokens; ++row) {
+            const auto first = std::max<std::int64_t>(begin.at(row), 0), last = std::min(end.at(row), tokens);
+            for (std::int64_t key = 0; key < tokens; ++key) {
+                const bool seen = first < last && ((first <= key && key < last) || (key < sink && key < first));
+                wrong += mask.visible(row, key) != seen;
+            }
+        }
+        BOOST_REQUIRE_EQUAL(wrong, 0);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(intersection_is_what_both_see_and_the_sinks_of_either) {
+    std::mt19937_64 random(2);
+    for (int trial = 0; trial < 2000; ++trial) {
+        const auto tokens = pick(random, 1, 24);
+        const auto a = random_mask(random, tokens), b = random_mask(random, tokens), both = intersect(a, b);
+        BOOST_REQUIRE_EQUAL(row_that_breaks_the_invariants(both), -1);
+        int wrong = 0;
+        for (std::int64_t row = 0; row < tokens; ++row) {
+            const auto x = a.row(row), y = b.row(row);
+            const auto begin = std::max(x.begin, y.begin), end = std::min(x.end, y.end);
+            // The sinks as set, before each was limited to its own mask's interval.
+            const auto sink = std::max(a.segments()[a.segment_of(row)].sink, b.segments()[b.segment_of(row)].sink);
+            for (std::int64_t key = 0; key < tokens; ++key) {
+                const bool seen = begin < end && ((begin <= key && key < end) || (key < sink && key < begin)) &&
+                                  a.key_is_valid(key) && b.key_is_valid(key);
+                wrong += both.visible(row, key) != seen;
+            }
+        }
+        BOOST_REQUIRE_EQUAL(wrong, 0);
+    }
+    BOOST_TEST(error_of([] { intersect(make_mask("full", 4), make_mask("causal", 5)); }) ==
+               "cannot intersect mask full over 4 tokens with causal over 5");
+}
+
+BOOST_AUTO_TEST_CASE(validity_is_the_union_of_the_valid_intervals) {
+    const auto mask = make_mask("valid:1-3,4-6", 8);
+    BOOST_TEST(!mask.all_keys_valid());
+    std::string keys;
+    for (std::int64_t key = 0; key < 8; ++key) keys += mask.key_is_valid(key) ? 'x' : '.';
+    BOOST_TEST(keys == ".xx.xx..");
+    BOOST_TEST(make_mask("causal", 8).all_keys_valid());
+}
+
+BOOST_DATA_TEST_CASE(padding_sees_nothing_and_nobody_sees_it, data::make(mask_specs())) {
+    const auto mask = make_mask(sample, case_tokens);
+    BOOST_TEST(row_that_breaks_the_invariants(mask) == -1);
+    const auto padded = pad(mask, case_tokens + 9);
+    BOOST_TEST(row_that_breaks_the_invariants(padded) == -1);
+    int wrong = 0;
+    for (std::int64_t row = 0; row < padded.tokens(); ++row)
+        for (std::int64_t key = 0; key < padded.tokens(); ++key)
+            wrong += padded.visible(row, key) != (row < case_tokens && key < case_tokens && mask.visible(row, key));
+    BOOST_TEST(wrong == 0);
+    BOOST_TEST(!padded.key_is_valid(case_tokens));
+    BOOST_TEST(picture_of(pad(mask, case_tokens)) == picture_of(mask), boost::test_tools::per_element());
+    BOOST_TEST(error_of([&] { pad(mask, 70); }) == "cannot pad a mask over 71 tokens to 70");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

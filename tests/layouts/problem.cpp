@@ -1,0 +1,84 @@
+#include "layouts/problem.hpp"
+
+#include "tests/layouts/cases.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <limits>
+#include <ostream>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+const Problem good{.tokens = 100, .query_heads = 8, .kv_heads = 2};
+
+struct BadProblem {
+    void (*spoil)(Problem&);
+    std::string error;
+};
+std::ostream& operator<<(std::ostream& out, const BadProblem& c) { return out << c.error; }
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+const std::vector<BadProblem> bad_problems{
+    {[](Problem& p) { p.batch = 0; }, "batch is 0; it must be at least 1"},
+    {[](Problem& p) { p.tokens = 0; }, "tokens is 0; the sequence must hold at least 1 token"},
+    {[](Problem& p) { p.tokens = -3; }, "tokens is -3; the sequence must hold at least 1 token"},
+    {[](Problem& p) { p.tokens = (std::int64_t{1} << 31) + 1; },
+     "tokens is 2147483649; at most 2^31 are supported (pairs are counted in 64 bits)"},
+    {[](Problem& p) { p.query_heads = 0; }, "heads are 0:2; both must be at least 1"},
+    {[](Problem& p) { p.kv_heads = -1; }, "heads are 8:-1; both must be at least 1"},
+    {[](Problem& p) { p.kv_heads = 3; },
+     "8 query heads do not share 3 kv heads evenly; query heads must be a multiple"},
+    {[](Problem& p) { p.kv_heads = 16; },
+     "8 query heads do not share 16 kv heads evenly; query heads must be a multiple"},
+    {[](Problem& p) { p.head_dim = 0; }, "head and value dims are 0 and 128; both must be at least 1"},
+    {[](Problem& p) { p.value_dim = -1; }, "head and value dims are 128 and -1; both must be at least 1"},
+    {[](Problem& p) { p.scale = nan; }, "scale is nan; it must be finite (0 for 1/sqrt(head_dim))"},
+    {[](Problem& p) { p.scale = infinity; }, "scale is inf; it must be finite (0 for 1/sqrt(head_dim))"},
+    {[](Problem& p) { p.soft_cap = -1; }, "soft-cap is -1; it must be positive, or 0 for none"},
+    {[](Problem& p) { p.soft_cap = infinity; }, "soft-cap is inf; it must be positive, or 0 for none"},
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(problem)
+
+BOOST_AUTO_TEST_CASE(sizes_that_fit_are_accepted) {
+    BOOST_CHECK_NO_THROW(good.validate());
+    auto largest = good;
+    largest.tokens = std::int64_t{1} << 31;
+    BOOST_CHECK_NO_THROW(largest.validate());
+}
+
+BOOST_DATA_TEST_CASE(sizes_that_do_not_fit_are_named_with_their_value, data::make(bad_problems)) {
+    auto spoilt = good;
+    sample.spoil(spoilt);
+    BOOST_TEST(error_of([&] { spoilt.validate(); }) == sample.error);
+}
+
+BOOST_AUTO_TEST_CASE(scale_is_one_over_root_of_head_dim_unless_given) {
+    auto p = good;
+    p.head_dim = 64;
+    BOOST_TEST(p.effective_scale() == 0.125);
+    p.scale = -2.5;
+    BOOST_TEST(p.effective_scale() == -2.5);
+}
+
+BOOST_AUTO_TEST_CASE(bytes_and_flop_count_both_dims_and_all_batches) {
+    const Problem p{.batch = 3, .tokens = 10, .query_heads = 8, .kv_heads = 2, .head_dim = 192, .value_dim = 128};
+    BOOST_TEST(p.query_heads_per_kv_head() == 4);
+    BOOST_TEST(p.kv_bytes(5, 2) == 3 * 5 * 2 * (192 + 128) * 2);
+    BOOST_TEST(p.dkv_bytes(5, 1, DType::fp32) == 3 * 5 * 1 * (192 + 128) * 4);
+    BOOST_TEST(p.forward_flop_per_cell() == 2 * 192 + 2 * 128);
+    // Again q.k (192), do.v (128), dv (128), dq (192) and dk (192).
+    BOOST_TEST(p.backward_flop_per_cell() == 2 * (192 + 128 + 128 + 192 + 192));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

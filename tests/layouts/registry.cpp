@@ -1,0 +1,136 @@
+#include "layouts/registry.hpp"
+
+#include "tests/layouts/cases.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <ostream>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+struct LengthsCase {
+    std::string text;
+    std::vector<std::int64_t> lengths;
+};
+std::ostream& operator<<(std::ostream& out, const LengthsCase& c) { return out << '\'' << c.text << '\''; }
+
+const std::vector<LengthsCase> lengths_cases{
+    {"5", {5}},
+    {"5,3", {5, 3}},
+    {"5x3", {5, 5, 5}},
+    {"1,2x2,9", {1, 2, 2, 9}},
+    {" 5 , 3\t4\n", {5, 3, 4}},
+    {",5,,3,", {5, 3}},
+    {"9223372036854775807", {std::numeric_limits<std::int64_t>::max()}},
+};
+
+struct BadCase {
+    std::string text;
+    std::string error;
+};
+std::ostream& operator<<(std::ostream& out, const BadCase& c) { return out << '\'' << c.text << '\''; }
+
+const std::vector<BadCase> bad_lengths{
+    {"", "lengths is empty; give lengths such as 512,300,128x4 or @FILE"},
+    {" , ", "lengths is empty; give lengths such as 512,300,128x4 or @FILE"},
+    {"5,abc", "lengths is 'abc'; it must be a whole number of at least 1"},
+    {"0", "lengths is '0'; it must be a whole number of at least 1"},
+    {"-4", "lengths is '-4'; it must be a whole number of at least 1"},
+    {"4.5", "lengths is '4.5'; it must be a whole number of at least 1"},
+    {"5x", "lengths is ''; it must be a whole number of at least 1"},
+    {"x5", "lengths is ''; it must be a whole number of at least 1"},
+    {"5x0", "lengths is '0'; it must be a whole number of at least 1"},
+    {"5x2x2", "lengths is '2x2'; it must be a whole number of at least 1"},
+    {"9223372036854775808", "lengths is '9223372036854775808'; it must be a whole number of at least 1"},
+    {"1x99999999999", "lengths: more than 16777216 lengths"},
+    {"1x16777216,1", "lengths: more than 16777216 lengths"},
+    {"@/no/such/file", "cannot read lengths from file '/no/such/file'"},
+    {"@/", "cannot read lengths from file '/'"},
+};
+
+const std::vector<BadCase> bad_counts{
+    {"", "WIDTH is ''; it must be a whole number of at least 2"},
+    {"1", "WIDTH is '1'; it must be a whole number of at least 2"},
+    {" 5", "WIDTH is ' 5'; it must be a whole number of at least 2"},
+    {"+5", "WIDTH is '+5'; it must be a whole number of at least 2"},
+    {"5 ", "WIDTH is '5 '; it must be a whole number of at least 2"},
+    {"1e3", "WIDTH is '1e3'; it must be a whole number of at least 2"},
+    {"0x10", "WIDTH is '0x10'; it must be a whole number of at least 2"},
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(registry)
+
+BOOST_AUTO_TEST_CASE(a_spec_is_a_name_and_arguments_after_the_first_colon) {
+    const auto check = [](const char* text, const char* name, const char* arguments) {
+        const auto spec = Spec::parse(text);
+        BOOST_TEST(spec.name == name);
+        BOOST_TEST(spec.arguments == arguments);
+    };
+    check("zigzag", "zigzag", "");
+    check("striped:16", "striped", "16");
+    check("file:a:b", "file", "a:b");
+    check("striped:", "striped", "");
+    check(":16", "", "16");
+    check("", "", "");
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_name_is_quoted_beside_the_known_ones) {
+    BOOST_TEST(error_of([] { layouts().find("zigzga"); }) ==
+               "unknown layout 'zigzga'; known: contiguous, file, striped, zigzag");
+    BOOST_TEST(error_of([] { masks().find(""); }) ==
+               "unknown mask ''; known: block-causal, causal, documents, full, prefix, sink, valid, window");
+}
+
+BOOST_AUTO_TEST_CASE(every_entry_says_how_to_type_it) {
+    for (const auto& [name, entry] : masks().entries()) {
+        BOOST_TEST(entry.usage.starts_with(name));
+        BOOST_TEST(!entry.help.empty());
+    }
+    for (const auto& [name, entry] : layouts().entries()) {
+        BOOST_TEST(entry.usage.starts_with(name));
+        BOOST_TEST(!entry.help.empty());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_count_is_a_whole_decimal_number) {
+    BOOST_TEST(parse_count("0", "N", 0) == 0);
+    BOOST_TEST(parse_count("007", "N", 0) == 7);
+    BOOST_TEST(parse_count("9223372036854775807", "N", 0) == std::numeric_limits<std::int64_t>::max());
+}
+
+BOOST_DATA_TEST_CASE(a_bad_count_is_quoted_with_its_minimum, data::make(bad_counts)) {
+    BOOST_TEST(error_of([&] { parse_count(sample.text, "WIDTH", 2); }) == sample.error);
+}
+
+BOOST_DATA_TEST_CASE(lengths_are_read_from_a_list, data::make(lengths_cases)) {
+    BOOST_TEST(parse_lengths(sample.text, "lengths") == sample.lengths, boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(lengths_are_read_from_a_file, data::make(lengths_cases)) {
+    const TextFile file(sample.text);
+    BOOST_TEST(parse_lengths("@" + file.path(), "lengths") == sample.lengths, boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(bad_lengths_are_quoted, data::make(bad_lengths)) {
+    BOOST_TEST(error_of([&] { parse_lengths(sample.text, "lengths"); }) == sample.error);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_does_not_name_another_file) {
+    const TextFile file("@" + TextFile("1").path());
+    BOOST_TEST(error_of([&] { parse_lengths("@" + file.path(), "lengths"); }).starts_with("lengths is '@"));
+}
+
+BOOST_AUTO_TEST_CASE(an_error_is_one_line_whatever_it_quotes) {
+    BOOST_TEST(error_of([] { parse_count("1\n2\r\t\x1b[31m", "N", 0); }) ==
+               "N is '1 2   [31m'; it must be a whole number of at least 0");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

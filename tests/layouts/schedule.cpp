@@ -1,0 +1,371 @@
+#include "layouts/schedule.hpp"
+
+#include "tests/layouts/allocations.hpp"
+#include "tests/layouts/cases.hpp"
+#include "tests/layouts/schedule_checker.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <numeric>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+const std::vector<std::string> algorithms{"ring", "all-gather", "all-gather:2", "pull"};
+constexpr std::array passes{Pass::forward, Pass::backward};
+
+Problem problem_of(const Mask& mask) {
+    return {.batch = 3, .tokens = mask.tokens(), .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
+}
+
+std::unique_ptr<Schedule> schedule_of(const Case& c, const ScheduleOptions& options) {
+    return make_schedule(problem_of(c.mask), c.mask, c.layout, options);
+}
+
+std::string first_of(const std::vector<std::string>& found) { return found.empty() ? "" : found.front(); }
+
+/// A case of exactly `tokens`, no padding.
+Case exact_case(const std::string& mask, const std::string& layout, std::int64_t tokens, int ranks) {
+    return {make_mask(mask, tokens), make_layout(layout, tokens, ranks)};
+}
+
+/// The operations but one; whoever waited for it no longer does.
+std::vector<Op> erased(std::vector<Op> ops, std::size_t index) {
+    const auto gone = static_cast<OpIndex>(index);
+    ops.erase(ops.begin() + gone);
+    for (auto& op : ops) {
+        const auto after = op.after_storage;
+        const auto count = std::exchange(op.after_count, 0);
+        for (int d = 0; d < count; ++d)
+            if (const auto a = after[static_cast<std::size_t>(d)]; a != gone) op.run_after(a > gone ? a - 1 : a);
+    }
+    return ops;
+}
+
+struct Traffic {
+    std::int64_t messages = 0;
+    std::int64_t bytes = 0;
+    friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const Traffic& t) {
+    return out << t.messages << " messages, " << t.bytes << " bytes";
+}
+
+/// What all ranks together send (or fetch) of a payload.
+Traffic traffic_of(const Schedule& schedule, Payload payload) {
+    Traffic traffic;
+    for (const auto& ops : program_of(schedule))
+        for (const auto& op : ops)
+            if ((op.kind == OpKind::send || op.kind == OpKind::fetch) && op.payload == payload) {
+                ++traffic.messages;
+                traffic.bytes += op.bytes;
+            }
+    return traffic;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(schedule)
+
+BOOST_DATA_TEST_CASE(every_schedule_does_each_visible_piece_of_work_once_and_safely,
+                     data::make(algorithms) * data::make(layout_specs()), algorithm, layout_spec) {
+    for (const auto& mask_spec : mask_specs())
+        for (const int ranks : rank_counts()) {
+            const auto c = make_case(mask_spec, layout_spec, ranks);
+            const auto cells = count_cells(c.mask, c.layout);
+            for (const auto pass : passes)
+                for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
+                    const auto made =
+                        schedule_of(c, {.algorithm = algorithm, .pass = pass, .accumulation = accumulation});
+                    const auto found = violations(*made, program_of(*made), cells);
+                    BOOST_TEST(first_of(found) == "",
+                               mask_spec << ", " << ranks << " ranks, " << to_string(pass) << ": " << first_of(found));
+                }
+        }
+}
+
+// What the checker must not let through: every single change to a right program that makes it wrong.
+BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(algorithms) * data::make(passes), algorithm,
+                     pass) {
+    const auto c = make_case("causal", "zigzag", 4);
+    const auto cells = count_cells(c.mask, c.layout);
+    const auto made = schedule_of(c, {.algorithm = algorithm, .pass = pass});
+    const auto right = program_of(*made);
+    BOOST_REQUIRE_EQUAL(first_of(violations(*made, right, cells)), "");
+    int tried = 0;
+    const auto expect_caught = [&](std::size_t rank, std::size_t i, const char* mistake, auto&& change) {
+        auto wrong = right;
+        change(wrong[rank], wrong[rank][i]);
+        BOOST_TEST(!violations(*made, wrong, cells).empty(), mistake << ", rank " << rank << " op " << i << " passes");
+        ++tried;
+    };
+    const std::size_t rank = 1;
+    for (std::size_t i = 0; i < right[rank].size(); ++i) {
+        const auto& op = right[rank][i];
+        for (int d = 0; d < op.after_count; ++d) {
+            auto without = right[rank];
+            const auto index = without[i].after_storage[static_cast<std::size_t>(d)];
+            auto& storage = without[i].after_storage;
+            std::copy(storage.begin() + d + 1, storage.begin() + without[i].after_count, storage.begin() + d);
+            --without[i].after_count;
+            // A dependency that lanes imply anyway, such as a second one on the same lane, is harmless to drop.
+            if (happens_before(without, index, static_cast<OpIndex>(i))) continue;
+            // A collective ends before the first attend of its launch; a rank's own block would be there anyway.
+            if (op.kind == OpKind::attend && op.slot == 0) continue;
+            expect_caught(rank, i, "a dropped dependency", [&](auto& ops, Op&) { ops = without; });
+        }
+        expect_caught(rank, i, "a missing operation", [&](auto& ops, Op&) { ops = erased(ops, i); });
+        expect_caught(rank, i, "another owner", [&](auto&, Op& o) { o.owner = (o.owner + 1) % 4; });
+        expect_caught(rank, i, "another head", [&](auto&, Op& o) { o.heads.begin = (o.heads.begin + 1) % 4; });
+        if (op.kind == OpKind::attend) {
+            expect_caught(rank, i, "a block attended to twice", [&](auto& ops, Op& o) { ops.push_back(Op(o)); });
+            expect_caught(rank, i, "step 0's block again", [&](auto&, Op& o) { o.slot = o.slot == 0 ? 1 : 0; });
+            expect_caught(rank, i, "cells off by one", [&](auto&, Op& o) { ++o.cells; });
+        }
+        if (op.kind == OpKind::send || op.kind == OpKind::receive || op.kind == OpKind::fetch) {
+            expect_caught(rank, i, "another slot", [&](auto&, Op& o) { o.slot = o.slot == 1 ? 2 : 1; });
+            expect_caught(rank, i, "another peer", [&](auto&, Op& o) { o.peer = (o.peer + 2) % 4; });
+            expect_caught(rank, i, "bytes for twice the heads", [&](auto&, Op& o) { o.bytes *= 2; });
+        }
+        if (op.kind == OpKind::add)
+            expect_caught(rank, i, "the wrong part added", [&](auto&, Op& o) { std::swap(o.slot, o.gradient_slot); });
+    }
+    BOOST_TEST(tried > 20);
+}
+
+BOOST_AUTO_TEST_CASE(sends_that_wait_for_each_other_in_a_circle_are_caught) {
+    const auto c = exact_case("full", "contiguous", 8, 2);
+    const auto made = schedule_of(c, {.algorithm = "ring"});
+    auto program = program_of(*made);
+    // Each rank's send waits for its receive: nobody begins.
+    for (auto& ops : program) {
+        const auto send = std::find_if(ops.begin(), ops.end(), [](const Op& o) { return o.kind == OpKind::send; });
+        const auto receive =
+            std::find_if(ops.begin(), ops.end(), [](const Op& o) { return o.kind == OpKind::receive; });
+        BOOST_REQUIRE((send == ops.begin() && receive == ops.begin() + 1));
+        std::iter_swap(send, receive);
+        ops[1].run_after(0);
+    }
+    BOOST_TEST(first_of(violations(*made, program, count_cells(c.mask, c.layout))).starts_with("deadlock: "));
+}
+
+// Cells by ring step t and rank r, c tokens per rank, d = c(c+1)/2, f = c*c (shared derivations: a chunk pair of
+// zigzag sees half of any other rank's keys).
+BOOST_DATA_TEST_CASE(causal_cells_of_a_ring_step_have_a_closed_form,
+                     data::make({1, 2, 3, 4, 8, 16}) * data::make({2, 6, 50, 4096}), ranks, c) {
+    const auto s = std::int64_t{ranks} * c, d = std::int64_t{c} * (c + 1) / 2, f = std::int64_t{c} * c;
+    const auto cells = [&](const std::string& layout, int step, int rank) {
+        const auto made = schedule_of(exact_case("causal", layout, s, ranks), {});
+        return made->cells(rank, (rank - step + ranks) % ranks);
+    };
+    for (const int step : {0, 1, ranks / 2, ranks - 1})
+        for (int rank = 0; rank < ranks && step < ranks; ++rank) {
+            BOOST_TEST(cells("contiguous", step, rank) == (step == 0 ? d : step <= rank ? f : 0));
+            BOOST_TEST(cells("zigzag", step, rank) == (step == 0 ? d : f / 2));
+            BOOST_TEST(cells("striped", step, rank) == (step <= rank ? d : std::int64_t{c} * (c - 1) / 2));
+        }
+}
+
+BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_cells) {
+    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"}) {
+        const auto made = schedule_of(exact_case("full", layout, 48, 4), {});
+        for (int rank = 0; rank < 4; ++rank)
+            for (int owner = 0; owner < 4; ++owner) BOOST_TEST(made->cells(rank, owner) == 12 * 12);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_contiguous_causal_ring_is_as_efficient_as_p_over_2p_minus_1) {
+    // Slowest rank in lockstep: d + (P-1) f; perfect balance: the mean.
+    constexpr int p = 8;
+    constexpr std::int64_t c = 1 << 16, d = c * (c + 1) / 2, f = c * c;
+    const auto made = schedule_of(exact_case("causal", "contiguous", p * c, p), {});
+    std::int64_t slowest = 0, total = 0;
+    for (int rank = 0; rank < p; ++rank) {
+        std::int64_t sum = 0;
+        for (int owner = 0; owner < p; ++owner) sum += made->cells(rank, owner);
+        slowest = std::max(slowest, sum);
+        total += sum;
+    }
+    BOOST_TEST(slowest == d + (p - 1) * f);
+    // Exact for infinitely many tokens; 1/c off here.
+    BOOST_TEST(static_cast<double>(total) / p / static_cast<double>(slowest) == 8.0 / 15,
+               boost::test_tools::tolerance(1.0 / c));
+}
+
+BOOST_DATA_TEST_CASE(a_striped_ring_exceeds_perfect_balance_by_its_closed_form, data::make({2, 3, 8}), ranks) {
+    constexpr std::int64_t c = 40;
+    const auto s = c * ranks;
+    const auto made = schedule_of(exact_case("causal", "striped", s, ranks), {});
+    std::int64_t slowest = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+        std::int64_t sum = 0;
+        for (int owner = 0; owner < ranks; ++owner) sum += made->cells(rank, owner);
+        slowest = std::max(slowest, sum);
+    }
+    // max/ideal = P(c+1)/(S+1) with ideal = S(S+1)/2P.
+    BOOST_TEST(slowest * 2 * ranks * (s + 1) == ranks * (c + 1) * s * (s + 1));
+}
+
+BOOST_DATA_TEST_CASE(ring_blocks_travel_only_as_far_as_someone_needs_them, data::make({2, 3, 4, 8}), p) {
+    constexpr std::int64_t c = 12;
+    const auto s = c * p;
+    const std::int64_t kv = 3 * c * 4 * (24 + 16) * 2, dkv = 3 * c * 4 * (24 + 16) * 4;
+    const auto check = [&](const std::string& mask, const std::string& layout, std::int64_t hops,
+                           std::int64_t gradient_hops) {
+        const auto c1 = exact_case(mask, layout, s, p);
+        BOOST_TEST_CONTEXT(mask << ", " << layout) {
+            BOOST_TEST(traffic_of(*schedule_of(c1, {}), Payload::kv) == (Traffic{hops, hops * kv}));
+            const auto backward = schedule_of(c1, {.pass = Pass::backward});
+            BOOST_TEST(traffic_of(*backward, Payload::kv) == (Traffic{hops, hops * kv}));
+            BOOST_TEST(traffic_of(*backward, Payload::dkv) == (Traffic{gradient_hops, gradient_hops * dkv}));
+        }
+    };
+    // Everybody needs every block: P-1 hops of each, and P of its gradient.
+    for (const std::string layout : {"contiguous", "zigzag", "striped"}) check("full", layout, p * (p - 1), p * p);
+    check("causal", "zigzag", p * (p - 1), p * p);
+    check("causal", "striped", p * (p - 1), p * p);
+    // Block o goes to ranks o+1 .. P-1; its gradient follows and makes one hop home. The last block goes nowhere.
+    check("causal", "contiguous", p * (p - 1) / 2, p * (p - 1) / 2 + (p - 1));
+    // A window of L past keys reaches ceil(L/c) blocks back.
+    for (const std::int64_t left : {0, 1, 11, 12, 13, 24, 30, 1000}) {
+        std::int64_t hops = 0, homes = 0;
+        for (std::int64_t owner = 0; owner < p; ++owner) {
+            const auto reach = std::min(p - 1 - owner, (left + c - 1) / c);
+            hops += reach;
+            homes += reach > 0;
+        }
+        check("window:" + std::to_string(left) + ",0", "contiguous", hops, hops + homes);
+    }
+    // Documents that end with the shards: no traffic at all.
+    check("causal+documents:12x" + std::to_string(p), "contiguous", 0, 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_windowed_contiguous_ring_sends_blocks_to_the_next_rank_alone) {
+    const auto c = exact_case("window:12,0", "contiguous", 96, 8);
+    for (const auto pass : passes)
+        for (const auto& ops : program_of(*schedule_of(c, {.pass = pass})))
+            for (const auto& op : ops) BOOST_TEST(op.step <= 2);  // the gradient's way home counts as step 2
+}
+
+BOOST_DATA_TEST_CASE(gathered_blocks_go_straight_to_whoever_needs_them,
+                     data::make({"all-gather", "all-gather:2", "pull"}) * data::make({2, 3, 8}), algorithm, p) {
+    constexpr std::int64_t c = 12;
+    const std::int64_t kv = 3 * c * 4 * (24 + 16) * 2, dkv = 3 * c * 4 * (24 + 16) * 4;
+    const std::int64_t groups = std::string(algorithm) == "pull" ? 4 : std::string(algorithm) == "all-gather:2" ? 2 : 1;
+    const auto check = [&](const std::string& mask, std::int64_t blocks) {
+        const auto c1 = exact_case(mask, "contiguous", c * p, p);
+        const auto backward = schedule_of(c1, {.algorithm = algorithm, .pass = Pass::backward});
+        BOOST_TEST(traffic_of(*schedule_of(c1, {.algorithm = algorithm}), Payload::kv) ==
+                   (Traffic{blocks * groups, blocks * kv}));
+        BOOST_TEST(traffic_of(*backward, Payload::kv) == (Traffic{blocks * groups, blocks * kv}));
+        BOOST_TEST(traffic_of(*backward, Payload::dkv) == (Traffic{blocks * groups, blocks * dkv}));
+    };
+    check("full", p * (p - 1));
+    check("causal", p * (p - 1) / 2);
+    check("window:12,0", p - 1);
+}
+
+BOOST_DATA_TEST_CASE(partials_add_one_merge_per_attend, data::make(algorithms), algorithm) {
+    const auto c = make_case("causal", "striped", 4);
+    const auto count = [&](Accumulation accumulation, OpKind kind) {
+        std::int64_t n = 0;
+        for (const auto& ops : program_of(*schedule_of(c, {.algorithm = algorithm, .accumulation = accumulation})))
+            n += std::count_if(ops.begin(), ops.end(), [&](const Op& op) { return op.kind == kind; });
+        return n;
+    };
+    BOOST_TEST(count(Accumulation::carry, OpKind::merge) == 0);
+    BOOST_TEST(count(Accumulation::partials, OpKind::merge) == count(Accumulation::partials, OpKind::attend));
+    BOOST_TEST(count(Accumulation::partials, OpKind::attend) == count(Accumulation::carry, OpKind::attend));
+}
+
+BOOST_AUTO_TEST_CASE(flop_count_all_query_heads_and_batches) {
+    const auto c = exact_case("full", "contiguous", 24, 2);
+    const auto flop = [&](Pass pass) {
+        double sum = 0;
+        const auto made = schedule_of(c, {.algorithm = "all-gather:2", .pass = pass});
+        for (const auto& ops : program_of(*made))
+            for (const auto& op : ops)
+                if (op.kind == OpKind::attend) sum += made->flop(op);
+        return sum;
+    };
+    const double cells = 3.0 * 8 * 24 * 24;
+    BOOST_TEST(flop(Pass::forward) == cells * 2 * (24 + 16));
+    BOOST_TEST(flop(Pass::backward) == cells * 2 * (3 * 24 + 2 * 16));
+}
+
+BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
+    for (const int ranks : {2, 4, 8}) {
+        const auto c = exact_case("causal", "zigzag", 12 * ranks, ranks);
+        const std::int64_t kv = 3 * 12 * 4 * (24 + 16) * 2, dkv = 2 * kv;
+        BOOST_TEST(schedule_of(c, {})->scratch_bytes() == 2 * kv);
+        BOOST_TEST(schedule_of(c, {.pass = Pass::backward})->scratch_bytes() == 2 * kv + 3 * dkv);
+        BOOST_TEST(schedule_of(c, {.algorithm = "all-gather"})->scratch_bytes() == (ranks - 1) * kv);
+        BOOST_TEST(schedule_of(c, {.algorithm = "all-gather:4"})->scratch_bytes() == (ranks - 1) * 2 * kv / 4);
+    }
+    BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);
+}
+
+BOOST_DATA_TEST_CASE(one_rank_alone_moves_nothing, data::make(algorithms) * data::make(passes), algorithm, pass) {
+    const auto c = exact_case("causal", "contiguous", 12, 1);
+    const auto made = schedule_of(c, {.algorithm = algorithm, .pass = pass});
+    const auto program = program_of(*made);
+    for (const auto& op : program.front()) BOOST_CHECK(op.kind == OpKind::attend);
+}
+
+BOOST_DATA_TEST_CASE(a_stream_of_16384_ranks_allocates_nothing_after_its_start,
+                     data::make(algorithms) * data::make(passes), algorithm, pass) {
+    constexpr int ranks = 16384;
+    const auto c = exact_case("causal", "zigzag", std::int64_t{ranks} * 64, ranks);
+    const auto made = schedule_of(c, {.algorithm = algorithm, .pass = pass});
+    auto stream = made->ops(ranks / 3);
+    BOOST_REQUIRE(stream.next() != nullptr);
+    const auto before = allocations();
+    std::int64_t ops = 0;
+    for (; ops < 20000 && stream.next(); ++ops) continue;
+    BOOST_TEST(allocations() == before);
+    BOOST_TEST(ops > 16000);
+}
+
+BOOST_AUTO_TEST_CASE(streams_of_one_schedule_are_independent_and_repeatable) {
+    const auto c = make_case("causal", "zigzag", 4);
+    const auto made = schedule_of(c, {.pass = Pass::backward});
+    auto a = made->ops(1), b = made->ops(1);
+    BOOST_REQUIRE(a.next());
+    BOOST_REQUIRE(a.next());
+    std::size_t n = 0;
+    while (b.next()) ++n;
+    BOOST_TEST(n == program_of(*made)[1].size());
+    BOOST_TEST(b.next() == nullptr);
+    BOOST_CHECK((a.next()->kind == program_of(*made)[1][2].kind));
+    auto moved = std::move(a);
+    BOOST_CHECK((moved.next()->kind == program_of(*made)[1][3].kind));
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
+    const auto c = exact_case("causal", "contiguous", 24, 2);
+    const auto error = [&](const std::string& algorithm) {
+        return error_of([&] { schedule_of(c, {.algorithm = algorithm}); });
+    };
+    BOOST_TEST(error("rings") == "unknown schedule 'rings'; known: all-gather, pull, ring");
+    BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
+    BOOST_TEST(error("pull:x") == "schedule pull takes no arguments, got 'x'");
+    BOOST_TEST(error("all-gather:3") ==
+               "4 kv heads do not divide into 3 head groups; the groups must divide the kv heads");
+    BOOST_TEST(error("all-gather:5") == "5 head groups of 4 kv heads; at most one group per kv head");
+    BOOST_TEST(error("all-gather:0") == "the number of head groups is '0'; it must be a whole number of at least 1");
+    auto problem = problem_of(c.mask);
+    problem.tokens = 25;
+    BOOST_TEST(error_of([&] { make_schedule(problem, c.mask, c.layout, {}); }) ==
+               "the problem has 25 tokens, mask causal 24 and layout contiguous 24; they must agree");
+    problem.tokens = 24;
+    problem.kv_heads = 3;
+    BOOST_TEST(error_of([&] { make_schedule(problem, c.mask, c.layout, {}); }) ==
+               "8 query heads do not share 3 kv heads evenly; query heads must be a multiple");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,84 @@
+#include "layouts/timeline.hpp"
+
+#include "tests/layouts/cases.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+
+namespace {
+
+Span compute(int rank, OpKind kind, Picoseconds begin, Picoseconds end, Picoseconds busy, std::int64_t cells) {
+    return {
+        .rank = rank, .kind = kind, .lane = Lane::compute, .begin = begin, .end = end, .busy = busy, .cells = cells};
+}
+
+Span transfer(int rank, OpKind kind, Lane lane, Picoseconds begin, Picoseconds end, std::int64_t bytes) {
+    return {.rank = rank, .kind = kind, .lane = lane, .begin = begin, .end = end, .busy = end - begin, .bytes = bytes};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(timeline)
+
+BOOST_AUTO_TEST_CASE(totals_are_added_up_rank_by_rank) {
+    //            0         10        20        30        40
+    // rank 0     [attend 0-10) busy 8   [attend 20-25) [merge 25-27)
+    //            [send 0-12)    [receive 5-18)                [receive 30-34)
+    // rank 1     nothing but one fetch 3-9
+    const Timeline timeline{.ranks = 3,
+                            .spans = {
+                                compute(0, OpKind::attend, 0, 10, 8, 100),
+                                transfer(0, OpKind::send, Lane::send_kv, 0, 12, 7),
+                                transfer(0, OpKind::receive, Lane::receive_kv, 5, 18, 11),
+                                compute(0, OpKind::attend, 20, 25, 5, 30),
+                                compute(0, OpKind::merge, 25, 27, 2, 0),
+                                transfer(0, OpKind::receive, Lane::receive_dkv, 30, 34, 13),
+                                transfer(1, OpKind::fetch, Lane::receive_kv, 3, 9, 17),
+                            }};
+    BOOST_TEST(timeline.makespan() == 34);
+    const auto all = totals(timeline);
+    BOOST_REQUIRE(all.size() == 3);
+
+    BOOST_TEST(all[0].compute == 8 + 5 + 2);
+    BOOST_TEST(all[0].communication == 18 + 4);  // [0, 18) and [30, 34)
+    BOOST_TEST(all[0].exposed == 34 - 17);
+    BOOST_TEST(all[0].end == 34);
+    BOOST_TEST(all[0].cells == 130);
+    BOOST_TEST(all[0].bytes_sent == 7);
+    BOOST_TEST(all[0].bytes_received == 11 + 13);
+
+    BOOST_TEST(all[1].compute == 0);
+    BOOST_TEST(all[1].communication == 6);
+    BOOST_TEST(all[1].exposed == 9);
+    BOOST_TEST(all[1].end == 9);
+    BOOST_TEST(all[1].bytes_received == 17);
+
+    BOOST_TEST(all[2].end == 0);
+    BOOST_TEST(all[2].exposed == 0);
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_timeline_takes_no_time) {
+    BOOST_TEST(Timeline{}.makespan() == 0);
+    BOOST_TEST(totals(Timeline{}).empty());
+}
+
+BOOST_AUTO_TEST_CASE(imbalance_is_largest_over_mean) {
+    BOOST_TEST(imbalance({2, 2, 2}) == 1.0);
+    BOOST_TEST(imbalance({0, 4}) == 2.0);
+    BOOST_TEST(imbalance({1, 2, 3, 6}) == 2.0);
+    BOOST_TEST(imbalance({0, 0}) == 1.0);
+    BOOST_TEST(imbalance({5}) == 1.0);
+    BOOST_TEST(error_of([] { imbalance({}); }) == "imbalance of no values; there must be at least one rank");
+}
+
+BOOST_AUTO_TEST_CASE(seconds_and_picoseconds_convert_to_the_nearest_tick) {
+    BOOST_TEST(to_picoseconds(1.0) == 1'000'000'000'000);
+    BOOST_TEST(to_picoseconds(2.6e-12) == 3);
+    BOOST_TEST(to_picoseconds(-2.6e-12) == -3);
+    BOOST_TEST(to_picoseconds(0.0) == 0);
+    BOOST_TEST(to_seconds(1'500'000'000'000) == 1.5);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

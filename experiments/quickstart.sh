@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The main job: installs what is missing, builds, compares layouts on the real input that lies in the repository, and
+# draws the figures.
+#
+#   experiments/quickstart.sh [OUTPUT]       records (HDF5) and figures go to OUTPUT (out/quickstart)
+set -euo pipefail
+here=$PWD
+cd "$(dirname "$0")/.."
+
+case ${1:-} in
+  -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -*) echo "quickstart.sh: unknown option '$1'; give a folder for the results, or nothing" >&2; exit 2 ;;
+esac
+out=out/quickstart
+[ $# -eq 0 ] || out=$(cd "$here" && realpath --canonicalize-missing -- "$1")
+
+# 1. Install, configure, build. Where the tests are built already they stay as they are: one build folder serves both.
+cmake/install_packages.sh
+tests=()
+[ -e build/cpu/CMakeCache.txt ] || tests=(-DRINGLAB_TESTS=OFF)
+experiments=(compare_layouts gradient_equivalence bf16_error predict)
+cmake --preset cpu "${tests[@]}"
+cmake --build --preset cpu --target "${experiments[@]}"
+
+# 2. Every experiment answers its question on its default input.
+mkdir -p "$out"
+for experiment in "${experiments[@]}"; do
+  printf '\n== %s\n' "$experiment"
+  "build/cpu/experiments/$experiment" --output "$out/$experiment.h5" --overwrite
+done
+
+# 3. Every notebook draws its figures from the records alone.
+python=/usr/bin/python3
+if python3 -c 'import numpy, h5py, matplotlib' 2>/dev/null; then python=python3; fi
+printf '\n== figures\n'
+for notebook in notebooks/*.py; do
+  MPLBACKEND=Agg "$python" "$notebook" "$out"
+done
+printf '\nRecords and figures are in %s\n' "$out"

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs all tests that this machine can run. Any other arguments go to ctest:
+#
+#   tests/run.sh                     everything
+#   tests/run.sh -L layouts          the tests of one folder
+#   tests/run.sh --asan              everything under the address and undefined-behaviour sanitizers instead
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=cpu
+arguments=()
+for argument in "$@"; do
+  case $argument in
+    --asan) preset=asan ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) arguments+=("$argument") ;;
+  esac
+done
+
+cmake/install_packages.sh
+cmake --preset "$preset" -DRINGLAB_TESTS=ON
+cmake --build --preset "$preset"
+# Tests that measure time or start many ranks say so themselves (PROCESSORS, RUN_SERIAL).
+exec ctest --preset "$preset" --parallel "$(nproc)" "${arguments[@]}"

@@ -9,21 +9,29 @@
 namespace ringlab::reference {
 
 /// (batch, tokens, heads, dim), row-major; tokens in global order.
-using Tensor = xt::xtensor<double, 4>;
+template <class Scalar>
+using TensorOf = xt::xtensor<Scalar, 4>;
+using Tensor = TensorOf<double>;
 
 /// (batch, tokens, query_heads): natural logarithm of the sum of exponentials of a row's scores, -inf for an empty row.
-using Lse = xt::xtensor<double, 3>;
+template <class Scalar>
+using LseOf = xt::xtensor<Scalar, 3>;
+using Lse = LseOf<double>;
 
 /// What attention is computed from; shapes as in layouts::Problem. `dout` is the gradient of the loss by the output.
-struct Inputs {
-    Tensor q, k, v, dout;
+template <class Scalar>
+struct InputsOf {
+    TensorOf<Scalar> q, k, v, dout;
 };
+using Inputs = InputsOf<double>;
 
 /// What a forward and a backward pass give: o like dout, dq, dk and dv like q, k and v.
-struct Outputs {
-    Tensor o;
-    Lse lse;
-    Tensor dq, dk, dv;
+template <class Scalar>
+struct OutputsOf {
+    TensorOf<Scalar> o;
+    LseOf<Scalar> lse;
+    TensorOf<Scalar> dq, dk, dv;
 };
+using Outputs = OutputsOf<double>;
 
 }  // namespace ringlab::reference

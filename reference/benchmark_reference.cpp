@@ -1,0 +1,142 @@
+// How near the blocked reference comes to the machine's own dgemm rate, and how its memory grows with tokens.
+
+#include "layouts/require.hpp"
+#include "reference/blas.hpp"
+#include "reference/blocked.hpp"
+
+#include <cblas.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <thread>
+
+namespace {
+
+using namespace ringlab;
+
+double seconds_of(const auto& work) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+layouts::Problem make_problem(std::int64_t tokens, std::int64_t kv_heads) {
+    return {.tokens = tokens, .query_heads = 4, .kv_heads = kv_heads, .head_dim = 128, .value_dim = 128};
+}
+
+reference::Inputs make_inputs(const layouts::Problem& p) {
+    std::mt19937_64 random(1);
+    std::normal_distribution<double> normal;
+    const auto tensor = [&](std::int64_t heads, std::int64_t dim) {
+        reference::Tensor t({std::size_t{1}, static_cast<std::size_t>(p.tokens), static_cast<std::size_t>(heads),
+                             static_cast<std::size_t>(dim)});
+        for (auto& x : t) x = normal(random);
+        return t;
+    };
+    return {tensor(p.query_heads, p.head_dim), tensor(p.kv_heads, p.head_dim), tensor(p.kv_heads, p.value_dim),
+            tensor(p.query_heads, p.value_dim)};
+}
+
+/// FLOP/s of dgemm on all processors: one large product per processor side by side, or one product that BLAS spreads
+/// over them, whichever is faster.
+class Dgemm {
+public:
+    Dgemm() : a_(size * size, 1.5), b_(size * size, 0.5), c_(processors, std::vector<double>(size * size)) {}
+
+    double rate() {
+        const double each = flop / seconds_of([&] { multiply(c_[0]); });
+        const double side_by_side = flop * static_cast<double>(processors) / seconds_of([&] {
+                                        const reference::SingleThreadedBlas guard;
+                                        std::vector<std::jthread> threads;
+                                        for (auto& c : c_) threads.emplace_back([&] { multiply(c); });
+                                    });
+        return std::max(each, side_by_side);
+    }
+
+private:
+    static constexpr int size = 2048;
+    static constexpr double flop = 2.0 * size * size * size;
+    const std::size_t processors = std::max(1u, std::thread::hardware_concurrency());
+
+    void multiply(std::vector<double>& c) const {
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size, size, size, 1, a_.data(), size, b_.data(), size, 0,
+                    c.data(), size);
+    }
+
+    std::vector<double> a_, b_;
+    std::vector<std::vector<double>> c_;
+};
+
+double peak_mib() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_maxrss) / 1024;  // Linux reports KiB
+}
+
+// Sizes ascend, so that the process's peak is that of the last one.
+void print_memory() {
+    fmt::print("peak memory, forward + backward, 4:4 heads, D 128, causal\n");
+    fmt::print("{:>8} {:>12} {:>16} {:>10}\n", "tokens", "peak MiB", "KiB per token", "seconds");
+    for (const std::int64_t tokens : {2048, 4096, 8192, 16384}) {
+        const auto problem = make_problem(tokens, 4);
+        const auto mask = layouts::make_mask("causal", tokens);
+        const auto inputs = make_inputs(problem);
+        const double seconds = seconds_of([&] { reference::blocked_attention(problem, mask, inputs); });
+        fmt::print("{:>8} {:>12.1f} {:>16.2f} {:>10.2f}\n", tokens, peak_mib(),
+                   peak_mib() * 1024 / static_cast<double>(tokens), seconds);
+        std::fflush(stdout);
+    }
+}
+
+// Repeats alternate with dgemm's, so that a machine whose speed changes treats both alike.
+void print_rate(std::int64_t kv_heads) {
+    constexpr int repeats = 7;
+    constexpr std::int64_t tokens = 4096;
+    const auto problem = make_problem(tokens, kv_heads);
+    const auto mask = layouts::make_mask("causal", tokens);
+    const auto inputs = make_inputs(problem);
+    const double pairs = 0.5 * tokens * tokens * static_cast<double>(problem.query_heads);
+    Dgemm dgemm;
+    std::vector<double> ratios, forward_rates, backward_rates, rates, dgemm_rates;
+    for (int n = 0; n < repeats; ++n) {
+        reference::Outputs out;
+        dgemm_rates.push_back(dgemm.rate());
+        const double forward = seconds_of([&] { reference::blocked_forward(problem, mask, inputs, out); });
+        const double backward = seconds_of([&] { reference::blocked_backward(problem, mask, inputs, out); });
+        forward_rates.push_back(pairs * problem.forward_flop_per_cell() / forward);
+        backward_rates.push_back(pairs * problem.backward_flop_per_cell() / backward);
+        rates.push_back(pairs * (problem.forward_flop_per_cell() + problem.backward_flop_per_cell()) /
+                        (forward + backward));
+        ratios.push_back(rates.back() / dgemm_rates.back());
+    }
+    const auto giga = [](const std::vector<double>& values) { return median(values) / 1e9; };
+    fmt::print("4:{} heads, {} tokens, D 128, causal (tokens^2/2 pairs), medians of {}:\n", kv_heads, tokens, repeats);
+    fmt::print("  dgemm {:.1f} GFLOP/s; forward {:.1f}, backward {:.1f}, both {:.1f} GFLOP/s\n", giga(dgemm_rates),
+               giga(forward_rates), giga(backward_rates), giga(rates));
+    fmt::print("  forward + backward / dgemm = {:.3f} (from {:.3f} to {:.3f})\n", median(ratios),
+               *std::min_element(ratios.begin(), ratios.end()), *std::max_element(ratios.begin(), ratios.end()));
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+int main() {
+    try {
+        print_memory();
+        print_rate(2);
+        print_rate(4);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "benchmark_reference: {}\n", error.what());
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "reference/blas.hpp"
+#include "reference/blocked.hpp"
+
+#include <span>
+#include <vector>
+
+namespace ringlab::reference {
+
+/// One number per row of a tile, `stride` apart.
+template <class Element>
+struct StridedView {
+    Element* data = nullptr;
+    std::int64_t stride = 0;
+
+    Element& operator[](std::int64_t i) const { return data[i * stride]; }
+};
+
+/// Some rows and keys of one query head, as they lie in their tensors.
+struct TileOperands {
+    ConstMatrix q, k, v;
+    std::span<const std::int64_t> rows, keys;  ///< global positions
+    bool hides = false;                        ///< whether some pair may be invisible
+};
+
+/// The scores of rows x keys, what becomes of them, and the sweeps that are no product. One per thread, with room for
+/// tile_rows x tile_keys. Neither `problem` nor `mask` is copied.
+class Tile {
+public:
+    Tile(const layouts::Problem& problem, const layouts::Mask& mask, const BlockedOptions& options);
+
+    /// Starts the running softmax of a row tile.
+    void begin_rows(std::int64_t count);
+
+    /// Forward: takes keys into the running maximum, sum and unnormalised `o` of the rows from `first_row` on.
+    void attend(const TileOperands& operands, std::int64_t first_row, Matrix o);
+
+    /// Ends it: o / sum and maximum + log(sum); an empty row keeps o = 0 and gets lse = -inf.
+    void finish_rows(Matrix o, StridedView<double> lse);
+
+    /// Backward: p and ds, which all gradients are products of, from the rows' final lse and delta.
+    void differentiate(const TileOperands& operands, ConstMatrix dout, StridedView<const double> lse,
+                       StridedView<const double> delta);
+
+    void add_dk(const TileOperands& operands, Matrix dk);  ///< dk += scale * ds^T q
+    void add_dv(ConstMatrix dout, Matrix dv);              ///< dv += p^T do
+    ConstMatrix dq(const TileOperands& operands);          ///< scale * ds k, valid until the next call
+
+private:
+    void score(const TileOperands& operands);
+    void hide(const TileOperands& operands);
+
+    const layouts::Problem& problem_;
+    const layouts::Mask& mask_;
+    std::int64_t stride_;  // of s and ds: tile_keys rounded up to whole vectors
+    std::vector<double> s_storage_, ds_storage_, dq_storage_;
+    Matrix s_, ds_;                      // the part of the storage in use
+    std::vector<double> maximum_, sum_;  // of each row of the row tile so far
+    std::vector<char> key_is_valid_;
+};
+
+/// to += from, element by element.
+void add(ConstMatrix from, Matrix to);
+
+}  // namespace ringlab::reference

@@ -1,0 +1,154 @@
+#pragma once
+
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+#include "layouts/require.hpp"
+#include "reference/tensors.hpp"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace ringlab::reference {
+
+/// Throws Error naming the tensor and both shapes unless they are equal.
+void require_shape(const char* name, const std::array<std::size_t, 4>& shape,
+                   const std::array<std::int64_t, 4>& expected);
+
+/// Throws Error unless the problem is valid, the mask covers its tokens and all four tensors have its shapes.
+template <class Scalar>
+void require_inputs(const layouts::Problem& problem, const layouts::Mask& mask, const InputsOf<Scalar>& inputs) {
+    problem.validate();
+    require(mask.tokens() == problem.tokens, "the mask covers {} tokens, the problem has {}; they must be equal",
+            mask.tokens(), problem.tokens);
+    const auto& p = problem;
+    require_shape("q", inputs.q.shape(), {p.batch, p.tokens, p.query_heads, p.head_dim});
+    require_shape("k", inputs.k.shape(), {p.batch, p.tokens, p.kv_heads, p.head_dim});
+    require_shape("v", inputs.v.shape(), {p.batch, p.tokens, p.kv_heads, p.value_dim});
+    require_shape("dout", inputs.dout.shape(), {p.batch, p.tokens, p.query_heads, p.value_dim});
+}
+
+/// Attention by its definition, in any arithmetic: the loops that everything else is judged by. Scalar is float,
+/// double, long double or a Boost.Multiprecision number; the scale is the same double in all of them.
+///
+/// Follows Dao et al. 2022 (arXiv 2205.14135), section 3 and appendix B, with the soft-cap of Gemma 2
+/// (arXiv 2408.00118) as an option. Sums over j are over the keys that the mask lets row i see.
+template <class Scalar>
+class Dense {
+public:
+    /// Keeps references; throws Error if shapes and mask do not belong to the problem.
+    Dense(const layouts::Problem& problem, const layouts::Mask& mask, const InputsOf<Scalar>& inputs)
+        : problem_(problem), mask_(mask), in_(inputs), scale_(problem.effective_scale()), cap_(problem.soft_cap) {
+        require_inputs(problem, mask, inputs);
+    }
+
+    /// o and lse:
+    ///     s_j = cap(scale * q.k_j)      lse = log sum_j exp(s_j)      o = sum_j exp(s_j - lse) v_j
+    /// A row that sees nothing has lse = -inf and o = 0.
+    void forward(OutputsOf<Scalar>& out) const {
+        using std::exp, std::log;
+        out.o = zeros_like(in_.dout);
+        out.lse = LseOf<Scalar>({size(problem_.batch), size(problem_.tokens), size(problem_.query_heads)},
+                                -std::numeric_limits<Scalar>::infinity());
+        for_each_row([&](std::size_t b, std::size_t i, std::size_t h, std::size_t g, const Columns& keys) {
+            if (keys.empty()) return;
+            std::vector<Scalar> s;
+            for (const auto j : keys) s.push_back(score(b, i, h, j, g));
+
+            // Shifted by the largest score, so that no exponential overflows.
+            Scalar largest = s[0], sum = 0;
+            for (const auto& x : s) largest = std::max(largest, x);
+            for (const auto& x : s) sum += exp(x - largest);
+            const Scalar lse = largest + log(sum);
+            out.lse(b, i, h) = lse;
+
+            for (std::size_t n = 0; n < keys.size(); ++n) {
+                const Scalar p = exp(s[n] - lse);
+                for (std::size_t d = 0; d < value_dim(); ++d) out.o(b, i, h, d) += p * in_.v(b, keys[n], g, d);
+            }
+        });
+    }
+
+    /// dq, dk and dv from the o and lse of forward():
+    ///     delta = do.o          p_j = exp(s_j - lse)          ds_j = p_j * (do.v_j - delta) * cap'
+    ///     dq = scale * sum_j ds_j k_j      dk_j += scale * ds_j q      dv_j += p_j do
+    /// where, for s = c*tanh(x/c), cap' = 1 - (s/c)^2.
+    void backward(OutputsOf<Scalar>& out) const {
+        using std::exp;
+        out.dq = zeros_like(in_.q);
+        out.dk = zeros_like(in_.k);
+        out.dv = zeros_like(in_.v);
+        for_each_row([&](std::size_t b, std::size_t i, std::size_t h, std::size_t g, const Columns& keys) {
+            Scalar delta = 0;
+            for (std::size_t d = 0; d < value_dim(); ++d) delta += in_.dout(b, i, h, d) * out.o(b, i, h, d);
+
+            for (const auto j : keys) {
+                const Scalar s = score(b, i, h, j, g);
+                const Scalar p = exp(s - out.lse(b, i, h));
+                Scalar dp = 0;
+                for (std::size_t d = 0; d < value_dim(); ++d) dp += in_.dout(b, i, h, d) * in_.v(b, j, g, d);
+                Scalar ds = p * (dp - delta);
+                if (cap_ > 0) ds *= 1 - (s / cap_) * (s / cap_);
+
+                for (std::size_t d = 0; d < head_dim(); ++d) {
+                    out.dq(b, i, h, d) += scale_ * ds * in_.k(b, j, g, d);
+                    out.dk(b, j, g, d) += scale_ * ds * in_.q(b, i, h, d);
+                }
+                for (std::size_t d = 0; d < value_dim(); ++d) out.dv(b, j, g, d) += p * in_.dout(b, i, h, d);
+            }
+        });
+    }
+
+private:
+    using Columns = std::vector<std::size_t>;
+
+    static std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+    static TensorOf<Scalar> zeros_like(const TensorOf<Scalar>& tensor) {
+        return TensorOf<Scalar>(tensor.shape(), Scalar(0));
+    }
+    std::size_t head_dim() const { return size(problem_.head_dim); }
+    std::size_t value_dim() const { return size(problem_.value_dim); }
+
+    /// s = cap(scale * q.k), cap(x) = c*tanh(x/c) or x.
+    Scalar score(std::size_t b, std::size_t i, std::size_t h, std::size_t j, std::size_t g) const {
+        using std::tanh;
+        Scalar dot = 0;
+        for (std::size_t d = 0; d < head_dim(); ++d) dot += in_.q(b, i, h, d) * in_.k(b, j, g, d);
+        const Scalar x = scale_ * dot;
+        if (cap_ > 0) return cap_ * tanh(x / cap_);
+        return x;
+    }
+
+    /// visit(batch, row i, query head h, kv head g that h reads, keys that i sees)
+    template <class Visit>
+    void for_each_row(Visit visit) const {
+        for (std::int64_t i = 0; i < problem_.tokens; ++i) {
+            Columns keys;
+            for (std::int64_t j = 0; j < problem_.tokens; ++j)
+                if (mask_.visible(i, j)) keys.push_back(size(j));
+            for (std::int64_t b = 0; b < problem_.batch; ++b)
+                for (std::int64_t h = 0; h < problem_.query_heads; ++h)
+                    visit(size(b), size(i), size(h), size(h / problem_.query_heads_per_kv_head()), keys);
+        }
+    }
+
+    const layouts::Problem& problem_;
+    const layouts::Mask& mask_;
+    const InputsOf<Scalar>& in_;
+    Scalar scale_, cap_;
+};
+
+/// Forward and backward together. Time grows with tokens squared, one multiplication at a time: for small cases.
+/// Throws Error if shapes and mask do not belong to the problem.
+template <class Scalar>
+OutputsOf<Scalar> dense_attention(const layouts::Problem& problem, const layouts::Mask& mask,
+                                  const InputsOf<Scalar>& inputs) {
+    const Dense<Scalar> dense(problem, mask, inputs);
+    OutputsOf<Scalar> out;
+    dense.forward(out);
+    dense.backward(out);
+    return out;
+}
+
+}  // namespace ringlab::reference

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "reference/tensors.hpp"
+
+namespace ringlab::reference {
+
+/// How far a measured tensor is from the expected one. All are infinite if either holds a NaN, or one an infinity that
+/// the other does not hold in the same place; equal infinities (-inf in the lse of empty rows) count as no error.
+struct Deviation {
+    double relative_rms = 0;    ///< norm of the difference over norm of expected; 0/0 is 0
+    double max_abs = 0;         ///< largest difference
+    double max_to_largest = 0;  ///< largest difference over largest expected magnitude; 0/0 is 0
+};
+
+/// Throws Error that gives both shapes if they differ; `name` says of what.
+Deviation deviation(const char* name, const Tensor& measured, const Tensor& expected);
+Deviation deviation(const char* name, const Lse& measured, const Lse& expected);
+
+/// Each result on its own: a gate that looks at one gradient does not see an error of another.
+struct OutputDeviations {
+    Deviation o, lse, dq, dk, dv;
+};
+OutputDeviations deviations(const Outputs& measured, const Outputs& expected);
+
+}  // namespace ringlab::reference

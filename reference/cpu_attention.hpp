@@ -1,0 +1,86 @@
+#pragma once
+
+#include "layouts/problem.hpp"
+#include "layouts/work.hpp"
+#include "reference/blas.hpp"
+
+#include <span>
+#include <vector>
+
+namespace ringlab::reference {
+
+/// Tiles of rows x keys that the CPU backend computes at a time. Small enough that tiles follow the visible pairs
+/// closely, large enough for BLAS.
+struct TileSizes {
+    std::int64_t rows = 64;
+    std::int64_t keys = 64;
+};
+
+/// What the query rows of a shard see, in local order and tile by tile.
+struct RowPlan {
+    std::int64_t tile_rows = 0;
+    std::vector<layouts::RowKeys> rows;
+    std::vector<layouts::RowHull> tiles;
+};
+RowPlan plan_rows(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
+
+/// Positions of a block's keys in local order (a key that is not valid has one that no row sees), and their tiles.
+struct KeyPlan {
+    std::vector<std::int64_t> positions;
+    std::vector<layouts::KeyTile> tiles;
+};
+KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
+
+/// Attention of one query head's rows against one block of keys, in the arithmetic of `Real` (float or double); with a
+/// 16-bit dtype the operands of every product are numbers of that type, as on a GPU: p is rounded before p*v, p and ds
+/// before the products of the backward pass, while sums stay in Real.
+///
+/// Formulas: Dao et al. 2022 (arXiv 2205.14135). Tiles that no row sees are skipped, and elements are tested against
+/// the mask in partial tiles alone, so time follows the visible pairs. One object per thread.
+template <class Real>
+class BlockAttention {
+public:
+    using View = MatrixView<Real>;
+    using ConstView = MatrixView<const Real>;
+
+    BlockAttention(const layouts::Problem& problem, const TileSizes& sizes);
+
+    /// Running softmax of all rows: o is not yet divided by `sum`.
+    struct Softmax {
+        View o;
+        std::span<Real> maximum;  ///< -inf before the first visible key
+        std::span<Real> sum;      ///< 0 before the first visible key
+    };
+
+    /// Takes the block into the running softmax.
+    void forward(const RowPlan& rows, const KeyPlan& keys, ConstView q, ConstView k, ConstView v, const Softmax& state);
+
+    /// From the running softmax: o divided by its sum, and lse in place of the maximum; empty rows get 0 and -inf.
+    static void finish(const Softmax& state);
+
+    /// What the backward pass knows of the rows. `lse` and `delta` = dout.o are those of the whole row, not of a block.
+    struct Rows {
+        ConstView q, dout;
+        std::span<const Real> lse, delta;
+        View dq;
+    };
+
+    /// Adds this block's part to dq, and these rows' part to dk and dv.
+    void backward(const RowPlan& plan, const KeyPlan& keys, const Rows& rows, ConstView k, ConstView v, View dk,
+                  View dv);
+
+    std::int64_t workspace_bytes() const;
+
+private:
+    void score(const RowPlan& rows, std::int64_t first_row, const KeyPlan& keys, const layouts::KeyTile& tile,
+               layouts::TileKind kind, ConstView q, ConstView k);
+    void accumulate(ConstView v, const Softmax& state, std::int64_t first_row);
+    void differentiate(const Rows& rows, std::int64_t first_row, ConstView v);
+
+    const layouts::Problem& problem_;
+    std::int64_t stride_;  // of s and ds: the tile's keys in whole vectors
+    std::vector<Real> s_storage_, ds_storage_;
+    View s_, ds_;  // of the current tile
+};
+
+}  // namespace ringlab::reference

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "reference/transport.hpp"
+
+namespace ringlab::reference {
+
+/// Ranks as threads of this process. Messages are copied once, from the sender's buffer to the receiver's, by whichever
+/// of the two comes last.
+class ThreadWorld : public World {
+public:
+    using World::World;
+
+    bool is_root() const override { return true; }
+    std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override;
+};
+
+}  // namespace ringlab::reference

@@ -1,0 +1,104 @@
+#include "tests/reference/cpu_gate.hpp"
+
+#include "reference/dense.hpp"
+#include "reference/errors.hpp"
+#include "reference/transport_threads.hpp"
+
+#include <random>
+
+namespace ringlab::reference::tests {
+
+layouts::Problem small_problem(std::int64_t tokens) {
+    layouts::Problem problem;
+    problem.tokens = tokens;
+    problem.query_heads = 4;
+    problem.kv_heads = 2;
+    problem.head_dim = 8;
+    problem.value_dim = 5;
+    problem.dtype = layouts::DType::fp64;
+    return problem;
+}
+
+Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
+    std::mt19937_64 engine(seed);
+    std::normal_distribution<double> normal;
+    const auto make = [&](std::int64_t heads, std::int64_t dim) {
+        Tensor tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.tokens),
+                       static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)});
+        for (auto& x : tensor) x = normal(engine);
+        return tensor;
+    };
+    Inputs inputs;
+    inputs.q = make(p.query_heads, p.head_dim);
+    inputs.k = make(p.kv_heads, p.head_dim);
+    inputs.v = make(p.kv_heads, p.value_dim);
+    inputs.dout = make(p.query_heads, p.value_dim);
+    return inputs;
+}
+
+std::unique_ptr<layouts::Schedule> schedule_of(const GateCase& c, layouts::Pass pass) {
+    return layouts::make_schedule(c.problem, layouts::make_mask(c.mask, c.problem.tokens),
+                                  layouts::make_layout(c.layout, c.problem.tokens, c.ranks),
+                                  {c.algorithm, pass, c.accumulation, c.gradient_dtype});
+}
+
+CpuRun run_case(World& world, const GateCase& c, const Inputs& inputs, const CpuOptions& options) {
+    const auto forward = schedule_of(c, layouts::Pass::forward), backward = schedule_of(c, layouts::Pass::backward);
+    return run(world, *forward, backward.get(), inputs, options);
+}
+
+CpuRun run_case(const GateCase& c, const Inputs& inputs, const CpuOptions& options) {
+    ThreadWorld world({c.ranks, 1, {}});
+    return run_case(world, c, inputs, options);
+}
+
+Outputs expected_of(const GateCase& c, const Inputs& inputs) {
+    return dense_attention<double>(c.problem, layouts::make_mask(c.mask, c.problem.tokens), inputs);
+}
+
+std::string complaint(const Outputs& measured, const Outputs& expected) {
+    constexpr double tolerance = 1e-13;
+    std::string text;
+    const auto judge = [&](const char* name, const Deviation& d) {
+        if (d.relative_rms <= tolerance && d.max_to_largest <= tolerance) return;
+        text += fmt::format("{}{} is off by {:.2g} in norm, {:.2g} in the largest element", text.empty() ? "" : "; ",
+                            name, d.relative_rms, d.max_to_largest);
+    };
+    const auto d = deviations(measured, expected);
+    judge("o", d.o);
+    judge("lse", d.lse);
+    judge("dq", d.dq);
+    judge("dk", d.dk);
+    judge("dv", d.dv);
+    return text;
+}
+
+std::string complaint_of_run(const std::function<Outputs()>& run, const Outputs& expected) {
+    try {
+        return complaint(run(), expected);
+    } catch (const Error& error) {
+        return error.what();
+    }
+}
+
+CpuOptions small_tiles() {
+    CpuOptions options;
+    options.tiles = {5, 7};
+    options.timeout = std::chrono::seconds(20);
+    return options;
+}
+
+EditedSchedule::EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit edit)
+    : Schedule(original->problem(), original->mask(), original->layout(), original->options()),
+      original_(std::move(original)),
+      edit_(std::move(edit)) {}
+
+layouts::Ops EditedSchedule::ops(int rank) const {
+    auto stream = original_->ops(rank);
+    while (const auto* original = stream.next()) {
+        auto op = *original;
+        if (edit_(rank, op)) co_yield op;
+    }
+}
+
+}  // namespace ringlab::reference::tests

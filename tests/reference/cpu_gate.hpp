@@ -1,0 +1,69 @@
+#pragma once
+
+#include "layouts/schedule.hpp"
+#include "reference/cpu_backend.hpp"
+
+#include <functional>
+#include <string>
+
+namespace ringlab::reference::tests {
+
+/// What is run: one problem under one mask, layout and schedule.
+struct GateCase {
+    layouts::Problem problem;
+    std::string mask;
+    std::string layout;
+    std::string algorithm = "ring";
+    int ranks = 1;
+    layouts::Accumulation accumulation = layouts::Accumulation::carry;
+    layouts::DType gradient_dtype = layouts::DType::fp64;
+};
+
+/// 4 query heads on 2 kv heads, head dim 8, value dim 5, fp64.
+layouts::Problem small_problem(std::int64_t tokens);
+
+/// Independent normal numbers, the same for the same seed.
+Inputs random_inputs(const layouts::Problem& problem, unsigned seed);
+
+std::unique_ptr<layouts::Schedule> schedule_of(const GateCase& gate_case, layouts::Pass pass);
+
+/// Both passes of `gate_case` on `world`.
+CpuRun run_case(World& world, const GateCase& gate_case, const Inputs& inputs, const CpuOptions& options);
+CpuRun run_case(const GateCase& gate_case, const Inputs& inputs, const CpuOptions& options);
+
+/// Dense fp64 attention of the case.
+Outputs expected_of(const GateCase& gate_case, const Inputs& inputs);
+
+/// The gate: empty if o, lse, dq, dk and dv each agree with `expected`, in norm and in the largest element; otherwise
+/// what disagrees and how far.
+///
+/// The tolerance is 1e-13. Unit roundoff is u = 1.1e-16. A row sums n <= 100 products whose factors carry the error of
+/// a score (a dot product of 8 terms of size about 5: 8*5*u = 4e-15, taken over by exp as a relative error), so that a
+/// result may be off by about n*u + 4e-15 = 1.5e-14 of the sum of the terms' magnitudes, and cancellation leaves about
+/// 1/sqrt(n) of that sum as the result: at worst 1.5e-13, in truth, as roundings do not all point one way, some 2e-15.
+/// A schedule that leaves out a single key is off by 1/n = 1e-2.
+std::string complaint(const Outputs& measured, const Outputs& expected);
+
+/// complaint(), or the text of the Error that the run threw.
+std::string complaint_of_run(const std::function<Outputs()>& run, const Outputs& expected);
+
+/// Tiles so small and odd that shards of a dozen tokens have several.
+CpuOptions small_tiles();
+
+/// The operations of another schedule, changed on the way.
+class EditedSchedule : public layouts::Schedule {
+public:
+    /// `edit` changes an operation of a rank; it returns whether to keep it. Dropping one renumbers those behind it.
+    using Edit = std::function<bool(int rank, layouts::Op& op)>;
+
+    EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit edit);
+
+    layouts::Ops ops(int rank) const override;
+    layouts::SlotPlan slots() const override { return original_->slots(); }
+
+private:
+    std::unique_ptr<layouts::Schedule> original_;
+    Edit edit_;
+};
+
+}  // namespace ringlab::reference::tests

@@ -1,0 +1,249 @@
+#include "reference/transport_threads.hpp"
+#include "tests/reference/cpu_gate.hpp"
+
+#include "reference/errors.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <random>
+
+namespace ringlab::reference::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Accumulation;
+using layouts::DType;
+using layouts::Pass;
+
+/// A file with a random permutation of 0..tokens-1, gone with the object.
+class PermutationFile {
+public:
+    explicit PermutationFile(std::int64_t tokens) {
+        std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens));
+        std::iota(positions.begin(), positions.end(), 0);
+        std::shuffle(positions.begin(), positions.end(), std::mt19937_64(7));
+        static int count = 0;
+        path_ = std::filesystem::temp_directory_path() /
+                fmt::format("ringlab_permutation_{}_{}.txt", std::random_device{}(), count++);
+        std::ofstream file(path_);
+        for (const auto position : positions) file << position << '\n';
+    }
+    ~PermutationFile() { std::filesystem::remove(path_); }
+    PermutationFile(const PermutationFile&) = delete;
+    PermutationFile& operator=(const PermutationFile&) = delete;
+    std::string spec() const { return "file:" + path_.string(); }
+
+private:
+    std::filesystem::path path_;
+};
+
+/// Masks for `tokens`: documents and segments cut where nothing divides.
+std::vector<std::string> masks(std::int64_t tokens) {
+    const auto lengths = fmt::format("1,13,7,{}", tokens - 21);
+    return {"causal", "full", "window:9,0", "window:6,4", "window:8,0+sink:3", "causal+documents:" + lengths,
+            "documents:" + lengths, "causal+documents:" + lengths + "+window:5,0",
+            fmt::format("prefix:{}", tokens / 3 + 1), "block-causal:" + lengths,
+            // Padding at the end so long that in a contiguous layout whole ranks are padding.
+            fmt::format("causal+valid:0-{}", tokens / 2 - 1),
+            // Padding at both ends and in the middle.
+            fmt::format("valid:2-19,23-{}", tokens - 3)};
+}
+
+/// Dense results, once for all layouts and schedules.
+class Expected {
+public:
+    const Inputs& inputs(const layouts::Problem& problem) {
+        auto found = inputs_.find(problem.tokens);
+        if (found == inputs_.end()) found = inputs_.emplace(problem.tokens, random_inputs(problem, 1)).first;
+        return found->second;
+    }
+    const Outputs& outputs(const GateCase& c) {
+        const auto key = std::pair(c.mask, c.problem.tokens);
+        auto found = outputs_.find(key);
+        if (found == outputs_.end()) found = outputs_.emplace(key, expected_of(c, inputs(c.problem))).first;
+        return found->second;
+    }
+
+private:
+    std::map<std::int64_t, Inputs> inputs_;
+    std::map<std::pair<std::string, std::int64_t>, Outputs> outputs_;
+};
+
+struct Algorithm {
+    std::string name;
+    Accumulation accumulation;
+};
+std::ostream& operator<<(std::ostream& out, const Algorithm& algorithm) {
+    return out << algorithm.name << (algorithm.accumulation == Accumulation::carry ? "/carry" : "/partials");
+}
+
+const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
+                                        {"ring", Accumulation::partials},
+                                        {"all-gather", Accumulation::carry},
+                                        {"all-gather:2", Accumulation::partials},
+                                        {"pull", Accumulation::carry}};
+
+void check_layout(const std::string& layout, const Algorithm& algorithm, int ranks, std::int64_t tokens) {
+    static Expected expected;
+    for (const auto& mask : masks(tokens)) {
+        GateCase c{small_problem(tokens), mask, layout, algorithm.name, ranks, algorithm.accumulation};
+        const auto& inputs = expected.inputs(c.problem);
+        const auto found =
+            complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected.outputs(c));
+        BOOST_TEST(found == "", layout << " " << mask << " " << algorithm << " P=" << ranks << " tokens=" << tokens
+                                       << ": " << found);
+    }
+}
+
+/// The least multiple of `granularity` that is at least `tokens`.
+std::int64_t round_up(std::int64_t tokens, std::int64_t granularity) {
+    return (tokens + granularity - 1) / granularity * granularity;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cpu_backend)
+
+BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention,
+                     data::make(algorithms) * data::make({1, 2, 3, 4, 8}), algorithm, ranks) {
+    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"})
+        check_layout(layout, algorithm, ranks, round_up(45, layouts::layout_granularity(layout, ranks)));
+    const PermutationFile permutation(round_up(45, ranks));
+    check_layout(permutation.spec(), algorithm, ranks, round_up(45, ranks));
+}
+
+BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_attention, data::make(algorithms),
+                     algorithm) {
+    const auto check = [&](layouts::Problem problem) {
+        GateCase c{problem, "causal+documents:11,20,29", "zigzag", algorithm.name, 3, algorithm.accumulation};
+        const auto inputs = random_inputs(problem, 2);
+        BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
+    };
+    auto problem = small_problem(60);
+    problem.batch = 2;
+    problem.scale = 0.21;
+    check(problem);
+    problem.soft_cap = 1.5;
+    check(problem);
+    problem.kv_heads = problem.query_heads;
+    problem.value_dim = 11;
+    check(problem);
+    if (algorithm.name != "all-gather:2") {
+        problem.kv_heads = 1;
+        check(problem);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
+    using Placement = layouts::RingGroup::Placement;
+    for (const auto placement : {Placement::consecutive, Placement::strided})
+        for (const auto& algorithm : algorithms) {
+            const GateCase c{small_problem(48), "causal", "zigzag", algorithm.name, 3, algorithm.accumulation};
+            ThreadWorld world({3, 2, placement});
+            const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
+            const std::vector<Inputs> inputs{random_inputs(c.problem, 3), random_inputs(c.problem, 4)};
+            const auto runs = run(world, *forward, backward.get(), inputs, small_tiles());
+            BOOST_TEST_REQUIRE(runs.size() == 2u);
+            for (std::size_t replica = 0; replica < 2; ++replica)
+                BOOST_TEST(complaint(runs[replica].outputs, expected_of(c, inputs[replica])) == "");
+        }
+}
+
+BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_schedule_asks_for, data::make(algorithms),
+                     algorithm) {
+    const GateCase c{small_problem(48), "causal", "zigzag", algorithm.name, 4, algorithm.accumulation};
+    const auto result = run_case(c, random_inputs(c.problem, 5), small_tiles());
+    std::int64_t most_scratch = 0;
+    for (const auto pass : {Pass::forward, Pass::backward}) {
+        const auto schedule = schedule_of(c, pass);
+        const auto& timeline = pass == Pass::forward ? result.forward : result.backward;
+        most_scratch = std::max(most_scratch, schedule->scratch_bytes());
+        auto span = timeline.spans.begin();
+        for (int rank = 0; rank < 4; ++rank) {
+            std::map<layouts::Lane, layouts::Picoseconds> lane_free;
+            std::vector<layouts::Picoseconds> ends;
+            auto stream = schedule->ops(rank);
+            while (const auto* op = stream.next()) {
+                BOOST_TEST_REQUIRE((span != timeline.spans.end()));
+                BOOST_TEST(span->rank == rank);
+                BOOST_TEST(span->op == static_cast<layouts::OpIndex>(ends.size()));
+                BOOST_TEST((span->kind == op->kind && span->lane == op->lane && span->peer == op->peer));
+                BOOST_TEST(span->cells == op->cells);
+                BOOST_TEST(span->bytes == op->bytes);
+                BOOST_TEST(span->begin >= lane_free[op->lane]);
+                for (const auto before : op->after()) BOOST_TEST(span->begin >= ends[static_cast<std::size_t>(before)]);
+                BOOST_TEST(span->end >= span->begin);
+                BOOST_TEST((op->kind != layouts::OpKind::attend || span->busy > 0));
+                lane_free[op->lane] = span->end;
+                ends.push_back(span->end);
+                ++span;
+            }
+        }
+        BOOST_TEST((span == timeline.spans.end()));
+    }
+    for (const auto bytes : result.scratch_bytes) BOOST_TEST(bytes == most_scratch);
+}
+
+BOOST_AUTO_TEST_CASE(a_forward_pass_alone_gives_no_gradients) {
+    const GateCase c{small_problem(48), "causal", "zigzag", "ring", 4};
+    ThreadWorld world({4, 1, {}});
+    const auto inputs = random_inputs(c.problem, 5);
+    const auto result = run(world, *schedule_of(c, Pass::forward), nullptr, inputs, small_tiles());
+    const auto expected = expected_of(c, inputs);
+    BOOST_TEST(deviation("o", result.outputs.o, expected.o).max_to_largest < 1e-13);
+    BOOST_TEST(result.outputs.dq.size() == 0u);
+    BOOST_TEST(result.backward.spans.empty());
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {
+    const GateCase c{small_problem(48), "causal", "zigzag", "ring", 4};
+    const auto inputs = random_inputs(c.problem, 5);
+    const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
+    const auto message = [&](auto attempt) -> std::string {
+        try {
+            attempt();
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "";
+    };
+    ThreadWorld four({4, 1, {}}), three({3, 1, {}});
+    BOOST_TEST(message([&] { run(three, *forward, nullptr, inputs, {}); }) ==
+               "the schedule is for 4 ranks, the rings have 3");
+    BOOST_TEST(message([&] { run(four, *backward, nullptr, inputs, {}); }) ==
+               "the forward schedule describes a backward pass");
+    auto other = c;
+    other.layout = "striped";
+    const auto striped = schedule_of(other, Pass::backward);
+    BOOST_TEST(message([&] { run(four, *forward, striped.get(), inputs, {}); }) ==
+               "the forward schedule has layout zigzag, the backward schedule striped; they must be the same");
+    other = c;
+    other.gradient_dtype = DType::fp32;
+    const auto narrow = schedule_of(other, Pass::backward);
+    BOOST_TEST(message([&] { run(four, *forward, narrow.get(), inputs, {}); }) ==
+               "with an fp64 problem dK and dV must travel as fp64, not as fp32");
+}
+
+BOOST_AUTO_TEST_CASE(single_precision_differs_by_single_precision_roundoff) {
+    // A hundred terms at 6e-8 each in quadrature, amplified by cancellation as in the fp64 gate: some 1e-6.
+    GateCase c{small_problem(96), "causal", "zigzag", "ring", 8};
+    c.problem.dtype = DType::fp32;
+    c.gradient_dtype = DType::fp32;
+    const auto inputs = random_inputs(c.problem, 6);
+    const auto d = deviations(run_case(c, inputs, small_tiles()).outputs, expected_of(c, inputs));
+    for (const auto& each : {d.o, d.lse, d.dq, d.dk, d.dv}) {
+        BOOST_TEST(each.relative_rms < 2e-6);
+        BOOST_TEST(each.relative_rms > 1e-9);  // it is not double precision
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::reference::tests

@@ -68,12 +68,12 @@ public:
     /// Whether results come to this process.
     virtual bool is_root() const = 0;
 
-    /// Buffers given to a transport must outlive run(): after an error, other ranks may still be reading them.
-    ///
     /// Calls `body` once for every rank, all at the same time, and returns what they gave, by global rank; on a process
-    /// that is not root nothing. No wait of the transport lasts longer than `timeout`. If a body throws, all ranks
-    /// stop, and the first error is thrown here or, where other processes would wait forever, ends the run with its
-    /// message and a non-zero exit status.
+    /// that is not root nothing. Waits for all ranks together last at most about `timeout` where a missing rank could
+    /// not be noticed otherwise. If a body throws, all ranks stop, and the first error is thrown here or, where other
+    /// processes would wait forever, ends the run with its message and a non-zero exit status.
+    ///
+    /// Buffers given to a transport must outlive run(): after an error, other ranks may still be reading them.
     virtual std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) = 0;
 
 private:

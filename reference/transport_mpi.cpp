@@ -178,10 +178,12 @@ public:
     /// Waits for a transfer, with the time-out.
     void finish(MpiTransfer& transfer, int peer, const char* what) {
         poll_until([&] { return transfer.ended().has_value(); },
-                   [&] { return fmt::format("{} with rank {}", what, peer); });
+                   [&] { return fmt::format("{} with rank {}", what, peer); }, timeout_);
     }
 
     void barrier(const char* what) {
+        // Longer than any other wait: a rank that is stuck in an operation knows more, and is to speak first.
+        constexpr int patience = 2;
         MPI_Request request = MPI_REQUEST_NULL;
         check(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
         poll_until(
@@ -190,7 +192,7 @@ public:
                 check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), "MPI_Test");
                 return flag != 0;
             },
-            [&] { return fmt::format("a barrier of all ranks at {}", what); });
+            [&] { return fmt::format("the others at a barrier, at {}", what); }, patience * timeout_);
     }
 
 private:
@@ -199,11 +201,11 @@ private:
     }
 
     template <class Done, class What>
-    void poll_until(Done done, What what) {
-        const auto deadline = Clock::now() + timeout_;
+    void poll_until(Done done, What what, Clock::duration limit) {
+        const auto deadline = Clock::now() + limit;
         while (!done()) {
             require(Clock::now() < deadline, "rank {} waited {} s for {}", rank_,
-                    std::chrono::duration<double>(timeout_).count(), what());
+                    std::chrono::duration<double>(limit).count(), what());
             std::this_thread::sleep_for(poll_interval);
         }
     }
@@ -276,7 +278,7 @@ public:
             MpiTransport transport(comm_, timeout);
             return collect(transport, body(transport));
         } catch (const std::exception& error) {
-            abort_all(comm_, fmt::format("error on rank {}: {}", rank_, error.what()));
+            abort_all(comm_, fmt::format("process {} ends the run: {}", rank_, error.what()));
         }
     }
 

@@ -1,0 +1,117 @@
+// The gate of the CPU backend with ranks that are processes: run by mpirun, every process executes every case, and the
+// root process checks.
+#define BOOST_TEST_NO_MAIN
+#define BOOST_TEST_ALTERNATIVE_INIT_API
+#include "reference/transport_mpi.hpp"
+#include "tests/reference/cpu_gate.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <iostream>
+
+namespace ringlab::reference::tests {
+namespace {
+
+using layouts::Accumulation;
+using layouts::OpKind;
+using layouts::Pass;
+using layouts::RingGroup;
+
+const MpiSession* session = nullptr;
+
+struct Algorithm {
+    std::string name;
+    Accumulation accumulation;
+};
+const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
+                                        {"ring", Accumulation::partials},
+                                        {"all-gather", Accumulation::carry},
+                                        {"all-gather:2", Accumulation::partials},
+                                        {"pull", Accumulation::carry}};
+
+void check_in(const RingGroup& group) {
+    const auto world = make_mpi_world(group);
+    for (const std::string layout : {"contiguous", "zigzag", "striped:3"})
+        for (const std::string mask : {"causal", "window:8,0+sink:3", "causal+documents:1,13,58", "valid:2-19,23-35"})
+            for (const auto& algorithm : algorithms) {
+                const GateCase c{small_problem(72), mask, layout, algorithm.name, group.ring, algorithm.accumulation};
+                std::vector<Inputs> inputs;
+                for (int replica = 0; replica < group.replicas; ++replica)
+                    inputs.push_back(random_inputs(c.problem, 40u + static_cast<unsigned>(replica)));
+                const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
+                const auto runs = run(*world, *forward, backward.get(), inputs, small_tiles());
+                BOOST_TEST((runs.empty() != world->is_root()));
+                for (std::size_t replica = 0; replica < runs.size(); ++replica) {
+                    const auto found = complaint(runs[replica].outputs, expected_of(c, inputs[replica]));
+                    BOOST_TEST(found == "", layout << " " << mask << " " << algorithm.name << ": " << found);
+                }
+            }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(mpi)
+
+BOOST_AUTO_TEST_CASE(a_ring_of_all_processes_equals_dense_attention) { check_in({session->size(), 1, {}}); }
+
+BOOST_AUTO_TEST_CASE(rings_of_half_the_processes_equal_dense_attention_each_with_inputs_of_its_own) {
+    if (session->size() % 2 != 0) return;
+    for (const auto placement : {RingGroup::Placement::consecutive, RingGroup::Placement::strided})
+        check_in({session->size() / 2, 2, placement});
+}
+
+BOOST_AUTO_TEST_CASE(messages_of_many_megabytes_arrive_whole_and_times_are_on_one_clock) {
+    auto problem = small_problem(24 * session->size());
+    problem.head_dim = problem.value_dim = 8192;
+    const GateCase c{problem, "causal", "zigzag", "ring", session->size()};
+    const auto world = make_mpi_world({session->size(), 1, {}});
+    const auto inputs = random_inputs(c.problem, 50);
+    const auto result = run_case(*world, c, inputs, small_tiles());
+    if (!world->is_root()) return;
+    BOOST_TEST(result.outputs.o.size() > 0u);
+    BOOST_TEST(result.clock_uncertainty >= 0);
+    BOOST_TEST(result.clock_uncertainty < 0.1);
+    // Nothing is received before its sender began to send it, as far as the clocks can tell.
+    const auto slack = layouts::to_picoseconds(2 * result.clock_uncertainty);
+    for (const auto& receive : result.forward.spans) {
+        if (receive.kind != OpKind::receive) continue;
+        const auto send = std::ranges::find_if(result.forward.spans, [&](const layouts::Span& span) {
+            return span.kind == OpKind::send && span.rank == receive.peer && span.peer == receive.rank &&
+                   span.owner == receive.owner;
+        });
+        BOOST_TEST_REQUIRE((send != result.forward.spans.end()));
+        BOOST_TEST(receive.end + slack >= send->begin);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+namespace {
+
+/// A run in which rank 1 keeps a block to itself: it must end, with a message and a status that is not 0.
+void run_that_cannot_end() {
+    const GateCase c{small_problem(48), "full", "contiguous", "ring", session->size()};
+    const EditedSchedule schedule(schedule_of(c, Pass::forward), [](int rank, layouts::Op& op) {
+        if (rank == 1 && op.kind == OpKind::send) op.peer = 1;
+        return true;
+    });
+    auto options = small_tiles();
+    options.timeout = std::chrono::milliseconds(500);
+    const auto inputs = random_inputs(c.problem, 60);
+    run(*make_mpi_world({session->size(), 1, {}}), schedule, nullptr, inputs, options);
+}
+
+}  // namespace
+}  // namespace ringlab::reference::tests
+
+int main(int argc, char** argv) {
+    using namespace ringlab::reference;
+    const MpiSession session(argc, argv);
+    tests::session = &session;
+    if (argc > 1 && std::string_view(argv[1]) == "--run-that-cannot-end") {
+        tests::run_that_cannot_end();
+        return 0;
+    }
+    return boost::unit_test::unit_test_main([] { return true; }, argc, argv);
+}

@@ -1,0 +1,230 @@
+#include "reference/transport_mpi.hpp"
+#include "reference/transport_threads.hpp"
+#include "tests/reference/cpu_gate.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <thread>
+
+namespace ringlab::reference::tests {
+namespace {
+
+using layouts::Op;
+using layouts::OpKind;
+using layouts::Pass;
+using layouts::Payload;
+
+constexpr auto patience = std::chrono::milliseconds(200);
+
+template <class Attempt>
+std::string message_of(Attempt attempt) {
+    try {
+        attempt();
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+    return "";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Bytes filled(std::size_t size, int value) { return Bytes(size, static_cast<std::byte>(value)); }
+
+void finish(Transport& transport, Transfer& transfer) {
+    while (!transfer.ended()) transport.wait(patience);
+}
+
+/// The forward pass of a full ring with `edit` made to its operations; returns the error.
+std::string error_of_edited(const EditedSchedule::Edit& edit, int ranks = 4) {
+    const GateCase c{small_problem(48), "full", "contiguous", "ring", ranks};
+    const EditedSchedule schedule(schedule_of(c, Pass::forward), edit);
+    const auto inputs = random_inputs(c.problem, 21);
+    auto options = small_tiles();
+    options.timeout = patience;
+    ThreadWorld world({ranks, 1, {}});
+    return message_of([&] { run(world, schedule, nullptr, inputs, options); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(transport)
+
+BOOST_AUTO_TEST_CASE(messages_match_in_order_per_peer_and_payload) {
+    ThreadWorld world({2, 1, {}});
+    // Buffers outlive the run.
+    std::vector<Bytes> outgoing, incoming(4, filled(1000, 0));
+    for (int i = 0; i < 4; ++i) outgoing.push_back(filled(1000, i + 1));
+    world.run(std::chrono::seconds(5), [&](Transport& transport) {
+        std::vector<std::unique_ptr<Transfer>> transfers;
+        const auto payload = [](std::size_t i) { return i % 2 == 0 ? Payload::kv : Payload::dkv; };
+        if (transport.rank() == 0) {
+            for (const std::size_t i : {0u, 1u, 2u, 3u})
+                transfers.push_back(transport.send(outgoing[i], 1, payload(i)));
+        } else {
+            // Those of the other payload are asked for first.
+            for (const std::size_t i : {1u, 3u, 0u, 2u})
+                transfers.push_back(transport.receive(incoming[i], 0, payload(i)));
+        }
+        for (auto& transfer : transfers) finish(transport, *transfer);
+        return Bytes{};
+    });
+    for (std::size_t i = 0; i < 4; ++i) BOOST_TEST((incoming[i] == outgoing[i]));
+}
+
+BOOST_AUTO_TEST_CASE(a_send_ends_when_it_is_received_and_not_before) {
+    ThreadWorld world({2, 1, {}});
+    Bytes from = filled(8, 1), to = filled(8, 0);
+    world.run(std::chrono::seconds(5), [&](Transport& transport) {
+        if (transport.rank() == 0) {
+            const auto send = transport.send(from, 1, Payload::kv);
+            BOOST_TEST(!send->ended().has_value());
+            transport.start_together();
+            finish(transport, *send);
+        } else {
+            transport.start_together();
+            finish(transport, *transport.receive(to, 0, Payload::kv));
+        }
+        return Bytes{};
+    });
+    BOOST_TEST((to == from));
+}
+
+BOOST_AUTO_TEST_CASE(a_fetch_reads_the_peers_memory_within_what_it_exposes) {
+    ThreadWorld world({3, 1, {}});
+    std::vector<Bytes> exposed{filled(10, 5), filled(20, 6), filled(30, 7)}, fetched(3, filled(4, 0));
+    world.run(std::chrono::seconds(5), [&](Transport& transport) {
+        const auto rank = static_cast<std::size_t>(transport.rank());
+        transport.expose(exposed[rank]);
+        finish(transport, *transport.fetch(fetched[rank], static_cast<int>((rank + 1) % 3), 6));
+        transport.withdraw();
+        return Bytes{};
+    });
+    for (std::size_t rank = 0; rank < 3; ++rank)
+        BOOST_TEST((fetched[rank] == filled(4, static_cast<int>(5 + (rank + 1) % 3))));
+    const auto message = message_of([&] {
+        world.run(std::chrono::seconds(5), [&](Transport& transport) {
+            transport.expose(exposed[0]);
+            transport.fetch(fetched[0], 0, 7);
+            return Bytes{};
+        });
+    });
+    BOOST_TEST(contains(message, "fetches bytes [7, 11) of rank 0, which exposes 10"), message);
+}
+
+BOOST_AUTO_TEST_CASE(results_come_by_global_rank) {
+    ThreadWorld world({2, 2, {}});
+    const auto results = world.run(std::chrono::seconds(5), [](Transport& transport) {
+        return filled(static_cast<std::size_t>(transport.rank()), transport.rank());
+    });
+    for (int rank = 0; rank < 4; ++rank)
+        BOOST_TEST((results[static_cast<std::size_t>(rank)] == filled(static_cast<std::size_t>(rank), rank)));
+}
+
+BOOST_AUTO_TEST_CASE(a_message_of_another_size_than_its_receive_is_an_error) {
+    ThreadWorld world({2, 1, {}});
+    Bytes from = filled(8, 1), to = filled(9, 0);
+    const auto message = message_of([&] {
+        world.run(patience, [&](Transport& transport) {
+            const auto transfer =
+                transport.rank() == 0 ? transport.send(from, 1, Payload::kv) : transport.receive(to, 0, Payload::kv);
+            finish(transport, *transfer);
+            return Bytes{};
+        });
+    });
+    BOOST_TEST(contains(message, "rank 0 sends rank 1 a kv message and the sizes differ"), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_throws_stops_all_and_its_error_is_reported) {
+    ThreadWorld world({4, 1, {}});
+    Bytes to = filled(8, 0);
+    const auto begin = Clock::now();
+    const auto message = message_of([&] {
+        world.run(std::chrono::seconds(30), [&](Transport& transport) -> Bytes {
+            if (transport.rank() == 2) fail("rank 2 has died");
+            const auto transfer = transport.receive(to, 2, Payload::kv);
+            for (;;) {
+                if (transfer->ended()) return {};
+                transport.wait(std::chrono::seconds(30));
+            }
+        });
+    });
+    BOOST_TEST(message == "rank 2 has died");
+    BOOST_TEST((Clock::now() - begin < std::chrono::seconds(10)));
+}
+
+BOOST_AUTO_TEST_CASE(a_barrier_that_a_rank_never_reaches_ends_with_an_error) {
+    ThreadWorld world({2, 1, {}});
+    const auto message = message_of([&] {
+        world.run(patience, [&](Transport& transport) {
+            if (transport.rank() == 0) transport.start_together();
+            return Bytes{};
+        });
+    });
+    BOOST_TEST(message == "rank 0 waits at a barrier, but 1 of 2 ranks have ended");
+}
+
+BOOST_AUTO_TEST_CASE(a_peer_that_never_sends_ends_the_run_and_the_message_names_the_operation) {
+    const auto begin = Clock::now();
+    const auto message = error_of_edited([](int rank, Op& op) {
+        // Rank 1 sends a block to itself instead of rank 2, and goes on.
+        if (rank == 1 && op.kind == OpKind::send && op.step == 2) op.peer = 1;
+        return true;
+    });
+    BOOST_TEST(contains(message, "has not ended after 0.2 s without progress"), message);
+    BOOST_TEST(contains(message, "rank "), message);
+    BOOST_TEST(contains(message, "step "), message);
+    BOOST_TEST((Clock::now() - begin < std::chrono::seconds(10)));
+}
+
+BOOST_AUTO_TEST_CASE(an_operation_that_can_never_begin_is_found_at_once) {
+    const auto message = error_of_edited(
+        [](int, Op& op) {
+            op.run_after(0);
+            return true;
+        },
+        1);
+    BOOST_TEST(contains(message, "rank 0: operation 0, attend kv of rank 0's block, step 0 can never begin"), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_slot_that_holds_nothing_is_not_read) {
+    const auto message = error_of_edited([](int rank, Op& op) {
+        if (rank == 3 && op.kind == OpKind::attend && op.step == 1) op.slot = 1;
+        return true;
+    });
+    BOOST_TEST(contains(message, "K/V slot 1 is read"), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_slot_in_flight_is_not_overwritten) {
+    const auto message = error_of_edited([](int, Op& op) {
+        // Blocks alternate between two slots; in one slot alone each would be overwritten while it is passed on.
+        if (op.slot > 0) op.slot = 1;
+        op.after_count = 0;
+        return true;
+    });
+    BOOST_TEST(contains(message, "K/V slot 1 is"), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_message_that_is_not_as_long_as_the_schedule_says_is_an_error) {
+    const auto message = error_of_edited([](int, Op& op) {
+        op.bytes *= 2;
+        return true;
+    });
+    BOOST_TEST(contains(message, "is to move "), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_slot_that_was_not_asked_for_does_not_exist) {
+    const auto message = error_of_edited([](int, Op& op) {
+        if (op.kind == OpKind::receive) op.slot = 7;
+        return true;
+    });
+    BOOST_TEST(contains(message, "uses K/V slot 7, but asked for scratch slots 1..2"), message);
+}
+
+BOOST_AUTO_TEST_CASE(a_program_without_mpi_says_so) {
+    if (built_with_mpi()) return;
+    BOOST_TEST(contains(message_of([] { make_mpi_world({2, 1, {}}); }), "built without MPI"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::reference::tests

@@ -16,7 +16,7 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-const std::vector<std::string> algorithms{"ring", "all-gather", "all-gather:2", "pull"};
+const std::vector<std::string> algorithms{"ring", "all-gather", "all-gather:2", "all-gather:4", "pull"};
 constexpr std::array passes{Pass::forward, Pass::backward};
 
 Problem problem_of(const Mask& mask) {

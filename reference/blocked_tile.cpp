@@ -1,8 +1,9 @@
 #include "reference/blocked_tile.hpp"
 
+#include "reference/blocked_exp.hpp"
+
 #include <cmath>
 #include <limits>
-#include <xsimd/xsimd.hpp>
 
 namespace ringlab::reference {
 namespace {
@@ -29,7 +30,7 @@ double row_maximum(const double* s, std::int64_t count) {
 double exponentiate_row(double* s, std::int64_t count, double shift) {
     Vector sum(0.0);
     for (std::int64_t c = 0; c < count; c += lanes) {
-        const auto p = xsimd::exp(load(s + c) - Vector(shift));
+        const auto p = exp_of(load(s + c) - Vector(shift));
         p.store_unaligned(s + c);
         sum += p;
     }
@@ -139,7 +140,7 @@ void Tile::differentiate(const TileOperands& operands, ConstMatrix dout, Strided
         double* ds = ds_.row(r);
         for (std::int64_t c = 0; c < s_.columns; c += lanes) {
             const auto score = load(s + c);
-            const auto p = xsimd::exp(score - row_lse);
+            const auto p = exp_of(score - row_lse);
             auto gradient = p * (load(ds + c) - row_delta);
             if (inverse_cap > 0) {
                 // A hidden key's score is -inf and its p 0: its slope must not make 0 * inf of it.

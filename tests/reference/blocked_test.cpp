@@ -2,6 +2,7 @@
 
 #include "layouts/require.hpp"
 #include "reference/blas.hpp"
+#include "reference/blocked_exp.hpp"
 #include "reference/dense.hpp"
 #include "reference/errors.hpp"
 #include "tests/reference/attention_cases.hpp"
@@ -133,18 +134,36 @@ BOOST_AUTO_TEST_CASE(scores_beyond_the_range_of_exp_do_not_overflow) {
     BOOST_TEST(d.dv.max_abs <= 2 * bounds.dv);
 }
 
+// Read before any test runs: a guard that forgot to restore it would hide itself from a later look.
+const int blas_threads_at_start = reference::blas_threads();
+
 BOOST_AUTO_TEST_CASE(blas_has_its_threads_back_after_the_guard) {
-    // Products large enough that BLAS would share them out; the guard's destructor restores what its constructor found.
-    const auto inputs = tests::normal_inputs(odd);
-    const auto mask = layouts::make_mask("causal", 97);
-    const int before = reference::blas_threads();
-    reference::blocked_attention(odd, mask, inputs);
-    BOOST_TEST(reference::blas_threads() == before);
+    reference::blocked_attention(odd, layouts::make_mask("causal", 97), tests::normal_inputs(odd));
+    BOOST_TEST(reference::blas_threads() == blas_threads_at_start);
     {
         const reference::SingleThreadedBlas guard;
         BOOST_TEST(reference::blas_threads() == 1);
     }
-    BOOST_TEST(reference::blas_threads() == before);
+    BOOST_TEST(reference::blas_threads() == blas_threads_at_start);
+}
+
+BOOST_AUTO_TEST_CASE(exp_is_within_a_unit_in_the_last_place_and_keeps_special_values) {
+    using Vector = xsimd::batch<double>;
+    const auto exp_of = [](double x) { return reference::exp_of(Vector(x)).get(0); };
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    double largest = 0;
+    for (int n = -708000; n <= 709000; n += 7) {
+        const double x = n * 1e-3;
+        const long double exact = std::exp(static_cast<long double>(x));
+        largest = std::max(largest, static_cast<double>(std::abs(exp_of(x) - exact) / exact));
+    }
+    BOOST_TEST(largest <= std::numeric_limits<double>::epsilon());
+    BOOST_TEST(exp_of(0) == 1);
+    BOOST_TEST(exp_of(-infinity) == 0);
+    BOOST_TEST(exp_of(-1e300) == 0);
+    BOOST_TEST(exp_of(infinity) == infinity);
+    BOOST_TEST(exp_of(1000) == infinity);
+    BOOST_TEST(std::isnan(exp_of(std::nan(""))));
 }
 
 BOOST_AUTO_TEST_CASE(tiles_of_no_size_are_refused) {

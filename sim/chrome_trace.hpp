@@ -1,0 +1,30 @@
+#pragma once
+
+#include "layouts/timeline.hpp"
+
+#include <limits>
+#include <ostream>
+#include <span>
+#include <string>
+
+namespace ringlab::sim {
+
+/// One group of a trace, for instance "predicted" or "measured".
+struct TraceGroup {
+    std::string name;
+    const layouts::Timeline* timeline = nullptr;
+    std::span<const layouts::Interval> host_issue{};  ///< by span, as in Prediction; may be empty
+};
+
+/// What goes into a trace: large JSON kills the viewer.
+struct TraceFilter {
+    layouts::Interval ranks{0, std::numeric_limits<std::int64_t>::max()};
+    layouts::Interval steps{0, std::numeric_limits<std::int64_t>::max()};
+};
+
+/// Writes Chrome trace-event JSON, which ui.perfetto.dev opens: a process per group and rank; a thread per lane, and
+/// one for the host; arrows from sends to receives. Times are microseconds with all six decimals, exact picoseconds.
+/// Slices of a track never overlap: where measured ones do, the later goes to a further track of the lane.
+void write_chrome_trace(std::ostream& out, std::span<const TraceGroup> groups, const TraceFilter& filter = {});
+
+}  // namespace ringlab::sim

@@ -1,0 +1,257 @@
+#include "sim/cost.hpp"
+
+#include "layouts/require.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <random>
+#include <set>
+
+namespace ringlab::sim {
+
+using layouts::Bound;
+using layouts::OpKind;
+using layouts::Pass;
+using layouts::Run;
+
+namespace {
+
+// More (rows piece, key run) pairs than this, and a block is known by its rank and owner alone.
+constexpr std::size_t most_described_pairs = 64;
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
+
+/// Appends where `bound`, over `rows`, lies among the keys of a run, as key indices: {0, 0} at or below the first key
+/// for all rows, {count, 0} beyond the last, else index at the first row and step per row or, where the steps are not
+/// whole, positions relative to the first key.
+void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows, const Run& keys) {
+    const auto first = bound.at(rows.first) - keys.first, last = bound.at(rows.last()) - keys.first;
+    const auto index = [&](std::int64_t offset) {
+        return std::clamp<std::int64_t>(ceil_div(offset, keys.stride), 0, keys.count);
+    };
+    const auto low = index(first), high = index(last);
+    const auto step = bound.slope * rows.stride;
+    const bool one_value = low == high;
+    if (one_value) {
+        key.insert(key.end(), {0, low, 0});
+    } else if (step % keys.stride == 0) {
+        key.insert(key.end(), {1, ceil_div(first, keys.stride), step / keys.stride});
+    } else {
+        key.insert(key.end(), {1 + keys.stride, first, step});
+    }
+}
+
+/// Calls visit(segment, rows of the run in it), in order.
+template <class Visit>
+void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
+    for (std::int64_t i = 0; i < run.count;) {
+        const auto& segment = mask.segments()[mask.segment_of(run.at(i))];
+        const auto end = std::min(run.count, ceil_div(segment.rows.end - run.first, run.stride));
+        visit(segment, layouts::slice(run, i, end));
+        i = end;
+    }
+}
+
+Picoseconds ticks(double seconds) { return layouts::to_picoseconds(seconds); }
+
+}  // namespace
+
+double makespan(std::vector<TileGroup> tiles, std::int64_t processors) {
+    std::sort(tiles.begin(), tiles.end(), [](const TileGroup& a, const TileGroup& b) { return a.seconds > b.seconds; });
+    std::priority_queue<double, std::vector<double>, std::greater<>> free;
+    for (std::int64_t i = 0; i < processors; ++i) free.push(0);
+    double end = 0;
+    for (const auto& group : tiles)
+        for (std::int64_t i = 0; i < group.count; ++i) {
+            const auto done = free.top() + group.seconds;
+            free.pop();
+            free.push(done);
+            end = std::max(end, done);
+        }
+    return end;
+}
+
+TileModel::TileModel(const Schedule& schedule, const Machine& machine)
+    : schedule_(schedule), machine_(machine), cost_(machine.attention(schedule.options().pass)) {
+    const auto& problem = schedule.problem();
+    // For other head dims: in proportion to the FLOP of a tile.
+    const bool forward = schedule.options().pass == Pass::forward;
+    const auto flop = [&](std::int64_t d, std::int64_t v) {
+        return static_cast<double>(forward ? d + v : 3 * d + 2 * v);
+    };
+    const auto stretch = flop(problem.head_dim, problem.value_dim) / flop(cost_.head_dim, cost_.value_dim);
+    cost_.full_tile_seconds *= stretch;
+    cost_.partial_tile_seconds *= stretch;
+}
+
+void TileModel::describe_shards(int rank, int owner) {
+    const auto& mask = schedule_.mask();
+    const auto queries = schedule_.layout().shard(rank), keys = schedule_.layout().shard(owner);
+    key_.clear();
+    const auto by_name = [&] { key_ = {-1, rank, owner}; };
+
+    // Key runs must lie one behind another, so that a tile's first and last key are those of its first and last run;
+    // and all keys from first to last must be valid, so that validity says nothing more.
+    for (std::size_t i = 1; i < keys.size(); ++i)
+        if (keys[i].first <= keys[i - 1].last()) return by_name();
+    const auto valid = std::any_of(mask.valid().begin(), mask.valid().end(), [&](const layouts::Interval& interval) {
+        return !keys.empty() && interval.contains(keys.front().first) && interval.contains(keys.back().last());
+    });
+    if (!valid) return by_name();
+
+    for (const auto& run : keys) key_.push_back(run.count);
+    std::size_t pairs = 0;
+    for (const auto& run : queries) {
+        if (pairs > most_described_pairs) return by_name();
+        for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& rows) {
+            pairs += keys.size();
+            if (pairs > most_described_pairs) return;
+            // A row that sees nothing at all weighs differently in a tile's hull from one that sees nothing here.
+            const bool blind =
+                segment.at(rows.first) == layouts::RowKeys{} && segment.at(rows.last()) == layouts::RowKeys{};
+            key_.insert(key_.end(), {-2, rows.count, blind});
+            if (blind) return;
+            for (const auto& key_run : keys) {
+                describe_bound(key_, segment.begin, rows, key_run);
+                describe_bound(key_, segment.end, rows, key_run);
+                describe_bound(key_, {segment.sink, 0}, rows, key_run);
+            }
+        });
+    }
+    if (pairs > most_described_pairs) by_name();
+}
+
+TileModel::Time TileModel::block(int rank, int owner, int kv_heads) {
+    describe_shards(rank, owner);
+    key_.push_back(kv_heads);
+    const std::string key(reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front()));
+    const auto found = memo_.find(key);
+    if (found != memo_.end()) return found->second;
+    return memo_.emplace(key, tile_and_schedule(rank, owner, kv_heads)).first->second;
+}
+
+TileModel::Time TileModel::tile_and_schedule(int rank, int owner, int kv_heads) const {
+    const auto& problem = schedule_.problem();
+    const auto& layout = schedule_.layout();
+    const auto rows =
+        layouts::tile_work(schedule_.mask(), layout.shard(rank), layout.shard(owner), cost_.tile_rows, cost_.tile_keys);
+    const auto copies = kv_heads * problem.query_heads_per_kv_head() * problem.batch;
+    std::vector<TileGroup> groups;
+    double work = 0;
+    for (const auto& row : rows) {
+        if (row.full + row.partial == 0) continue;  // not in the work list
+        const auto seconds = cost_.full_tile_seconds * static_cast<double>(row.full) +
+                             cost_.partial_tile_seconds * static_cast<double>(row.partial);
+        groups.push_back({cost_.query_tile_seconds + seconds, copies});
+        work += seconds * static_cast<double>(copies);
+    }
+    return {makespan(std::move(groups), static_cast<std::int64_t>(machine_.multiprocessors)),
+            work / machine_.multiprocessors};
+}
+
+CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options)
+    : schedule_(schedule),
+      machine_(machine),
+      options_(options),
+      placement_(options.placement),
+      clock_(options.clock == Clock::sustained ? machine.sustained_clock_factor : 1),
+      tiles_(schedule, machine) {
+    const auto ranks = schedule.ranks();
+    require(ranks <= machine.gpus(), "{} ranks on machine '{}' of {} hosts with {} GPUs each; give it more hosts",
+            ranks, machine.name, machine.hosts, machine.gpus_per_host);
+    require(options.start.empty() || static_cast<int>(options.start.size()) == ranks,
+            "{} start times for {} ranks; give one each, or none", options.start.size(), ranks);
+    for (const auto start : options.start)
+        require(start >= 0, "a rank starts at {} ps; it must not be negative", start);
+    require(options.start_noise_seconds >= 0 && options.start_noise_seconds < 1e6,
+            "start noise is {} s; it must be from 0 to 1e6", options.start_noise_seconds);
+    require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
+            options.look_ahead);
+    if (placement_.empty()) return;
+    require(static_cast<int>(placement_.size()) == ranks, "{} placed GPUs for {} ranks; give one each, or none",
+            placement_.size(), ranks);
+    std::set<int> taken;
+    for (const auto gpu : placement_)
+        require(gpu >= 0 && gpu < machine.gpus() && taken.insert(gpu).second,
+                "GPU {} in the placement; GPUs are numbered 0 to {} and take one rank each", gpu, machine.gpus() - 1);
+}
+
+double CostModel::attend_seconds(int rank, const Op& op) {
+    const auto& problem = schedule_.problem();
+    const auto& cost = machine_.attention(schedule_.options().pass);
+    double seconds = op.fused ? 0 : cost.launch_seconds;
+    if (options_.compute == ComputeModel::rate) {
+        seconds += schedule_.flop(op) / (cost.flops * clock_);
+    } else {
+        const auto time = tiles_.block(rank, op.owner, op.heads.count());
+        seconds += (op.fused ? time.continued : time.alone) / clock_;
+    }
+    // Output state kept in fp32 between launches is read and written by each of them.
+    const bool carries = !op.fused && schedule_.options().pass == Pass::forward && schedule_.ranks() > 1 &&
+                         schedule_.options().accumulation == layouts::Accumulation::carry;
+    if (carries && machine_.carry_exposed_ratio > 0) {
+        const auto rows = problem.batch * schedule_.layout().shard_tokens(rank) * op.heads.count() *
+                          problem.query_heads_per_kv_head();
+        seconds += machine_.carry_exposed_ratio * 2 * 4 * static_cast<double>(rows * problem.value_dim) /
+                   machine_.memory_bytes_per_second;
+    }
+    return seconds;
+}
+
+Picoseconds CostModel::compute(int rank, const Op& op) {
+    if (op.kind == OpKind::attend) return ticks(attend_seconds(rank, op));
+    const auto ratio = op.kind == OpKind::merge ? machine_.merge_memory_ratio : machine_.add_memory_ratio;
+    return ticks(machine_.accumulate_launch_seconds +
+                 ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
+}
+
+TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes) const {
+    TransferCost cost;
+    cost.between_hosts = host(source) != host(destination);
+    cost.link = cost.between_hosts ? &machine_.between_hosts : &machine_.inside_host;
+    cost.latency = ticks(cost.link->latency_seconds);
+    const auto rate = cost.link->rate(static_cast<double>(bytes));
+    cost.duration = ticks(static_cast<double>(bytes) / rate);
+    cost.bytes_per_second = cost.duration > 0 ? rate : 0;
+    return cost;
+}
+
+double CostModel::held(int rank, int peer, std::int64_t bytes) const {
+    const auto& link = host(rank) != host(peer) ? machine_.between_hosts : machine_.inside_host;
+    return link.multiprocessors_per_channel == 0 ? 0 : link.multiprocessors(static_cast<double>(bytes));
+}
+
+Picoseconds CostModel::issue(const Op& op) const {
+    if (op.lane != layouts::Lane::compute) return ticks(machine_.transfer_issue_seconds);
+    return op.fused ? 0 : ticks(machine_.compute_issue_seconds);
+}
+
+std::vector<Picoseconds> CostModel::starts() const {
+    std::vector<Picoseconds> starts = options_.start;
+    starts.resize(static_cast<std::size_t>(schedule_.ranks()));
+    if (options_.start_noise_seconds == 0) return starts;
+    std::mt19937_64 bits(options_.start_noise_seed);
+    // 53 random bits as a fraction: the same on every standard library, unlike its distributions.
+    for (auto& start : starts)
+        start += ticks(options_.start_noise_seconds * static_cast<double>(bits() >> 11) * 0x1p-53);
+    return starts;
+}
+
+std::vector<std::string> CostModel::notes() const {
+    const auto& problem = schedule_.problem();
+    const auto& cost = machine_.attention(schedule_.options().pass);
+    std::vector<std::string> notes;
+    if (options_.compute == ComputeModel::rate)
+        notes.push_back("attention times come from the machine's FLOP/s, not from tiles");
+    else if (problem.head_dim != cost.head_dim || problem.value_dim != cost.value_dim)
+        notes.push_back(fmt::format(
+            "tile times were calibrated for head and value dims {} and {}, and are stretched by FLOP to {} and {}",
+            cost.head_dim, cost.value_dim, problem.head_dim, problem.value_dim));
+    if (layouts::bytes_of(problem.dtype) != 2)
+        notes.push_back(fmt::format("attention times are those of 16-bit arithmetic, the problem's is {}",
+                                    layouts::to_string(problem.dtype)));
+    return notes;
+}
+
+}  // namespace ringlab::sim

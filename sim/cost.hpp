@@ -1,0 +1,96 @@
+#pragma once
+
+#include "layouts/schedule.hpp"
+#include "sim/machine.hpp"
+#include "sim/options.hpp"
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ringlab::sim {
+
+using layouts::Op;
+using layouts::Schedule;
+
+/// Time of `tiles` ({cost, how many} pairs), given longest first to whichever of `processors` is free first.
+struct TileGroup {
+    double seconds = 0;
+    std::int64_t count = 0;
+};
+double makespan(std::vector<TileGroup> tiles, std::int64_t processors);
+
+/// Times of attention blocks from their real tiles.
+///
+/// A block's tiles follow from how its rows' bounds lie relative to its keys, so blocks that look alike from there
+/// (all blocks below the diagonal, all on it) share one entry of a memo and are tiled and list-scheduled once.
+class TileModel {
+public:
+    /// `schedule` and `machine` must outlive the model.
+    TileModel(const Schedule& schedule, const Machine& machine);
+
+    struct Time {
+        double alone = 0;      ///< seconds of a launch of its own, without the launch itself
+        double continued = 0;  ///< seconds added to a launch that is under way: no ramp, no tail, no query-tile cost
+    };
+
+    Time block(int rank, int owner, int kv_heads);
+
+    /// Blocks that were tiled one by one, for tests of the memo.
+    std::size_t distinct_blocks() const { return memo_.size(); }
+
+private:
+    void describe_shards(int rank, int owner);
+    Time tile_and_schedule(int rank, int owner, int kv_heads) const;
+
+    const Schedule& schedule_;
+    const Machine& machine_;
+    AttentionCost cost_;
+    std::vector<std::int64_t> key_;  // scratch
+    std::unordered_map<std::string, Time> memo_;
+};
+
+/// What a transfer takes.
+struct TransferCost {
+    Picoseconds latency = 0;
+    Picoseconds duration = 0;     ///< after the latency, alone
+    double bytes_per_second = 0;  ///< while it runs at full speed; 0 if it takes no time
+    const LinkCost* link = nullptr;
+    bool between_hosts = false;
+};
+
+/// How long every operation takes on a machine when it has what it runs on to itself.
+class CostModel {
+public:
+    /// All three must outlive the model. Throws Error if the placement of ranks on the machine's GPUs is not possible.
+    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options);
+
+    /// Duration of an attend, merge or add of `rank`.
+    Picoseconds compute(int rank, const Op& op);
+    TransferCost transfer(int source, int destination, std::int64_t bytes) const;
+
+    /// Multiprocessors that `rank` gives to one side of the transfer.
+    double held(int rank, int peer, std::int64_t bytes) const;
+
+    Picoseconds issue(const Op& op) const;
+    int gpu(int rank) const { return placement_.empty() ? rank : placement_[static_cast<std::size_t>(rank)]; }
+    int host(int rank) const { return gpu(rank) / machine_.gpus_per_host; }
+
+    /// When ranks start, by rank.
+    std::vector<Picoseconds> starts() const;
+
+    /// What the machine file was stretched to cover, one sentence each, for people to read.
+    std::vector<std::string> notes() const;
+
+private:
+    double attend_seconds(int rank, const Op& op);
+
+    const Schedule& schedule_;
+    const Machine& machine_;
+    const SimOptions& options_;
+    std::vector<int> placement_;
+    double clock_;
+    TileModel tiles_;
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,289 @@
+#include "sim/engine.hpp"
+
+#include "layouts/require.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::sim {
+
+ResourceId Engine::add_resource(double capacity) {
+    resources_.push_back({});
+    const auto id = static_cast<ResourceId>(resources_.size() - 1);
+    set_capacity(id, capacity);
+    return id;
+}
+
+void Engine::set_capacity(ResourceId resource, double capacity) {
+    require(capacity >= 0 && capacity < 9e18, "a resource has capacity {}; it must be finite and not negative",
+            capacity);
+    // Through float, as demands are: a demand of the whole capacity then fits exactly.
+    resources_[resource].capacity = whole(static_cast<float>(capacity));
+    touch(resource);
+}
+
+ActivityId Engine::start(const Activity& activity) {
+    ActivityId id;
+    if (free_.empty()) {
+        id = static_cast<ActivityId>(states_.size());
+        require(id < EventQueue::most_ids, "more than {} activities at a time", EventQueue::most_ids);
+        states_.emplace_back();
+    } else {
+        id = free_.back();
+        free_.pop_back();
+    }
+    auto& state = states_[id];
+    state.remaining = static_cast<double>(activity.duration);
+    state.updated = now_;
+    state.tag = activity.tag;
+    state.uses = static_cast<std::uint8_t>(activity.demands.size());
+    state.priority = activity.priority;
+    state.crowds = activity.crowds;
+    state.place = none;
+    state.weight = static_cast<float>(activity.weight);
+    state.crowded_speed = static_cast<float>(activity.crowded_speed);
+    if (state.uses == 0) {
+        state.speed = state.bound = 1;
+        queue_.set(id, now_ + activity.duration);
+        return id;
+    }
+    state.speed = state.bound = 0;
+    for (std::size_t i = 0; i < activity.demands.size(); ++i) {
+        state.use[i].amount = static_cast<float>(activity.demands[i].amount);
+        state.use[i].resource = activity.demands[i].resource;
+    }
+    link(id, state);
+    fresh_.push_back(id);
+    return id;
+}
+
+std::optional<std::uint32_t> Engine::next() {
+    if (!(fresh_.empty() && dirty_.empty()) && (queue_.empty() || queue_.next_time() > now_)) solve();
+    if (queue_.empty()) return std::nullopt;
+    require(queue_.next_time() != never, "the simulation stands still: {} activities have no share of a resource",
+            queue_.size());
+    const auto event = queue_.pop();
+    now_ = event.time;
+    ++events_;
+    auto& state = states_[event.id];
+    if (state.uses > 0) unlink(event.id, state);
+    free_.push_back(event.id);
+    return state.tag;
+}
+
+double Engine::speed(ActivityId activity) {
+    solve();
+    return states_[activity].speed;
+}
+
+void Engine::touch(ResourceId resource) {
+    if (resources_[resource].dirty) return;
+    resources_[resource].dirty = true;
+    dirty_.push_back(resource);
+}
+
+void Engine::link(ActivityId id, State& state) {
+    for (std::uint32_t i = 0; i < state.uses; ++i) {
+        auto& use = state.use[i];
+        auto& resource = resources_[use.resource];
+        auto& head = resource.users[static_cast<std::size_t>(state.priority)];
+        const Link self = id * most_demands + i;
+        use.previous = none;
+        use.next = head;
+        if (head != none) use_of(head).previous = self;
+        head = self;
+        if (state.crowds) {
+            ++resource.crowding;
+            resource.crowd_changed = true;
+        }
+        if (state.crowded_speed < 1) ++resource.sensitive;
+        touch(use.resource);
+    }
+}
+
+void Engine::unlink(ActivityId id, State& state) {
+    set_bound(id, 0);
+    for (auto& use : uses(state)) {
+        auto& resource = resources_[use.resource];
+        if (state.priority == Priority::transfer) resource.used -= whole(double(state.speed) * use.amount);
+        (use.previous == none ? resource.users[static_cast<std::size_t>(state.priority)] : use_of(use.previous).next) =
+            use.next;
+        if (use.next != none) use_of(use.next).previous = use.previous;
+        if (state.crowds) {
+            --resource.crowding;
+            resource.crowd_changed = true;
+        }
+        if (state.crowded_speed < 1) --resource.sensitive;
+        touch(use.resource);
+    }
+}
+
+float Engine::bound_of(State& state) {
+    if (state.crowded_speed < 1)
+        for (const auto& use : uses(state))
+            if (resources_[use.resource].crowding > 0) return state.crowded_speed;
+    return 1;
+}
+
+void Engine::set_bound(ActivityId id, float bound) {
+    auto& state = states_[id];
+    if (state.priority == Priority::transfer)
+        for (auto& use : uses(state))
+            resources_[use.resource].demand +=
+                whole(double(bound) * use.amount) - whole(double(state.bound) * use.amount);
+    state.bound = bound;
+}
+
+void Engine::set_speed(ActivityId id, float speed) {
+    auto& state = states_[id];
+    if (speed == state.speed && state.updated != now_) return;
+    if (state.priority == Priority::transfer && speed != state.speed)
+        for (auto& use : uses(state)) {
+            auto& resource = resources_[use.resource];
+            resource.used += whole(double(speed) * use.amount) - whole(double(state.speed) * use.amount);
+            if (resource.users[static_cast<std::size_t>(Priority::compute)] != none) touch(use.resource);
+        }
+    state.remaining = std::max(0.0, state.remaining - static_cast<double>(now_ - state.updated) * state.speed);
+    state.updated = now_;
+    state.speed = speed;
+    const auto wait = state.remaining == 0 ? 0 : state.remaining / speed;
+    queue_.set(id, wait < 9e18 - static_cast<double>(now_) ? now_ + std::llround(wait) : never);
+}
+
+void Engine::solve() {
+    solve_transfers();
+    solve_compute();
+    for (const auto resource : dirty_) resources_[resource].dirty = resources_[resource].crowd_changed = false;
+    dirty_.clear();
+    fresh_.clear();
+}
+
+void Engine::solve_transfers() {
+    for (const auto id : fresh_) set_bound(id, bound_of(states_[id]));
+    // A changed bound makes more resources dirty, so the list grows under way.
+    for (std::size_t i = 0; i < dirty_.size(); ++i) {
+        const auto& resource = resources_[dirty_[i]];
+        if (!resource.crowd_changed || resource.sensitive == 0) continue;
+        for (auto at = resource.users[static_cast<std::size_t>(Priority::transfer)]; at != none; at = use_of(at).next) {
+            const auto bound = bound_of(state_of(at));
+            if (bound == state_of(at).bound) continue;
+            set_bound(at / most_demands, bound);
+            fresh_.push_back(at / most_demands);
+            for (const auto& use : uses(state_of(at))) touch(use.resource);
+        }
+    }
+    for (std::size_t i = 0; i < dirty_.size(); ++i) {
+        const auto& resource = resources_[dirty_[i]];
+        if (resource.demand <= resource.capacity && !resource.tight) continue;
+        gather(dirty_[i], Priority::transfer);
+        fill(Priority::transfer);
+    }
+    for (const auto id : fresh_) {
+        auto& state = states_[id];
+        if (state.priority != Priority::transfer) continue;
+        const bool limited = std::any_of(state.use.begin(), state.use.begin() + state.uses,
+                                         [&](const Use& use) { return resources_[use.resource].tight; });
+        if (!limited) set_speed(id, state.bound);
+    }
+}
+
+void Engine::solve_compute() {
+    for (std::size_t i = 0; i < dirty_.size(); ++i) {
+        if (resources_[dirty_[i]].users[static_cast<std::size_t>(Priority::compute)] == none) continue;
+        gather(dirty_[i], Priority::compute);
+        fill(Priority::compute);
+    }
+}
+
+void Engine::gather(ResourceId start, Priority priority) {
+    part_.clear();
+    part_resources_.clear();
+    const auto add = [&](ResourceId id) {
+        auto& resource = resources_[id];
+        const bool binds = priority == Priority::compute || resource.demand > resource.capacity || resource.tight;
+        if (resource.marked || !binds) return;
+        resource.marked = true;
+        part_resources_.push_back(id);
+    };
+    add(start);
+    for (std::size_t i = 0; i < part_resources_.size(); ++i)
+        for (auto at = resources_[part_resources_[i]].users[static_cast<std::size_t>(priority)]; at != none;
+             at = use_of(at).next) {
+            auto& state = state_of(at);
+            if (state.place != none) continue;
+            state.place = static_cast<std::uint32_t>(part_.size());
+            part_.push_back(at / most_demands);
+            for (const auto& use : uses(state)) add(use.resource);
+        }
+    for (const auto id : part_resources_) {
+        auto& resource = resources_[id];
+        resource.marked = false;
+        if (priority == Priority::transfer) resource.tight = resource.demand > resource.capacity;
+    }
+}
+
+// Progressive filling: all speeds grow as level * weight; whoever reaches its bound, or sits on the resource that fills
+// up first, keeps its speed; the others go on.
+void Engine::fill(Priority priority) {
+    if (part_.size() == 1) {
+        auto& state = states_[part_.front()];
+        state.place = none;
+        double speed = state.bound;
+        for (std::size_t i = 0; i < state.uses; ++i) {
+            const auto amount = state.use[i].amount;
+            const auto available = static_cast<double>(left(resources_[state.use[i].resource], priority));
+            if (speed * amount > available) speed = available / amount;
+        }
+        set_speed(part_.front(), static_cast<float>(speed));
+        return;
+    }
+    constexpr float open = -1;
+    part_speeds_.assign(part_.size(), open);
+    const auto speed_of = [&](Link link) -> float& { return part_speeds_[state_of(link).place]; };
+    for (std::size_t settled = 0; settled < part_.size();) {
+        double level = std::numeric_limits<double>::infinity();
+        ResourceId full = none;
+        for (const auto id : part_resources_) {
+            const auto& resource = resources_[id];
+            double available = static_cast<double>(left(resource, priority)), growth = 0;
+            for (auto at = resource.users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
+                const auto speed = speed_of(at);
+                if (speed == open)
+                    growth += double(state_of(at).weight) * use_of(at).amount;
+                else
+                    available -= double(speed) * use_of(at).amount;
+            }
+            if (growth == 0) continue;
+            const auto reached = std::max(0.0, available) / growth;
+            if (reached < level) {
+                level = reached;
+                full = id;
+            }
+        }
+        bool bounded = false;
+        double lowest = level;
+        for (std::size_t i = 0; i < part_.size(); ++i)
+            if (part_speeds_[i] == open)
+                lowest = std::min(lowest, double(states_[part_[i]].bound) / states_[part_[i]].weight);
+        for (std::size_t i = 0; i < part_.size(); ++i) {
+            const auto& state = states_[part_[i]];
+            if (part_speeds_[i] != open || double(state.bound) / state.weight > lowest) continue;
+            part_speeds_[i] = state.bound;
+            ++settled;
+            bounded = true;
+        }
+        if (bounded || full == none) continue;
+        for (auto at = resources_[full].users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
+            auto& speed = speed_of(at);
+            if (speed != open) continue;
+            speed = static_cast<float>(level * state_of(at).weight);
+            ++settled;
+        }
+    }
+    for (std::size_t i = 0; i < part_.size(); ++i) {
+        states_[part_[i]].place = none;
+        set_speed(part_[i], part_speeds_[i]);
+    }
+}
+
+}  // namespace ringlab::sim

@@ -1,0 +1,147 @@
+#pragma once
+
+#include "sim/event_queue.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace ringlab::sim {
+
+using ResourceId = std::uint32_t;
+using ActivityId = std::uint32_t;
+
+/// Who is served first where a resource does not suffice: transfers take what they need, compute runs on what is left.
+/// (A copy engine keeps its speed beside a kernel and slows the kernel down, not the other way round.)
+enum class Priority : std::uint8_t { transfer, compute };
+
+/// What an activity takes of a resource, in the resource's unit, while it runs at full speed.
+struct Demand {
+    ResourceId resource = 0;
+    double amount = 0;
+};
+
+/// Something that takes time.
+struct Activity {
+    Picoseconds duration = 0;           ///< when it runs at full speed throughout
+    std::span<const Demand> demands{};  ///< at most Engine::most_demands, each of another resource
+    Priority priority = Priority::transfer;
+    double weight = 1;         ///< where a resource is short, speeds go as the weights
+    double crowded_speed = 1;  ///< at most this speed while a crowding activity is on one of its resources
+    bool crowds = false;
+    std::uint32_t tag = 0;  ///< handed back when it ends
+};
+
+/// Activities that share resources, in simulated time.
+///
+/// Every activity has a speed in [0, 1]. Speeds are weighted max-min fair: for every resource, the sum of speed *
+/// amount is at most its capacity, and no activity could be faster without slowing one that is no better off
+/// (bottleneck fairness, found by progressive filling), first among transfers, then among compute with what they leave.
+/// Speeds are solved again whenever something starts or ends, before time moves on, and only where it can matter: a
+/// resource that could serve all its transfers at full speed passes no change on.
+///
+/// An activity whose speed stays 1 ends exactly `duration` after its start.
+class Engine {
+public:
+    static constexpr int most_demands = 4;
+
+    /// `capacity` per unit of time of the caller's choice; demands are in the same unit.
+    ResourceId add_resource(double capacity);
+    void set_capacity(ResourceId resource, double capacity);
+
+    /// Starts at now().
+    ActivityId start(const Activity& activity);
+
+    /// Moves time to the next end of an activity and returns its tag; nothing if nothing is going on. Throws Error if
+    /// all that is left stands still for want of a resource.
+    std::optional<std::uint32_t> next();
+
+    Picoseconds now() const { return now_; }
+    std::uint64_t events() const { return events_; }
+
+    /// Speed of a running activity, as solved for the time from now() on.
+    double speed(ActivityId activity);
+
+private:
+    static constexpr std::uint32_t none = ~0u;
+    static constexpr Picoseconds never = std::numeric_limits<Picoseconds>::max();
+
+    // A place in a resource's list: activity * most_demands + index of the demand.
+    using Link = std::uint32_t;
+
+    struct Use {
+        float amount;
+        ResourceId resource;
+        Link next, previous;
+    };
+
+    struct State {
+        double remaining;     // of the duration, at `updated`
+        Picoseconds updated;  // when the speed was last changed
+        float speed;
+        float bound;  // the speed that nothing but crowding limits
+        float weight;
+        float crowded_speed;
+        std::uint32_t tag;
+        std::uint8_t uses;
+        Priority priority;
+        bool crowds;
+        std::uint32_t place;  // in the part being solved, none outside it
+        std::array<Use, most_demands> use;
+    };
+
+    // Sums over transfers are kept as whole numbers: nothing is left behind when a term is taken out again.
+    struct Resource {
+        std::int64_t capacity;
+        std::int64_t demand = 0;                // of all transfers at the speed of their bounds
+        std::int64_t used = 0;                  // by all transfers
+        std::array<Link, 2> users{none, none};  // by priority
+        std::uint16_t crowding = 0;             // activities that crowd
+        std::uint16_t sensitive = 0;            // transfers that mind
+        bool dirty = false;
+        bool crowd_changed = false;
+        bool tight = false;  // demand exceeded capacity when last solved
+        bool marked = false;
+    };
+
+    static std::int64_t whole(double amount) { return static_cast<std::int64_t>(amount + 0.5); }
+    State& state_of(Link link) { return states_[link / most_demands]; }
+    Use& use_of(Link link) { return states_[link / most_demands].use[link % most_demands]; }
+    std::span<Use> uses(State& state) { return {state.use.data(), state.uses}; }
+
+    void touch(ResourceId resource);
+    void link(ActivityId id, State& state);
+    void unlink(ActivityId id, State& state);
+    float bound_of(State& state);
+    void set_bound(ActivityId id, float bound);
+    void set_speed(ActivityId id, float speed);
+    void solve();
+    void solve_transfers();
+    void solve_compute();
+    void gather(ResourceId start, Priority priority);
+    void fill(Priority priority);
+    std::int64_t left(const Resource& resource, Priority priority) const {
+        return priority == Priority::transfer ? resource.capacity
+                                              : std::max<std::int64_t>(0, resource.capacity - resource.used);
+    }
+
+    EventQueue queue_;
+    std::vector<State> states_;
+    std::vector<ActivityId> free_;
+    std::vector<Resource> resources_;
+    Picoseconds now_ = 0;
+    std::uint64_t events_ = 0;
+
+    std::vector<ActivityId> fresh_;  // whose speed is to be set: new, or with another bound
+    std::vector<ResourceId> dirty_;  // on which something changed since the last solution
+    // Scratch of the solver: the connected part being solved.
+    std::vector<ActivityId> part_;
+    std::vector<ResourceId> part_resources_;
+    std::vector<float> part_speeds_;
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,104 @@
+#pragma once
+
+#include "layouts/problem.hpp"
+
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ringlab::sim {
+
+/// Time of an attention block on one GPU: launch + makespan over the multiprocessors of
+/// {query_tile + full_tile * full + partial_tile * partial} per tile of query rows; or, in the rate model, launch +
+/// FLOP / flops. Calibrated for head_dim and value_dim; for others the tile times go as the FLOP of a tile.
+struct AttentionCost {
+    std::int64_t head_dim = 128;
+    std::int64_t value_dim = 128;
+    std::int64_t tile_rows = 128;
+    std::int64_t tile_keys = 128;
+    double launch_seconds = 0;
+    double query_tile_seconds = 0;
+    double full_tile_seconds = 0;
+    double partial_tile_seconds = 0;
+    double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
+};
+
+/// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).
+struct LinkCost {
+    struct Channels {
+        double up_to_bytes = 0;  ///< for messages up to this size
+        double count = 1;
+    };
+
+    double latency_seconds = 0;
+    double link_bytes_per_second = std::numeric_limits<double>::infinity();  ///< shared by all flows, per direction
+    double channel_bytes_per_second = std::numeric_limits<double>::infinity();
+    std::vector<Channels> channels{};  ///< by growing message size, the last for all above; none: 1 for every size
+    double messages_per_block = 1;     ///< a block's tensors travel as this many messages, which choose the channels
+    double busy_speed_ratio = 1;       ///< speed beside a running attention kernel, against alone
+    double multiprocessors_per_channel = 0;  ///< held at both ends from the launch on, also while waiting for the peer
+    double send_memory_ratio = 0;            ///< memory traffic at the sender, bytes per byte sent
+    double receive_memory_ratio = 0;
+
+    /// Bytes per second of a block of `bytes` that has the link to itself, and the multiprocessors it holds.
+    double channels_for(double bytes) const;
+    double rate(double bytes) const;
+    double multiprocessors(double bytes) const { return channels_for(bytes) * multiprocessors_per_channel; }
+};
+
+/// One figure of a machine file, for the record.
+struct Figure {
+    std::string name;  ///< with its unit, as in the file: "gpu.memory_gigabytes_per_second"
+    double value = 0;
+    std::string source;  ///< where it comes from
+};
+
+/// A described machine: hosts of GPUs, what work costs on a GPU, and what messages cost between them. The default is
+/// ideal: no overheads, unlimited bandwidth, nothing shared.
+struct Machine {
+    std::string name = "ideal";
+    std::string description;
+
+    int hosts = 1;
+    int gpus_per_host = 1 << 20;
+    int nics_per_host = 1;  ///< network ports, each shared by gpus_per_host / nics_per_host GPUs
+
+    double multiprocessors = 1;
+    double memory_bytes_per_second = std::numeric_limits<double>::infinity();
+    double attention_memory_bytes_per_second = 0;  ///< what a running attention kernel competes for
+    double sustained_clock_factor = 1;             ///< clock under long load, against that of the calibration
+
+    double compute_issue_seconds = 0;  ///< host time to issue one operation
+    double transfer_issue_seconds = 0;
+
+    AttentionCost forward;
+    AttentionCost backward;
+
+    double accumulate_launch_seconds = 0;  ///< of a merge or an add
+    double merge_memory_ratio = 0;         ///< memory traffic, bytes per byte of the operand taken in
+    double add_memory_ratio = 0;
+    double carry_exposed_ratio = 0;  ///< part of the traffic of a carried (o, m, l) that is not hidden by the kernel
+
+    LinkCost inside_host;
+    LinkCost between_hosts;
+
+    std::vector<Figure> figures;  ///< everything read, empty if not from a file
+    std::string text;             ///< the file as it was read
+
+    std::int64_t gpus() const { return std::int64_t{hosts} * gpus_per_host; }
+    const AttentionCost& attention(layouts::Pass pass) const {
+        return pass == layouts::Pass::forward ? forward : backward;
+    }
+};
+
+/// Reads a machine file (TOML; the ones in experiments/machines explain every key). Throws Error of one line, with file
+/// and line number, if the file cannot be read, is not TOML, lacks a key, has one that is not known, or a value that
+/// cannot be.
+Machine load_machine(const std::filesystem::path& file);
+
+/// The same from the text of a file; `name` stands for the file in error messages.
+Machine parse_machine(std::string_view text, std::string_view name);
+
+}  // namespace ringlab::sim

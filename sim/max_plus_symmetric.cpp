@@ -1,0 +1,276 @@
+#include "layouts/require.hpp"
+#include "sim/cost.hpp"
+#include "sim/max_plus.hpp"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+namespace ringlab::sim {
+namespace {
+
+using layouts::Lane;
+using layouts::OpIndex;
+using layouts::OpKind;
+
+/// One time per rank.
+using Row = std::vector<Picoseconds>;
+
+constexpr int sampled_ranks = 64;
+
+struct Node {
+    Op op;  // of rank 0
+    Picoseconds issued = 0;
+    OpIndex before = -1;  // on the same lane
+    int readers = 0;      // operations that wait for this one, and the result
+    std::unique_ptr<Row> ready;
+    std::unique_ptr<Row> end;
+    bool done = false;
+};
+
+/// Runs the program of rank 0 for all ranks, a row of times per operation.
+class SymmetricProgram {
+public:
+    SymmetricProgram(const Schedule& schedule, const Machine& machine, const SimOptions& options)
+        : schedule_(schedule), ranks_(schedule.ranks()), cost_(schedule, machine, options), starts_(cost_.starts()) {
+        read();
+        check_sample();
+    }
+
+    Row run() {
+        for (bool progress = true; progress;) {
+            progress = false;
+            for (std::size_t lane = 0; lane < layouts::lane_count; ++lane)
+                while (next_[lane] < lanes_[lane].size() && settle(lanes_[lane][next_[lane]])) {
+                    ++next_[lane];
+                    progress = true;
+                }
+        }
+        Row ends(starts_.size(), 0);
+        for (const auto& lane : lanes_) {
+            if (lane.empty()) continue;
+            const auto& last = node(lane.back());
+            require(last.done, "the schedule cannot be finished: operation {} waits for ever", lane.back());
+            for (std::size_t r = 0; r < ends.size(); ++r) ends[r] = std::max(ends[r], (*last.end)[r]);
+        }
+        check_cells();
+        return ends;
+    }
+
+private:
+    Node& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
+    int shifted(int rank, int by) const { return static_cast<int>((std::int64_t{rank} + by) % ranks_); }
+
+    void read() {
+        auto ops = schedule_.ops(0);
+        Picoseconds host = 0;
+        while (const auto* op = ops.next()) {
+            host += cost_.issue(*op);
+            Node added;
+            added.op = *op;
+            added.issued = host;
+            auto& lane = lanes_[static_cast<std::size_t>(op->lane)];
+            if (!lane.empty()) {
+                added.before = lane.back();
+                ++node(added.before).readers;
+            }
+            for (const auto other : op->after()) ++node(other).readers;
+            lane.push_back(static_cast<OpIndex>(nodes_.size()));
+            nodes_.push_back(std::move(added));
+        }
+        for (const auto& lane : lanes_)
+            if (!lane.empty()) ++node(lane.back()).readers;
+    }
+
+    void check_sample() {
+        for (int sample = 1; sample <= std::min(sampled_ranks, ranks_ - 1); ++sample) {
+            const int rank = ranks_ - 1 <= sampled_ranks
+                                 ? sample
+                                 : static_cast<int>(std::int64_t{sample} * (ranks_ - 1) / sampled_ranks);
+            auto ops = schedule_.ops(rank);
+            std::size_t count = 0;
+            while (const auto* op = ops.next()) {
+                require(
+                    count < nodes_.size() && alike(nodes_[count].op, *op, rank),
+                    "operation {} of rank {} differs from that of rank 0; the symmetric recurrence does not hold here",
+                    count, rank);
+                uniform_cells_ &= nodes_[count++].op.cells == op->cells;
+            }
+            require(count == nodes_.size(),
+                    "rank {} has {} operations, rank 0 has {}; the symmetric recurrence does not hold here", rank,
+                    count, nodes_.size());
+        }
+    }
+
+    bool alike(const Op& first, const Op& op, int rank) const {
+        const bool same_peer = first.peer < 0 ? op.peer < 0 : op.peer == shifted(first.peer, rank);
+        return first.kind == op.kind && first.lane == op.lane && first.payload == op.payload && same_peer &&
+               op.owner == shifted(first.owner, rank) && first.heads == op.heads && first.bytes == op.bytes &&
+               first.fused == op.fused && std::ranges::equal(first.after(), op.after());
+    }
+
+    /// All visible pairs of the mask must have been attended to, whatever was assumed about ranks not looked at.
+    void check_cells() const {
+        const layouts::Run all{0, 1, schedule_.problem().tokens};
+        const auto pairs = layouts::visible_pairs(schedule_.mask(), {&all, 1}, layouts::KeyCounter({&all, 1}));
+        require(pairs * schedule_.problem().kv_heads == cells_,
+                "ranks differ in their cells; the symmetric recurrence does not hold here");
+    }
+
+    bool settle(OpIndex index) {
+        auto& self = node(index);
+        if (self.done) return true;
+        if (!self.ready) {
+            if (self.before >= 0 && !node(self.before).done) return false;
+            for (const auto other : self.op.after())
+                if (!node(other).done) return false;
+            self.ready = ready_row(self);
+        }
+        switch (self.op.kind) {
+            case OpKind::attend:
+            case OpKind::merge:
+            case OpKind::add: add_compute(self); break;
+            case OpKind::fetch: add_durations(self, transfer_row(self.op)); break;
+            case OpKind::send:
+            case OpKind::receive: return meet(self);
+        }
+        self.end = std::move(self.ready);
+        finish(self);
+        return true;
+    }
+
+    /// The maximum of all that an operation waits for.
+    std::unique_ptr<Row> ready_row(const Node& self) {
+        std::array<const Picoseconds*, 6> inputs{};
+        std::size_t count = 0;
+        if (self.before >= 0) inputs[count++] = node(self.before).end->data();
+        for (const auto other : self.op.after())
+            if (other != self.before) inputs[count++] = node(other).end->data();
+        auto row = new_row();
+        auto* out = row->data();
+        const auto ranks = row->size();
+        // What waits for nothing else waits for the start, and everything else comes after such an operation.
+        if (count == 0 || self.issued > 0) {
+            for (std::size_t r = 0; r < ranks; ++r) out[r] = starts_[r] + self.issued;
+            for (std::size_t i = 0; i < count; ++i)
+                for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(out[r], inputs[i][r]);
+        } else if (count == 1) {
+            std::copy_n(inputs[0], ranks, out);
+        } else {
+            const auto *a = inputs[0], *b = inputs[1], *c = inputs[count > 2 ? 2 : 1];
+            for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(std::max(a[r], b[r]), c[r]);
+            for (std::size_t i = 3; i < count; ++i)
+                for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(out[r], inputs[i][r]);
+        }
+        return row;
+    }
+
+    void add_compute(Node& self) {
+        auto& times = *self.ready;
+        const bool attends = self.op.kind == OpKind::attend;
+        if (!attends || uniform_cells_) {
+            const auto duration = cost_.compute(0, self.op);
+            for (auto& time : times) time += duration;
+            if (attends) cells_ += self.op.cells * self.op.heads.count() * ranks_;
+            return;
+        }
+        auto op = self.op;
+        for (int rank = 0; rank < ranks_; ++rank) {
+            op.owner = shifted(self.op.owner, rank);
+            op.cells = schedule_.cells(rank, op.owner);
+            cells_ += op.cells * op.heads.count();
+            times[static_cast<std::size_t>(rank)] += cost_.compute(rank, op);
+        }
+    }
+
+    /// Durations of a send or fetch, by the rank that has the operation; the same from step to step.
+    const Row& transfer_row(const Op& op) {
+        if (op.peer == row_peer_ && op.bytes == row_bytes_ && op.kind == row_kind_) return transfers_;
+        row_peer_ = op.peer;
+        row_bytes_ = op.bytes;
+        row_kind_ = op.kind;
+        transfers_.clear();
+        for (int rank = 0; rank < ranks_; ++rank) {
+            const int peer = shifted(op.peer, rank);
+            const auto cost =
+                op.kind == OpKind::send ? cost_.transfer(rank, peer, op.bytes) : cost_.transfer(peer, rank, op.bytes);
+            transfers_.push_back(cost.latency + cost.duration);
+        }
+        return transfers_;
+    }
+
+    static void add_durations(Node& self, const Row& durations) {
+        for (std::size_t r = 0; r < durations.size(); ++r) (*self.ready)[r] += durations[r];
+    }
+
+    /// A send by rank r meets the receive by rank r + peer, if both are ready.
+    bool meet(Node& self) {
+        const bool sends = self.op.kind == OpKind::send;
+        const auto lane = self.op.payload == layouts::Payload::kv ? (sends ? Lane::receive_kv : Lane::send_kv)
+                                                                  : (sends ? Lane::receive_dkv : Lane::send_dkv);
+        const auto& ops = lanes_[static_cast<std::size_t>(lane)];
+        auto& next = next_[static_cast<std::size_t>(lane)];
+        if (next >= ops.size()) return false;
+        auto& other = node(ops[next]);
+        if (other.done || !other.ready || shifted(other.op.peer, self.op.peer) != 0) return false;
+        auto& send = sends ? self : other;
+        auto& receive = sends ? other : self;
+        const auto& durations = transfer_row(send.op);
+        const auto shift = static_cast<std::size_t>(send.op.peer), ranks = durations.size();
+        auto *from = send.ready->data(), *to = receive.ready->data();
+        const auto* duration = durations.data();
+        const auto pair = [&](std::size_t begin, std::size_t end, std::size_t at) {
+            for (std::size_t r = begin; r < end; ++r, ++at) from[r] = to[at] = std::max(from[r], to[at]) + duration[r];
+        };
+        pair(0, ranks - shift, shift);
+        pair(ranks - shift, ranks, 0);
+        send.end = std::move(send.ready);
+        receive.end = std::move(receive.ready);
+        finish(send);
+        finish(receive);
+        return true;
+    }
+
+    void finish(Node& self) {
+        self.done = true;
+        const auto release = [&](OpIndex index) {
+            auto& other = node(index);
+            if (--other.readers == 0) free_.push_back(std::move(other.end));
+        };
+        if (self.before >= 0) release(self.before);
+        for (const auto other : self.op.after()) release(other);
+    }
+
+    std::unique_ptr<Row> new_row() {
+        if (free_.empty()) return std::make_unique<Row>(starts_.size());
+        auto row = std::move(free_.back());
+        free_.pop_back();
+        return row;
+    }
+
+    const Schedule& schedule_;
+    int ranks_;
+    CostModel cost_;
+    Row starts_;
+    std::vector<Node> nodes_;
+    std::array<std::vector<OpIndex>, layouts::lane_count> lanes_;
+    std::array<std::size_t, layouts::lane_count> next_{};
+    std::vector<std::unique_ptr<Row>> free_;
+    bool uniform_cells_ = true;
+    std::int64_t cells_ = 0;
+    Row transfers_;
+    int row_peer_ = -1;
+    std::int64_t row_bytes_ = -1;
+    OpKind row_kind_ = OpKind::send;
+};
+
+}  // namespace
+
+std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, const Machine& machine,
+                                            const SimOptions& options) {
+    require(!options.sharing, "the max-plus recurrence holds only with sharing off");
+    require(options.compute == ComputeModel::rate, "the symmetric max-plus recurrence needs the rate compute model");
+    return SymmetricProgram(schedule, machine, options).run();
+}
+
+}  // namespace ringlab::sim

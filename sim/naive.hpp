@@ -1,0 +1,36 @@
+#pragma once
+
+#include "layouts/units.hpp"
+
+#include <algorithm>
+
+namespace ringlab::sim {
+
+/// Sums of one rank's durations step by step: the guesses that a simulator has to beat.
+class NaiveEstimate {
+public:
+    void add_compute(int step, layouts::Picoseconds duration) {
+        enter(step);
+        compute_ += duration;
+    }
+    void add_transfer(int step, layouts::Picoseconds duration) {
+        enter(step);
+        transfer_ += duration;
+    }
+    layouts::Picoseconds overlapped() const { return overlapped_ + std::max(compute_, transfer_); }
+    layouts::Picoseconds serial() const { return serial_ + compute_ + transfer_; }
+
+private:
+    void enter(int step) {
+        if (step == step_) return;
+        overlapped_ = overlapped();
+        serial_ = serial();
+        compute_ = transfer_ = 0;
+        step_ = step;
+    }
+
+    layouts::Picoseconds overlapped_ = 0, serial_ = 0, compute_ = 0, transfer_ = 0;
+    int step_ = -1;
+};
+
+}  // namespace ringlab::sim

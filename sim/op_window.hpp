@@ -1,0 +1,106 @@
+#pragma once
+
+#include "layouts/schedule.hpp"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace ringlab::sim {
+
+using layouts::Op;
+using layouts::OpKind;
+using layouts::Payload;
+using layouts::Picoseconds;
+
+enum class OpState : std::uint8_t {
+    waiting,  ///< for its lane, its dependencies, or the host
+    issuing,  ///< everything but the host is ready
+    posted,   ///< one side of a transfer, ready for the other
+    running,
+    done,
+};
+
+/// What is left of an operation while it is in a rank's window: 32 bytes.
+struct PendingOp {
+    Picoseconds time = 0;   ///< issued by the host at; once it runs, begun at
+    std::int64_t work = 0;  ///< bytes of a transfer, picoseconds of compute
+    std::int32_t peer = -1;
+    std::array<std::uint16_t, 4> after{};  ///< distances back to operations that must be done; 0: none
+    std::uint16_t next_in_lane = 0;        ///< distance; 0: not read yet
+    OpState state = OpState::waiting;
+    std::uint8_t kind_code : 4 = 0;
+    std::uint8_t payload_code : 4 = 0;
+
+    OpKind kind() const { return static_cast<OpKind>(kind_code); }
+    Payload payload() const { return static_cast<Payload>(payload_code); }
+};
+static_assert(sizeof(PendingOp) == 32);
+
+/// The operations of one rank from the first unfinished one to the last one read, with the head of each lane.
+class OpWindow {
+public:
+    static constexpr std::uint32_t none = ~0u;
+
+    bool empty() const { return base_ == end_; }
+    std::uint32_t size() const { return end_ - base_; }
+    std::uint32_t end() const { return end_; }
+
+    PendingOp& operator[](std::uint32_t op) { return ring_[op & (static_cast<std::uint32_t>(ring_.size()) - 1)]; }
+
+    /// First operation of the lane that is not done, or none.
+    std::uint32_t head(std::size_t lane) const { return head_[lane]; }
+
+    void push(const Op& op, Picoseconds issued, std::int64_t work) {
+        if (size() == ring_.size()) grow();
+        auto& pending = (*this)[end_];
+        pending = PendingOp{};
+        pending.time = issued;
+        pending.work = work;
+        pending.peer = op.peer;
+        pending.kind_code = static_cast<std::uint8_t>(op.kind) & 15;
+        pending.payload_code = static_cast<std::uint8_t>(op.payload) & 15;
+        for (std::size_t i = 0; const auto index : op.after()) {
+            const auto distance = end_ - static_cast<std::uint32_t>(index);
+            if (distance <= size() && (*this)[end_ - distance].state != OpState::done)
+                pending.after[i++] = static_cast<std::uint16_t>(distance);
+        }
+        const auto lane = static_cast<std::size_t>(op.lane);
+        if (head_[lane] == none)
+            head_[lane] = end_;
+        else
+            (*this)[tail_[lane]].next_in_lane = static_cast<std::uint16_t>(end_ - tail_[lane]);
+        tail_[lane] = end_++;
+    }
+
+    /// Whether everything that `op` must come after is done.
+    bool may_run(std::uint32_t op) {
+        const auto& after = (*this)[op].after;
+        for (const auto distance : after)
+            if (distance != 0 && distance <= op - base_ && (*this)[op - distance].state != OpState::done) return false;
+        return true;
+    }
+
+    /// Marks the head of a lane as done and moves the lane on.
+    void finish_head(std::size_t lane) {
+        auto& pending = (*this)[head_[lane]];
+        pending.state = OpState::done;
+        head_[lane] = pending.next_in_lane == 0 ? none : head_[lane] + pending.next_in_lane;
+        while (base_ != end_ && (*this)[base_].state == OpState::done) ++base_;
+    }
+
+private:
+    void grow() {
+        std::vector<PendingOp> larger(std::max<std::size_t>(8, 2 * ring_.size()));
+        for (auto op = base_; op != end_; ++op)
+            larger[op & (static_cast<std::uint32_t>(larger.size()) - 1)] = (*this)[op];
+        ring_ = std::move(larger);
+    }
+
+    std::vector<PendingOp> ring_;  // a power of two
+    std::uint32_t base_ = 0, end_ = 0;
+    std::array<std::uint32_t, layouts::lane_count> head_{none, none, none, none, none};
+    std::array<std::uint32_t, layouts::lane_count> tail_{};
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "layouts/units.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace ringlab::sim {
+
+using layouts::Picoseconds;
+
+/// How long an attention block takes.
+enum class ComputeModel {
+    tiles,  ///< its real tiles, list-scheduled over the multiprocessors
+    rate,   ///< its FLOP at the machine's rate: coarser, and quick enough for thousands of ranks
+};
+
+enum class Clock {
+    calibrated,  ///< that of the calibration runs
+    sustained,   ///< lowered by the machine's sustained_clock_factor
+};
+
+struct SimOptions {
+    bool trace = false;  ///< keep every span; otherwise totals alone
+    ComputeModel compute = ComputeModel::tiles;
+    Clock clock = Clock::calibrated;
+    bool sharing = true;  ///< off: everything has links, memory and multiprocessors to itself
+
+    std::vector<Picoseconds> start;  ///< when each rank starts, at least 0; empty: all at 0
+    double start_noise_seconds = 0;  ///< adds a delay drawn evenly from [0, this) to each rank's start
+    std::uint64_t start_noise_seed = 1;
+
+    std::vector<int> placement;  ///< GPU of each rank, numbered host by host; empty: rank r on GPU r
+
+    /// Operations of a rank that are looked at beyond the first unfinished one. Bounds memory; as long as it is larger
+    /// than what slots let run ahead, the result does not depend on it.
+    int look_ahead = 4096;
+};
+
+}  // namespace ringlab::sim

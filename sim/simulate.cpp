@@ -1,0 +1,415 @@
+#include "sim/simulate.hpp"
+
+#include "layouts/require.hpp"
+#include "sim/cost.hpp"
+#include "sim/engine.hpp"
+#include "sim/naive.hpp"
+#include "sim/op_window.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::sim {
+namespace {
+
+using layouts::Lane;
+using layouts::Ops;
+using layouts::RankTotals;
+using layouts::Span;
+
+constexpr std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
+
+/// The lane at the other end of a send or receive.
+constexpr Lane counterpart(Lane lane) {
+    switch (lane) {
+        case Lane::send_kv: return Lane::receive_kv;
+        case Lane::receive_kv: return Lane::send_kv;
+        case Lane::send_dkv: return Lane::receive_dkv;
+        case Lane::receive_dkv: return Lane::send_dkv;
+        case Lane::compute: break;
+    }
+    return Lane::compute;
+}
+
+/// What an ended activity was, packed into the engine's tag. A lane does one thing at a time, so rank and lane say
+/// which operation it was; of a send and its receive, the sender stands for both.
+struct Tag {
+    enum What : std::uint32_t { operation, issue, latency };
+    int rank;
+    Lane lane;
+    What what;
+
+    std::uint32_t pack() const {
+        return static_cast<std::uint32_t>(rank) << 5 | static_cast<std::uint32_t>(lane) << 2 | what;
+    }
+    static Tag unpack(std::uint32_t tag) {
+        return {static_cast<int>(tag >> 5), static_cast<Lane>(tag >> 2 & 7), static_cast<What>(tag & 3)};
+    }
+};
+
+/// The resources that one rank's GPU brings, or none where it never limits anything.
+struct GpuResources {
+    static constexpr ResourceId none = ~0u;
+    ResourceId egress = none, ingress = none, memory = none, multiprocessors = none;
+};
+
+struct Rank {
+    Rank(Ops stream, Picoseconds start) : ops(std::move(stream)), host(start) {}
+
+    Ops ops;
+    bool more = true;  // operations to read
+    OpWindow window;
+    Picoseconds host;  // when the host has issued all that was read
+    RankTotals totals;
+    NaiveEstimate naive;
+    int transfers = 0;  // running now
+    Picoseconds transfers_since = 0;
+    float held = 0;  // multiprocessors
+};
+
+class Simulation {
+public:
+    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options)
+        : schedule_(schedule), machine_(machine), options_(options), cost_(schedule, machine, options) {
+        lanes_in_use_ = schedule.options().pass == layouts::Pass::forward ? 3 : layouts::lane_count;
+        const auto starts = cost_.starts();
+        ranks_.reserve(starts.size());
+        for (int rank = 0; rank < schedule.ranks(); ++rank)
+            ranks_.emplace_back(schedule.ops(rank), starts[static_cast<std::size_t>(rank)]);
+        if (options.trace) {
+            spans_.resize(ranks_.size());
+            issued_.resize(ranks_.size());
+        }
+        if (options.sharing) add_resources();
+    }
+
+    Prediction run() {
+        for (int rank = 0; rank < schedule_.ranks(); ++rank) advance(rank);
+        while (const auto ended = engine_.next()) handle(Tag::unpack(*ended));
+        return result();
+    }
+
+private:
+    Rank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+    // ---- Resources ----
+
+    void add_resources() {
+        const auto limited = [](double rate) { return std::isfinite(rate); };
+        const auto add = [&](bool wanted, double capacity) {
+            return wanted ? engine_.add_resource(capacity) : GpuResources::none;
+        };
+        const auto& link = machine_.inside_host;
+        const auto& far = machine_.between_hosts;
+        const bool memory = limited(machine_.memory_bytes_per_second);
+        const bool kernels = link.multiprocessors_per_channel > 0 || far.multiprocessors_per_channel > 0;
+        const bool spread = cost_.host(0) != cost_.host(schedule_.ranks() - 1) || !options_.placement.empty();
+        gpus_.reserve(ranks_.size());
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+            auto& gpu = gpus_.emplace_back();
+            gpu.egress = add(limited(link.link_bytes_per_second), link.link_bytes_per_second);
+            gpu.ingress = add(limited(link.link_bytes_per_second), link.link_bytes_per_second);
+            gpu.memory = add(memory, machine_.memory_bytes_per_second);
+            gpu.multiprocessors = add(kernels, machine_.multiprocessors);
+        }
+        if (!spread || !limited(far.link_bytes_per_second)) return;
+        int hosts = 0;
+        for (int rank = 0; rank < schedule_.ranks(); ++rank) hosts = std::max(hosts, cost_.host(rank) + 1);
+        for (int nic = 0; nic < hosts * machine_.nics_per_host; ++nic) {
+            const auto out = engine_.add_resource(far.link_bytes_per_second);
+            nics_.push_back({out, engine_.add_resource(far.link_bytes_per_second)});
+        }
+    }
+
+    struct Nic {
+        ResourceId out, in;
+    };
+
+    const Nic* nic_of(int rank) const {
+        if (nics_.empty()) return nullptr;
+        const auto per_nic = machine_.gpus_per_host / machine_.nics_per_host;
+        const auto local = cost_.gpu(rank) % machine_.gpus_per_host;
+        return &nics_[static_cast<std::size_t>(cost_.host(rank) * machine_.nics_per_host + local / per_nic)];
+    }
+
+    /// Multiprocessors given to, or taken back from, the kernels that carry out transfers.
+    void hold(int rank, double multiprocessors) {
+        if (multiprocessors == 0 || gpus_.empty()) return;
+        auto& held = rank_of(rank).held;
+        held += static_cast<float>(multiprocessors);
+        engine_.set_capacity(gpus_[static_cast<std::size_t>(rank)].multiprocessors,
+                             std::max(0.0, machine_.multiprocessors - static_cast<double>(held)));
+    }
+
+    // ---- Reading the schedule ----
+
+    /// Reads on until every lane knows its next operation.
+    void refill(int id) {
+        auto& rank = rank_of(id);
+        while (rank.more && rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead)) {
+            bool all_known = true;
+            for (std::size_t lane = 0; lane < lanes_in_use_; ++lane)
+                all_known &= rank.window.head(lane) != OpWindow::none;
+            if (all_known) return;
+            read(id);
+        }
+    }
+
+    void read(int id) {
+        auto& rank = rank_of(id);
+        const auto* op = rank.ops.next();
+        if (!op) {
+            rank.more = false;
+            return;
+        }
+        const auto before = rank.host;
+        rank.host += cost_.issue(*op);
+        const bool computes = op->lane == Lane::compute;
+        const auto work = computes ? cost_.compute(id, *op) : op->bytes;
+        rank.window.push(*op, rank.host, work);
+        count(rank, id, *op, work);
+        if (!options_.trace) return;
+        auto& spans = spans_[static_cast<std::size_t>(id)];
+        Span span;
+        span.rank = id;
+        span.op = static_cast<layouts::OpIndex>(spans.size());
+        span.step = op->step;
+        span.kind = op->kind;
+        span.lane = op->lane;
+        span.peer = op->peer;
+        span.owner = op->owner;
+        span.cells = op->cells;
+        span.bytes = op->bytes;
+        spans.push_back(span);
+        issued_[static_cast<std::size_t>(id)].push_back({before, rank.host});
+    }
+
+    void count(Rank& rank, int id, const Op& op, std::int64_t work) {
+        switch (op.kind) {
+            case OpKind::attend: rank.totals.cells += op.cells; [[fallthrough]];
+            case OpKind::merge:
+            case OpKind::add: rank.naive.add_compute(op.step, work); return;
+            case OpKind::receive: rank.totals.bytes_received += op.bytes; return;
+            case OpKind::send: rank.totals.bytes_sent += op.bytes; break;
+            case OpKind::fetch: rank.totals.bytes_received += op.bytes; break;
+        }
+        const auto cost =
+            op.kind == OpKind::fetch ? cost_.transfer(op.peer, id, op.bytes) : cost_.transfer(id, op.peer, op.bytes);
+        rank.naive.add_transfer(op.step, cost.latency + cost.duration);
+    }
+
+    // ---- Starting operations ----
+
+    void advance(int rank) {
+        refill(rank);
+        for (std::size_t lane = 0; lane < layouts::lane_count; ++lane) try_start(rank, static_cast<Lane>(lane));
+    }
+
+    void try_start(int id, Lane lane) {
+        auto& window = rank_of(id).window;
+        const auto head = window.head(lane_index(lane));
+        if (head == OpWindow::none) return;
+        auto& op = window[head];
+        if (op.state != OpState::waiting || !window.may_run(head)) return;
+        if (op.time > engine_.now()) {
+            op.state = OpState::issuing;
+            engine_.start({.duration = op.time - engine_.now(), .tag = Tag{id, lane, Tag::issue}.pack()});
+            return;
+        }
+        if (lane == Lane::compute) return start_compute(id, op);
+        hold(id, cost_.held(id, op.peer, op.work));
+        if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
+        op.state = OpState::posted;
+        const auto other_lane = counterpart(lane);
+        auto& other = rank_of(op.peer).window;
+        const auto other_head = other.head(lane_index(other_lane));
+        if (other_head == OpWindow::none) return;
+        const auto& match = other[other_head];
+        if (match.state != OpState::posted || match.peer != id) return;
+        check_match(id, op, match);
+        op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(op.peer, other_lane);
+    }
+
+    void check_match(int id, const PendingOp& op, const PendingOp& match) const {
+        require(op.work == match.work, "rank {} and rank {} disagree about a message of {}: {} and {} bytes", id,
+                op.peer, layouts::to_string(op.payload()), op.work, match.work);
+    }
+
+    void start_compute(int id, PendingOp& op) {
+        op.state = OpState::running;
+        op.time = engine_.now();
+        Activity activity{.duration = op.work,
+                          .priority = Priority::compute,
+                          .crowds = op.kind() == OpKind::attend,
+                          .tag = Tag{id, Lane::compute, Tag::operation}.pack()};
+        std::array<Demand, Engine::most_demands> demands;
+        std::size_t count = 0;
+        if (!gpus_.empty()) {
+            const auto& gpu = gpus_[static_cast<std::size_t>(id)];
+            const auto memory = op.kind() == OpKind::attend ? machine_.attention_memory_bytes_per_second
+                                                            : machine_.memory_bytes_per_second;
+            if (gpu.memory != GpuResources::none && memory > 0) demands[count++] = {gpu.memory, memory};
+            if (gpu.multiprocessors != GpuResources::none && op.kind() == OpKind::attend)
+                demands[count++] = {gpu.multiprocessors, machine_.multiprocessors};
+        }
+        activity.demands = {demands.data(), count};
+        engine_.start(activity);
+    }
+
+    /// Starts what the head of `lane` stands for: a send with its receive, or a fetch.
+    void start_transfer(int id, Lane lane) {
+        auto& op = head_of(id, lane);
+        begin_span(id, op);
+        if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
+        const auto cost = transfer_cost(id, op);
+        if (!options_.sharing || cost.bytes_per_second == 0) {
+            engine_.start({.duration = cost.latency + cost.duration, .tag = Tag{id, lane, Tag::operation}.pack()});
+        } else if (cost.latency > 0) {
+            engine_.start({.duration = cost.latency, .tag = Tag{id, lane, Tag::latency}.pack()});
+        } else {
+            start_flow(id, lane);
+        }
+    }
+
+    void start_flow(int id, Lane lane) {
+        const auto& op = head_of(id, lane);
+        const auto cost = transfer_cost(id, op);
+        const int source = op.kind() == OpKind::fetch ? op.peer : id,
+                  destination = op.kind() == OpKind::fetch ? id : op.peer;
+        const auto &from = gpus_[static_cast<std::size_t>(source)], &to = gpus_[static_cast<std::size_t>(destination)];
+        std::array<Demand, Engine::most_demands> demands;
+        std::size_t count = 0;
+        const auto demand = [&](ResourceId resource, double amount) {
+            if (resource != GpuResources::none && amount > 0) demands[count++] = {resource, amount};
+        };
+        const auto rate = cost.bytes_per_second;
+        if (!cost.between_hosts) {
+            demand(from.egress, rate);
+            demand(to.ingress, rate);
+        } else if (!nics_.empty()) {
+            demand(nic_of(source)->out, rate);
+            demand(nic_of(destination)->in, rate);
+        }
+        demand(from.memory, rate * cost.link->send_memory_ratio);
+        demand(to.memory, rate * cost.link->receive_memory_ratio);
+        engine_.start({.duration = cost.duration,
+                       .demands = {demands.data(), count},
+                       .weight = 1e9 / rate,  // flows on a short link get the same bytes per second
+                       .crowded_speed = cost.link->busy_speed_ratio,
+                       .tag = Tag{id, lane, Tag::operation}.pack()});
+    }
+
+    TransferCost transfer_cost(int id, const PendingOp& op) const {
+        return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work) : cost_.transfer(id, op.peer, op.work);
+    }
+
+    PendingOp& head_of(int rank, Lane lane) {
+        auto& window = rank_of(rank).window;
+        return window[window.head(lane_index(lane))];
+    }
+
+    void begin_span(int id, PendingOp& op) {
+        op.state = OpState::running;
+        op.time = engine_.now();
+        auto& rank = rank_of(id);
+        if (rank.transfers++ == 0) rank.transfers_since = engine_.now();
+    }
+
+    // ---- Ending operations ----
+
+    void handle(const Tag& tag) {
+        switch (tag.what) {
+            case Tag::issue:
+                head_of(tag.rank, tag.lane).state = OpState::waiting;
+                try_start(tag.rank, tag.lane);
+                return;
+            case Tag::latency: start_flow(tag.rank, tag.lane); return;
+            case Tag::operation: break;
+        }
+        const auto& op = head_of(tag.rank, tag.lane);
+        const int peer = op.kind() == OpKind::send ? op.peer : -1;
+        finish(tag.rank, tag.lane);
+        if (peer >= 0) finish(peer, counterpart(tag.lane));
+        advance(tag.rank);
+        if (peer >= 0) advance(peer);
+    }
+
+    void finish(int id, Lane lane) {
+        auto& rank = rank_of(id);
+        const auto now = engine_.now();
+        const auto index = rank.window.head(lane_index(lane));
+        const auto& op = rank.window[index];
+        const auto length = now - op.time;
+        if (options_.trace) {
+            auto& span = spans_[static_cast<std::size_t>(id)][index];
+            span.begin = op.time;
+            span.end = now;
+            span.busy = length;
+        }
+        rank.totals.end = now;
+        if (lane == Lane::compute) {
+            rank.totals.compute += length;
+        } else {
+            if (--rank.transfers == 0) rank.totals.communication += now - rank.transfers_since;
+            hold(id, -cost_.held(id, op.peer, op.work));
+        }
+        rank.window.finish_head(lane_index(lane));
+    }
+
+    // ---- The result ----
+
+    void require_finished() {
+        for (int id = 0; id < schedule_.ranks(); ++id) {
+            auto& rank = rank_of(id);
+            for (std::size_t lane = 0; lane < layouts::lane_count; ++lane) {
+                const auto head = rank.window.head(lane);
+                if (head == OpWindow::none) continue;
+                const auto& op = rank.window[head];
+                fail("the schedule cannot be finished: operation {} of rank {} ({}, peer {}) waits for ever", head, id,
+                     layouts::to_string(op.kind()), op.peer);
+            }
+        }
+    }
+
+    Prediction result() {
+        require_finished();
+        Prediction prediction;
+        prediction.events = engine_.events();
+        prediction.notes = cost_.notes();
+        prediction.timeline.ranks = schedule_.ranks();
+        for (auto& rank : ranks_) {
+            // Compute spans follow one another, so the time without one is what they do not cover.
+            rank.totals.exposed = rank.totals.end - rank.totals.compute;
+            prediction.makespan = std::max(prediction.makespan, rank.totals.end);
+            prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
+            prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());
+            prediction.ranks.push_back(rank.totals);
+        }
+        for (std::size_t rank = 0; rank < spans_.size(); ++rank) {
+            auto& spans = prediction.timeline.spans;
+            spans.insert(spans.end(), spans_[rank].begin(), spans_[rank].end());
+            prediction.host_issue.insert(prediction.host_issue.end(), issued_[rank].begin(), issued_[rank].end());
+        }
+        return prediction;
+    }
+
+    const Schedule& schedule_;
+    const Machine& machine_;
+    const SimOptions& options_;
+    CostModel cost_;
+    Engine engine_;
+    std::size_t lanes_in_use_;  // lanes that this pass may use; others are served, but not read ahead for
+    std::vector<Rank> ranks_;
+    std::vector<GpuResources> gpus_;        // by rank; empty without sharing
+    std::vector<Nic> nics_;                 // by host and port
+    std::vector<std::vector<Span>> spans_;  // by rank, if traced
+    std::vector<std::vector<layouts::Interval>> issued_;
+};
+
+}  // namespace
+
+Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    return Simulation(schedule, machine, options).run();
+}
+
+}  // namespace ringlab::sim

@@ -1,0 +1,125 @@
+#include "scenario.hpp"
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+// The section "closed forms" of the mathematics: c tokens per rank, d = c(c+1)/2 cells on the diagonal block, f = c*c
+// in a full one. With a picosecond per cell, free transfers and no overheads a prediction is a number of cells.
+
+using namespace ringlab::sim;
+using namespace ringlab::sim::test;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+struct Cells {
+    std::int64_t c, d = c * (c + 1) / 2, f = c * c;
+};
+
+constexpr int rank_counts[] = {1, 2, 3, 4, 8, 16};
+
+Picoseconds cells_time(const Scenario& scenario) {
+    return simulate(*scenario.schedule(), cell_machine(scenario), rate_options()).makespan;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(closed_forms)
+
+BOOST_DATA_TEST_CASE(contiguous_causal_takes_d_and_P_minus_1_full_blocks, data::make(rank_counts), ranks) {
+    // Rank P-1 has the diagonal and P-1 full blocks, all of which have arrived by the time it wants them.
+    const Cells cells{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = "contiguous"};
+    BOOST_TEST(cells_time(scenario) == cells.d + (ranks - 1) * cells.f);
+    // As a lower rank r has d + r*f.
+    const auto prediction = simulate(*scenario.schedule(), cell_machine(scenario), rate_options());
+    for (int rank = 0; rank < ranks; ++rank)
+        BOOST_TEST(prediction.ranks[static_cast<std::size_t>(rank)].compute == cells.d + rank * cells.f);
+}
+
+BOOST_DATA_TEST_CASE(zigzag_causal_takes_d_and_half_a_block_per_step_on_every_rank, data::make(rank_counts), ranks) {
+    const Cells cells{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = "zigzag"};
+    const auto prediction = simulate(*scenario.schedule(), cell_machine(scenario), rate_options());
+    for (const auto& rank : prediction.ranks) BOOST_TEST(rank.end == cells.d + (ranks - 1) * cells.f / 2);
+}
+
+BOOST_DATA_TEST_CASE(striped_causal_is_over_the_ideal_by_P_minus_1_in_S_plus_1, data::make(rank_counts), ranks) {
+    // Rank P-1 has d at every step; the ideal is S(S+1)/2/P, so max/ideal = P(c+1)/(S+1).
+    const Cells cells{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = "striped"};
+    const auto time = cells_time(scenario);
+    BOOST_TEST(time == ranks * cells.d);
+    const auto tokens = ranks * cells.c;
+    BOOST_TEST(time * (tokens + 1) * 2 * ranks == tokens * (tokens + 1) * ranks * (cells.c + 1));
+}
+
+BOOST_DATA_TEST_CASE(a_full_mask_takes_a_full_block_per_step, data::make(rank_counts), ranks) {
+    const Cells cells{24};
+    for (const auto* layout : {"contiguous", "zigzag", "striped", "striped:2"}) {
+        Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = layout, .mask = "full"};
+        BOOST_TEST(cells_time(scenario) == ranks * cells.f, layout);
+    }
+}
+
+BOOST_DATA_TEST_CASE(uniform_steps_overlap_to_the_longer_of_compute_and_transfer, data::make(rank_counts), ranks) {
+    // Full mask: every step computes C; every hop takes M. P*C if C >= M, else (P-1)*M + C.
+    const Cells cells{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .mask = "full"};
+    const auto schedule = scenario.schedule();
+    const auto bytes = schedule->block_bytes(ringlab::layouts::Payload::kv, 0, 2);
+    const auto compute = cells.f;
+    for (const std::int64_t hop : {1L, 100L, compute - 1, compute, compute + 1, 7 * compute}) {
+        for (const bool sharing : {false, true}) {
+            auto machine = cell_machine(scenario);
+            machine.inside_host.link_bytes_per_second = double(bytes) / (double(hop) * 1e-12);
+            auto options = rate_options();
+            options.sharing = sharing;
+            const auto expected = compute >= hop ? ranks * compute : (ranks - 1) * hop + compute;
+            const auto prediction = simulate(*schedule, machine, options);
+            BOOST_TEST(prediction.makespan == expected, "hop " << hop);
+            // The naive guess hides a hop in the last step as well, which has none.
+            BOOST_TEST(prediction.naive_overlapped == (ranks - 1) * std::max(compute, hop) + compute);
+            BOOST_TEST(prediction.naive_serial == ranks * compute + (ranks - 1) * hop);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(hops_hide_behind_compute_from_the_published_number_of_tokens_on) {
+    // T > 2 (Hkv/Hq) F/BW for causal zigzag (half a block of compute per hop of a whole one), half of it for a full
+    // mask: bf16 K+V of T tokens take 4 T Hkv D bytes / BW, half a block 4 D Hq T^2 / 2 FLOP / F. Found by bisection on
+    // whether any hop is exposed after the first step.
+    const double flops = 600e12, bandwidth = 375e9;
+    for (const double share : {1.0, 0.5}) {
+        const auto exposed = [&](std::int64_t tokens) {
+            Scenario scenario{.ranks = 4,
+                              .tokens_per_rank = tokens,
+                              .layout = "zigzag",
+                              .mask = share == 1 ? "causal" : "full",
+                              .query_heads = 32,
+                              .kv_heads = 8};
+            Machine machine;
+            machine.forward.flops = flops;
+            machine.inside_host.link_bytes_per_second = bandwidth;
+            const auto schedule = scenario.schedule();
+            const auto makespan = simulate(*schedule, machine, rate_options()).makespan;
+            auto free = machine;
+            free.inside_host.link_bytes_per_second = std::numeric_limits<double>::infinity();
+            // In the causal case d > f/2 hides a little of the first hop: one hop's worth is allowed for.
+            const auto alone = simulate(*schedule, free, rate_options()).makespan;
+            return makespan - alone;
+        };
+        const double expected = share * 2 * (8.0 / 32.0) * flops / bandwidth;
+        std::int64_t low = 2, high = 1 << 20;  // exposed, hidden
+        while (high - low > 2) {
+            const auto middle = (low + high) / 4 * 2;
+            (exposed(middle) > 0 ? low : high) = middle;
+        }
+        // d = f/2 + c/2 hides the first hop up to 1/T earlier, far below the spacing of even T.
+        BOOST_TEST(double(high) >= expected - 2);
+        BOOST_TEST(double(high) <= expected + 2);
+        BOOST_TEST_MESSAGE("crossover at " << high << " tokens per rank, expected " << expected);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,220 @@
+#include "layouts/require.hpp"
+#include "sim/engine.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+using namespace ringlab::sim;
+
+namespace {
+
+// Demands and speeds are held as float.
+constexpr double float_tolerance = 3e-7;
+
+/// A whole number in [0, end).
+int below(std::mt19937& bits, unsigned end) { return static_cast<int>(bits() % end); }
+
+/// Ends by tag.
+std::map<std::uint32_t, Picoseconds> run(Engine& engine) {
+    std::map<std::uint32_t, Picoseconds> ends;
+    while (const auto tag = engine.next()) ends[*tag] = engine.now();
+    return ends;
+}
+
+ActivityId start(Engine& engine, Picoseconds duration, std::vector<Demand> demands, double weight = 1,
+                 std::uint32_t tag = 0) {
+    return engine.start({.duration = duration, .demands = demands, .weight = weight, .tag = tag});
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(event_queue)
+
+BOOST_AUTO_TEST_CASE(events_leave_in_order_of_time_and_then_of_setting) {
+    std::mt19937 bits(7);
+    EventQueue queue;
+    std::map<std::uint32_t, std::pair<Picoseconds, int>> expected;  // by id: time and when it was set
+    for (int i = 0; i < 5000; ++i) {
+        const std::uint32_t id = static_cast<std::uint32_t>(below(bits, 700));
+        const Picoseconds time = below(bits, 50);
+        queue.set(id, time);
+        expected[id] = {time, i};
+    }
+    std::set<std::tuple<Picoseconds, int, std::uint32_t>> sorted;
+    for (const auto& [id, entry] : expected) sorted.insert({entry.first, entry.second, id});
+    for (const auto& [time, number, id] : sorted) {
+        const auto event = queue.pop();
+        BOOST_TEST(event.time == time);
+        BOOST_TEST(event.id == id);
+    }
+    BOOST_TEST(queue.empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(engine)
+
+BOOST_AUTO_TEST_CASE(an_activity_alone_takes_exactly_its_duration) {
+    Engine engine;
+    const auto link = engine.add_resource(389e9);
+    start(engine, 123456789012345, {{link, 389e9}}, 1, 1);
+    start(engine, 7, {}, 1, 2);
+    const auto ends = run(engine);
+    BOOST_TEST(ends.at(1) == 123456789012345);
+    BOOST_TEST(ends.at(2) == 7);
+}
+
+BOOST_AUTO_TEST_CASE(two_equal_flows_halve_a_link_until_the_shorter_ends) {
+    // 100 and 300 at half speed until 200; then 200 of 300 are left, at full speed: 400.
+    Engine engine;
+    const auto link = engine.add_resource(10);
+    start(engine, 100, {{link, 10}}, 1, 1);
+    start(engine, 300, {{link, 10}}, 1, 2);
+    const auto ends = run(engine);
+    BOOST_TEST(ends.at(1) == 200);
+    BOOST_TEST(ends.at(2) == 400);
+}
+
+BOOST_AUTO_TEST_CASE(a_flow_bounded_elsewhere_leaves_its_share_to_others) {
+    // x1 + x2 <= 1 on a, 4*x1 <= 1 on b: x1 = 1/4, x2 = 3/4, not 1/2 and 1/2.
+    Engine engine;
+    const auto a = engine.add_resource(1), b = engine.add_resource(1);
+    const auto first = start(engine, 100, {{a, 1}, {b, 4}});
+    const auto second = start(engine, 100, {{a, 1}});
+    BOOST_TEST(engine.speed(first) == 0.25, boost::test_tools::tolerance(float_tolerance));
+    BOOST_TEST(engine.speed(second) == 0.75, boost::test_tools::tolerance(float_tolerance));
+}
+
+BOOST_AUTO_TEST_CASE(weights_divide_a_short_resource) {
+    // x1 = 3 L, x2 = L, x1 + x2 = 1: L = 1/4.
+    Engine engine;
+    const auto a = engine.add_resource(1);
+    const auto first = start(engine, 100, {{a, 1}}, 3);
+    const auto second = start(engine, 100, {{a, 1}}, 1);
+    BOOST_TEST(engine.speed(first) == 0.75, boost::test_tools::tolerance(float_tolerance));
+    BOOST_TEST(engine.speed(second) == 0.25, boost::test_tools::tolerance(float_tolerance));
+}
+
+BOOST_AUTO_TEST_CASE(a_chain_of_links_is_solved_bottleneck_first) {
+    // Flow 0 crosses all links, flow i link i alone; capacities 1, 2, 3 and demands 2 each:
+    // link 0 is the bottleneck: 2 x0 + 2 x1 = 1 gives 1/4; then 2 x2 = 2 - 1/2 gives 3/4; 2 x3 = 3 - 1/2 gives 1
+    // (bound).
+    Engine engine;
+    std::vector<ResourceId> links;
+    for (const double capacity : {1, 2, 3}) links.push_back(engine.add_resource(capacity));
+    const auto across = start(engine, 100, {{links[0], 2}, {links[1], 2}, {links[2], 2}});
+    const double expected[] = {0.25, 0.75, 1};
+    std::vector<ActivityId> flows;
+    for (const auto link : links) flows.push_back(start(engine, 100, {{link, 2}}));
+    BOOST_TEST(engine.speed(across) == 0.25, boost::test_tools::tolerance(float_tolerance));
+    for (std::size_t i = 0; i < 3; ++i)
+        BOOST_TEST(engine.speed(flows[i]) == expected[i], boost::test_tools::tolerance(float_tolerance));
+}
+
+BOOST_AUTO_TEST_CASE(compute_runs_on_what_transfers_leave) {
+    // 4200 of memory, 746 taken by a copy: compute that wants 3740 runs at (4200 - 746) / 3740 until the copy ends.
+    Engine engine;
+    const auto memory = engine.add_resource(4200);
+    const Demand wants{memory, 3740}, takes{memory, 746};
+    engine.start({.duration = 1000000, .demands = {&wants, 1}, .priority = Priority::compute, .tag = 1});
+    engine.start({.duration = 500000, .demands = {&takes, 1}, .tag = 2});
+    const auto ends = run(engine);
+    BOOST_TEST(ends.at(2) == 500000);
+    const double speed = (4200.0 - 746.0) / 3740.0;
+    BOOST_TEST(std::abs(double(ends.at(1)) - (500000 + (1000000 - 500000 * speed))) <= 1.0);
+}
+
+BOOST_AUTO_TEST_CASE(capacity_may_change_under_way) {
+    // Half speed from 0 to 100, full speed after: 50 of 80 done, 30 left.
+    Engine engine;
+    const auto cores = engine.add_resource(1);
+    const Demand all{cores, 2};
+    engine.start({.duration = 80, .demands = {&all, 1}, .priority = Priority::compute, .tag = 1});
+    start(engine, 100, {}, 1, 2);
+    BOOST_TEST(*engine.next() == 2u);
+    engine.set_capacity(cores, 2);
+    BOOST_TEST(*engine.next() == 1u);
+    BOOST_TEST(engine.now() == 130);
+}
+
+BOOST_AUTO_TEST_CASE(a_crowded_flow_is_slower_while_the_crowd_lasts) {
+    // 0.5 of full speed beside the kernel until 100: 50 of 200 done, 150 left.
+    Engine engine;
+    const auto memory = engine.add_resource(1000);
+    const Demand flow{memory, 1}, kernel{memory, 1};
+    engine.start({.duration = 200, .demands = {&flow, 1}, .crowded_speed = 0.5, .tag = 1});
+    engine.start({.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .crowds = true, .tag = 2});
+    const auto ends = run(engine);
+    BOOST_TEST(ends.at(2) == 100);
+    BOOST_TEST(ends.at(1) == 250);
+}
+
+BOOST_AUTO_TEST_CASE(an_activity_without_any_share_is_reported) {
+    Engine engine;
+    const auto nothing = engine.add_resource(0);
+    start(engine, 100, {{nothing, 1}});
+    BOOST_CHECK_EXCEPTION(engine.next(), ringlab::Error, [](const auto& error) {
+        return std::string(error.what()).find("stands still") != std::string::npos;
+    });
+}
+
+// Bottleneck fairness, checked from its definition: no resource is over its capacity, and every activity is at its
+// bound or sits on a full resource where no other has a larger speed per weight.
+BOOST_AUTO_TEST_CASE(speeds_of_random_systems_are_weighted_max_min_fair) {
+    std::mt19937 bits(3);
+    for (int trial = 0; trial < 300; ++trial) {
+        Engine engine;
+        std::vector<double> capacities;
+        for (int i = 0; i < 6; ++i) {
+            capacities.push_back(1000 + below(bits, 9000));
+            engine.add_resource(capacities.back());
+        }
+        struct Flow {
+            ActivityId id;
+            std::vector<Demand> demands;
+            double weight;
+        };
+        std::vector<Flow> flows;
+        for (int i = 0; i < 12; ++i) {
+            std::set<ResourceId> chosen;
+            for (int n = 1 + below(bits, 3); n > 0; --n) chosen.insert(static_cast<ResourceId>(below(bits, 6)));
+            Flow flow{0, {}, 1.0 + below(bits, 4)};
+            for (const auto resource : chosen) flow.demands.push_back({resource, 500.0 + below(bits, 4000)});
+            flow.id =
+                start(engine, 1000 + below(bits, 100000), flow.demands, flow.weight, static_cast<std::uint32_t>(i));
+            flows.push_back(flow);
+        }
+        // Also after some have ended: local solutions must be as good as the first one.
+        std::set<std::uint32_t> ended;
+        for (int after = 0; after < 8; ++after) {
+            std::vector<double> used(6), largest(6);
+            for (std::uint32_t i = 0; i < flows.size(); ++i)
+                if (!ended.contains(i))
+                    for (const auto& demand : flows[i].demands) {
+                        const auto speed = engine.speed(flows[i].id);
+                        used[demand.resource] += speed * demand.amount;
+                        largest[demand.resource] = std::max(largest[demand.resource], speed / flows[i].weight);
+                    }
+            // Whole units of demand are rounded, hence 1e-3 of a capacity of at least 1000.
+            for (int r = 0; r < 6; ++r) BOOST_TEST(used[r] <= capacities[r] * (1 + 1e-3));
+            for (std::uint32_t i = 0; i < flows.size(); ++i) {
+                if (ended.contains(i)) continue;
+                const auto speed = engine.speed(flows[i].id);
+                bool justified = speed == 1;
+                for (const auto& demand : flows[i].demands)
+                    justified |= used[demand.resource] >= capacities[demand.resource] * (1 - 1e-3) &&
+                                 speed / flows[i].weight >= largest[demand.resource] * (1 - 1e-5);
+                BOOST_TEST(justified, "trial " << trial << " flow " << i << " speed " << speed);
+            }
+            ended.insert(*engine.next());
+        }
+        while (engine.next()) {
+        }
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,118 @@
+#include "layouts/require.hpp"
+#include "sim/machine.hpp"
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <regex>
+
+using namespace ringlab::sim;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+const std::filesystem::path machines = std::filesystem::path(RINGLAB_SOURCE_DIR) / "experiments" / "machines";
+
+std::string text_of(const std::string& name) {
+    std::ifstream file(machines / (name + ".toml"));
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& with) {
+    const auto at = text.find(what);
+    BOOST_REQUIRE(at != std::string::npos);
+    return text.replace(at, what.size(), with);
+}
+
+std::string error_of(const std::string& text) {
+    try {
+        parse_machine(text, "machine.toml");
+    } catch (const ringlab::Error& error) {
+        return error.what();
+    }
+    return "";
+}
+
+const char* const names[] = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl", "h200_cluster", "ideal"};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(machine_files)
+
+BOOST_DATA_TEST_CASE(every_shipped_machine_loads_with_a_source_for_every_figure, data::make(names), name) {
+    const auto machine = load_machine(machines / (std::string(name) + ".toml"));
+    BOOST_TEST(!machine.name.empty());
+    BOOST_TEST(machine.figures.size() >= 40u);
+    for (const auto& figure : machine.figures) BOOST_TEST(!figure.source.empty(), figure.name);
+    BOOST_TEST(machine.text == text_of(name));
+}
+
+BOOST_AUTO_TEST_CASE(units_in_key_names_become_SI_units) {
+    const auto machine = load_machine(machines / "h200_nvswitch_nccl.toml");
+    BOOST_TEST(machine.inside_host.latency_seconds == 15 * 1e-6);
+    BOOST_TEST(machine.inside_host.channels.front().up_to_bytes == 64.0 * 1024 * 1024);
+    BOOST_TEST(machine.memory_bytes_per_second == 4.2e12);
+    BOOST_TEST(machine.forward.flops == 598e12);
+    // Two messages of 16 MiB travel on 4 channels of 20 GB/s, two of 128 MiB on 15.
+    BOOST_TEST(machine.inside_host.rate(32.0 * 1024 * 1024) == 80e9);
+    BOOST_TEST(machine.inside_host.rate(256.0 * 1024 * 1024) == 300e9);
+    BOOST_TEST(load_machine(machines / "h200_cluster.toml").gpus() == 16384);
+}
+
+BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
+    const auto text = text_of("h200_nvswitch_copy_engine");
+    const auto expect = [](const std::string& error, const std::string& part) {
+        BOOST_TEST(error.find(part) != std::string::npos, "'" << error << "' lacks '" << part << "'");
+    };
+    expect(error_of(replaced(text, "\nlatency_us", "\nlatency_ms")), "key 'inside_host.latency_us' is missing");
+    expect(error_of(replaced(text, "[host]", "[host]\nspeed = 3")), "unknown key 'host.speed'");
+    expect(error_of(replaced(text, "{ value = 132,", "{ value = -1,")), "gpu.multiprocessors is -1; it must be from 1");
+    expect(error_of(replaced(text, "{ value = 132,", "{ value = 1.5,")), "must be a whole number");
+    expect(error_of(replaced(text, "{ value = 132,", "{ value = \"x\",")), "must be a number");
+    expect(error_of(replaced(text, "{ value = 132,", "{ value = nan,")), "gpu.multiprocessors is nan");
+    expect(error_of(replaced(text, "{ value = 132, source = \"H200 data sheet\" }", "132")), "must be written as");
+    expect(error_of(replaced(text, "source = \"H200 data sheet\"", "source = \"\"")), "must say in quotes where");
+    expect(error_of(replaced(text, "source = \"H200 data sheet\"", "source = \"x\", note = \"y\"")),
+           "unknown key 'gpu.multiprocessors.note'");
+    expect(error_of(replaced(text, "[topology]", "[topology")), "not valid TOML");
+    expect(error_of(replaced(text, "up_to_mebibytes = [inf]", "up_to_mebibytes = [64]")), "must end in inf");
+    expect(error_of(replaced(text, "[inf], value = [1]", "[inf], value = [1, 2]")), "1 sizes and 2 values");
+    expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
+           "key 'between_hosts.latency_us' is missing");
+    // The line of the wrong figure, counted by hand.
+    const auto before = text.substr(0, text.find("multiprocessors = "));
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    expect(error_of(replaced(text, "{ value = 132,", "{ value = -1,")), "machine.toml:" + std::to_string(line) + ":");
+    BOOST_CHECK_THROW(load_machine(machines / "no_such_file.toml"), ringlab::Error);
+    BOOST_CHECK_THROW(load_machine(machines), ringlab::Error);
+}
+
+BOOST_AUTO_TEST_CASE(mutated_files_give_one_clear_line_or_a_machine) {
+    const auto valid = text_of("h200_nvswitch_nccl");
+    std::mt19937 bits(11);
+    int errors = 0;
+    for (int trial = 0; trial < 2000; ++trial) {
+        auto text = valid;
+        for (unsigned edits = 1 + bits() % 4; edits > 0; --edits) {
+            const auto at = bits() % text.size();
+            switch (bits() % 4) {
+                case 0: text[at] = static_cast<char>(bits() % 256); break;
+                case 1: text.erase(at, 1 + bits() % 30); break;
+                case 2: text.insert(at, text.substr(bits() % text.size(), bits() % 30)); break;
+                case 3: text[at] = "0123456789.-[]{}=\"\n#e"[bits() % 21]; break;
+            }
+            if (text.empty()) text = "x";
+        }
+        const auto error = error_of(text);
+        if (error.empty()) continue;
+        ++errors;
+        BOOST_TEST(error.find('\n') == std::string::npos, error);
+        BOOST_TEST(error.substr(0, 12) == "machine.toml", error);
+    }
+    BOOST_TEST(errors > 500);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,295 @@
+#include "scenario.hpp"
+#include "sim/cost.hpp"
+#include "sim/max_plus.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <functional>
+#include <map>
+
+using namespace ringlab::sim;
+using namespace ringlab::sim::test;
+using ringlab::layouts::Lane;
+using ringlab::layouts::OpKind;
+using ringlab::layouts::Pass;
+using ringlab::layouts::Payload;
+using ringlab::layouts::Span;
+
+namespace {
+
+constexpr int trials = 250;
+
+/// Options that say nothing special, or start skewed, with either compute model.
+SimOptions random_options(std::mt19937& bits) {
+    SimOptions options;
+    options.trace = true;
+    options.compute = bits() % 2 ? ComputeModel::tiles : ComputeModel::rate;
+    if (bits() % 2) {
+        options.start_noise_seconds = 30e-6;
+        options.start_noise_seed = bits();
+    }
+    return options;
+}
+
+/// Longest chain of durations through lanes, dependencies and messages: by recursion over the operations themselves,
+/// with nothing in common with either engine but the costs.
+Picoseconds critical_path(const Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    CostModel cost(schedule, machine, options);
+    const auto ranks = static_cast<std::size_t>(schedule.ranks());
+    std::vector<std::vector<Op>> ops(ranks);
+    std::vector<std::vector<Picoseconds>> issued(ranks), ends(ranks);
+    std::map<std::tuple<int, int, Lane>, std::vector<std::size_t>> messages;  // source, destination, lane
+    std::vector<std::vector<std::size_t>> number(ranks);
+    const auto starts = cost.starts();
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        auto host = starts[r];
+        auto stream = schedule.ops(rank);
+        while (const auto* op = stream.next()) {
+            host += cost.issue(*op);
+            issued[r].push_back(host);
+            number[r].push_back(0);
+            if (op->kind == OpKind::send || op->kind == OpKind::receive) {
+                const bool sends = op->kind == OpKind::send;
+                auto& list = messages[{sends ? rank : op->peer, sends ? op->peer : rank, op->lane}];
+                number[r].back() = list.size();
+                list.push_back(ops[r].size());
+            }
+            ops[r].push_back(*op);
+        }
+        ends[r].assign(ops[r].size(), -1);
+    }
+    std::function<Picoseconds(int, std::size_t)> end;
+    const auto ready = [&](int rank, std::size_t i) {
+        const auto& mine = ops[static_cast<std::size_t>(rank)];
+        auto time = issued[static_cast<std::size_t>(rank)][i];
+        for (std::size_t j = i; j-- > 0;)
+            if (mine[j].lane == mine[i].lane) {
+                time = std::max(time, end(rank, j));
+                break;
+            }
+        for (const auto j : mine[i].after()) time = std::max(time, end(rank, static_cast<std::size_t>(j)));
+        return time;
+    };
+    end = [&](int rank, std::size_t i) -> Picoseconds {
+        auto& known = ends[static_cast<std::size_t>(rank)][i];
+        if (known >= 0) return known;
+        const auto& op = ops[static_cast<std::size_t>(rank)][i];
+        if (op.lane == Lane::compute) return known = ready(rank, i) + cost.compute(rank, op);
+        if (op.kind == OpKind::fetch) {
+            const auto transfer = cost.transfer(op.peer, rank, op.bytes);
+            return known = ready(rank, i) + transfer.latency + transfer.duration;
+        }
+        const bool sends = op.kind == OpKind::send;
+        const int source = sends ? rank : op.peer, destination = sends ? op.peer : rank;
+        const auto other_lane = op.payload == Payload::kv ? (sends ? Lane::receive_kv : Lane::send_kv)
+                                                          : (sends ? Lane::receive_dkv : Lane::send_dkv);
+        const auto other = messages.at({source, destination, other_lane}).at(number[static_cast<std::size_t>(rank)][i]);
+        const auto transfer = cost.transfer(source, destination, op.bytes);
+        return known = std::max(ready(rank, i), ready(op.peer, other)) + transfer.latency + transfer.duration;
+    };
+    Picoseconds longest = 0;
+    for (std::size_t r = 0; r < ranks; ++r)
+        for (std::size_t i = 0; i < ops[r].size(); ++i) longest = std::max(longest, end(static_cast<int>(r), i));
+    return longest;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(properties)
+
+BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_nothing_is_shared) {
+    std::mt19937 bits(1);
+    const auto machine = busy_machine();
+    for (int trial = 0; trial < trials; ++trial) {
+        const auto scenario = random_scenario(bits);
+        auto options = random_options(bits);
+        options.sharing = false;
+        const auto schedule = scenario.schedule();
+        const auto events = simulate(*schedule, machine, options).timeline;
+        const auto recurrence = max_plus(*schedule, machine, options);
+        BOOST_REQUIRE_EQUAL(events.spans.size(), recurrence.spans.size());
+        for (std::size_t i = 0; i < events.spans.size(); ++i) {
+            const auto &a = events.spans[i], &b = recurrence.spans[i];
+            BOOST_REQUIRE_MESSAGE(a.begin == b.begin && a.end == b.end && a.op == b.op && a.rank == b.rank,
+                                  scenario.describe() << " rank " << a.rank << " operation " << a.op << ": " << a.begin
+                                                      << ".." << a.end << " against " << b.begin << ".." << b.end);
+        }
+        BOOST_TEST(events.makespan() == critical_path(*schedule, machine, options), scenario.describe());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(symmetric_max_plus_equals_the_event_queue_to_the_last_tick) {
+    const auto machine = busy_machine();
+    int noise = 0;
+    for (const auto& [layout, mask] :
+         {std::pair{"zigzag", "causal"}, {"striped", "causal"}, {"striped:4", "full"}, {"contiguous", "full"}})
+        for (const auto* algorithm : {"ring", "all-gather:2", "pull"})
+            for (const auto pass : {Pass::forward, Pass::backward})
+                for (const int ranks : {1, 2, 3, 8, 16}) {
+                    const Scenario scenario{
+                        .ranks = ranks, .layout = layout, .mask = mask, .algorithm = algorithm, .pass = pass};
+                    auto options = rate_options();
+                    options.sharing = false;
+                    options.start_noise_seconds = 50e-6;
+                    options.start_noise_seed = static_cast<std::uint64_t>(++noise);
+                    const auto schedule = scenario.schedule();
+                    const auto expected = simulate(*schedule, machine, options);
+                    const auto ends = max_plus_symmetric(*schedule, machine, options);
+                    for (std::size_t rank = 0; rank < ends.size(); ++rank)
+                        BOOST_TEST(ends[rank] == expected.ranks[rank].end, scenario.describe() << " rank " << rank);
+                }
+}
+
+BOOST_AUTO_TEST_CASE(shortcuts_refuse_what_they_do_not_hold_for) {
+    const auto machine = busy_machine();
+    const auto schedule = Scenario{}.schedule();
+    BOOST_CHECK_THROW(max_plus(*schedule, machine, rate_options()), ringlab::Error);
+    BOOST_CHECK_THROW(max_plus_symmetric(*schedule, machine, rate_options()), ringlab::Error);
+    auto options = rate_options();
+    options.sharing = false;
+    const auto uneven = Scenario{.layout = "contiguous"}.schedule();
+    BOOST_CHECK_THROW(max_plus_symmetric(*uneven, machine, options), ringlab::Error);
+    options.compute = ComputeModel::tiles;
+    BOOST_CHECK_THROW(max_plus_symmetric(*schedule, machine, options), ringlab::Error);
+}
+
+BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
+    std::mt19937 bits(2);
+    const auto machine = busy_machine();
+    for (int trial = 0; trial < trials; ++trial) {
+        const auto scenario = random_scenario(bits);
+        const auto options = random_options(bits);
+        const auto schedule = scenario.schedule();
+        const auto prediction = simulate(*schedule, machine, options);
+        BOOST_TEST_CONTEXT(scenario.describe()) {
+            // Cells: all visible pairs of the mask, once per head group of the schedule.
+            const ringlab::layouts::Run all{0, 1, schedule->problem().tokens};
+            const auto pairs =
+                ringlab::layouts::visible_pairs(schedule->mask(), {&all, 1}, ringlab::layouts::KeyCounter({&all, 1}));
+            std::int64_t cells = 0, sent = 0, received = 0, fetched = 0, groups = 0;
+            std::int64_t group_cells = 0;
+            for (const auto& span : prediction.timeline.spans) {
+                BOOST_TEST(span.end >= span.begin);
+                if (span.kind == OpKind::send) sent += span.bytes;
+                if (span.kind == OpKind::receive) received += span.bytes;
+                if (span.kind == OpKind::fetch) fetched += span.bytes;
+                group_cells += span.kind == OpKind::attend ? span.cells : 0;
+            }
+            for (const auto& rank : prediction.ranks) cells += rank.cells;
+            groups = pairs > 0 ? group_cells / pairs : 0;
+            BOOST_TEST(cells == group_cells);
+            BOOST_TEST(groups * pairs == group_cells);
+            BOOST_TEST(sent == received);
+            // Totals that were kept on the fly are those of the timeline.
+            const auto totals = ringlab::layouts::totals(prediction.timeline);
+            std::int64_t total_in = 0;
+            for (std::size_t rank = 0; rank < totals.size(); ++rank) {
+                const auto &a = prediction.ranks[rank], &b = totals[rank];
+                BOOST_TEST(a.compute == b.compute);
+                BOOST_TEST(a.communication == b.communication);
+                BOOST_TEST(a.exposed == b.exposed);
+                BOOST_TEST(a.end == b.end);
+                BOOST_TEST(a.cells == b.cells);
+                BOOST_TEST(a.bytes_sent == b.bytes_sent);
+                BOOST_TEST(a.bytes_received == b.bytes_received);
+                total_in += a.bytes_received;
+            }
+            BOOST_TEST(total_in == received + fetched);
+            BOOST_TEST(prediction.makespan == prediction.timeline.makespan());
+            // Sharing only ever slows: no run is shorter than its critical path.
+            BOOST_TEST(prediction.makespan >= critical_path(*schedule, machine, options));
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(the_same_inputs_give_the_same_picoseconds_with_and_without_a_trace) {
+    std::mt19937 bits(3);
+    const auto machine = busy_machine();
+    for (int trial = 0; trial < 60; ++trial) {
+        const auto scenario = random_scenario(bits);
+        auto options = random_options(bits);
+        const auto schedule = scenario.schedule();
+        const auto first = simulate(*schedule, machine, options), second = simulate(*schedule, machine, options);
+        for (std::size_t i = 0; i < first.timeline.spans.size(); ++i)
+            BOOST_REQUIRE(first.timeline.spans[i].begin == second.timeline.spans[i].begin &&
+                          first.timeline.spans[i].end == second.timeline.spans[i].end);
+        BOOST_TEST(first.events == second.events);
+        options.trace = false;
+        const auto third = simulate(*schedule, machine, options);
+        BOOST_TEST(third.timeline.spans.empty());
+        BOOST_TEST(third.makespan == first.makespan);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_bounded_look_ahead_changes_nothing_beyond_what_slots_let_run_ahead) {
+    std::mt19937 bits(4);
+    const auto machine = busy_machine();
+    for (int trial = 0; trial < trials; ++trial) {
+        auto scenario = random_scenario(bits);
+        auto options = random_options(bits);
+        options.sharing = bits() % 2;
+        const auto schedule = scenario.schedule();
+        options.look_ahead = 32768;
+        const auto unlimited = simulate(*schedule, machine, options);
+        options.look_ahead = 4096;
+        BOOST_TEST(simulate(*schedule, machine, options).makespan == unlimited.makespan, scenario.describe());
+        // A ring has two slots per payload: some forty operations in all.
+        if (scenario.algorithm != "ring") continue;
+        options.look_ahead = 64;
+        BOOST_TEST(simulate(*schedule, machine, options).makespan == unlimited.makespan, scenario.describe());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(relabelled_ranks_take_the_same_time) {
+    // Which GPU of its host a rank is on does not matter.
+    const auto machine = [] {
+        auto described = busy_machine();
+        described.hosts = 1;
+        described.gpus_per_host = 16;
+        return described;
+    }();
+    std::mt19937 bits(6);
+    for (int trial = 0; trial < 60; ++trial) {
+        const auto scenario = random_scenario(bits);
+        const auto schedule = scenario.schedule();
+        auto options = random_options(bits);
+        const auto plain = simulate(*schedule, machine, options);
+        for (int rank = 0; rank < scenario.ranks; ++rank) options.placement.push_back(rank);
+        std::shuffle(options.placement.begin(), options.placement.end(), bits);
+        const auto relabelled = simulate(*schedule, machine, options);
+        for (std::size_t i = 0; i < plain.timeline.spans.size(); ++i)
+            BOOST_REQUIRE_EQUAL(plain.timeline.spans[i].end, relabelled.timeline.spans[i].end);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(unlimited_bandwidth_leaves_compute_and_free_compute_leaves_communication) {
+    std::mt19937 bits(8);
+    for (int trial = 0; trial < 60; ++trial) {
+        auto scenario = random_scenario(bits);
+        const auto schedule = scenario.schedule();
+        Machine machine;
+        machine.forward.flops = machine.backward.flops = 1e12;
+        const auto pure_compute = simulate(*schedule, machine, rate_options());
+        Picoseconds slowest = 0;
+        for (const auto& rank : pure_compute.ranks) {
+            BOOST_TEST(rank.communication == 0);
+            slowest = std::max(slowest, rank.compute);
+        }
+        // In the backward pass a rank may wait for another's gradient; forward nobody waits for anybody's compute.
+        // Except for slots: a block may not overwrite one that is still attended to.
+        BOOST_TEST(pure_compute.makespan >= slowest);
+        if (scenario.layout == "zigzag" && (scenario.mask == "causal" || scenario.mask == "full"))
+            BOOST_TEST(pure_compute.makespan == slowest, scenario.describe());
+
+        machine = Machine{};
+        machine.inside_host.link_bytes_per_second = 1e9;
+        const auto pure_communication = simulate(*schedule, machine, rate_options());
+        for (const auto& rank : pure_communication.ranks) {
+            BOOST_TEST(rank.compute == 0);
+            BOOST_TEST(rank.exposed == rank.end);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,8 +8,8 @@
 namespace ringlab::reference {
 
 /// exp of each element, to 1 unit in the last place; 0 below -708 (where results would turn subnormal), infinity above
-/// 709, NaN of NaN. Twice as fast as xsimd::exp, whose conversions to integers are scalar on AVX-512: scores are a
-/// tenth of the blocked reference's time with that.
+/// 709, NaN of NaN. Replaces the exp of xsimd 8.1, which took 1.4 ns per element where this takes 0.8 (AVX-512): about
+/// a tenth of the blocked reference's time went into sweeps over scores, mostly that.
 inline xsimd::batch<double> exp_of(const xsimd::batch<double>& x) {
     using Vector = xsimd::batch<double>;
     using Bits = xsimd::batch<std::int64_t>;

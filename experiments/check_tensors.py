@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Recomputes attention from a file of --save-tensors and compares: an outside check with NumPy and h5py alone.
+
+    python3 experiments/check_tensors.py FILE.h5 [--tolerance T]
+
+For every row i and query head h, over the keys j that row i sees:
+
+    s_j = scale * q_i.k_j   (soft-capped: c*tanh(s_j/c))    lse = log sum_j exp(s_j)    p_j = exp(s_j - lse)
+    o = sum_j p_j v_j       ds_j = p_j * (do.v_j - do.o)    (soft-capped: times 1 - (s_j/c)^2)
+    dq = scale * sum_j ds_j k_j        dk_j += scale * ds_j q_i        dv_j += p_j do
+
+all in float64. Prints the error of each result, relative to the norm and to the largest element of what was expected,
+and exits with 1 if a norm is off by more than the tolerance.
+"""
+import argparse
+import sys
+
+import h5py
+import numpy as np
+
+ROWS = 256  # rows at a time: memory stays at ROWS x tokens
+TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "fp16": 2e-3, "bf16": 1e-2}  # by the arithmetic of the outputs
+
+
+def tensor(file, name):
+    data = file[name][()]
+    if file[name].attrs.get("dtype") == "bfloat16":  # bit patterns: the upper half of a float32
+        data = (data.astype(np.uint32) << 16).view(np.float32)
+    return data.astype(np.float64)
+
+
+def attention(file):
+    q, k, v, do = (tensor(file, name) for name in ("q", "k", "v", "do"))
+    begin, end, sink = (file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink"))
+    valid = file["key_valid"][()].astype(bool)[None, :]
+    scale, cap = file.attrs["scale"], file.attrs["soft_cap"]
+    batches, tokens, heads, _ = q.shape
+    group = heads // k.shape[2]
+    key = np.arange(tokens)[None, :]
+    result = {"o": np.zeros_like(do), "lse": np.zeros((batches, tokens, heads)), "dq": np.zeros_like(q),
+              "dk": np.zeros_like(k), "dv": np.zeros_like(v)}
+    for first in range(0, tokens, ROWS):
+        rows = slice(first, first + ROWS)
+        sees = (((begin[rows] <= key) & (key < end[rows])) | (key < sink[rows])) & valid
+        empty = ~sees.any(axis=1)
+        for b in range(batches):
+            for h in range(heads):
+                g = h // group
+                s = scale * q[b, rows, h] @ k[b, :, g].T
+                if cap > 0:
+                    s = cap * np.tanh(s / cap)
+                top = np.where(empty, 0, np.where(sees, s, -np.inf).max(axis=1))[:, None]
+                weight = np.where(sees, np.exp(np.where(sees, s - top, 0)), 0)
+                total = np.where(empty, 1, weight.sum(axis=1))[:, None]
+                p = weight / total
+                o = p @ v[b, :, g]
+                delta = (do[b, rows, h] * o).sum(axis=1)[:, None]
+                ds = p * (do[b, rows, h] @ v[b, :, g].T - delta)
+                if cap > 0:
+                    ds *= 1 - (s / cap) ** 2
+                result["o"][b, rows, h] = o
+                result["lse"][b, rows, h] = np.where(empty, -np.inf, (top + np.log(total))[:, 0])
+                result["dq"][b, rows, h] = scale * ds @ k[b, :, g]
+                result["dk"][b, :, g] += scale * ds.T @ q[b, rows, h]
+                result["dv"][b, :, g] += p.T @ do[b, rows, h]
+    return result
+
+
+def errors(found, expected):
+    """Relative to norm and to largest element; infinite where an infinity or NaN has no counterpart."""
+    if not np.array_equal(np.isfinite(found), np.isfinite(expected)) or np.isnan(found).any():
+        return np.inf, np.inf
+    finite = np.isfinite(expected)
+    if not np.array_equal(found[~finite], expected[~finite]):
+        return np.inf, np.inf
+    difference, size = found[finite] - expected[finite], expected[finite]
+    if not difference.any():
+        return 0.0, 0.0
+    tiny = np.finfo(float).tiny  # nothing was expected, something was found: a huge error, not a division by zero
+    return (np.linalg.norm(difference) / max(np.linalg.norm(size), tiny),
+            np.abs(difference).max() / max(np.abs(size).max(), tiny))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--tolerance", type=float, help="default: by the arithmetic that the file names, " + str(TOLERANCE))
+    options = parser.parse_args()
+    with h5py.File(options.file, "r") as file:
+        tolerance = options.tolerance or TOLERANCE[file.attrs["arithmetic"]]
+        expected = attention(file)
+        worst = 0.0
+        print(f"{'':4}{'by norm':>12}{'by largest':>12}")
+        for name, tensor_expected in expected.items():
+            by_norm, by_largest = errors(file[name][()], tensor_expected)
+            worst = max(worst, by_norm)
+            print(f"{name:4}{by_norm:12.2e}{by_largest:12.2e}")
+    passed = worst <= tolerance
+    print(f"{'agrees' if passed else 'DIFFERS'}: {worst:.2e}, tolerance {tolerance:.0e}")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// The right to write the file `path`, held by one process at a time as a lock on `path`.lock.
+///
+/// The sidecar goes when the holder does; one that a killed process left behind is harmless and is taken over. (The
+/// file itself cannot carry the lock: HDF5 readers take one of their own on it, and it is replaced at every commit.)
+class WriterLock {
+public:
+    /// Throws Error at once if another holds it, or if the sidecar cannot be made.
+    explicit WriterLock(const std::filesystem::path& path);
+    ~WriterLock();
+    WriterLock(const WriterLock&) = delete;
+    WriterLock& operator=(const WriterLock&) = delete;
+
+private:
+    std::filesystem::path path_;
+    int descriptor_ = -1;
+};
+
+/// Where replace_file() prepares the new contents; what a killed process left there may be removed.
+std::filesystem::path temporary_of(const std::filesystem::path& path);
+
+/// Makes `bytes` the contents of `path`, durably and all at once: whoever opens it, whenever, after whatever crash,
+/// finds the old file or the new one. Throws Error, with the old file intact, if the disk is full or not writable.
+void replace_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+/// Makes the finished file at temporary_of(path) the file `path`, durably and all at once.
+void publish_temporary(const std::filesystem::path& path);
+
+/// A checksum over the bytes, to be written after them: HDF5 does not look beyond its own end, so others can read the
+/// file all the same.
+std::array<std::byte, 16> checksum_of(std::span<const std::byte> bytes);
+
+/// The bytes before the checksum that they end in. Throws Error if it is not there or not that of the bytes.
+std::span<const std::byte> without_checksum(std::span<const std::byte> bytes);
+
+/// Throws Error if `path` cannot be read.
+std::vector<std::byte> read_file(const std::filesystem::path& path);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "experiments/provenance.hpp"
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+#include "reference/tensors.hpp"
+
+#include <filesystem>
+#include <string>
+
+namespace ringlab::experiments {
+
+/// Writes what went into a run and what came out to FOLDER/RUN.h5, made if need be and replaced whole, for anyone to
+/// check with other software: experiments/check_tensors.py needs NumPy and h5py alone.
+///
+/// Datasets: q, k, v, do in the dtype of the problem (bf16 as uint16 bit patterns), o, lse, dq, dk, dv as computed, in
+/// fp64; row_begin, row_end, row_sink and key_valid: row i sees keys j with key_valid[j] and (row_begin[i] <= j <
+/// row_end[i] or j < row_sink[i]). Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
+/// mask, run; the group /provenance as in a record. q, k, v and do make the file fit for --input, too.
+///
+/// Returns the file's path: characters that do not belong in a file name are replaced by '_', and a name too long for
+/// one is cut and told apart by a digest. Throws Error if shapes do not fit or the file cannot be written.
+std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,
+                                   const layouts::Problem& problem, const layouts::Mask& mask,
+                                   const reference::Inputs& inputs, const reference::Outputs& outputs,
+                                   layouts::DType arithmetic, const Provenance& provenance);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,309 @@
+#include "record_test_python.hpp"
+#include "record_test_support.hpp"
+
+#include <fmt/format.h>
+#include <array>
+#include <boost/test/data/test_case.hpp>
+
+namespace ringlab::experiments::test {
+namespace {
+
+hdf5::File open(const fs::path& path) { return hdf5::File::open(path); }
+
+/// Opens every object below and checks what the record promises of each dataset; returns how many datasets there are.
+int check_every_dataset(const hdf5::Group& group, const std::string& path) {
+    int count = 0;
+    for (const auto& name : group.members()) {
+        const auto full = path + "/" + name;
+        try {
+            count += check_every_dataset(group.group(name), full);
+        } catch (const Error&) {
+            const auto dataset = group.dataset(name);
+            BOOST_TEST(!dataset.text("units").empty(), full);
+            BOOST_TEST(!dataset.text("description").empty(), full);
+            BOOST_TEST((dataset.shape().empty() || dataset.has("DIMENSION_LIST") || dataset.has("CLASS")), full);
+            ++count;
+        }
+    }
+    return count;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(record)
+
+BOOST_AUTO_TEST_CASE(a_run_comes_back_as_it_was_committed) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        BOOST_TEST(!record.has("first run"));
+        record.commit("first run", sample_run(1));
+        BOOST_TEST(record.has("first run"));
+        BOOST_TEST(record.numbers("first run", "imbalance") == std::vector<double>{2.0});
+        BOOST_TEST(record.text("first run", "layout") == "zigzag");
+        BOOST_TEST(record.number("first run", "ranks") == 8);
+    }
+    const auto file = open(path);
+    BOOST_TEST(file.text("experiment") == "record_test");
+    BOOST_TEST(file.text("configuration") == header().configuration);
+    const auto run = file.group("runs/first run");
+    const auto times = run.dataset("measured/cpu_time");
+    BOOST_TEST(times.shape() == (std::vector<std::int64_t>{3, 8}));
+    BOOST_TEST(times.doubles()[23] == 1 + 23 * 1e-3);
+    BOOST_TEST(times.text("units") == "s");
+    BOOST_TEST(run.dataset("measured/cells").integers() == std::vector<std::int64_t>(8, 1LL << 40));
+    BOOST_TEST(run.dataset("names").texts() == (std::vector<std::string>{"o", "lse", "dq"}));
+    BOOST_TEST(run.dataset("policy").texts() == (std::vector<std::string>{"carry", "partials"}));
+    // cpu_time, cells, by_policy, imbalance, names, 12 columns; scales policy, rank, repeat, tensor, span
+    BOOST_TEST(check_every_dataset(run, "") == 5 + 12 + 5);
+}
+
+BOOST_AUTO_TEST_CASE(a_timeline_comes_back_to_the_picosecond) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    const auto timeline = small_timeline(16, 200);  // large enough to be compressed
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        RunWriter run;
+        run.timeline("predicted/forward", timeline);
+        record.commit("run", run);
+    }
+    const auto file = open(path);
+    const auto columns = file.group("runs/run/predicted/forward");
+    BOOST_TEST(columns.number("ranks") == 16);
+    const auto begin = columns.dataset("begin").doubles(), busy = columns.dataset("busy").doubles();
+    const auto kind = columns.dataset("kind").integers(), bytes = columns.dataset("bytes").integers(),
+               peer = columns.dataset("peer").integers();
+    BOOST_REQUIRE(begin.size() == timeline.spans.size());
+    for (std::size_t i = 0; i < begin.size(); ++i) {
+        const auto& span = timeline.spans[i];
+        BOOST_TEST(layouts::to_picoseconds(begin[i]) == span.begin);
+        BOOST_TEST(layouts::to_picoseconds(busy[i]) == span.busy);
+        BOOST_TEST(kind[i] == static_cast<int>(span.kind));
+        BOOST_TEST(bytes[i] == span.bytes);
+        BOOST_TEST(peer[i] == span.peer);
+    }
+    BOOST_TEST(columns.dataset("kind").text("flag_meanings") == "attend merge add send receive fetch");
+    BOOST_TEST(columns.dataset("lane").text("flag_meanings") ==
+               "compute send_K,V receive_K,V send_dK,dV receive_dK,dV");
+    // 3200 spans of 12 columns and an index, 74 bytes each uncompressed.
+    BOOST_TEST(fs::file_size(path) < 3200 * 74 / 3);
+}
+
+BOOST_AUTO_TEST_CASE(empty_and_one_element_things_are_kept_too) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        RunWriter run;
+        run.timeline("measured/forward", layouts::Timeline{4, {}});
+        run.dataset("none", std::vector<double>{}, {{"nothing", 0}}, "1", "no values");
+        run.dataset("one", std::vector<std::int64_t>{7}, {}, "1", "one value");
+        record.commit("empty", run);
+        record.commit("nothing at all", RunWriter());
+    }
+    const auto file = open(path);
+    BOOST_TEST(file.group("runs/empty").dataset("measured/forward/begin").doubles().empty());
+    BOOST_TEST(file.group("runs/empty").dataset("one").integers() == std::vector<std::int64_t>{7});
+    BOOST_TEST(file.group("runs").members() == (std::vector<std::string>{"empty", "nothing at all"}));
+}
+
+BOOST_AUTO_TEST_CASE(five_dimensions_and_large_datasets_come_back) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    std::vector<double> values(3 * 5 * 7 * 11 * 301);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        RunWriter run;
+        run.dataset("x", values, {{"a", 3}, {"b", 5}, {"c", 7}, {"d", 11}, "e"}, "1", "many");
+        record.commit("run", run);
+        BOOST_TEST(record.numbers("run", "x") == values);
+    }
+    BOOST_TEST(open(path).group("runs/run").dataset("x").shape() == (std::vector<std::int64_t>{3, 5, 7, 11, 301}));
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_contradicts_itself_is_refused_with_the_reason) {
+    RunWriter run;
+    const std::vector<double> six(6, 1.0);
+    run.dataset("a", six, {"rank"}, "s", "x");
+    const auto refused = [&](const char* why, auto call) {
+        const auto text = error_of(call);
+        BOOST_TEST(contains(text, why), text);
+    };
+    refused("already", [&] { run.dataset("a", six, {"rank"}, "s", "x"); });
+    refused("unit", [&] { run.dataset("b", six, {"rank"}, "", "x"); });
+    refused("description", [&] { run.dataset("b", six, {"rank"}, "s", ""); });
+    refused("has length 6", [&] { run.dataset("b", six, {{"rank", 5}}, "s", "x"); });
+    refused("no multiple", [&] { run.dataset("b", std::vector<double>(7), {"repeat", "rank"}, "s", "x"); });
+    refused("unknown length", [&] { run.dataset("b", six, {"u", "v"}, "s", "x"); });
+    refused("ask for 6", [&] { run.dataset("b", std::vector<double>(12), {"rank"}, "s", "x"); });
+    refused("ask for 1", [&] { run.dataset("b", six, {}, "s", "x"); });
+    refused("cannot name", [&] { run.dataset("b//c", six, {"rank"}, "s", "x"); });
+    refused("cannot name", [&] { run.dataset("../b", six, {"rank"}, "s", "x"); });
+    refused("its coordinates 2", [&] { run.dimension("rank", std::vector<double>(2), "1", "x"); });
+    run.attribute("layout", "zigzag");
+    refused("already", [&] { run.attribute("layout", "striped"); });
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_hdf5_cannot_store_leaves_the_record_as_it_was) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    Record record(path, RecordMode::create, header(), fixed_provenance());
+    record.commit("good", sample_run(1));
+    const auto before = bytes_of(path);
+    RunWriter run;
+    run.scalar("a", 1, "1", "a dataset");
+    run.scalar("a/b", 1, "1", "a dataset inside a dataset");
+    const auto text = error_of([&] { record.commit("bad", run); });
+    BOOST_TEST(contains(text, "'bad' is not recorded"), text);
+    BOOST_TEST(one_line(text));
+    BOOST_TEST(!record.has("bad"));
+    BOOST_TEST((bytes_of(path) == before));
+    record.commit("after", sample_run(2));
+    BOOST_TEST(record.runs() == (std::vector<std::string>{"good", "after"}));
+    BOOST_TEST(contains(error_of([&] { record.commit("good", run); }), "already"));
+    BOOST_TEST(contains(error_of([&] { record.commit("a/b", run); }), "'/'"));
+}
+
+BOOST_AUTO_TEST_CASE(an_existing_file_is_refused_unless_it_is_to_be_resumed_or_overwritten) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    { Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1)); }
+    const auto text = error_of([&] { Record(path, RecordMode::create, header(), fixed_provenance()); });
+    BOOST_TEST(contains(text, "--resume"), text);
+    {
+        Record record(path, RecordMode::resume, header(), fixed_provenance());
+        BOOST_TEST(record.has("one"));
+        record.commit("two", sample_run(2));
+        BOOST_TEST(record.number("two", "session") == 1);
+        BOOST_TEST(record.number("one", "session") == 0);
+    }
+    BOOST_TEST(open(path).group("provenance").members() == (std::vector<std::string>{"0", "1"}));
+    Record record(path, RecordMode::overwrite, header("other = 1"), fixed_provenance());
+    BOOST_TEST(record.runs().empty());
+    BOOST_TEST(open(path).group("runs").members().empty());
+}
+
+BOOST_AUTO_TEST_CASE(resuming_what_is_not_there_starts_a_new_record) {
+    const Folder folder;
+    Record record(folder / "record.h5", RecordMode::resume, header(), fixed_provenance());
+    BOOST_TEST(record.runs().empty());
+    BOOST_TEST(fs::exists(record.path()));
+}
+
+BOOST_AUTO_TEST_CASE(another_configuration_is_refused_and_the_first_difference_named) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    { Record(path, RecordMode::create, header("tokens = 4096\nranks = 8\n"), fixed_provenance()); }
+    const auto before = bytes_of(path);
+    const auto resume = [&](const RecordHeader& other) {
+        const auto text = error_of([&] { Record(path, RecordMode::resume, other, fixed_provenance()); });
+        BOOST_TEST(one_line(text));
+        return text;
+    };
+    auto text = resume(header("tokens = 4096\nranks = 4\n"));
+    BOOST_TEST(contains(text, "it has 'ranks = 8', this invocation 'ranks = 4'"), text);
+    text = resume(header("tokens = 4096\n"));
+    BOOST_TEST(contains(text, "it has 'ranks = 8', this invocation nothing more"), text);
+    text = resume(header("tokens = 4096\nranks = 8\nseed = 2\n"));
+    BOOST_TEST(contains(text, "it has nothing more, this invocation 'seed = 2'"), text);
+    auto other = header("tokens = 4096\nranks = 8\n");
+    other.experiment = "bf16_error";
+    text = resume(other);
+    BOOST_TEST(contains(text, "another experiment: it has 'record_test', this invocation 'bf16_error'"), text);
+    BOOST_TEST((bytes_of(path) == before));
+}
+
+BOOST_AUTO_TEST_CASE(a_second_writer_is_refused_while_readers_are_welcome) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        record.commit("one", sample_run(1));
+        for (const auto mode : {RecordMode::create, RecordMode::resume, RecordMode::overwrite}) {
+            const auto text = error_of([&] { Record(path, mode, header(), fixed_provenance()); });
+            BOOST_TEST(contains(text, "being written by another process"), text);
+        }
+        const auto reader = open(path);
+        record.commit("two", sample_run(2));
+        BOOST_TEST(reader.group("runs").members() == std::vector<std::string>{"one"});  // the file it had opened
+        BOOST_TEST(open(path).group("runs").members() == (std::vector<std::string>{"one", "two"}));
+    }
+    BOOST_TEST(!fs::exists(path.string() + ".lock"));
+    Record(path, RecordMode::resume, header(), fixed_provenance()).commit("three", sample_run(3));
+}
+
+BOOST_AUTO_TEST_CASE(a_record_reached_by_a_link_stays_behind_the_link) {
+    const Folder folder;
+    const auto path = folder / "record.h5", link = folder / "link.h5";
+    { Record(path, RecordMode::create, header(), fixed_provenance()); }
+    fs::create_symlink(path, link);
+    Record(link, RecordMode::resume, header(), fixed_provenance()).commit("one", sample_run(1));
+    BOOST_TEST(fs::is_symlink(link));
+    BOOST_TEST(open(path).group("runs").contains("one"));
+}
+
+BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_give_one_clear_line) {
+    const Folder folder;
+    const auto attempt = [&](const fs::path& path) {
+        const auto text = error_of([&] { Record(path, RecordMode::overwrite, header(), fixed_provenance()); });
+        BOOST_TEST(one_line(text));
+        BOOST_TEST_MESSAGE(text);
+        return text;
+    };
+    BOOST_TEST(contains(attempt(folder / "missing/record.h5"), "no folder"));
+    BOOST_TEST(contains(attempt(folder.path()), "folder"));
+    BOOST_TEST(contains(attempt(""), "file name"));
+    attempt("/proc/record.h5");
+}
+
+// A reader that knows nothing of Ringlab: what notebooks rely on.
+BOOST_AUTO_TEST_CASE(h5py_finds_units_descriptions_dimensions_and_enumerations,
+                     *boost::unit_test::precondition(has_h5py)) {
+    const Folder folder;
+    const auto path = folder / "record.h5", script = folder / "read.py";
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        record.commit("a", sample_run(1));
+        record.commit("b", sample_run(2, 4, 1, 500));
+    }
+    put_bytes(script, R"(
+import sys, h5py, numpy as np
+f = h5py.File(sys.argv[1], 'r')
+assert f.attrs['ringlab_schema'] == 1 and isinstance(f.attrs['experiment'], str)
+assert list(f['runs']) == ['a', 'b']
+assert f['provenance/0'].attrs['date'] == '2024-01-01T00:00:00Z'
+datasets = 0
+def look(name, d):
+    global datasets
+    if not isinstance(d, h5py.Dataset): return
+    datasets += 1
+    assert isinstance(d.attrs['units'], str) and d.attrs['units'], name
+    assert isinstance(d.attrs['description'], str) and d.attrs['description'], name
+    d[()]
+    if d.attrs.get('CLASS') == b'DIMENSION_SCALE': return
+    for axis, dimension in enumerate(d.dims):
+        assert len(dimension) == 1, (name, axis)
+        assert dimension[0].shape == (d.shape[axis],), (name, axis)
+f['runs'].visititems(look)
+assert datasets == 2 * 22, datasets
+a = f['runs/a']
+assert [d[0].name for d in a['measured/cpu_time'].dims] == ['/runs/a/repeat', '/runs/a/rank']
+assert a['measured/cpu_time'][2, 7] == 1 + 23e-3
+assert a['policy'].asstr()[()].tolist() == ['carry', 'partials']
+assert a.attrs['layout'] == 'zigzag' and a.attrs['ranks'] == 8 and list(a.attrs['devices']) == ['one', 'two']
+t = f['runs/b/predicted/forward']
+kind = dict(zip(t['kind'].attrs['flag_values'].tolist(), t['kind'].attrs['flag_meanings'].split()))
+assert [kind[k] for k in t['kind'][:4]] == ['attend', 'send', 'attend', 'send'], kind
+assert t['begin'].shape == (2000,) and t['begin'].compression == 'gzip' and t['begin'].fletcher32
+assert abs(t['end'][1] - 1.999999999e-3) < 1e-15 and t['end'].attrs['units'] == 's'
+)");
+    const auto result = run_python(script.string() + " " + path.string());
+    BOOST_TEST(result.status == 0, result.output);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::experiments::test

@@ -1,0 +1,201 @@
+#include "record_test_support.hpp"
+
+#include <fmt/format.h>
+#include <sys/mount.h>
+
+#include <random>
+#include <set>
+
+namespace ringlab::experiments::test {
+namespace {
+
+constexpr int run_count = 400;  // more than a child gets done before it is killed
+
+std::string run_name(int number) { return fmt::format("run {}", number); }
+
+RunWriter run_of(int number) { return sample_run(number, 4, 2, 20); }
+
+/// What an experiment does: all runs that the record does not have, each reported after its commit has returned.
+void do_missing_runs(const fs::path& path, int count, int report) {
+    Record record(path, RecordMode::resume, header(), fixed_provenance());
+    for (int number = 0; number < count; ++number) {
+        if (record.has(run_name(number))) continue;
+        record.commit(run_name(number), run_of(number));
+        if (write(report, &number, sizeof(number)) != sizeof(number)) return;
+    }
+}
+
+/// Everything in a group as text, so that two records can be compared whatever their bytes.
+std::string contents(const hdf5::Group& group) {
+    std::string text;
+    for (const auto& name : group.members()) {
+        try {
+            text += name + "{" + contents(group.group(name)) + "}";
+        } catch (const Error&) {
+            const auto dataset = group.dataset(name);
+            text += name + "[";
+            if (dataset.element() == hdf5::Element::text)
+                for (const auto& value : dataset.texts()) text += value + " ";
+            else
+                for (const auto value : dataset.doubles()) text += fmt::format("{} ", value);
+            text += dataset.text("units") + "]";
+        }
+    }
+    return text;
+}
+
+/// Kills a child that works on the record after `microseconds`; the numbers of runs that it reported.
+std::set<int> killed_after(const fs::path& path, int microseconds) {
+    int ends[2];
+    BOOST_REQUIRE(pipe(ends) == 0);
+    const pid_t child = fork();
+    BOOST_REQUIRE(child >= 0);
+    if (child == 0) {
+        close(ends[0]);
+        try {
+            do_missing_runs(path, run_count, ends[1]);
+        } catch (const std::exception& error) {
+            fmt::print(stderr, "{}\n", error.what());
+            _exit(1);
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    usleep(static_cast<useconds_t>(microseconds));
+    kill(child, SIGKILL);
+    std::set<int> reported;
+    for (int number; read(ends[0], &number, sizeof(number)) == sizeof(number);) reported.insert(number);
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    BOOST_TEST((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));
+    return reported;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(record_crash)
+
+// Each child resumes what those before it left. The one run in flight when the kill comes may be in the file, whole, or
+// not.
+BOOST_AUTO_TEST_CASE(killed_at_50_random_moments_the_file_opens_with_exactly_the_finished_runs) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    std::mt19937 random(1);
+    std::uniform_int_distribution<int> moment(
+        0, 120'000);  // microseconds; a commit takes some 5000 to 50000, by the disk's fsync
+    std::set<int> finished;
+    int in_flight_present = 0, temporaries = 0;
+    for (int kills = 0; kills < 50; ++kills) {
+        finished.merge(killed_after(path, moment(random)));
+        temporaries += fs::exists(temporary_of(path));
+        if (!fs::exists(path)) {
+            BOOST_TEST(finished.empty());
+            continue;
+        }
+        std::set<int> held;
+        const auto file = hdf5::File::open(path);
+        const auto runs = file.group("runs");
+        for (const auto& name : runs.members()) {
+            held.insert(std::stoi(name.substr(4)));
+            BOOST_TEST(runs.group(name).dataset("predicted/forward/bytes").integers().size() == 80);
+        }
+        for (const int number : finished) BOOST_TEST(held.contains(number), run_name(number) << " was lost");
+        BOOST_TEST(held.size() <= finished.size() + 1);
+        in_flight_present += held.size() > finished.size();
+        finished = held;
+    }
+    BOOST_TEST_MESSAGE(
+        fmt::format("{} runs after 50 kills; {} times the run in flight was in the file, {} times a "
+                    "temporary file was left",
+                    finished.size(), in_flight_present, temporaries));
+    BOOST_TEST(finished.size() >= 10);  // else the kills came before there was anything to lose
+    BOOST_REQUIRE(finished.size() < run_count);
+
+    // Resumed to the end, the record says what an uninterrupted one says, and nothing is left lying about.
+    const int count = static_cast<int>(finished.size()) + 10;
+    int ends[2];
+    BOOST_REQUIRE(pipe(ends) == 0);
+    const auto whole = folder / "whole.h5";
+    do_missing_runs(path, count, ends[1]);
+    do_missing_runs(whole, count, ends[1]);
+    close(ends[0]);
+    close(ends[1]);
+    BOOST_TEST((contents(hdf5::File::open(path).group("runs")) == contents(hdf5::File::open(whole).group("runs"))));
+    std::set<std::string> left;
+    for (const auto& entry : fs::directory_iterator(folder.path())) left.insert(entry.path().filename());
+    BOOST_TEST(left == (std::set<std::string>{"record.h5", "whole.h5"}));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_killed_writer_left_beside_the_record_is_cleaned_up) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    { Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1)); }
+    put_bytes(temporary_of(path), "half a record");
+    put_bytes(path.string() + ".lock", "");
+    { BOOST_TEST(Record(path, RecordMode::resume, header(), fixed_provenance()).has("one")); }
+    BOOST_TEST(!fs::exists(temporary_of(path)));
+    BOOST_TEST(!fs::exists(path.string() + ".lock"));
+}
+
+// A file-size limit makes write() fail as a full disk does: part is written, then no more.
+BOOST_AUTO_TEST_CASE(a_commit_that_does_not_fit_fails_clearly_and_leaves_the_record_intact) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    const int status = in_child([&] {
+        std::signal(SIGXFSZ, SIG_IGN);
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        record.commit("one", sample_run(1));
+        const auto before = bytes_of(path);
+        const rlimit limit{before.size() + 100, before.size() + 100};
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+        std::string text;
+        try {
+            record.commit("two", sample_run(2));
+        } catch (const Error& error) {
+            text = error.what();
+        }
+        if (!contains(text, "'two' is not recorded") || !contains(text, "File too large") ||
+            !contains(text, "holds the 1 runs finished before it") || !one_line(text))
+            return 3;
+        if (bytes_of(path) != before || fs::exists(temporary_of(path))) return 4;
+        if (record.has("two") || !record.has("one")) return 5;
+        return 0;
+    });
+    BOOST_TEST(status == 0);
+    BOOST_TEST(hdf5::File::open(path).group("runs").members() == std::vector<std::string>{"one"});
+}
+
+/// A file system of 256 KiB needs a mount, which few may do.
+boost::test_tools::assertion_result may_mount(boost::unit_test::test_unit_id) {
+    const Folder folder;
+    const bool mounted = mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k") == 0;
+    if (mounted) umount(folder.path().c_str());
+    boost::test_tools::assertion_result result(mounted);
+    result.message() << "mounting a small file system is not permitted here";
+    return result;
+}
+
+BOOST_AUTO_TEST_CASE(a_full_disk_fails_clearly_and_the_record_goes_on_once_there_is_room,
+                     *boost::unit_test::precondition(may_mount)) {
+    const Folder folder;
+    BOOST_REQUIRE(mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k") == 0);
+    {
+        const auto path = folder / "record.h5";
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        record.commit("one", sample_run(1));
+        const auto filler = folder / "filler";
+        put_bytes(filler, std::string(1 << 20, 'x'));  // as much as fits
+        const auto text = error_of([&] { record.commit("two", sample_run(2)); });
+        BOOST_TEST(contains(text, "No space left on device"), text);
+        BOOST_TEST(hdf5::File::open(path).group("runs").members() == std::vector<std::string>{"one"});
+        fs::remove(filler);
+        record.commit("two", sample_run(2));
+        BOOST_TEST(record.runs() == (std::vector<std::string>{"one", "two"}));
+    }
+    umount(folder.path().c_str());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::experiments::test

@@ -15,6 +15,7 @@ find_package(nlohmann_json REQUIRED)
 
 set(BLA_VENDOR OpenBLAS)
 find_package(BLAS REQUIRED)
+find_package(LAPACK REQUIRED)
 
 if(RINGLAB_TESTS)
   find_package(Boost 1.74 REQUIRED COMPONENTS program_options unit_test_framework)

@@ -18,16 +18,25 @@ out=out/quickstart
 cmake/install_packages.sh
 tests=()
 [ -e build/cpu/CMakeCache.txt ] || tests=(-DRINGLAB_TESTS=OFF)
-experiments=(compare_layouts gradient_equivalence bf16_error predict)
+experiments=(calibrate compare_layouts gradient_equivalence bf16_error predict)
 cmake --preset cpu "${tests[@]}"
 cmake --build --preset cpu --target "${experiments[@]}"
 
 # 2. Every experiment answers its question on its default input.
 mkdir -p "$out"
-for experiment in "${experiments[@]}"; do
-  printf '\n== %s\n' "$experiment"
-  "build/cpu/experiments/$experiment" --output "$out/$experiment.h5" --overwrite
-done
+bin=build/cpu/experiments
+run() {
+  printf '\n== %s\n' "$1"
+  local begin=$SECONDS
+  "$bin/$@" --overwrite
+  printf '(%d s)\n' $((SECONDS - begin))
+}
+run calibrate --output "$out/this_cpu.toml"
+run compare_layouts --output "$out/compare_layouts.h5" --save-tensors "$out/tensors" --trace "$out/trace.json" \
+  --machines "$out/this_cpu.toml" h200_nvswitch_copy_engine h200_nvswitch_nccl
+run gradient_equivalence --output "$out/gradient_equivalence.h5"
+run bf16_error --output "$out/bf16_error.h5"
+run predict --output "$out/predict.h5"
 
 # 3. Every notebook draws its figures from the records alone.
 python=/usr/bin/python3

@@ -1,0 +1,100 @@
+#include "experiments/backend.hpp"
+
+#include "reference/cpu_backend.hpp"
+#include "reference/transport_mpi.hpp"
+#include "reference/transport_threads.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <thread>
+
+namespace ringlab::experiments {
+namespace {
+
+/// Ranks on this machine's processors, as threads or as MPI processes.
+class CpuBackend : public Backend {
+public:
+    CpuBackend(const Config& config, int ranks) : timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)) {
+        const auto group = ring_group(config, ranks);
+        if (config.transport == "mpi")
+            world_ = reference::make_mpi_world(group);
+        else
+            world_ = std::make_unique<reference::ThreadWorld>(group);
+    }
+
+    bool is_root() const override { return world_->is_root(); }
+
+    bool agree(bool root_says) override {
+        bool agreed = root_says;
+        world_->run(timeout_, [&](reference::Transport& transport) {
+            std::byte word{root_says};
+            const auto finish = [&](std::unique_ptr<reference::Transfer> transfer) {
+                while (!transfer->ended()) transport.wait(std::chrono::milliseconds(10));
+            };
+            if (transport.rank() != 0) {
+                finish(transport.receive({&word, 1}, 0, layouts::Payload::kv));
+                if (!world_->is_root()) agreed = word != std::byte{0};
+            } else {
+                for (int peer = 1; peer < world_->group().world(); ++peer)
+                    finish(transport.send({&word, 1}, peer, layouts::Payload::kv));
+            }
+            return reference::Bytes{};
+        });
+        return agreed;
+    }
+
+    std::vector<Measurement> run(const Plan& plan, const Policy& policy,
+                                 std::span<const reference::Inputs> inputs) override {
+        reference::CpuOptions options;
+        options.round_running_output = policy.running_output_rounded;
+        options.timeout = timeout_;
+        std::vector<Measurement> measurements;
+        for (auto& ring : reference::run(*world_, *plan.forward, plan.backward.get(), inputs, options)) {
+            Measurement one{std::move(ring.outputs),
+                            std::move(ring.o_unrounded),
+                            std::move(ring.forward),
+                            std::move(ring.backward),
+                            {},
+                            ring.clock_uncertainty};
+            for (std::size_t rank = 0; rank < ring.scratch_bytes.size(); ++rank)
+                one.memory_bytes.push_back(ring.scratch_bytes[rank] + ring.workspace_bytes[rank]);
+            measurements.push_back(std::move(one));
+        }
+        return measurements;
+    }
+
+private:
+    std::chrono::milliseconds timeout_;
+    std::unique_ptr<reference::World> world_;
+};
+
+}  // namespace
+
+layouts::Registry<BackendFactory>& backends() {
+    static auto registry = [] {
+        layouts::Registry<BackendFactory> known("backend");
+        known.add("cpu", {"cpu", "ranks on this machine's processors: threads, or MPI processes",
+                          [](const Config& config, int ranks) { return std::make_unique<CpuBackend>(config, ranks); }});
+        return known;
+    }();
+    return registry;
+}
+
+std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {
+    return backends().find(config.backend).factory(config, ranks);
+}
+
+int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body) {
+    if (config.transport != "mpi") return body();
+    const reference::MpiSession session(argc, argv);
+    try {
+        return body();
+    } catch (const std::exception& error) {
+        // As a rule all processes fail alike: root says why, and ends the others before they say it again.
+        if (session.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        session.abort(fmt::format("{}: {}", std::filesystem::path(argv[0]).filename().string(), error.what()));
+    }
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "experiments/case.hpp"
+#include "experiments/config.hpp"
+#include "layouts/registry.hpp"
+#include "layouts/timeline.hpp"
+#include "reference/tensors.hpp"
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What executing a forward and a backward pass of one ring gave.
+struct Measurement {
+    reference::Outputs outputs;     ///< o rounded to the problem's dtype; gradients as accumulated
+    reference::Tensor o_unrounded;  ///< o before its last rounding
+    layouts::Timeline forward, backward;
+    std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
+    double clock_uncertainty = 0;            ///< seconds by which times of different ranks may disagree
+};
+
+/// Something that executes schedules: the one place where an experiment meets a device.
+class Backend {
+public:
+    virtual ~Backend() = default;
+
+    /// Whether this process has the results, writes the record and talks to the user.
+    virtual bool is_root() const = 0;
+
+    /// What the root process says, on every process.
+    virtual bool agree(bool root_says) = 0;
+
+    /// One result per replica, from one input per replica; nothing on processes that are not root.
+    virtual std::vector<Measurement> run(const Plan& plan, const Policy& policy,
+                                         std::span<const reference::Inputs> inputs) = 0;
+};
+
+/// The backend that the configuration names, for rings of `ranks`. Throws Error that lists the known ones.
+std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
+
+using BackendFactory = std::function<std::unique_ptr<Backend>(const Config&, int ranks)>;
+layouts::Registry<BackendFactory>& backends();
+
+/// Calls `body` inside an MPI session if the configuration asks for MPI: an error of one process then ends all of them.
+int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body);
+
+}  // namespace ringlab::experiments

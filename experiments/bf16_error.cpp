@@ -1,0 +1,75 @@
+// What does bf16 lose, and what does the ring lose on top of it? Errors against fp64 on the same bf16 inputs, by ring
+// size, layout, accumulation policy and kind of input, with one device (P = 1) beside them.
+
+#include "experiments/study.hpp"
+#include "experiments/table.hpp"
+
+#include <fmt/format.h>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{"bf16_error",
+                            "Error of attention in bf16 against fp64 on the same bf16 inputs: relative RMS and largest "
+                            "error of o, lse, dq, dk and\n"
+                            "dv, by ring size, layout, accumulation policy and kind of input. P = 1 is one device. The "
+                            "carry policy keeps (o, m, l)\n"
+                            "in fp32 from block to block; partials rounds each block's output to bf16 and merges; "
+                            "running rounds the merged output\n"
+                            "as well. The two latter also send dK and dV in bf16.",
+                            "bf16_error --input normal real --ranks 1 2 4 8 --policies carry partials",
+                            {.measures = true, .policies = true}};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"normal", "outlier", "sink", "real"};
+    config.tokens = {2048};
+    config.heads = "4:2";
+    config.layouts = {"contiguous", "zigzag", "striped"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring"};
+    config.ranks = {1, 2, 4, 8, 16};
+    config.policies = {"carry", "partials", "running"};
+    config.arithmetic = "bf16";
+    config.repeats = 1;
+    config.output = "bf16_error.h5";
+    return config;
+}
+
+int study(const Config& config, int argc, char** argv) {
+    // 1. Lay out every case; open the record.
+    Study study(experiment, config, argc, argv);
+    Judge judge(config.judge_limit);
+
+    // 2. Execute each in emulated bf16 and judge it by fp64.
+    study.run([&](Trial& trial) {
+        if (!trial.measure(1)) return;
+        describe_case(trial.run, trial.which, trial.plan);
+        describe_verdicts(trial.run, trial.judge(judge));
+    });
+    if (!study.record()) return 0;
+
+    // 3. Relative RMS, in units of 1e-3.
+    Table table({"input", "mask", "layout", "policy", "P", "o", "o fp32", "dq", "dk", "dv"});
+    for (const auto& which : study.cases()) {
+        const auto errors = study.record()->numbers(which.name(), "judged/relative_rms");
+        const auto cell = [&](std::size_t tensor) { return fmt::format("{:.3f}", errors[tensor] * 1e3); };
+        table.add({which.input, which.mask, which.layout, which.policy, fmt::format("{}", which.ranks), cell(0),
+                   cell(1), cell(3), cell(4), cell(5)});
+    }
+    fmt::print("{}\nRelative RMS error against fp64, times 1000.\nRecord: {}\n", table.text(), config.output);
+    return 0;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

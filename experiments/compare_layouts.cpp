@@ -1,0 +1,120 @@
+// Which layout should a long sequence have? Every layout x mask x ring size x sequence length: predicted on described
+// machines, executed and measured on the backend, and judged against fp64.
+
+#include "experiments/predictor.hpp"
+#include "experiments/study.hpp"
+#include "experiments/table.hpp"
+
+#include <fmt/format.h>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "compare_layouts",
+    "Lays a sequence out over P ranks in several ways, predicts on each machine what the schedule will cost, executes "
+    "it,\n"
+    "measures each rank's work, and judges o, lse, dq, dk and dv against fp64. Predicted and measured stand side by "
+    "side in\n"
+    "the HDF5 record. Balance is the largest rank's share over the mean: 1 is perfect.",
+    "compare_layouts --layouts contiguous zigzag striped:64 --masks causal --ranks 8 --machines h200_nvswitch_nccl",
+    {.measures = true, .predicts = true}};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"real"};
+    config.layouts = {"contiguous", "zigzag", "striped"};
+    config.masks = {"causal", "full", "causal+documents:input", "window:512,0"};
+    config.algorithms = {"ring"};
+    config.ranks = {8};
+    config.arithmetic = "bf16";
+    config.machines = {"h200_nvswitch_copy_engine"};
+    config.output = "compare_layouts.h5";
+    return config;
+}
+
+std::string ratio(double value) { return fmt::format("{:.3f}", value); }
+
+/// Balance of each rank's share, as the run's own datasets give it.
+double measured_balance(const Record& record, const Case& which, layouts::Pass pass) {
+    return record.number(which.name(), fmt::format("balance_measured_{}", to_string(pass)));
+}
+
+int study(const Config& config, int argc, char** argv) {
+    // 1. Lay out every case; read the machines; open the record.
+    Predictor predictor(config);
+    Study study(experiment, config, argc, argv, [&](Provenance& provenance) { predictor.add_provenance(provenance); });
+    Judge judge(config.judge_limit);
+
+    study.run([&](Trial& trial) {
+        // 2. Execute and measure.
+        if (!trial.measure(config.repeats)) return;
+        describe_case(trial.run, trial.which, trial.plan);
+        describe_measurements(trial.run, trial.repeats);
+
+        // 3. Predict.
+        const auto name = trial.which.name();
+        predictor.predict(trial.run, name, trial.plan);
+        const auto& last = trial.repeats.back().front();
+        predictor.keep_measured(name, layouts::Pass::forward, last.forward);
+        predictor.keep_measured(name, layouts::Pass::backward, last.backward);
+
+        // 4. Judge.
+        describe_verdicts(trial.run, trial.judge(judge));
+        trial.run.attribute("balance_cells", layouts::imbalance(cells_by_rank(*trial.plan.forward)));
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+            trial.run.attribute(fmt::format("balance_measured_{}", to_string(pass)),
+                                layouts::imbalance(median_attend_seconds(trial.repeats, pass)));
+    });
+    if (!study.record()) return 0;
+    predictor.write_trace();
+
+    // 5. The table: one line a case.
+    std::vector<std::string> header{"mask", "layout", "P", "tokens", "cells", "CPU fwd", "CPU bwd"};
+    for (const auto& machine : predictor.machines()) {
+        header.push_back(machine + ": balance");
+        header.push_back("fwd ms");
+        header.push_back("bwd ms");
+    }
+    for (const auto* tensor : {"o", "dq", "dk", "dv"}) header.push_back(tensor);
+    Table table(header);
+    const auto& record = *study.record();
+    for (const auto& which : study.cases()) {
+        const auto name = which.name();
+        std::vector<std::string> row{which.mask,
+                                     which.layout,
+                                     fmt::format("{}", which.ranks),
+                                     fmt::format("{}", which.tokens),
+                                     ratio(record.number(name, "balance_cells")),
+                                     ratio(measured_balance(record, which, layouts::Pass::forward)),
+                                     ratio(measured_balance(record, which, layouts::Pass::backward))};
+        for (const auto& machine : predictor.machines()) {
+            const auto forward = prediction_group(machine, layouts::Pass::forward);
+            const auto backward = prediction_group(machine, layouts::Pass::backward);
+            row.push_back(ratio(layouts::imbalance(record.numbers(name, forward + "/compute_time"))));
+            row.push_back(fmt::format("{:.3g}", record.numbers(name, forward + "/makespan").front() * 1e3));
+            row.push_back(fmt::format("{:.3g}", record.numbers(name, backward + "/makespan").front() * 1e3));
+        }
+        const auto errors = record.numbers(name, "judged/relative_rms");
+        for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(format_error(errors[tensor]));
+        table.add(row);
+    }
+    fmt::print(
+        "{}\nBalance (cells, CPU time, predicted compute time): largest rank over mean. Errors: relative RMS against\n"
+        "fp64, arithmetic {}.\nRecord: {}\n",
+        table.text(), config.arithmetic, config.output);
+    return 0;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

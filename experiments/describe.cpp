@@ -1,0 +1,155 @@
+#include "experiments/describe.hpp"
+
+#include <algorithm>
+
+namespace ringlab::experiments {
+namespace {
+
+constexpr int most_ranks_for_pairs = 512;            // ranks x owners are written up to this many ranks
+constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are written up to this many
+
+void describe_pairs(RunWriter& run, const layouts::Schedule& schedule) {
+    const int ranks = schedule.ranks();
+    run.dataset("work/cells_of_rank", cells_by_rank(schedule), {{"rank", ranks}}, "1",
+                "visible (query, key) pairs of a rank's queries, one head");
+    if (ranks > most_ranks_for_pairs) return;
+    std::vector<std::int64_t> pairs;
+    for (int rank = 0; rank < ranks; ++rank)
+        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.cells(rank, owner));
+    run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
+                "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
+}
+
+void describe_maps(RunWriter& run, const layouts::Mask& mask, const layouts::Layout& layout) {
+    const auto tokens = mask.tokens();
+    if (tokens > most_tokens_for_maps) return;
+    std::vector<std::int32_t> owner(static_cast<std::size_t>(tokens)), begin, end, sink, valid;
+    for (int rank = 0; rank < layout.ranks(); ++rank)
+        for (const auto position : layout.positions(rank)) owner[static_cast<std::size_t>(position)] = rank;
+    for (std::int64_t token = 0; token < tokens; ++token) {
+        const auto row = mask.row(token);
+        begin.push_back(static_cast<std::int32_t>(row.begin));
+        end.push_back(static_cast<std::int32_t>(row.end));
+        sink.push_back(static_cast<std::int32_t>(row.sink));
+        valid.push_back(mask.key_is_valid(token));
+    }
+    const std::vector<Dimension> token{{"token", tokens}};
+    run.dataset("maps/owner", owner, token, "1", "rank that owns the token");
+    run.dataset("maps/row_begin", begin, token, "1", "first key that the token's row sees");
+    run.dataset("maps/row_end", end, token, "1", "end (exclusive) of the keys that the token's row sees");
+    run.dataset("maps/row_sink", sink, token, "1", "the row also sees keys from 0 to this (exclusive)");
+    run.dataset("maps/key_valid", valid, token, "1", "1 if the token's key exists, 0 if it is padding");
+}
+
+void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    const auto timeline_of = [&](const Measurement& m) -> const layouts::Timeline& {
+        return pass == layouts::Pass::forward ? m.forward : m.backward;
+    };
+    const auto group = std::string("measured/") + to_string(pass);
+    const auto replicas = static_cast<std::int64_t>(repeats.front().size());
+    const auto ranks = static_cast<std::int64_t>(timeline_of(repeats.front().front()).ranks);
+    const auto count = static_cast<std::int64_t>(repeats.size());
+    std::vector<double> compute, makespan;
+    for (const auto& repeat : repeats)
+        for (const auto& replica : repeat) {
+            const auto seconds = attend_seconds(timeline_of(replica));
+            compute.insert(compute.end(), seconds.begin(), seconds.end());
+            makespan.push_back(layouts::to_seconds(timeline_of(replica).makespan()));
+        }
+    run.dataset(group + "/attend_time", compute, {{"repeat", count}, {"replica", replicas}, {"rank", ranks}}, "s",
+                "time of the rank's own processor in its attends");
+    run.dataset(group + "/makespan", makespan, {{"repeat", count}, {"replica", replicas}}, "s",
+                "wall-clock time of the pass; with more ranks than processors they take turns");
+    run.timeline(group + "/spans", timeline_of(repeats.back().front()));
+}
+
+}  // namespace
+
+void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
+    const auto& problem = plan.problem;
+    run.attribute("mask", which.mask);
+    run.attribute("layout", which.layout);
+    run.attribute("algorithm", which.algorithm);
+    run.attribute("policy", which.policy);
+    run.attribute("input", which.input);
+    run.attribute("ranks", which.ranks);
+    run.attribute("tokens", which.tokens);
+    run.attribute("padded_tokens", problem.tokens);
+    run.attribute("batch", problem.batch);
+    run.attribute("query_heads", problem.query_heads);
+    run.attribute("kv_heads", problem.kv_heads);
+    run.attribute("head_dim", problem.head_dim);
+    run.attribute("value_dim", problem.value_dim);
+    run.attribute("scale", problem.effective_scale());
+    run.attribute("soft_cap", problem.soft_cap);
+    run.attribute("dtype", std::string(to_string(problem.dtype)));
+    run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes());
+    run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes());
+    describe_pairs(run, *plan.forward);
+    describe_maps(run, plan.mask(), plan.layout());
+}
+
+void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts) {
+    const auto replicas = static_cast<std::int64_t>(verdicts.size());
+    std::vector<double> rms, max_abs, max_relative;
+    for (const auto& verdict : verdicts)
+        for (const auto& one : verdict) {
+            rms.push_back(one.relative_rms);
+            max_abs.push_back(one.max_abs);
+            max_relative.push_back(one.max_to_largest);
+        }
+    run.dimension("tensor", std::vector<std::string>(judged_tensors.begin(), judged_tensors.end()), "1",
+                  "result that is judged against the fp64 reference");
+    const std::vector<Dimension> dimensions{{"replica", replicas}, "tensor"};
+    run.dataset("judged/relative_rms", rms, dimensions, "1", "norm of the difference over norm of the expected values");
+    run.dataset("judged/max_abs", max_abs, dimensions, "1", "largest difference of an element");
+    run.dataset("judged/max_relative", max_relative, dimensions, "1",
+                "largest difference of an element over the largest expected magnitude");
+}
+
+void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
+    describe_pass(run, repeats, layouts::Pass::forward);
+    describe_pass(run, repeats, layouts::Pass::backward);
+    const auto& last = repeats.back().front();
+    run.dataset("measured/memory", last.memory_bytes, {{"rank", static_cast<std::int64_t>(last.memory_bytes.size())}},
+                "B", "scratch memory of a rank beyond inputs and results");
+    run.scalar("measured/clock_uncertainty", last.clock_uncertainty, "s",
+               "by how much times of different ranks may disagree");
+}
+
+std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
+    const layouts::Run everything{0, 1, schedule.layout().tokens()};
+    const layouts::KeyCounter keys(std::span(&everything, 1));
+    std::vector<double> cells;
+    for (int rank = 0; rank < schedule.ranks(); ++rank)
+        cells.push_back(
+            static_cast<double>(layouts::visible_pairs(schedule.mask(), schedule.layout().shard(rank), keys)));
+    return cells;
+}
+
+std::vector<double> attend_seconds(const layouts::Timeline& timeline) {
+    std::vector<double> seconds(static_cast<std::size_t>(timeline.ranks));
+    for (const auto& span : timeline.spans)
+        if (span.kind == layouts::OpKind::attend)
+            seconds[static_cast<std::size_t>(span.rank)] += layouts::to_seconds(span.busy);
+    return seconds;
+}
+
+std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    std::vector<std::vector<double>> by_rank;
+    for (const auto& repeat : repeats) {
+        const auto seconds =
+            attend_seconds(pass == layouts::Pass::forward ? repeat.front().forward : repeat.front().backward);
+        by_rank.resize(seconds.size());
+        for (std::size_t rank = 0; rank < seconds.size(); ++rank) by_rank[rank].push_back(seconds[rank]);
+    }
+    std::vector<double> medians;
+    for (auto& samples : by_rank) {
+        const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+        std::nth_element(samples.begin(), middle, samples.end());
+        medians.push_back(*middle);
+    }
+    return medians;
+}
+
+}  // namespace ringlab::experiments

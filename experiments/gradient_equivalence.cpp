@@ -1,0 +1,86 @@
+// Is attention over P ranks the same function as attention on one device? Every layout, mask, schedule and ring size in
+// fp64 against the dense fp64 reference: o, lse, dq, dk and dv each on its own.
+
+#include "experiments/study.hpp"
+#include "experiments/table.hpp"
+
+#include <fmt/format.h>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{"gradient_equivalence",
+                            "Executes every layout x mask x schedule x ring size, forward and backward, and compares "
+                            "o, lse, dq, dk and dv, each\n"
+                            "on its own, with dense attention in fp64 on one device. In fp64 they must agree to "
+                            "rounding (--tolerance); the exit\n"
+                            "status is 2 if one does not.",
+                            "gradient_equivalence --ranks 2 4 8 --masks causal window:300,0 --layouts zigzag striped",
+                            {.measures = true, .gate = true}};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"real"};
+    config.tokens = {512};
+    config.layouts = {"contiguous", "zigzag", "striped", "striped:16"};
+    config.masks = {"full",       "causal",           "window:100,0+sink:4", "causal+documents:input",
+                    "prefix:100", "block-causal:64x8"};
+    config.algorithms = {"ring", "all-gather:2", "pull"};
+    config.ranks = {1, 2, 4, 8};
+    config.arithmetic = "fp64";
+    config.repeats = 1;
+    config.output = "gradient_equivalence.h5";
+    return config;
+}
+
+int study(const Config& config, int argc, char** argv) {
+    // 1. Lay out every case; open the record.
+    Study study(experiment, config, argc, argv);
+    Judge judge(config.judge_limit);
+
+    // 2. Execute each, judge it, keep what came of it.
+    study.run([&](Trial& trial) {
+        if (!trial.measure(1)) return;
+        describe_case(trial.run, trial.which, trial.plan);
+        describe_verdicts(trial.run, trial.judge(judge));
+    });
+    if (!study.record()) return 0;
+
+    // 3. Worst case of each mask and layout, over schedules and ring sizes.
+    Table table({"mask", "layout", "cases", "o", "lse", "dq", "dk", "dv"});
+    bool passes = true;
+    for (const auto& mask : config.masks)
+        for (const auto& layout : config.layouts) {
+            std::array<double, judged_tensors.size()> largest{};
+            int cases = 0;
+            for (const auto& which : study.cases()) {
+                if (which.mask != mask || which.layout != layout) continue;
+                ++cases;
+                for (const auto* measure : {"judged/relative_rms", "judged/max_relative"}) {
+                    const auto errors = study.record()->numbers(which.name(), measure);
+                    for (std::size_t i = 0; i < errors.size(); ++i) {
+                        largest[i % largest.size()] = std::max(largest[i % largest.size()], errors[i]);
+                        passes &= errors[i] <= config.tolerance;  // false for a NaN
+                    }
+                }
+            }
+            table.add({mask, layout, fmt::format("{}", cases), format_error(largest[0]), format_error(largest[2]),
+                       format_error(largest[3]), format_error(largest[4]), format_error(largest[5])});
+        }
+    fmt::print("{}\nLargest relative error, by norm or by largest element. Tolerance {:.0e}: {}.\nRecord: {}\n",
+               table.text(), config.tolerance, passes ? "all pass" : "EXCEEDED", config.output);
+    return passes ? 0 : 2;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

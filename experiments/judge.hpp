@@ -1,0 +1,53 @@
+#pragma once
+
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+#include "reference/errors.hpp"
+#include "reference/tensors.hpp"
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// The results that are judged, each on its own. "o" is in the problem's dtype, "o_unrounded" before its last rounding.
+inline constexpr std::array<const char*, 6> judged_tensors{"o", "o_unrounded", "lse", "dq", "dk", "dv"};
+
+/// Deviations from fp64, in the order of judged_tensors.
+using Verdict = std::array<reference::Deviation, judged_tensors.size()>;
+
+/// The largest of relative RMS and relative largest element over all tensors; what a tolerance is compared with.
+double worst(const Verdict& verdict);
+
+/// Judges results against the fp64 reference, which is computed once for each problem, mask and input in a row.
+class Judge {
+public:
+    /// Up to `whole_limit` tokens every element is judged; above, a sample of rows (o, lse, dq) and of columns (dk,
+    /// dv).
+    explicit Judge(std::int64_t whole_limit) : whole_limit_(whole_limit) {}
+
+    bool judges_whole(const layouts::Problem& problem) const { return problem.tokens <= whole_limit_; }
+
+    /// `input_name` tells inputs apart that differ in values only.
+    Verdict operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
+                       const std::string& input_name, const reference::Outputs& measured,
+                       const reference::Tensor& o_unrounded);
+
+    /// The reference results last judged against, if they are whole.
+    const reference::Outputs* expected() const { return judging_whole_ ? &expected_ : nullptr; }
+
+private:
+    void prepare(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
+                 const std::string& input_name);
+
+    std::int64_t whole_limit_;
+    std::string prepared_for_;
+    bool judging_whole_ = true;
+    std::vector<std::int64_t> sample_;  // rows and columns, if not whole
+    reference::Outputs expected_;       // of the sample, if not whole
+};
+
+}  // namespace ringlab::experiments

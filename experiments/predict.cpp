@@ -1,0 +1,106 @@
+// What will it cost? The simulator alone: any machine file, layouts x masks x schedules x ring sizes x sequence
+// lengths, up to thousands of ranks.
+
+#include "experiments/describe.hpp"
+#include "experiments/predictor.hpp"
+#include "experiments/progress.hpp"
+#include "experiments/study.hpp"
+#include "experiments/table.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "predict",
+    "Predicts what schedules cost on described machines, without executing them: time of both passes, TFLOP/s per "
+    "GPU,\n"
+    "communication that compute does not hide, balance. Beside the prediction stand the two guesses that need no\n"
+    "simulator, so one sees what it explains. For thousands of ranks use --compute-model rate.",
+    "predict --preset llama-3.1-70b --ranks 8 64 --tokens-per-rank 8192 --machines h200_cluster --trace trace.json",
+    {.predicts = true}};
+
+Config defaults() {
+    Config config;
+    config.heads = "32:8";
+    config.head_dim = 128;
+    config.layouts = {"contiguous", "zigzag", "striped"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring"};
+    config.ranks = {8};
+    config.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384, 32768};
+    config.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
+    config.arithmetic = "bf16";
+    config.output = "predict.h5";
+    return config;
+}
+
+int body(int argc, char** argv) {
+    // 1. Configuration, machines, cases, record.
+    const auto config = parse(experiment, defaults(), argc, argv);
+    if (!config) return 0;
+    Predictor predictor(*config);
+    const auto cases = all_cases(*config, 0);
+    for (const auto& which : cases) make_plan(which, problem_from(*config), *config, {});  // refuse now, not midway
+    auto provenance = collect_provenance(argc, argv);
+    predictor.add_provenance(provenance);
+    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
+                  std::move(provenance));
+
+    // 2. Predict each case that the record lacks.
+    {
+        Progress progress(cases.size(), false);
+        for (const auto& which : cases) {
+            progress.start(which.name());
+            if (!record.has(which.name())) {
+                const auto plan = make_plan(which, problem_from(*config), *config, {});
+                RunWriter run;
+                describe_case(run, which, plan);
+                predictor.predict(run, which.name(), plan);
+                record.commit(which.name(), run);
+            }
+            progress.finish();
+        }
+    }
+    predictor.write_trace();
+
+    // 3. The table.
+    Table table({"machine", "mask", "layout", "algorithm", "P", "tokens", "pass", "ms", "TFLOP/s/GPU", "exposed",
+                 "balance", "max(c,t) ms", "c+t ms"});
+    for (const auto& machine : predictor.machines())
+        for (const auto& which : cases)
+            for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+                const auto group = prediction_group(machine, pass);
+                const auto value = [&](const char* name) {
+                    return record.numbers(which.name(), group + "/" + name).front();
+                };
+                const auto exposed = record.numbers(which.name(), group + "/exposed_time");
+                const auto makespan = value("makespan");
+                table.add(
+                    {machine, which.mask, which.layout, which.algorithm, fmt::format("{}", which.ranks),
+                     fmt::format("{}", which.tokens), to_string(pass), fmt::format("{:.4g}", makespan * 1e3),
+                     fmt::format("{:.0f}", value("flop") / makespan / which.ranks / 1e12),
+                     fmt::format("{:.1f} %", 100 * std::accumulate(exposed.begin(), exposed.end(), 0.0) /
+                                                 static_cast<double>(exposed.size()) / makespan),
+                     fmt::format("{:.3f}", layouts::imbalance(record.numbers(which.name(), group + "/compute_time"))),
+                     fmt::format("{:.4g}", value("naive_overlapped") * 1e3),
+                     fmt::format("{:.4g}", value("naive_serial") * 1e3)});
+            }
+    fmt::print(
+        "{}\nExposed: mean share of the time in which a rank computes nothing. Balance: largest compute time over "
+        "mean.\n"
+        "max(c,t) and c+t: the slowest rank's steps without a simulator. Record: {}\n",
+        table.text(), config->output);
+    return 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

@@ -1,0 +1,103 @@
+#include "experiments/source.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace ringlab::experiments {
+
+layouts::DType dtype_from(const std::string& arithmetic) {
+    using layouts::DType;
+    constexpr DType dtypes[] = {DType::fp64, DType::fp32, DType::bf16, DType::fp16};
+    return dtypes[parse_choice(arithmetic, "--arithmetic", {"fp64", "fp32", "bf16", "fp16"})];
+}
+
+std::string Source::path_of(const std::string& input) const {
+    if (input == "real") return find_resource("real_attention", "data", ".h5");
+    for (const auto& kind : input_kinds())
+        if (kind.name == input) return "";
+    if (std::filesystem::exists(input) && !std::filesystem::is_directory(input)) return input;
+    std::vector<std::string> names;
+    for (const auto& kind : input_kinds()) names.push_back(kind.name);
+    fail("input '{}' is neither a file nor one of: real, {}", input, fmt::join(names, ", "));
+}
+
+layouts::Problem problem_from(const Config& config) {
+    layouts::Problem problem;
+    std::tie(problem.query_heads, problem.kv_heads) = parse_heads(config.heads.empty() ? "4:2" : config.heads);
+    problem.batch = config.batch;
+    problem.head_dim = config.head_dim == 0 ? 128 : config.head_dim;
+    problem.value_dim = config.value_dim == 0 ? problem.head_dim : config.value_dim;
+    problem.scale = config.scale;
+    problem.soft_cap = config.soft_cap;
+    problem.dtype = dtype_from(config.arithmetic);
+    return problem;
+}
+
+void Source::apply_overrides(const std::string& input, layouts::Problem& problem) const {
+    const auto require_same = [&](const char* option, std::int64_t asked, std::int64_t held) {
+        require(asked == 0 || asked == held, "{} {} does not fit input '{}', which has {}; leave it out", option, asked,
+                input, held);
+    };
+    if (!config_.heads.empty()) {
+        const auto [query_heads, kv_heads] = parse_heads(config_.heads);
+        require_same("query heads", query_heads, problem.query_heads);
+        require_same("kv heads", kv_heads, problem.kv_heads);
+    }
+    require_same("--batch", config_.batch == 1 ? 0 : config_.batch, problem.batch);  // 1 is the default
+    require_same("--head-dim", config_.head_dim, problem.head_dim);
+    require_same("--value-dim", config_.value_dim, problem.value_dim);
+    if (config_.scale != 0) problem.scale = config_.scale;
+    if (config_.soft_cap != 0) problem.soft_cap = config_.soft_cap;
+}
+
+InputData Source::inspect(const std::string& input) const {
+    const auto path = path_of(input);
+    if (path.empty()) return {problem_from(config_), {}, input, {}, {}};
+    auto data = inspect_inputs(path, {.tokens = 0, .dtype = dtype_from(config_.arithmetic), .seed = config_.seed});
+    apply_overrides(input, data.problem);
+    return data;
+}
+
+std::int64_t Source::tokens() const {
+    std::int64_t shortest = 0;
+    for (const auto& input : config_.inputs) {
+        const auto tokens = inspect(input).problem.tokens;
+        if (tokens > 0) shortest = shortest == 0 ? tokens : std::min(shortest, tokens);
+    }
+    return shortest;
+}
+
+const std::vector<InputData>& Source::get(const Case& which, std::int64_t padded_tokens) {
+    const auto name = fmt::format("{} {} {}", which.input, which.tokens, padded_tokens);
+    if (name == held_name_) return held_;
+    held_.clear();
+    const auto path = path_of(which.input);
+    for (int replica = 0; replica < config_.replicas; ++replica) {
+        const auto seed = config_.seed + static_cast<std::uint64_t>(replica);
+        InputData data;
+        if (path.empty()) {
+            auto problem = problem_from(config_);
+            problem.tokens = which.tokens;
+            data = generate_inputs(which.input, problem, seed);
+        } else {
+            data = load_inputs(path, {which.tokens, dtype_from(config_.arithmetic), seed});
+            apply_overrides(which.input, data.problem);
+        }
+        if (padded_tokens > which.tokens) pad_inputs(data, padded_tokens);
+        held_.push_back(std::move(data));
+    }
+    held_name_ = name;
+    return held_;
+}
+
+std::map<std::string, std::string> Source::files() const {
+    std::map<std::string, std::string> files;
+    for (const auto& input : config_.inputs)
+        if (const auto path = path_of(input); !path.empty()) files[input] = path;
+    return files;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,84 @@
+#include "experiments/study.hpp"
+
+#include "experiments/progress.hpp"
+#include "experiments/tensors_file.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace ringlab::experiments {
+
+bool Trial::measure(int count) {
+    std::vector<reference::Inputs> values;
+    for (const auto& replica : inputs) values.push_back(replica.inputs);
+    for (int repeat = 0; repeat < count; ++repeat) repeats.push_back(backend.run(plan, policy, values));
+    return backend.is_root();
+}
+
+std::vector<Verdict> Trial::judge(Judge& judge) const {
+    const auto& replicas = repeats.back();
+    std::vector<Verdict> verdicts;
+    for (std::size_t replica = 0; replica < replicas.size(); ++replica)
+        verdicts.push_back(judge(plan.problem, plan.mask(), inputs[replica].inputs,
+                                 fmt::format("{} {}", which.input, replica), replicas[replica].outputs,
+                                 replicas[replica].o_unrounded));
+    return verdicts;
+}
+
+RecordMode record_mode(const Config& config) {
+    return config.resume ? RecordMode::resume : config.overwrite ? RecordMode::overwrite : RecordMode::create;
+}
+
+std::string format_error(double error) { return fmt::format("{:.2e}", error); }
+
+Study::Study(const Experiment& experiment, const Config& config, int argc, const char* const* argv,
+             const std::function<void(Provenance&)>& add_provenance)
+    : config_(config), source_(config) {
+    require(config.save_tensors.empty() || !std::filesystem::exists(config.save_tensors) ||
+                std::filesystem::is_directory(config.save_tensors),
+            "--save-tensors '{}' is a file; give a folder", config.save_tensors);
+    cases_ = all_cases(config, source_.tokens());
+    for (const auto& one : cases_) plan_of(one);
+    if (!make_backend(config, cases_.front().ranks)->is_root()) return;
+    provenance_ = collect_provenance(argc, argv);
+    provenance_.set("seed", static_cast<std::int64_t>(config.seed));
+    provenance_.set("backend", config.backend);
+    provenance_.set("transport", config.transport);
+    for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
+    if (add_provenance) add_provenance(provenance_);
+    record_.emplace(config.output, record_mode(config), RecordHeader{experiment.name, experiment.purpose, config.text},
+                    provenance_);
+}
+
+Plan Study::plan_of(const Case& which) const {
+    const auto input = source_.inspect(which.input);
+    require(which.tokens > 0, "the tokens of generated input '{}' are not given; say --tokens", which.input);
+    require(input.problem.tokens == 0 || which.tokens <= input.problem.tokens,
+            "input '{}' has {} tokens, {} are asked for", which.input, input.problem.tokens, which.tokens);
+    return make_plan(which, input.problem, config_, input.document_lengths);
+}
+
+void Study::run(const std::function<void(Trial&)>& one) {
+    Progress progress(cases_.size(), !record_);
+    for (const auto& which : cases_) {
+        progress.start(which.name());
+        const auto backend = make_backend(config_, which.ranks);
+        if (!backend->agree(record_ && record_->has(which.name()))) {
+            const auto plan = plan_of(which);
+            const auto& inputs = source_.get(which, plan.problem.tokens);
+            const auto policy = policy_from(which.policy, plan.problem.dtype);
+            Trial trial{which, plan, policy, inputs, *backend};
+            one(trial);
+            if (record_) {
+                if (!config_.save_tensors.empty())
+                    save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
+                                 trial.repeats.back().front().outputs, plan.problem.dtype, provenance_);
+                record_->commit(which.name(), trial.run);
+            }
+        }
+        progress.finish();
+    }
+}
+
+}  // namespace ringlab::experiments

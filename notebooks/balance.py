@@ -1,0 +1,87 @@
+"""Draws the balance of work between ranks: visible pairs, predicted compute time and measured processor time of each
+rank beside each other, each relative to its mean."""
+
+# %% [markdown]
+# # Load balance, predicted beside measured
+# Each rank's share of three things, 1 being the mean: visible query-key pairs, which follow from mask and layout alone;
+# compute time as predicted on a machine; processor time as measured in the executed schedule (median of the repeats,
+# with their range). Largest over mean is what a lockstep ring loses.
+
+# %%
+import numpy as np
+
+import figures
+
+arguments = figures.arguments(__doc__, "compare_layouts.h5")
+runs = figures.read_runs(arguments.records, "compare_layouts")
+MACHINE_STYLES = (("D", figures.VERMILLION), ("^", figures.PURPLE), ("v", figures.GREEN), ("s", figures.SKY))
+PAIRS = "#D0D0D0"
+LEGEND_ORDER = {"visible": 0, "predicted:": 1, "measured": 2}
+
+
+# %%
+def shares(values):
+    return values / values.mean() if values.mean() > 0 else np.ones_like(values, dtype=float)
+
+
+def measured_shares(run, which):
+    """Median, lowest and highest share of each rank over the repeats (and replicas)."""
+    times = run.read(f"measured/{which}/attend_time")
+    each = np.array([shares(sample) for sample in times.reshape(-1, times.shape[-1])])
+    middle = shares(np.median(times.reshape(-1, times.shape[-1]), axis=0))
+    return middle, np.minimum(each.min(axis=0), middle), np.maximum(each.max(axis=0), middle)
+
+
+def draw_panel(axis, run, which):
+    """One run. Returns largest over mean by what was counted."""
+    rank = np.arange(run["ranks"])
+    largest = {"pairs": shares(run.read("work/cells_of_rank"))}
+    axis.bar(rank, largest["pairs"], 0.85, color=PAIRS, label="visible pairs")
+    machines = run.machines()
+    offsets = np.linspace(-0.22, 0.22, len(machines) + 1)
+    for machine, offset, (marker, color) in zip(machines, offsets, MACHINE_STYLES):
+        largest[machine] = shares(run.read(f"predicted/{machine}/{which}/compute_time"))
+        axis.plot(rank + offset, largest[machine], marker, color=color, ms=3.2, label=f"predicted: {machine}")
+    if f"measured/{which}/attend_time" in run:
+        middle, low, high = measured_shares(run, which)
+        largest["measured"] = middle
+        axis.errorbar(rank + offsets[-1], middle, [middle - low, high - middle], fmt="o", color=figures.BLUE, ms=3.2,
+                      mfc="white", mew=0.9, elinewidth=0.8, capsize=1.5, label="measured processor time")
+    axis.axhline(1, color="black", lw=0.6)
+    if run["mask"] == "causal" and run["layout"] == "contiguous" and run["ranks"] > 1:
+        axis.axhline(2 - 1 / run["ranks"], color=figures.DARK, ls=(0, (4, 2)), lw=0.9)
+        axis.text(-0.4, 2 - 1 / run["ranks"], "2 - 1/P", va="bottom", fontsize=6)
+    return {name: share.max() for name, share in largest.items()}
+
+
+# %% [markdown]
+# The line above a panel gives largest over mean: of the visible pairs, of each prediction in the order of the legend, and
+# measured.
+
+# %%
+def draw(cases, which):
+    masks, layouts = cases.unique("mask"), cases.unique("layout")
+    figure, axes = figures.panels(len(masks), len(layouts), 1.6, sharex=True, sharey="row")
+    for line, mask in zip(axes, masks):
+        for axis, layout in zip(line, layouts):
+            for run in cases.where(mask=mask, layout=layout)[:1]:
+                largest = draw_panel(axis, run, which)
+                legend = axis.get_legend_handles_labels()[0]
+                axis.set_title(f"{layout}: " + " | ".join(f"{value:.3f}" for value in largest.values()))
+                axis.margins(y=0.12)
+                figures.count_ticks(axis.xaxis, run["ranks"])
+                print(f"{run.name}, {which}: largest / mean of "
+                      + ", ".join(f"{name} {value:.3f}" for name, value in largest.items()))
+        line[0].set_ylabel(f"{mask}\nshare / mean")
+    for axis in axes[-1]:
+        axis.set_xlabel("rank")
+    figure.suptitle(f"Balance of the {which} pass over {cases[0]['ranks']} ranks, {cases[0]['tokens']} tokens "
+                    "(above each panel: largest / mean)")
+    figures.start_at_zero(axes)
+    figures.legend_below(figure, sorted(legend, key=lambda handle: LEGEND_ORDER[handle.get_label().split()[0]]), columns=3)
+    return figure
+
+
+for label, cases in runs.groups("ranks", "tokens", "algorithm", "input"):
+    for which in figures.PASSES:
+        figures.save(draw(cases, which), arguments.figures, "balance", which, label)

@@ -1,0 +1,204 @@
+"""What all figures share: reading the runs of a record, one style for print, saving.
+
+A record (HDF5) explains itself: /runs/NAME holds one run's attributes and datasets, each with units and description.
+"""
+
+import argparse
+import itertools
+import re
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import h5py
+import matplotlib
+import numpy as np
+
+IN_NOTEBOOK = "ipykernel" in sys.modules
+if not IN_NOTEBOOK:
+    matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator, MultipleLocator
+
+SCHEMA = 1
+QUICKSTART = Path(__file__).resolve().parent.parent / "out" / "quickstart"
+PAGE_WIDTH = 7.1  # inches: two columns of a paper
+PASSES = ("forward", "backward")
+
+# The palette of Okabe and Ito (jfly.uni-koeln.de/color), from dark to light, so that it keeps its order in grey.
+DARK, BLUE, GREEN, VERMILLION, PURPLE, SKY, ORANGE, YELLOW = PALETTE = (
+    "#404040", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#E69F00", "#F0E442")
+GREY = "#808080"
+
+Style = namedtuple("Style", "color marker line")
+LAYOUT_STYLES = {
+    "contiguous": Style(VERMILLION, "o", "-"),
+    "zigzag": Style(BLUE, "s", "--"),
+    "striped": Style(GREEN, "^", "-."),
+}
+OTHER_STYLES = (Style(PURPLE, "D", ":"), Style(ORANGE, "v", (0, (5, 1))), Style(SKY, "P", (0, (1, 1))),
+                Style(DARK, "X", (0, (3, 1, 1, 1, 1, 1))))
+
+plt.rcParams.update({
+    "font.size": 7.5, "axes.titlesize": 7.5, "axes.labelsize": 7.5, "legend.fontsize": 7, "figure.titlesize": 9,
+    "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "lines.markersize": 4,
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "hatch.linewidth": 0.4,
+    "figure.constrained_layout.use": True, "savefig.dpi": 200, "pdf.fonttype": 42, "axes.axisbelow": True,
+    "grid.color": "#D9D9D9", "grid.linewidth": 0.5,
+})
+
+
+# Reading
+
+class Run:
+    """One run of a record: `run["mask"]` is an attribute, `run.read("work/cells")` the values of a dataset."""
+
+    def __init__(self, group, name, record):
+        self.group, self.name, self.record = group, name, record
+
+    def __getitem__(self, attribute):
+        if attribute not in self.group.attrs:
+            stop(f"{self.record}: run '{self.name}' has no attribute '{attribute}'")
+        return self.group.attrs[attribute]
+
+    def __contains__(self, path):
+        return path in self.group
+
+    def members(self, path):
+        return list(self.group[path]) if path in self.group else []
+
+    def read(self, path):
+        if path not in self.group:
+            stop(f"{self.record}: run '{self.name}' has no dataset '{path}'")
+        dataset = self.group[path]
+        values = dataset.asstr()[()] if h5py.check_string_dtype(dataset.dtype) else dataset[()]
+        if "flag_meanings" in dataset.attrs:
+            meanings = dict(zip(dataset.attrs["flag_values"], dataset.attrs["flag_meanings"].split()))
+            values = np.array([meanings[value] for value in values], dtype=str)
+        return values
+
+    def machines(self):
+        return self.members("predicted")
+
+
+class Runs(list):
+    """Runs to draw, in the order of the record."""
+
+    def unique(self, *attributes):
+        """Values of an attribute, or tuples of several, in order of appearance."""
+        return list(dict.fromkeys(tuple(run[a] for a in attributes) if len(attributes) > 1 else run[attributes[0]]
+                                  for run in self))
+
+    def where(self, **attributes):
+        return Runs(run for run in self if all(run[name] == value for name, value in attributes.items()))
+
+    def groups(self, *attributes):
+        """Pairs (label, runs) for each combination of the attributes. The label, for file names, says what differs
+        between groups: "causal ranks 8", or nothing if there is one group."""
+        keys = [tuple(run[a] for a in attributes) for run in self]
+        differing = [i for i in range(len(attributes)) if len({key[i] for key in keys}) > 1]
+        for key in dict.fromkeys(keys):
+            label = " ".join(key[i] if isinstance(key[i], str) else f"{attributes[i]} {key[i]}" for i in differing)
+            yield label, Runs(run for run, other in zip(self, keys) if other == key)
+
+
+def stop(message):
+    """Ends the script with one line on stderr and status 1."""
+    raise SystemExit(f"{Path(sys.argv[0]).name}: {message}")
+
+
+def arguments(description, record):
+    """Command line of a script that draws from `record`, the name of the file that the experiment writes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="*", type=Path, default=[QUICKSTART / record],
+                        help=f"HDF5 records, or folders that hold a {record} (that of quickstart.sh)")
+    parser.add_argument("--figures", type=Path, help="folder for PNG and PDF (figures, beside the record)")
+    given = parser.parse_args([] if IN_NOTEBOOK else None)
+    given.records = [path / record if path.is_dir() else path for path in given.records]
+    given.figures = given.figures or given.records[0].parent / "figures"
+    return given
+
+
+def read_runs(records, experiment):
+    """All runs of the records, which must be of this experiment; ends the script with one line if they are not."""
+    runs = Runs()
+    for path in records:
+        if not path.is_file():
+            stop(f"there is no record {path}; make it with {experiment} --output {path}")
+        try:
+            file = h5py.File(path, "r")
+        except OSError as error:
+            stop(f"{path} cannot be read as HDF5: {error}")
+        found = file.attrs.get("experiment")
+        if "ringlab_schema" not in file.attrs or found is None:
+            stop(f"{path} is not a record of Ringlab")
+        if file.attrs["ringlab_schema"] != SCHEMA:
+            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads schema {SCHEMA}")
+        if found != experiment:
+            stop(f"{path} is a record of {found}; this script draws records of {experiment}")
+        runs += [Run(group, name, path) for name, group in file["runs"].items()]
+    if not runs:
+        stop(f"{records[0]} holds no finished run")
+    return runs
+
+
+def configuration(run):
+    """The configuration of the run's record: {"tolerance": "1e-13", ...}."""
+    lines = run.group.file.attrs["configuration"].splitlines()
+    return dict(line.split(" = ", 1) for line in lines if " = " in line)
+
+
+# Style
+
+def layout_styles(runs):
+    """Colour, marker and line of each layout: the same for known ones in every figure."""
+    others = itertools.cycle(OTHER_STYLES)
+    return {layout: LAYOUT_STYLES.get(layout) or next(others) for layout in runs.unique("layout")}
+
+
+def rank_colors(ranks):
+    """One colour for each rank: the palette for up to 8, a map that keeps its order in grey for more."""
+    return PALETTE[:ranks] if ranks <= len(PALETTE) else [plt.cm.cividis(i / (ranks - 1)) for i in range(ranks)]
+
+
+def ink_on(color):
+    """Black or white, whichever reads better on the colour."""
+    red, green, blue = matplotlib.colors.to_rgb(color)
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+
+
+def panels(rows, columns, height, **options):
+    """A figure of page width: rows x columns panels, each row `height` inches, axes always a 2-D array."""
+    return plt.subplots(rows, columns, figsize=(PAGE_WIDTH, height * rows), squeeze=False, **options)
+
+
+def start_at_zero(axes):
+    """Lets the y axes of all panels begin at 0, once everything is drawn."""
+    for axis in axes.flat:
+        axis.set_ylim(bottom=0)
+
+
+def count_ticks(axis, count):
+    """Ticks 0, 1, 2 ... of a matplotlib axis, all of them if there are few."""
+    axis.set_major_locator(MultipleLocator(1) if count <= 16 else MaxNLocator(8, integer=True))
+
+
+def legend_below(figure, handles, columns):
+    """One legend for all panels, under them, filled line by line."""
+    columns = min(columns, len(handles))
+    handles = [handle for column in range(columns) for handle in handles[column::columns]]
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncol=columns)
+
+
+# Saving
+
+def save(figure, folder, *name):
+    """Writes NAME.png (200 dpi) and NAME.pdf; parts of the name are joined, and what no file system likes replaced."""
+    stem = "_".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-") for part in name if part)
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix in (".png", ".pdf"):
+        path = folder / (stem + suffix)
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.05)
+        print(path)
+    if not IN_NOTEBOOK:
+        plt.close(figure)

@@ -1,0 +1,113 @@
+"""Draws timelines of forward and backward pass, layouts below each other: predicted on each machine, and measured. What
+a rank computes, what it transfers meanwhile, and where it waits."""
+
+# %% [markdown]
+# # Timelines
+# One band per rank: the thick bar is what it computes, the thin lines below are its transfers, a line per lane. The
+# colour tells whose block of keys and values it is about. Hatched: the rank waits, for a block or for its host to issue
+# the operation; dotted: it has nothing left to compute.
+
+# %%
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+import figures
+
+arguments = figures.arguments(__doc__, "compare_layouts.h5")
+runs = figures.read_runs(arguments.records, "compare_layouts")
+MOST_BANDS = 16  # of more ranks, some are drawn
+COMPUTE = ("attend", "merge", "add")
+WAIT = dict(facecolor="white", edgecolor=figures.GREY, hatch="//////", linewidth=0)
+DONE = dict(facecolor="white", edgecolor=figures.GREY, hatch="......", linewidth=0)
+
+
+# %%
+def gaps(begin, end, until):
+    """Intervals of [0, until) that none of the given ones covers."""
+    free = 0.0
+    for first, last in sorted(zip(begin, end)):
+        if first > free:
+            yield free, first
+        free = max(free, last)
+    if until > free:
+        yield free, until
+
+
+def draw_timeline(axis, run, path, unit):
+    """All spans of the timeline, time in multiples of `unit`. Returns the mean share of the makespan in which ranks
+    compute."""
+    spans = {name: run.read(f"{path}/{name}") for name in ("rank", "kind", "lane", "owner", "begin", "end")}
+    begin, end = spans["begin"] / unit, spans["end"] / unit
+    makespan = end.max(initial=0)
+    computes = np.isin(spans["kind"], COMPUTE)
+    lanes = list(np.unique(spans["lane"][~computes]))
+    ranks = run["ranks"]
+    colors = np.array([to_rgb(color) for color in figures.rank_colors(ranks)])
+    bands = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_BANDS)).astype(int))
+
+    for band, rank in enumerate(bands):
+        mine = spans["rank"] == rank
+        compute = mine & computes
+        last = end[compute].max(initial=0)
+        for first, until in gaps(begin[compute], end[compute], last):
+            axis.barh(band - 0.18, until - first, 0.5, first, **WAIT)
+        axis.barh(band - 0.18, makespan - last, 0.5, last, **DONE)
+        axis.barh(band - 0.18, (end - begin)[compute], 0.5, begin[compute], color=colors[spans["owner"][compute]],
+                  edgecolor="white", linewidth=0.15)
+        for index, lane in enumerate(lanes):
+            here = mine & (spans["lane"] == lane) & ~computes
+            axis.barh(band + 0.12 + 0.34 * (index + 0.5) / len(lanes), (end - begin)[here], 0.28 / len(lanes),
+                      begin[here], color=colors[spans["owner"][here]], linewidth=0)
+    axis.set_yticks(range(len(bands)), bands)
+    axis.set_ylim(len(bands) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    axis.axvline(makespan, color="black", lw=0.8)
+    return (end - begin)[computes].sum() / ranks / makespan if makespan else 1
+
+
+# %% [markdown]
+# The two columns have a time axis each; the layouts in a column share it.
+
+# %%
+def draw(cases, source, title):
+    layouts = cases.unique("layout")
+    ends = [run.read(f"{source}/{which}/spans/end").max(initial=0) for run in cases for which in figures.PASSES]
+    unit, unit_name = (1e-3, "ms") if max(ends) > 1e-3 else (1e-6, "µs")
+    longest = {}
+    figure, axes = figures.panels(len(layouts), len(figures.PASSES), 2.1, sharex="col", sharey=True)
+    for line, layout in zip(axes, layouts):
+        run = cases.where(layout=layout)[0]
+        for axis, which in zip(line, figures.PASSES):
+            path = f"{source}/{which}/spans"
+            computing = draw_timeline(axis, run, path, unit)
+            makespan = run.read(f"{path}/end").max(initial=0) / unit
+            axis.set_title(f"{layout}, {which}: {makespan:.4g} {unit_name}, computing {100 * computing:.0f} %")
+            longest[which] = max(longest.get(which, 0), makespan)
+            print(f"{run.name}, {which}, {source}: {makespan:.4g} {unit_name}, computing {100 * computing:.1f} %")
+        line[0].set_ylabel("rank")
+    for axis, which in zip(axes[-1], figures.PASSES):
+        axis.set_xlabel(f"time, {unit_name}")
+        axis.set_xlim(0, 1.01 * longest[which])
+    figure.suptitle(title)
+    colors = figures.rank_colors(run["ranks"])
+    shown = range(len(colors)) if len(colors) <= 8 else np.linspace(0, len(colors) - 1, 8).astype(int)
+    figures.legend_below(figure, [*(Patch(color=colors[rank], label=f"block of rank {rank}") for rank in shown),
+                                  Line2D([], [], color=figures.GREY, label="transfer"), Patch(label="waits", **WAIT),
+                                  Patch(label="has ended", **DONE)], columns=6)
+    return figure
+
+
+for label, cases in runs.groups("mask", "ranks", "tokens", "algorithm"):
+    run = cases[0]
+    about = f"{run['algorithm']}, {run['mask']} mask, {run['tokens']} tokens over {run['ranks']} ranks"
+    for machine in run.machines():
+        source = f"predicted/{machine}"
+        drawn = figures.Runs(c for c in cases if f"{source}/forward/spans" in c)
+        if drawn:
+            figures.save(draw(drawn, source, f"Predicted on {machine}: {about}"), arguments.figures, "timelines", label,
+                         machine)
+    if "measured/forward/spans" in run:
+        figures.save(draw(cases, "measured", f"Measured, wall clock, ranks share the processors: {about}"),
+                     arguments.figures, "timelines", label, "measured")

@@ -78,7 +78,8 @@ def draw(cases, which):
     figure.suptitle(f"Balance of the {which} pass over {cases[0]['ranks']} ranks, {cases[0]['tokens']} tokens "
                     "(above each panel: largest / mean)")
     figures.start_at_zero(axes)
-    figures.legend_below(figure, sorted(legend, key=lambda handle: LEGEND_ORDER[handle.get_label().split()[0]]), columns=3)
+    figures.legend_below(figure, sorted(legend, key=lambda handle: LEGEND_ORDER[handle.get_label().split()[0]]),
+                         columns=3 if len(legend) <= 3 else 2)
     return figure
 
 

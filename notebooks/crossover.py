@@ -76,9 +76,9 @@ def draw(cases, machines):
                 for time, dash in (("naive_overlapped", (0, (4, 2))), ("naive_serial", (0, (1, 1.5)))):
                     fast.plot(tokens, [speed(run, group, time) for run in line], ls=dash, lw=0.6, color=style.color)
                 fast.plot(tokens, [speed(run, group, "makespan") for run in line], marker=style.marker,
-                          color=style.color)
+                          mfc="none", color=style.color)
                 exposed.plot(tokens, [100 * exposed_share(run, group) for run in line], marker=style.marker,
-                             color=style.color)
+                             mfc="none", color=style.color)
             if which == "forward" and paper:
                 for axis in (fast, exposed):
                     axis.axvline(paper, color=figures.DARK, lw=0.8, ls=(0, (6, 2)))
@@ -99,7 +99,7 @@ def draw(cases, machines):
     figure.suptitle(f"Predicted: {run['algorithm']} over {run['ranks']} GPUs, {run['mask']} mask, "
                     f"{run['query_heads']}:{run['kv_heads']} heads of {run['head_dim']}")
     figures.legend_below(figure, [
-        *(Line2D([], [], color=s.color, marker=s.marker, label=layout) for layout, s in layouts.items()),
+        *(Line2D([], [], color=s.color, marker=s.marker, mfc="none", label=layout) for layout, s in layouts.items()),
         Line2D([], [], color=figures.GREY, ls=(0, (4, 2)), lw=0.6, label="guess: max(compute, transfer)"),
         Line2D([], [], color=figures.GREY, ls=(0, (1, 1.5)), lw=0.6, label="guess: compute + transfer"),
         Line2D([], [], color=figures.DARK, ls=(0, (6, 2)), lw=0.8, label="hops hide from here, on paper")],

@@ -18,7 +18,7 @@ IN_NOTEBOOK = "ipykernel" in sys.modules
 if not IN_NOTEBOOK:
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import MaxNLocator, MultipleLocator
+from matplotlib.ticker import FixedLocator
 
 SCHEMA = 1
 QUICKSTART = Path(__file__).resolve().parent.parent / "out" / "quickstart"
@@ -30,14 +30,13 @@ DARK, BLUE, GREEN, VERMILLION, PURPLE, SKY, ORANGE, YELLOW = PALETTE = (
     "#404040", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#E69F00", "#F0E442")
 GREY = "#808080"
 
-Style = namedtuple("Style", "color marker line")
+Style = namedtuple("Style", "color marker")
 LAYOUT_STYLES = {
-    "contiguous": Style(VERMILLION, "o", "-"),
-    "zigzag": Style(BLUE, "s", "--"),
-    "striped": Style(GREEN, "^", "-."),
+    "contiguous": Style(VERMILLION, "o"),
+    "zigzag": Style(BLUE, "s"),
+    "striped": Style(GREEN, "^"),
 }
-OTHER_STYLES = (Style(PURPLE, "D", ":"), Style(ORANGE, "v", (0, (5, 1))), Style(SKY, "P", (0, (1, 1))),
-                Style(DARK, "X", (0, (3, 1, 1, 1, 1, 1))))
+OTHER_STYLES = Style(PURPLE, "D"), Style(ORANGE, "v"), Style(SKY, "P"), Style(DARK, "X")
 
 plt.rcParams.update({
     "font.size": 7.5, "axes.titlesize": 7.5, "axes.labelsize": 7.5, "legend.fontsize": 7, "figure.titlesize": 9,
@@ -151,7 +150,7 @@ def configuration(run):
 # Style
 
 def layout_styles(runs):
-    """Colour, marker and line of each layout: the same for known ones in every figure."""
+    """Colour and marker of each layout: the same for known ones in every figure."""
     others = itertools.cycle(OTHER_STYLES)
     return {layout: LAYOUT_STYLES.get(layout) or next(others) for layout in runs.unique("layout")}
 
@@ -179,8 +178,8 @@ def start_at_zero(axes):
 
 
 def count_ticks(axis, count):
-    """Ticks 0, 1, 2 ... of a matplotlib axis, all of them if there are few."""
-    axis.set_major_locator(MultipleLocator(1) if count <= 16 else MaxNLocator(8, integer=True))
+    """Ticks 0, 1, 2 ... of a matplotlib axis, all of them or, of more than ten, some."""
+    axis.set_major_locator(FixedLocator(range(0, count, (count + 9) // 10)))
 
 
 def legend_below(figure, handles, columns):

@@ -67,7 +67,7 @@ def draw(cases, which):
             for run in cases.where(mask=mask, layout=layout)[:1]:
                 largest = draw_panel(axis, run, which)
                 legend = axis.get_legend_handles_labels()[0]
-                axis.set_title(f"{layout}: " + " | ".join(f"{value:.3f}" for value in largest.values()))
+                axis.set_title(f"{layout}\n" + " | ".join(f"{value:.3f}" for value in largest.values()), fontsize=6.5)
                 axis.margins(y=0.12)
                 figures.count_ticks(axis.xaxis, run["ranks"])
                 print(f"{run.name}, {which}: largest / mean of "

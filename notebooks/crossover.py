@@ -36,8 +36,9 @@ def exposed_share(run, group):
 # %% [markdown]
 # ## The crossover on paper
 # A step computes in `pairs * flop_per_pair / F` and transfers in `tokens * bytes_per_token / BW`. Equal at
-# `tokens = bytes_per_token / BW * F / (flop_per_pair * visible part of the pairs)`; for a causal mask in 16 bits that is the known
-# T = 2 (Hkv/Hq) F / BW. F and BW are those of the longest sequence in the record, whose spans it holds up to 64 ranks.
+# `tokens = bytes_per_token / BW * F / (flop_per_pair * visible part of the pairs)`; for a causal mask in 16 bits that is
+# the known T = 2 (Hkv/Hq) F / BW. F and BW are those of the longest sequence in the record, whose spans it holds up to
+# 64 ranks.
 
 # %%
 def crossover_on_paper(cases, machine):

@@ -1,13 +1,21 @@
 #include "experiments/provenance.hpp"
 #include "record_test_support.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <map>
-#include <regex>
 
 namespace ringlab::experiments::test {
 namespace {
 
 std::string digest(const std::string& text) { return sha256(std::as_bytes(std::span(text))); }
+
+/// The text with every digit turned into 0.
+std::string pattern_of(std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; }, '0');
+    return text;
+}
 
 std::map<std::string, hdf5::Attribute> collected() {
     const char* argv[] = {"compare_layouts", "--mask", "it's causal", "", "--ranks=8"};
@@ -52,10 +60,11 @@ BOOST_AUTO_TEST_CASE(everything_that_matters_is_collected) {
     }
     BOOST_TEST(std::get<std::string>(all.at("command_line")) ==
                "compare_layouts --mask 'it'\\''s causal' '' --ranks=8");
-    BOOST_TEST(std::regex_match(std::get<std::string>(all.at("date")),
-                                std::regex("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ")));
-    BOOST_TEST(
-        std::regex_match(std::get<std::string>(all.at("commit")), std::regex("unknown|[0-9a-f]{40}(\\+dirty)?")));
+    BOOST_TEST(pattern_of(std::get<std::string>(all.at("date"))) == "0000-00-00T00:00:00Z");
+    const auto commit = std::get<std::string>(all.at("commit"));
+    const bool hexadecimal = commit.find_first_not_of("0123456789abcdef") >= 40;
+    BOOST_TEST((commit == "unknown" || (hexadecimal && (commit.size() == 40 || commit.substr(40) == "+dirty"))),
+               commit);
     BOOST_TEST(std::get<std::int64_t>(all.at("cpu_count")) >= 1);
     BOOST_TEST(std::get<std::int64_t>(all.at("memory_bytes")) > 0);
 }

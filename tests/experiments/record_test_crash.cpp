@@ -166,34 +166,44 @@ BOOST_AUTO_TEST_CASE(a_commit_that_does_not_fit_fails_clearly_and_leaves_the_rec
     BOOST_TEST(hdf5::File::open(path).group("runs").members() == std::vector<std::string>{"one"});
 }
 
-/// A file system of 256 KiB needs a mount, which few may do.
+/// A file system of 256 KiB over a folder, for as long as this lives. It needs a mount, which few may do.
+class SmallDisk {
+public:
+    SmallDisk() : mounted_(mount("none", folder_.path().c_str(), "tmpfs", 0, "size=256k") == 0) {}
+    ~SmallDisk() {
+        if (mounted_) umount(folder_.path().c_str());
+    }
+    SmallDisk(const SmallDisk&) = delete;
+    SmallDisk& operator=(const SmallDisk&) = delete;
+
+    bool mounted() const { return mounted_; }
+    fs::path operator/(const std::string& name) const { return folder_ / name; }
+
+private:
+    Folder folder_;
+    bool mounted_;
+};
+
 boost::test_tools::assertion_result may_mount(boost::unit_test::test_unit_id) {
-    const Folder folder;
-    const bool mounted = mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k") == 0;
-    if (mounted) umount(folder.path().c_str());
-    boost::test_tools::assertion_result result(mounted);
+    boost::test_tools::assertion_result result(SmallDisk().mounted());
     result.message() << "mounting a small file system is not permitted here";
     return result;
 }
 
 BOOST_AUTO_TEST_CASE(a_full_disk_fails_clearly_and_the_record_goes_on_once_there_is_room,
                      *boost::unit_test::precondition(may_mount)) {
-    const Folder folder;
-    BOOST_REQUIRE(mount("none", folder.path().c_str(), "tmpfs", 0, "size=256k") == 0);
-    {
-        const auto path = folder / "record.h5";
-        Record record(path, RecordMode::create, header(), fixed_provenance());
-        record.commit("one", sample_run(1));
-        const auto filler = folder / "filler";
-        put_bytes(filler, std::string(1 << 20, 'x'));  // as much as fits
-        const auto text = error_of([&] { record.commit("two", sample_run(2)); });
-        BOOST_TEST(contains(text, "No space left on device"), text);
-        BOOST_TEST(hdf5::File::open(path).group("runs").members() == std::vector<std::string>{"one"});
-        fs::remove(filler);
-        record.commit("two", sample_run(2));
-        BOOST_TEST(record.runs() == (std::vector<std::string>{"one", "two"}));
-    }
-    umount(folder.path().c_str());
+    const SmallDisk disk;
+    BOOST_REQUIRE(disk.mounted());
+    const auto path = disk / "record.h5", filler = disk / "filler";
+    Record record(path, RecordMode::create, header(), fixed_provenance());
+    record.commit("one", sample_run(1));
+    put_bytes(filler, std::string(1 << 20, 'x'));  // as much as fits
+    const auto text = error_of([&] { record.commit("two", sample_run(2)); });
+    BOOST_TEST(contains(text, "No space left on device"), text);
+    BOOST_TEST(hdf5::File::open(path).group("runs").members() == std::vector<std::string>{"one"});
+    fs::remove(filler);
+    record.commit("two", sample_run(2));
+    BOOST_TEST(record.runs() == (std::vector<std::string>{"one", "two"}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

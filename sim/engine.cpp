@@ -7,6 +7,15 @@
 
 namespace ringlab::sim {
 
+void Engine::reserve(std::size_t activities, std::size_t resources) {
+    queue_.reserve(activities);
+    states_.reserve(activities);
+    free_.reserve(activities);
+    fresh_.reserve(activities);
+    resources_.reserve(resources);
+    dirty_.reserve(resources);
+}
+
 ResourceId Engine::add_resource(double capacity) {
     resources_.push_back({});
     const auto id = static_cast<ResourceId>(resources_.size() - 1);
@@ -18,7 +27,7 @@ void Engine::set_capacity(ResourceId resource, double capacity) {
     require(capacity >= 0 && capacity < 9e18, "a resource has capacity {}; it must be finite and not negative",
             capacity);
     // Through float, as demands are: a demand of the whole capacity then fits exactly.
-    resources_[resource].capacity = whole(static_cast<float>(capacity));
+    resources_[resource].capacity = static_cast<float>(capacity);
     touch(resource);
 }
 
@@ -57,18 +66,22 @@ ActivityId Engine::start(const Activity& activity) {
     return id;
 }
 
-std::optional<std::uint32_t> Engine::next() {
+bool Engine::next(std::uint32_t& tag) {
     if (!(fresh_.empty() && dirty_.empty()) && (queue_.empty() || queue_.next_time() > now_)) solve();
-    if (queue_.empty()) return std::nullopt;
+    if (queue_.empty()) return false;
     require(queue_.next_time() != never, "the simulation stands still: {} activities have no share of a resource",
             queue_.size());
     const auto event = queue_.pop();
     now_ = event.time;
     ++events_;
+    // With many ranks, what comes next is far away in memory.
+    prefetch(&states_[queue_.promoted(2)], sizeof(State));
+    for (const auto& use : uses(states_[queue_.promoted(1)])) prefetch(&resources_[use.resource], sizeof(Resource));
     auto& state = states_[event.id];
     if (state.uses > 0) unlink(event.id, state);
     free_.push_back(event.id);
-    return state.tag;
+    tag = state.tag;
+    return true;
 }
 
 double Engine::speed(ActivityId activity) {
@@ -93,10 +106,10 @@ void Engine::link(ActivityId id, State& state) {
         if (head != none) use_of(head).previous = self;
         head = self;
         if (state.crowds) {
-            ++resource.crowding;
+            require(++resource.crowding != 0, "too many activities crowd one resource");
             resource.crowd_changed = true;
         }
-        if (state.crowded_speed < 1) ++resource.sensitive;
+        if (state.crowded_speed < 1) require(++resource.sensitive != 0, "too many transfers on one resource");
         touch(use.resource);
     }
 }
@@ -147,7 +160,7 @@ void Engine::set_speed(ActivityId id, float speed) {
     state.updated = now_;
     state.speed = speed;
     const auto wait = state.remaining == 0 ? 0 : state.remaining / speed;
-    queue_.set(id, wait < 9e18 - static_cast<double>(now_) ? now_ + std::llround(wait) : never);
+    queue_.set(id, wait < 9e18 - static_cast<double>(now_) ? now_ + static_cast<Picoseconds>(wait + 0.5) : never);
 }
 
 void Engine::solve() {
@@ -174,7 +187,7 @@ void Engine::solve_transfers() {
     }
     for (std::size_t i = 0; i < dirty_.size(); ++i) {
         const auto& resource = resources_[dirty_[i]];
-        if (resource.demand <= resource.capacity && !resource.tight) continue;
+        if (!resource.short_of_capacity() && !resource.tight) continue;
         gather(dirty_[i], Priority::transfer);
         fill(Priority::transfer);
     }
@@ -189,7 +202,12 @@ void Engine::solve_transfers() {
 
 void Engine::solve_compute() {
     for (std::size_t i = 0; i < dirty_.size(); ++i) {
-        if (resources_[dirty_[i]].users[static_cast<std::size_t>(Priority::compute)] == none) continue;
+        const auto user = resources_[dirty_[i]].users[static_cast<std::size_t>(Priority::compute)];
+        if (user == none) continue;
+        if (is_alone(user)) {
+            set_speed(user / most_demands, speed_alone(state_of(user), Priority::compute));
+            continue;
+        }
         gather(dirty_[i], Priority::compute);
         fill(Priority::compute);
     }
@@ -200,7 +218,7 @@ void Engine::gather(ResourceId start, Priority priority) {
     part_resources_.clear();
     const auto add = [&](ResourceId id) {
         auto& resource = resources_[id];
-        const bool binds = priority == Priority::compute || resource.demand > resource.capacity || resource.tight;
+        const bool binds = priority == Priority::compute || resource.short_of_capacity() || resource.tight;
         if (resource.marked || !binds) return;
         resource.marked = true;
         part_resources_.push_back(id);
@@ -218,8 +236,25 @@ void Engine::gather(ResourceId start, Priority priority) {
     for (const auto id : part_resources_) {
         auto& resource = resources_[id];
         resource.marked = false;
-        if (priority == Priority::transfer) resource.tight = resource.demand > resource.capacity;
+        if (priority == Priority::transfer) resource.tight = resource.short_of_capacity();
     }
+}
+
+bool Engine::is_alone(Link link) {
+    auto& state = state_of(link);
+    for (const auto& use : uses(state))
+        if (use.next != none || use.previous != none) return false;
+    return true;
+}
+
+float Engine::speed_alone(State& state, Priority priority) {
+    float speed = state.bound;
+    for (const auto& use : uses(state)) {
+        const auto available = left(resources_[use.resource], priority);
+        if (double(speed) * use.amount > static_cast<double>(available))
+            speed = static_cast<float>(static_cast<double>(available) / use.amount);
+    }
+    return speed;
 }
 
 // Progressive filling: all speeds grow as level * weight; whoever reaches its bound, or sits on the resource that fills
@@ -228,13 +263,7 @@ void Engine::fill(Priority priority) {
     if (part_.size() == 1) {
         auto& state = states_[part_.front()];
         state.place = none;
-        double speed = state.bound;
-        for (std::size_t i = 0; i < state.uses; ++i) {
-            const auto amount = state.use[i].amount;
-            const auto available = static_cast<double>(left(resources_[state.use[i].resource], priority));
-            if (speed * amount > available) speed = available / amount;
-        }
-        set_speed(part_.front(), static_cast<float>(speed));
+        set_speed(part_.front(), speed_alone(state, priority));
         return;
     }
     constexpr float open = -1;

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -56,9 +55,16 @@ public:
     /// Starts at now().
     ActivityId start(const Activity& activity);
 
-    /// Moves time to the next end of an activity and returns its tag; nothing if nothing is going on. Throws Error if
-    /// all that is left stands still for want of a resource.
-    std::optional<std::uint32_t> next();
+    /// Moves time to the next end of an activity and gives its tag; false if nothing is going on. Throws Error if all
+    /// that is left stands still for want of a resource.
+    bool next(std::uint32_t& tag);
+
+    /// Memory for this many activities at a time and resources, so that none is wasted on growing.
+    void reserve(std::size_t activities, std::size_t resources);
+
+    /// Tag of an activity that is likely to end soon, the sooner the smaller `generation` (0, 1 or 2): a hint about
+    /// what to bring into the cache.
+    std::uint32_t upcoming(int generation) const { return states_[queue_.promoted(generation)].tag; }
 
     Picoseconds now() const { return now_; }
     std::uint64_t events() const { return events_; }
@@ -79,7 +85,8 @@ private:
         Link next, previous;
     };
 
-    struct State {
+    // An activity of one demand, as compute often is, fits a cache line.
+    struct alignas(64) State {
         double remaining;     // of the duration, at `updated`
         Picoseconds updated;  // when the speed was last changed
         float speed;
@@ -94,21 +101,26 @@ private:
         std::array<Use, most_demands> use;
     };
 
-    // Sums over transfers are kept as whole numbers: nothing is left behind when a term is taken out again.
+    static std::int64_t whole(double amount) { return static_cast<std::int64_t>(amount + 0.5); }
+
+    // Sums over transfers are kept as whole numbers: nothing is left behind when a term is taken out again. Small, as
+    // an event touches several, all over memory.
     struct Resource {
-        std::int64_t capacity;
         std::int64_t demand = 0;                // of all transfers at the speed of their bounds
         std::int64_t used = 0;                  // by all transfers
         std::array<Link, 2> users{none, none};  // by priority
-        std::uint16_t crowding = 0;             // activities that crowd
-        std::uint16_t sensitive = 0;            // transfers that mind
-        bool dirty = false;
-        bool crowd_changed = false;
-        bool tight = false;  // demand exceeded capacity when last solved
-        bool marked = false;
-    };
+        float capacity = 0;
+        std::uint32_t crowding : 12 = 0;   // activities that crowd
+        std::uint32_t sensitive : 16 = 0;  // transfers that mind
+        std::uint32_t dirty : 1 = 0;
+        std::uint32_t crowd_changed : 1 = 0;
+        std::uint32_t tight : 1 = 0;  // demand exceeded capacity when last solved
+        std::uint32_t marked : 1 = 0;
 
-    static std::int64_t whole(double amount) { return static_cast<std::int64_t>(amount + 0.5); }
+        bool short_of_capacity() const { return demand > whole(capacity); }
+    };
+    static_assert(sizeof(Resource) == 32);
+
     State& state_of(Link link) { return states_[link / most_demands]; }
     Use& use_of(Link link) { return states_[link / most_demands].use[link % most_demands]; }
     std::span<Use> uses(State& state) { return {state.use.data(), state.uses}; }
@@ -124,9 +136,12 @@ private:
     void solve_compute();
     void gather(ResourceId start, Priority priority);
     void fill(Priority priority);
+    /// Whether nobody of its priority shares any of the activity's resources, and its speed then.
+    bool is_alone(Link link);
+    float speed_alone(State& state, Priority priority);
     std::int64_t left(const Resource& resource, Priority priority) const {
-        return priority == Priority::transfer ? resource.capacity
-                                              : std::max<std::int64_t>(0, resource.capacity - resource.used);
+        const auto all = whole(resource.capacity);
+        return priority == Priority::transfer ? all : std::max<std::int64_t>(0, all - resource.used);
     }
 
     EventQueue queue_;

@@ -51,6 +51,9 @@ public:
     /// First operation of the lane that is not done, or none.
     std::uint32_t head(std::size_t lane) const { return head_[lane]; }
 
+    /// Where the operations are in memory, for prefetching.
+    const PendingOp* storage() const { return ring_.data(); }
+
     void push(const Op& op, Picoseconds issued, std::int64_t work) {
         if (size() == ring_.size()) grow();
         auto& pending = (*this)[end_];

@@ -17,6 +17,9 @@ using layouts::Ops;
 using layouts::RankTotals;
 using layouts::Span;
 
+// Room for what rings need; more is made when it is needed.
+constexpr std::size_t activities_per_rank = layouts::lane_count, resources_per_rank = 6;
+
 constexpr std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
 
 /// The lane at the other end of a send or receive.
@@ -74,6 +77,7 @@ public:
         lanes_in_use_ = schedule.options().pass == layouts::Pass::forward ? 3 : layouts::lane_count;
         const auto starts = cost_.starts();
         ranks_.reserve(starts.size());
+        engine_.reserve(activities_per_rank * starts.size(), resources_per_rank * starts.size());
         for (int rank = 0; rank < schedule.ranks(); ++rank)
             ranks_.emplace_back(schedule.ops(rank), starts[static_cast<std::size_t>(rank)]);
         if (options.trace) {
@@ -85,12 +89,22 @@ public:
 
     Prediction run() {
         for (int rank = 0; rank < schedule_.ranks(); ++rank) advance(rank);
-        while (const auto ended = engine_.next()) handle(Tag::unpack(*ended));
+        for (std::uint32_t ended = 0; engine_.next(ended);) {
+            prefetch_upcoming();
+            handle(Tag::unpack(ended));
+        }
         return result();
     }
 
 private:
     Rank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+    /// With thousands of ranks, what an event needs is hardly ever in the cache. A transfer also ends something at its
+    /// peer, which is often the next rank.
+    void prefetch_upcoming() {
+        prefetch(&rank_of(Tag::unpack(engine_.upcoming(1)).rank), 2 * sizeof(Rank));
+        prefetch(rank_of(Tag::unpack(engine_.upcoming(0)).rank).window.storage(), 8 * sizeof(PendingOp));
+    }
 
     // ---- Resources ----
 

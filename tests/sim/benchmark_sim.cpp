@@ -46,6 +46,7 @@ double peak_bytes() {
 /// leaves to two ranks' compute.
 double engine_events_per_second(int ranks, std::uint64_t events) {
     Engine engine;
+    engine.reserve(2 * static_cast<std::size_t>(ranks), 3 * static_cast<std::size_t>(ranks));
     struct Gpu {
         ResourceId egress, ingress, memory;
     };
@@ -79,7 +80,8 @@ double engine_events_per_second(int ranks, std::uint64_t events) {
     }
     const auto time = seconds([&] {
         while (engine.events() < events) {
-            const auto tag = *engine.next();
+            std::uint32_t tag = 0;
+            engine.next(tag);
             tag % 2 == 0 ? compute(tag / 2) : transfer(tag / 2);
         }
     });

@@ -1,0 +1,224 @@
+#include "process.hpp"
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <ostream>
+
+namespace ringlab::cli::test {
+namespace {
+
+/// A command line that cannot work, and what its message must say.
+struct Mistake {
+    std::string program;
+    Words arguments;
+    Words says;
+};
+
+std::ostream& operator<<(std::ostream& out, const Mistake& mistake) {
+    out << fs::path(mistake.program).filename().string();
+    for (const auto& argument : mistake.arguments) out << ' ' << argument;
+    return out;
+}
+
+/// `small` with one option's value replaced, or an option added.
+Words with(const std::string& option, const std::string& value) {
+    auto words = small;
+    for (std::size_t i = 0; i + 1 < words.size(); ++i)
+        if (words[i] == option) {
+            words[i + 1] = value;
+            return words;
+        }
+    return words + Words{option, value};
+}
+
+const auto& gradients = gradient_equivalence;
+
+const std::vector<Mistake> mistakes{
+    {gradients, with("--nonsense", "1"), {"--nonsense", "--help"}},
+    {gradients, {"--rank", "4"}, {"--rank"}},
+    {gradients, {"--pad", "stray"}, {"'stray'"}},
+    {gradients, {"--tokens"}, {"--tokens"}},
+    {predict, {"--input", "real"}, {"--input"}},
+    {gradients, with("--layouts", "spiral"), {"layout", "'spiral'", "zigzag"}},
+    {gradients, with("--layouts", "striped:0"), {"width", "'0'"}},
+    {gradients, with("--layouts", "zigzag:3"), {"zigzag", "'3'"}},
+    {gradients, with("--layouts", ""), {"--layouts", "empty"}},
+    {gradients, with("--masks", "diagonal"), {"mask", "'diagonal'", "causal"}},
+    {gradients, with("--masks", "window:5"), {"window:5", "window:LEFT,RIGHT"}},
+    {gradients, with("--masks", "documents:30,30"), {"60", "64"}},
+    {gradients, with("--masks", "documents:@nothere"), {"'nothere'"}},
+    {gradients, with("--algorithms", "teleport"), {"'teleport'", "ring"}},
+    {gradients, with("--algorithms", "all-gather:3"), {"3", "2"}},
+    {predict, {"--machines", "abacus"}, {"'abacus'", "h200_cluster"}},
+    {predict, {"--preset", "gpt-9"}, {"'gpt-9'", "llama-3.1-8b"}},
+    {gradients, with("--input", "nothere.h5"), {"'nothere.h5'", "normal"}},
+    {gradients, with("--input", "."), {"'.'", "normal"}},
+    {bf16_error, {"--policies", "hope"}, {"'hope'", "carry"}},
+    {gradients, with("--backend", "abacus"), {"'abacus'", "cpu"}},
+    {gradients, with("--transport", "pigeon"), {"'pigeon'", "threads"}},
+    {gradients, with("--placement", "random"), {"'random'", "strided"}},
+    {gradients, with("--arithmetic", "fp8"), {"'fp8'", "bf16"}},
+    {predict, {"--compute-model", "guess"}, {"'guess'", "tiles"}},
+    {gradients, with("--tokens", "60"), {"60 tokens", "4 ranks", "multiple of 8", "--pad", "64"}},
+    {gradients, with("--tokens", "1000000"), {"1000000", "2048"}},
+    {gradients, with("--tokens", "0"), {"--tokens 0"}},
+    {gradients, with("--tokens", "99999999999999999999"), {"99999999999999999999"}},
+    {gradients, with("--tokens-per-rank", "16"), {"--tokens", "--tokens-per-rank"}},
+    {gradients, with("--ranks", "0"), {"--ranks 0"}},
+    {gradients, with("--ranks", "many"), {"many"}},
+    {gradients, {"--masks", "causal", "causal"}, {"occurs twice"}},
+    {gradients, with("--heads", "8:2"), {"8", "has 4"}},
+    {gradients, with("--batch", "3"), {"--batch 3", "has 1"}},
+    {gradients, with("--batch", "0"), {"--batch 0"}},
+    {gradients, with("--head-dim", "-1"), {"--head-dim -1"}},
+    {gradients, with("--input", "normal") + Words{"--heads", "4:3"}, {"4", "3", "multiple"}},
+    {gradients, with("--input", "normal") + Words{"--heads", "four"}, {"'four'"}},
+    {gradients, with("--input", "normal") + Words{"--seed", "-3"}, {"--seed -3"}},
+    {gradients, with("--scale", "nan"), {"scale", "nan"}},
+    {gradients, with("--soft-cap", "-1"), {"soft-cap", "-1"}},
+    {gradients, with("--replicas", "0"), {"--replicas 0"}},
+    {gradients, with("--repeats", "0"), {"--repeats 0"}},
+    {gradients, with("--timeout", "nan"), {"--timeout nan"}},
+    {gradients, with("--judge-limit", "-1"), {"--judge-limit -1"}},
+    {gradients, with("--tolerance", "nan"), {"--tolerance nan"}},
+    {gradients, small + Words{"--resume", "--overwrite"}, {"--resume", "--overwrite"}},
+    {gradients, with("--output", "missing/record.h5"), {"missing/record.h5", "no folder"}},
+    {gradients, with("--output", ""), {"--output"}},
+    {gradients, with("--config", "missing.cfg"), {"'missing.cfg'"}},
+    {gradients, with("--config", "."), {"'.'"}},
+    {gradients, with("--layouts", "file:missing.txt"), {"'missing.txt'"}},
+    {predict, {"--masks", "documents:input"}, {"documents:input"}},
+    {predict, {"--trace", "missing/trace.json"}, {"missing/trace.json", "no folder"}},
+    {predict, {"--trace", "trace.json", "--trace-ranks", "5"}, {"--trace-ranks", "'5'", "0-7"}},
+    {predict, {"--trace", "trace.json", "--trace-steps", "5-2"}, {"--trace-steps", "'2'"}},
+    {predict, {"--ranks", "1048576", "--tokens-per-rank", "1048576"}, {"1048576", "2^31"}},
+    {compare_layouts, {"--machines", "ideal", "ideal"}, {"two machine files", "'ideal'"}},
+    {compare_layouts, {"--layouts", "spiral"}, {"'spiral'"}},
+    {calibrate, {"--layouts", "spiral"}, {"'spiral'"}},
+    {calibrate, {"--tokens", "64"}, {"do not determine"}},
+};
+
+/// One line on stderr that begins with the experiment's name, a status other than 0, and soon. The limit is far above
+/// the milliseconds it takes, as the tests may share the processors with others.
+void check_refusal(const std::string& program, const Ending& ending, const Words& says) {
+    BOOST_TEST(!ending.timed_out);
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(ending.seconds < 5);
+    const auto lines = lines_beside_progress(ending.err);
+    BOOST_TEST(lines.size() == 1u, "stderr: " << ending.err);
+    BOOST_TEST(ending.err.starts_with(fs::path(program).filename().string() + ": "), ending.err);
+    for (const auto& part : says) BOOST_TEST(contains(ending.err, part), ending.err << " lacks " << part);
+}
+
+/// A file that cannot be used, and the option that takes it.
+struct BadFile {
+    std::string name, contents;
+    Words options;
+    Words says;
+};
+
+std::ostream& operator<<(std::ostream& out, const BadFile& file) { return out << file.name; }
+
+std::string positions(int begin, int end) {
+    std::string text;
+    for (int i = begin; i < end; ++i) text += std::to_string(i) + "\n";
+    return text;
+}
+
+const std::vector<BadFile> bad_files{
+    {"key.cfg", "colour = 3\n", {"--config", "key.cfg"}, {"key.cfg", "colour"}},
+    {"value.cfg", "repeats = many\n", {"--config", "value.cfg"}, {"value.cfg", "many", "repeats"}},
+    {"words.cfg", "just words\n", {"--config", "words.cfg"}, {"words.cfg", "just words"}},
+    {"preset.cfg", "layers = 80\n", {"--preset", "preset.cfg"}, {"preset.cfg", "layers"}},
+    {"short.txt", positions(0, 63), {"--layouts", "file:short.txt"}, {"short.txt", "63", "64"}},
+    {"long.txt", positions(0, 65), {"--layouts", "file:long.txt"}, {"long.txt"}},
+    {"twice.txt", positions(0, 63) + "7\n", {"--layouts", "file:twice.txt"}, {"twice.txt", "7 twice"}},
+    {"letters.txt", "zero one\n", {"--layouts", "file:letters.txt"}, {"letters.txt", "zero"}},
+    {"empty.txt", "", {"--layouts", "file:empty.txt"}, {"empty.txt"}},
+    {"lengths.txt", "30 thirty", {"--masks", "documents:@lengths.txt"}, {"thirty"}},
+    {"text.h5", "not HDF5", {"--input", "text.h5"}, {"text.h5"}},
+    {"empty.h5", "", {"--input", "empty.h5"}, {"empty.h5"}},
+    {"folder", "", {"--save-tensors", "folder"}, {"folder", "is a file"}},
+};
+
+const std::vector<BadFile> bad_machines{
+    {"empty.toml", "", {}, {"empty.toml", "missing"}},
+    {"syntax.toml", "[topology\nhosts = ", {}, {"syntax.toml"}},
+    {"type.toml", "name = 3\n", {}, {"type.toml", "name"}},
+    {"key.toml", "name = \"x\"\ncolour = 3\n", {}, {"key.toml"}},
+    {"binary.toml", std::string("\0\xff\x01\n", 4), {}, {"binary.toml"}},
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_errors)
+
+BOOST_DATA_TEST_CASE(a_mistake_gives_one_line_that_names_it_and_leaves_no_file,
+                     boost::unit_test::data::make(mistakes)) {
+    const Folder folder;
+    check_refusal(sample.program, run(folder, sample.program, sample.arguments), sample.says);
+    BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(a_bad_file_gives_one_line_that_names_it, boost::unit_test::data::make(bad_files)) {
+    const Folder folder;
+    write_file(folder / sample.name, sample.contents);
+    auto arguments = small;
+    if (sample.options[0].starts_with("--"))
+        for (std::size_t i = 0; i < arguments.size(); i += 2)
+            if (arguments[i] == sample.options[0]) {
+                arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
+                                arguments.begin() + static_cast<std::ptrdiff_t>(i) + 2);
+                break;
+            }
+    check_refusal(gradient_equivalence, run(folder, gradient_equivalence, arguments + sample.options), sample.says);
+    BOOST_TEST(folder.left() == Words{sample.name}, boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(a_bad_machine_file_gives_one_line_that_names_it, boost::unit_test::data::make(bad_machines)) {
+    const Folder folder;
+    write_file(folder / sample.name, sample.contents);
+    check_refusal(predict, run(folder, predict, {"--machines", sample.name}), sample.says);
+    BOOST_TEST(folder.left() == Words{sample.name}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(padding_on_request_makes_sizes_that_do_not_divide_work) {
+    const Folder folder;
+    const auto ending = run(folder, gradient_equivalence, with("--tokens", "61") + Words{"--pad", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 0, ending.err);
+    BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_record_that_exists_is_touched_only_as_asked) {
+    const Folder folder;
+    const auto record = small + Words{"-o", "r.h5"};
+    BOOST_TEST(run(folder, gradient_equivalence, record).status == 0);
+    const auto before = contents_of(folder / "r.h5");
+    check_refusal(gradient_equivalence, run(folder, gradient_equivalence, record), {"r.h5", "--resume", "--overwrite"});
+    check_refusal(gradient_equivalence,
+                  run(folder, gradient_equivalence, with("--tokens", "128") + Words{"-o", "r.h5", "--resume"}),
+                  {"r.h5", "64", "128"});
+    check_refusal(predict, run(folder, predict, {"-o", "r.h5", "--resume"}), {"r.h5"});
+    BOOST_TEST((contents_of(folder / "r.h5") == before));
+    BOOST_TEST(folder.left() == Words{"r.h5"}, boost::test_tools::per_element());
+    BOOST_TEST(run(folder, gradient_equivalence, record + Words{"--resume"}).status == 0);
+    BOOST_TEST(run(folder, gradient_equivalence, record + Words{"--overwrite"}).status == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_foreign_or_truncated_record_is_refused_and_left_as_it_is) {
+    const Folder folder;
+    const auto record = small + Words{"-o", "r.h5"};
+    BOOST_TEST(run(folder, gradient_equivalence, record).status == 0);
+    const auto whole = contents_of(folder / "r.h5");
+    for (const auto& contents : {std::string("a text"), std::string(), whole.substr(0, whole.size() / 2)}) {
+        write_file(folder / "r.h5", contents);
+        check_refusal(gradient_equivalence, run(folder, gradient_equivalence, record + Words{"--resume"}), {"r.h5"});
+        BOOST_TEST((contents_of(folder / "r.h5") == contents));
+    }
+    BOOST_TEST(folder.left() == Words{"r.h5"}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

@@ -1,0 +1,142 @@
+#include "experiments/hdf5.hpp"
+#include "process.hpp"
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include <set>
+
+namespace ringlab::cli::test {
+
+BOOST_AUTO_TEST_SUITE(cli_experiments)
+
+BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
+                     boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict,
+                                                   calibrate}),
+                     program) {
+    const Folder folder;
+    const auto name = fs::path(program).filename().string();
+    const auto ending = run(folder, program, {"--help"});
+    BOOST_TEST(ending.status == 0);
+    BOOST_TEST(ending.err == "");
+    BOOST_TEST(ending.out.starts_with(name + "\n\n"));
+    BOOST_TEST(ending.out.find("--layouts") > name.size() + 100, "no purpose before the options");
+    BOOST_TEST(contains(ending.out, "For instance:\n  " + name + " --"), ending.out);
+    BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
+
+    const auto list = run(folder, program, {"--list"});
+    BOOST_TEST(list.status == 0);
+    for (const auto* known : {"zigzag", "block-causal", "all-gather", "h200_cluster", "llama-3.1-70b"})
+        BOOST_TEST(contains(list.out, known), list.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_config_file_gives_what_the_command_line_leaves_open) {
+    const Folder folder;
+    write_file(folder / "sweep.cfg",
+               "# a sweep\ntokens = 128\nranks = 2\nlayouts = zigzag striped:4\nmasks = causal\n"
+               "algorithms = ring\npad = true\n");
+    const auto ending = run(folder, gradient_equivalence, {"--config", "sweep.cfg", "--tokens", "62", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 0, ending.err);
+    std::set<std::string> names;
+    for (const auto& [name, errors] : runs_of(folder / "r.h5", "judged/relative_rms")) names.insert(name);
+    BOOST_TEST(
+        names == (std::set<std::string>{"causal zigzag P=2 S=62 ring real", "causal striped:4 P=2 S=62 ring real"}),
+        boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_tolerance_that_is_exceeded_shows_in_the_exit_status) {
+    const Folder folder;
+    const auto ending = run(folder, gradient_equivalence, small + Words{"--tolerance", "1e-30", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 2);
+    BOOST_TEST(contains(ending.out, "EXCEEDED"), ending.out);
+}
+
+// The bands of shared relations: about 2.3e-3 for one device on Gaussian inputs; real inputs, with their sharper rows,
+// stay within half and twice of it for o, and gradients, with dS rounded as well, below 1e-2.
+BOOST_AUTO_TEST_CASE(compare_layouts_on_the_real_input_finds_zigzag_balanced_and_bf16_errors_in_their_band) {
+    const Folder folder;
+    const auto ending = run(folder, compare_layouts,
+                            {"--masks", "causal", "--layouts", "contiguous", "zigzag", "--ranks", "8", "--tokens",
+                             "1024", "--repeats", "1", "--machines", "ideal", "-o", "r.h5"});
+    BOOST_REQUIRE(ending.status == 0);
+    const auto file = experiments::hdf5::File::open(folder / "r.h5");
+    const auto runs = file.group("runs");
+    const auto zigzag = runs.group("causal zigzag P=8 S=1024 ring real");
+    const auto contiguous = runs.group("causal contiguous P=8 S=1024 ring real");
+    // d + r f over the mean, c = 128 tokens a rank: (d + 7 f) / (d + 3.5 f), which is 2 - 1/P but for 1/c.
+    const double d = 128.0 * 129 / 2, f = 128.0 * 128;
+    BOOST_TEST(zigzag.number("balance_cells") == 1.0, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(contiguous.number("balance_cells") == (d + 7 * f) / (d + 3.5 * f), boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(std::abs(contiguous.number("balance_cells") - (2 - 1.0 / 8)) < 1e-3);
+    for (const auto* layout : {&zigzag, &contiguous}) {
+        for (const auto* pass : {"forward", "backward"}) {
+            // Time is noisy; largest over mean is between 1 and the number of ranks whatever the noise.
+            const auto balance = layout->number(std::string("balance_measured_") + pass);
+            BOOST_TEST(balance >= 1);
+            BOOST_TEST(balance <= 8);
+        }
+        const auto errors = layout->dataset("judged/relative_rms").doubles();  // o, o unrounded, lse, dq, dk, dv
+        BOOST_REQUIRE(errors.size() == 6u);
+        BOOST_TEST((errors[0] > 1.2e-3 && errors[0] < 4.6e-3), "o " << errors[0]);
+        BOOST_TEST(errors[1] < errors[0]);
+        BOOST_TEST(errors[2] < 1e-4);
+        for (std::size_t gradient = 3; gradient < 6; ++gradient)
+            BOOST_TEST((errors[gradient] > 5e-4 && errors[gradient] < 1e-2), gradient << ": " << errors[gradient]);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(predict_takes_seconds_for_1024_ranks) {
+    const Folder folder;
+    const auto ending = run(folder, predict,
+                            {"--ranks", "1024", "--layouts", "zigzag", "--compute-model", "rate", "--machines",
+                             "h200_cluster", "--tokens-per-rank", "512", "-o", "r.h5"},
+                            120);
+    BOOST_TEST(ending.status == 0, ending.err);
+    BOOST_TEST(ending.seconds < 60);  // 4 s on one core of 2024
+    BOOST_TEST(contains(ending.out, "1024"), ending.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_is_json_of_the_ranks_and_runs_asked_for) {
+    const Folder folder;
+    const auto trace_of = [&](const Words& more) {
+        const auto ending = run(folder, predict,
+                                Words{"--ranks", "4", "--tokens-per-rank", "512", "--layouts", "zigzag", "--machines",
+                                      "ideal", "--trace", "t.json", "-o", "r.h5", "--overwrite"} +
+                                    more);
+        BOOST_TEST(ending.status == 0, ending.err);
+        return nlohmann::json::parse(contents_of(folder / "t.json"));
+    };
+    const auto events = [](const nlohmann::json& trace) {
+        std::size_t complete = 0;
+        for (const auto& event : trace.at("traceEvents"))
+            if (event.at("ph") == "X") {
+                ++complete;
+                BOOST_TEST(event.at("dur").get<double>() >= 0);
+            }
+        return complete;
+    };
+    const auto all = events(trace_of({})), some = events(trace_of({"--trace-ranks", "1-2"})),
+               first_step = events(trace_of({"--trace-ranks", "1-2", "--trace-steps", "0-0"}));
+    BOOST_TEST(first_step > 0u);
+    BOOST_TEST(first_step < some);
+    BOOST_TEST(some < all);
+    BOOST_TEST(2 * some == all);  // the ranks of a zigzag ring all do the same
+}
+
+BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
+    const Folder folder;
+    const auto ending =
+        run(folder, calibrate,
+            {"--tokens", "128", "192", "256", "--repeats", "1", "--arithmetic", "fp32", "--output", "this_cpu.toml"});
+    BOOST_REQUIRE(ending.status == 0);
+    BOOST_TEST(run(folder, calibrate, {"--output", "this_cpu.toml"}).status == 1);
+    const auto predicted =
+        run(folder, predict,
+            {"--machines", "./this_cpu.toml", "--tokens-per-rank", "512", "--head-dim", "128", "-o", "r.h5"});
+    BOOST_TEST(predicted.status == 0, predicted.err);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

@@ -1,0 +1,250 @@
+#include "experiments/config.hpp"
+#include "layouts/require.hpp"
+#include "process.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <random>
+
+namespace ringlab::cli::test {
+namespace {
+
+using Random = std::mt19937;
+
+std::size_t below(Random& random, std::size_t end) {
+    return std::uniform_int_distribution<std::size_t>(0, end - 1)(random);
+}
+
+const std::string& any_of(Random& random, const Words& words) { return words[below(random, words.size())]; }
+
+/// One to four bytes changed, left out, put in or repeated, or all after one cut off.
+std::string mutated(std::string text, Random& random) {
+    for (auto changes = 1 + below(random, 4); changes > 0 && !text.empty(); --changes) {
+        const auto at = below(random, text.size());
+        switch (below(random, 5)) {
+            case 0: text[at] = static_cast<char>(below(random, 256)); break;
+            case 1: text.erase(at, 1 + below(random, 8)); break;
+            case 2: text.insert(at, 1, static_cast<char>(below(random, 256))); break;
+            case 3: text.insert(at, text.substr(at, 1 + below(random, 30))); break;
+            default:
+                if (below(random, 8) == 0) text.resize(at);
+        }
+    }
+    return text;
+}
+
+const Words options{"--tokens",
+                    "--ranks",
+                    "--layouts",
+                    "--masks",
+                    "--algorithms",
+                    "--heads",
+                    "--input",
+                    "--pad",
+                    "--scale",
+                    "--soft-cap",
+                    "--batch",
+                    "--seed",
+                    "--arithmetic",
+                    "--replicas",
+                    "--head-dim",
+                    "--value-dim",
+                    "--timeout",
+                    "--resume",
+                    "--tolerance",
+                    "--judge-limit",
+                    "--placement",
+                    "-o",
+                    "--tokens-per-rank",
+                    "--preset",
+                    "--config",
+                    "--nonsense",
+                    "-x",
+                    "--",
+                    "stray"};
+const Words values{"0",
+                   "1",
+                   "2",
+                   "-1",
+                   "64",
+                   "1e9",
+                   "nan",
+                   "inf",
+                   "99999999999999999999",
+                   "",
+                   " ",
+                   "causal",
+                   "zigzag",
+                   "striped:3",
+                   "striped:-1",
+                   "striped:99999999999",
+                   "file:",
+                   "file:/dev/null",
+                   "window:1,1",
+                   "window:,",
+                   "window:9223372036854775807,9223372036854775807",
+                   "documents:1x64",
+                   "documents:0",
+                   "documents:1x99999999999",
+                   "block-causal:32x2",
+                   "prefix:-5",
+                   "sink:3",
+                   "causal+",
+                   "+",
+                   "++causal",
+                   "valid:5-3",
+                   "causal+documents:input",
+                   "ring",
+                   "all-gather:0",
+                   "pull",
+                   "4:2",
+                   "4:",
+                   ":",
+                   "0:0",
+                   "normal",
+                   "real",
+                   "fp32",
+                   "bf16",
+                   "strided",
+                   "\xff\xfe",
+                   "a\nb",
+                   "%s%n",
+                   "{}"};
+
+/// A crash would be a signal, a hang the time limit, anything but one line a second line on stderr.
+void check_ending(const Ending& ending, const std::string& what) {
+    BOOST_TEST(!ending.timed_out, what << " hangs");
+    BOOST_TEST((ending.status >= 0 && ending.status <= 2), what << " ends with " << ending.status);
+    if (ending.status == 1)
+        BOOST_TEST(lines_beside_progress(ending.err).size() == 1u, what << " says\n" << ending.err);
+    else
+        BOOST_TEST(lines_beside_progress(ending.err).empty(), what << " says\n" << ending.err);
+}
+
+std::string joined(const Words& words) {
+    std::string text;
+    for (const auto& word : words) text += " '" + word + "'";
+    return text;
+}
+
+/// Whether parsing ends in a configuration or in an Error of one line.
+bool parses_or_says_why(const Words& arguments) {
+    const experiments::Experiment experiment{
+        "fuzz", "purpose", "example", {.measures = true, .predicts = true, .policies = true, .gate = true}};
+    std::vector<const char*> words{"fuzz"};
+    for (const auto& argument : arguments) words.push_back(argument.c_str());
+    experiments::Config defaults;
+    defaults.output = "fuzz.h5";
+    try {
+        experiments::parse(experiment, defaults, static_cast<int>(words.size()), words.data());
+    } catch (const Error& error) {
+        return error.what()[0] != '\0' && std::string(error.what()).find('\n') == std::string::npos;
+    }
+    return true;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_fuzz)
+
+BOOST_AUTO_TEST_CASE(random_command_lines_are_understood_or_refused_in_one_line) {
+    Random random(1);
+    for (int i = 0; i < 5000; ++i) {
+        Words arguments;
+        for (auto count = below(random, 6); count > 0; --count) {
+            arguments.push_back(any_of(random, options));
+            if (below(random, 8) == 0) arguments.back() = mutated(arguments.back(), random);
+            for (auto more = below(random, 3); more > 0; --more) arguments.push_back(any_of(random, values));
+        }
+        BOOST_TEST(parses_or_says_why(arguments), joined(arguments));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(mutated_config_files_are_understood_or_refused_in_one_line) {
+    const Folder folder;
+    const std::string good =
+        "# sizes\ntokens = 64\nranks = 2 4\nheads = 4:2\nlayouts = zigzag striped:4\n"
+        "masks = causal window:8,0+sink:2\nscale = 0.125\npad = true\nseed = 3\n";
+    Random random(2);
+    for (int i = 0; i < 2000; ++i) {
+        const auto text = mutated(good, random);
+        write_file(folder / "fuzz.cfg", text);
+        BOOST_TEST(parses_or_says_why({"--config", (folder / "fuzz.cfg").string()}), text);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(random_sweeps_run_or_are_refused_in_one_line) {
+    const Folder folder;
+    Random random(3);
+    const Words changed{"--layouts", "--masks", "--algorithms", "--heads",     "--scale",       "--arithmetic",
+                        "--batch",   "--seed",  "--soft-cap",   "--value-dim", "--judge-limit", "--input"};
+    for (int i = 0; i < 100; ++i) {
+        Words arguments{"--tokens", "64",  "--ranks",   "2",      "--input", "normal", "--head-dim",   "8",
+                        "--heads",  "4:2", "--layouts", "zigzag", "--masks", "causal", "--algorithms", "ring"};
+        const auto option = any_of(random, changed), value = any_of(random, values);
+        if (option == "--batch" && value == "1e9") continue;
+        for (std::size_t at = 0; at < arguments.size(); at += 2)
+            if (arguments[at] == option) {
+                arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(at),
+                                arguments.begin() + static_cast<std::ptrdiff_t>(at) + 2);
+                break;
+            }
+        arguments = arguments + Words{option, value, "-o", "fuzz.h5", "--overwrite"};
+        check_ending(run(folder, gradient_equivalence, arguments, 30), joined(arguments));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(mutated_machine_files_predict_or_are_refused_in_one_line) {
+    const Folder folder;
+    const auto good = contents_of(RINGLAB_SOURCE_DIR "/experiments/machines/h200_cluster.toml");
+    BOOST_REQUIRE(!good.empty());
+    Random random(4);
+    for (int i = 0; i < 80; ++i) {
+        const auto text = mutated(good, random);
+        write_file(folder / "fuzz.toml", text);
+        const auto ending = run(folder, predict,
+                                {"--machines", "fuzz.toml", "--ranks", "2", "--tokens-per-rank", "256", "--layouts",
+                                 "zigzag", "-o", "fuzz.h5", "--overwrite"},
+                                30);
+        check_ending(ending, "machine file of mutation " + std::to_string(i));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(mutated_permutations_run_or_are_refused_in_one_line) {
+    const Folder folder;
+    std::string good;
+    for (int i = 0; i < 64; ++i) good += std::to_string((i * 5) % 64) + "\n";
+    Random random(5);
+    for (int i = 0; i < 50; ++i) {
+        const auto text = i == 0 ? good : mutated(good, random);
+        write_file(folder / "fuzz.txt", text);
+        auto arguments = small;
+        arguments[1] = "file:fuzz.txt";
+        const auto ending = run(folder, gradient_equivalence, arguments + Words{"-o", "fuzz.h5", "--overwrite"}, 30);
+        check_ending(ending, text);
+        if (i == 0) BOOST_TEST(ending.status == 0, ending.err);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(truncated_and_mutated_inputs_run_or_are_refused_in_one_line) {
+    const Folder folder;
+    BOOST_REQUIRE(run(folder, gradient_equivalence,
+                      small + Words{"--input", "normal", "--head-dim", "8", "--save-tensors", "t", "-o", "r.h5"})
+                      .status == 0);
+    const auto good = contents_of(fs::directory_iterator(folder / "t")->path());
+    BOOST_REQUIRE(good.size() > 2000u);
+    Random random(6);
+    for (int i = 0; i < 60; ++i) {
+        // Structure lies at the front of the file and between the datasets: half of the changes go to the front.
+        const auto cut = i % 2 == 0 ? good.substr(0, below(random, good.size()))
+                                    : mutated(good.substr(0, 2000), random).substr(0, 2000) + good.substr(2000);
+        write_file(folder / "fuzz.h5", cut);
+        check_ending(run(folder, gradient_equivalence,
+                         small + Words{"--input", "fuzz.h5", "--tolerance", "1", "-o", "o.h5", "--overwrite"}, 30),
+                     "input of mutation " + std::to_string(i));
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

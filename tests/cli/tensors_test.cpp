@@ -1,0 +1,100 @@
+#include "process.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cstdlib>
+
+namespace ringlab::cli::test {
+namespace {
+
+/// The first Python that has NumPy and h5py; empty if none has.
+const std::string& python() {
+    static const std::string found = [] {
+        for (const std::string candidate : {"python3", "/usr/bin/python3"})
+            if (std::system((candidate + " -c 'import numpy, h5py' >/dev/null 2>&1").c_str()) == 0) return candidate;
+        return std::string();
+    }();
+    return found;
+}
+
+/// A precondition: without them a test shows as skipped.
+boost::test_tools::assertion_result has_python(boost::unit_test::test_unit_id) {
+    boost::test_tools::assertion_result result(!python().empty());
+    result.message() << "no Python with numpy and h5py is there";
+    return result;
+}
+
+const std::string checker = RINGLAB_SOURCE_DIR "/experiments/check_tensors.py";
+
+Words files_in(const fs::path& folder) {
+    Words files;
+    for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path().string());
+    return files;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_tensors, *boost::unit_test::precondition(has_python))
+
+BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
+    for (const auto* arithmetic : {"fp64", "bf16"}) {
+        const Folder folder;
+        const auto ending = run(folder, gradient_equivalence,
+                                {"--arithmetic",
+                                 arithmetic,
+                                 "--tolerance",
+                                 "0.1",
+                                 "--tokens",
+                                 "192",
+                                 "--ranks",
+                                 "4",
+                                 "--layouts",
+                                 "contiguous",
+                                 "zigzag",
+                                 "striped",
+                                 "--masks",
+                                 "window:40,0+sink:4",
+                                 "causal+documents:input",
+                                 "--algorithms",
+                                 "ring",
+                                 "--save-tensors",
+                                 "tensors",
+                                 "-o",
+                                 "r.h5"});
+        BOOST_REQUIRE(ending.status == 0);
+        const auto files = files_in(folder / "tensors");
+        BOOST_TEST(files.size() == 6u);
+        for (const auto& file : files) {
+            const auto checked = run(folder, python(), {checker, file});
+            BOOST_TEST(checked.status == 0, file << "\n" << checked.out << checked.err);
+            BOOST_TEST(contains(checked.out, "agrees"), checked.out);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_changed_value_in_any_saved_result_is_found) {
+    const Folder folder;
+    BOOST_REQUIRE(run(folder, gradient_equivalence, small + Words{"--save-tensors", "tensors", "-o", "r.h5"}).status ==
+                  0);
+    const auto files = files_in(folder / "tensors");
+    BOOST_REQUIRE(files.size() == 1u);
+    BOOST_TEST(run(folder, python(), {checker, files[0]}).status == 0);
+    // Flips the sign of the largest element, and back.
+    const std::string flip =
+        "import sys, h5py, numpy as np\n"
+        "with h5py.File(sys.argv[1], 'r+') as f:\n"
+        "    values = f[sys.argv[2]][()]\n"
+        "    at = np.unravel_index(np.abs(values).argmax(), values.shape)\n"
+        "    values[at] = -values[at]\n"
+        "    f[sys.argv[2]][...] = values\n";
+    for (const std::string tensor : {"o", "lse", "dq", "dk", "dv"}) {
+        BOOST_REQUIRE(run(folder, python(), {"-c", flip, files[0], tensor}).status == 0);
+        BOOST_TEST(run(folder, python(), {checker, files[0]}).status == 1, tensor);
+        BOOST_REQUIRE(run(folder, python(), {"-c", flip, files[0], tensor}).status == 0);
+    }
+    BOOST_TEST(run(folder, python(), {checker, files[0]}).status == 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

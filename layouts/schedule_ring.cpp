@@ -73,40 +73,56 @@ private:
         return op;
     }
 
+    // Both coroutines use one Op throughout: each further one, temporaries included, would lie in the frame, and
+    // thousands of ranks have a frame each.
+
     Ops forward(int rank) const {
+        Op op;
         OpIndex arrival = -1;  // of the block held at this step; -1 for the rank's own
         std::array<Readers, 3> readers;
         for (int step = 0; step < ranks(); ++step) {
             auto& here = readers[index(slot_of_step(step))];
             auto& coming = readers[index(slot_of_step(step + 1))];
-            if (passes_on(rank, step)) here.send = co_yield pass_on(rank, step, arrival);
+            if (passes_on(rank, step)) {
+                op = pass_on(rank, step, arrival);
+                here.send = co_yield op;
+            }
             OpIndex next_arrival = -1;
             if (receives(rank, step + 1)) {
-                next_arrival = co_yield take(rank, step + 1, coming);
+                op = take(rank, step + 1, coming);
+                next_arrival = co_yield op;
                 coming = {};
             }
             const int owner = owner_at(rank, step);
-            if (needs(rank, owner)) {
-                auto op = attend(rank, step, owner, all_heads(), slot_of_step(step), -1);
+            op = attend(rank, step, owner, all_heads(), slot_of_step(step), -1);
+            if (op.cells > 0) {
                 op.run_after(arrival);
                 here.attend = co_yield op;
-                if (options().accumulation == Accumulation::partials) co_yield merge(rank, step, owner, all_heads());
+                if (options().accumulation == Accumulation::partials) {
+                    op = merge(rank, step, owner, all_heads());
+                    co_yield op;
+                }
             }
             arrival = next_arrival;
         }
     }
 
     Ops backward(int rank) const {
+        Op op;
         OpIndex arrival = -1;
         std::array<Readers, 3> readers;
         std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the send that last read it
         for (int step = 0; step < ranks(); ++step) {
             auto& here = readers[index(slot_of_step(step))];
             auto& coming = readers[index(slot_of_step(step + 1))];
-            if (passes_on(rank, step)) here.send = co_yield pass_on(rank, step, arrival);
+            if (passes_on(rank, step)) {
+                op = pass_on(rank, step, arrival);
+                here.send = co_yield op;
+            }
             OpIndex next_arrival = -1;
             if (receives(rank, step + 1)) {
-                next_arrival = co_yield take(rank, step + 1, coming);
+                op = take(rank, step + 1, coming);
+                next_arrival = co_yield op;
                 coming = {};
             }
 
@@ -119,34 +135,33 @@ private:
                 OpIndex complete = -1;  // when the travelling gradient holds all contributions so far
                 OpIndex gradient_arrival = -1;
                 if (!begins) {
-                    auto op =
-                        transfer(OpKind::receive, Payload::dkv, step, previous(rank), owner, all_heads(), travelling);
+                    op = transfer(OpKind::receive, Payload::dkv, step, previous(rank), owner, all_heads(), travelling);
                     op.run_after(travelling_sent);
                     complete = gradient_arrival = co_yield op;
                 }
-                if (needs(rank, owner)) {
-                    auto op =
-                        attend(rank, step, owner, all_heads(), slot_of_step(step), begins ? travelling : partial_slot);
+                op = attend(rank, step, owner, all_heads(), slot_of_step(step), begins ? travelling : partial_slot);
+                if (op.cells > 0) {
                     op.run_after(arrival);
                     if (begins) op.run_after(travelling_sent);
                     complete = here.attend = co_yield op;
                     if (!begins) {
-                        auto sum = add(step, owner, all_heads(), travelling, partial_slot);
-                        sum.run_after(gradient_arrival);
-                        complete = co_yield sum;
+                        op = add(step, owner, all_heads(), travelling, partial_slot);
+                        op.run_after(gradient_arrival);
+                        complete = co_yield op;
                     }
                 }
                 if (last > 0) {
-                    auto op = transfer(OpKind::send, Payload::dkv, step, step == last ? owner : next(rank), owner,
-                                       all_heads(), travelling);
+                    op = transfer(OpKind::send, Payload::dkv, step, step == last ? owner : next(rank), owner,
+                                  all_heads(), travelling);
                     op.run_after(complete);
                     travelling_sent = co_yield op;
                 }
             }
             // The own gradient comes home from its last contributor, which sends it at the end of this step.
-            if (hops(rank).last > 0 && step == hops(rank).last)
-                co_yield transfer(OpKind::receive, Payload::dkv, step + 1, (rank + step) % ranks(), rank, all_heads(),
-                                  0);
+            if (hops(rank).last > 0 && step == hops(rank).last) {
+                op = transfer(OpKind::receive, Payload::dkv, step + 1, (rank + step) % ranks(), rank, all_heads(), 0);
+                co_yield op;
+            }
             arrival = next_arrival;
         }
     }

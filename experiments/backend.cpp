@@ -1,11 +1,13 @@
 #include "experiments/backend.hpp"
 
+#include "experiments/backend_cuda.hpp"
 #include "reference/cpu_backend.hpp"
 #include "reference/transport_mpi.hpp"
 #include "reference/transport_threads.hpp"
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -15,7 +17,9 @@ namespace {
 /// Ranks on this machine's processors, as threads or as MPI processes.
 class CpuBackend : public Backend {
 public:
-    CpuBackend(const Config& config, int ranks) : timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)) {
+    CpuBackend(const Config& config, int ranks)
+        : transport_(config.transport == "mpi" ? "mpi" : "threads"),
+          timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)) {
         const auto group = ring_group(config, ranks);
         if (config.transport == "mpi")
             world_ = reference::make_mpi_world(group);
@@ -44,8 +48,28 @@ public:
         return agreed;
     }
 
-    std::vector<Measurement> run(const Plan& plan, const Policy& policy,
-                                 std::span<const reference::Inputs> inputs) override {
+    std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
+                                              std::span<const reference::Inputs> inputs, int repeats) override {
+        std::vector<std::vector<Measurement>> all;
+        for (int repeat = 0; repeat < repeats; ++repeat) {
+            if (repeat > 0)
+                for (auto& earlier : all.back()) earlier.outputs = {}, earlier.o_unrounded = {};
+            all.push_back(run_once(plan, policy, inputs));
+        }
+        return all;
+    }
+
+    void describe(RunWriter& run) const override {
+        run.attribute("backend", std::string("cpu"));
+        run.attribute("transport", transport_);
+        run.attribute("measured",
+                      std::string("results, and each rank's processor time in its operations; ranks may "
+                                  "share processors, and the time of a pass is then not that of P devices"));
+    }
+
+private:
+    std::vector<Measurement> run_once(const Plan& plan, const Policy& policy,
+                                      std::span<const reference::Inputs> inputs) {
         reference::CpuOptions options;
         options.round_running_output = policy.running_output_rounded;
         options.timeout = timeout_;
@@ -56,15 +80,28 @@ public:
                             std::move(ring.forward),
                             std::move(ring.backward),
                             {},
+                            {},
+                            {},
                             ring.clock_uncertainty};
             for (std::size_t rank = 0; rank < ring.scratch_bytes.size(); ++rank)
                 one.memory_bytes.push_back(ring.scratch_bytes[rank] + ring.workspace_bytes[rank]);
+            one.forward_seconds = ends(one.forward);
+            one.backward_seconds = ends(one.backward);
             measurements.push_back(std::move(one));
         }
         return measurements;
     }
 
-private:
+    static std::vector<double> ends(const layouts::Timeline& timeline) {
+        std::vector<double> seconds(static_cast<std::size_t>(timeline.ranks));
+        for (const auto& span : timeline.spans) {
+            auto& end = seconds[static_cast<std::size_t>(span.rank)];
+            end = std::max(end, layouts::to_seconds(span.end));
+        }
+        return seconds;
+    }
+
+    std::string transport_;
     std::chrono::milliseconds timeout_;
     std::unique_ptr<reference::World> world_;
 };
@@ -76,6 +113,7 @@ layouts::Registry<BackendFactory>& backends() {
         layouts::Registry<BackendFactory> known("backend");
         known.add("cpu", {"cpu", "ranks on this machine's processors: threads, or MPI processes",
                           [](const Config& config, int ranks) { return std::make_unique<CpuBackend>(config, ranks); }});
+        known.add("cuda", {"cuda", "ranks on NVIDIA GPUs, or taking turns on them", make_cuda_backend});
         return known;
     }();
     return registry;
@@ -86,7 +124,9 @@ std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {
 }
 
 int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body) {
-    if (config.transport != "mpi") return body();
+    // Loading a kernel at its first launch can wait for all work of its device, which may be waiting for another GPU.
+    if (config.backend == "cuda") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    if (config.transport != "mpi" && !config.mpi) return body();
     const reference::MpiSession session(argc, argv);
     try {
         return body();

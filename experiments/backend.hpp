@@ -2,6 +2,7 @@
 
 #include "experiments/case.hpp"
 #include "experiments/config.hpp"
+#include "experiments/record.hpp"
 #include "layouts/registry.hpp"
 #include "layouts/timeline.hpp"
 #include "reference/tensors.hpp"
@@ -16,9 +17,13 @@ namespace ringlab::experiments {
 
 /// What executing a forward and a backward pass of one ring gave.
 struct Measurement {
-    reference::Outputs outputs;     ///< o rounded to the problem's dtype; gradients as accumulated
+    /// o rounded to the problem's dtype; gradients as accumulated. Of the last repeat only, and empty where nothing is
+    /// judged or saved.
+    reference::Outputs outputs;
     reference::Tensor o_unrounded;  ///< o before its last rounding
     layouts::Timeline forward, backward;
+    /// By rank: from the pass's start on the first rank to its end on this one.
+    std::vector<double> forward_seconds, backward_seconds;
     std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
     double clock_uncertainty = 0;            ///< seconds by which times of different ranks may disagree
 };
@@ -34,9 +39,14 @@ public:
     /// What the root process says, on every process.
     virtual bool agree(bool root_says) = 0;
 
-    /// One result per replica, from one input per replica; nothing on processes that are not root.
-    virtual std::vector<Measurement> run(const Plan& plan, const Policy& policy,
-                                         std::span<const reference::Inputs> inputs) = 0;
+    /// Executes both passes `repeats` times: [repeat][replica], from one input per replica; no replicas on processes
+    /// that are not root.
+    virtual std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
+                                                      std::span<const reference::Inputs> inputs, int repeats) = 0;
+
+    /// What it has to say of the devices, once for an invocation, and of the last run.
+    virtual void add_provenance(Provenance&) const {}
+    virtual void describe(RunWriter& run) const = 0;
 };
 
 /// The backend that the configuration names, for rings of `ranks`. Throws Error that lists the known ones.
@@ -45,7 +55,8 @@ std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
 using BackendFactory = std::function<std::unique_ptr<Backend>(const Config&, int ranks)>;
 layouts::Registry<BackendFactory>& backends();
 
-/// Calls `body` inside an MPI session if the configuration asks for MPI: an error of one process then ends all of them.
+/// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
+/// them.
 int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body);
 
 }  // namespace ringlab::experiments

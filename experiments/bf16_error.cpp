@@ -41,7 +41,7 @@ int study(const Config& config, int argc, char** argv) {
     Study study(experiment, config, argc, argv);
     Judge judge(config.judge_limit);
 
-    // 2. Execute each in emulated bf16 and judge it by fp64.
+    // 2. Execute each in bf16 and judge it by fp64.
     study.run([&](Trial& trial) {
         if (!trial.measure(1)) return;
         describe_case(trial.run, trial.which, trial.plan);

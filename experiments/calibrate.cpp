@@ -174,9 +174,7 @@ int body(int argc, char** argv) {
             const auto plan = plan_of(sample.which);
             sample.counts = count_tiles(plan);
             const auto& inputs = source.get(sample.which, plan.problem.tokens);
-            std::vector<std::vector<Measurement>> repeats;
-            for (int repeat = 0; repeat <= config->repeats; ++repeat)
-                repeats.push_back(backend->run(plan, {}, std::span(&inputs.front().inputs, 1)));
+            auto repeats = backend->run(plan, {}, std::span(&inputs.front().inputs, 1), config->repeats + 1);
             repeats.erase(repeats.begin());  // warm-up
             for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
                 const auto i = static_cast<std::size_t>(pass);

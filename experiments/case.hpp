@@ -30,6 +30,9 @@ struct Plan {
     std::unique_ptr<layouts::Schedule> forward;
     std::unique_ptr<layouts::Schedule> backward;
 
+    const layouts::Schedule* schedule(layouts::Pass pass) const {
+        return pass == layouts::Pass::forward ? forward.get() : backward.get();
+    }
     const layouts::Mask& mask() const { return forward->mask(); }
     const layouts::Layout& layout() const { return forward->layout(); }
 };

@@ -60,17 +60,22 @@ int study(const Config& config, int argc, char** argv) {
         predictor.keep_measured(name, layouts::Pass::backward, last.backward);
 
         // 4. Judge.
-        describe_verdicts(trial.run, trial.judge(judge));
+        if (config.judge) describe_verdicts(trial.run, trial.judge(judge));
         trial.run.attribute("balance_cells", layouts::imbalance(cells_by_rank(*trial.plan.forward)));
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
             trial.run.attribute(fmt::format("balance_measured_{}", to_string(pass)),
                                 layouts::imbalance(median_attend_seconds(trial.repeats, pass)));
+            trial.run.attribute(fmt::format("seconds_measured_{}", to_string(pass)),
+                                median_pass_seconds(trial.repeats, pass));
+            trial.run.attribute(fmt::format("flop_{}", to_string(pass)), pass_flop(*trial.plan.schedule(pass)));
+        }
     });
     if (!study.record()) return 0;
     predictor.write_trace();
 
     // 5. The table: one line a case.
-    std::vector<std::string> header{"mask", "layout", "P", "tokens", "cells", "CPU fwd", "CPU bwd"};
+    std::vector<std::string> header{"mask",     "layout", "P",      "tokens",   "cells",   "fwd bal.",
+                                    "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s"};
     for (const auto& machine : predictor.machines()) {
         header.push_back(machine + ": balance");
         header.push_back("fwd ms");
@@ -88,6 +93,12 @@ int study(const Config& config, int argc, char** argv) {
                                      ratio(record.number(name, "balance_cells")),
                                      ratio(measured_balance(record, which, layouts::Pass::forward)),
                                      ratio(measured_balance(record, which, layouts::Pass::backward))};
+        for (const auto* pass : {"forward", "backward"})
+            row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
+        for (const auto* pass : {"forward", "backward"})
+            row.push_back(
+                fmt::format("{:.3g}", record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12 /
+                                          record.number(name, fmt::format("seconds_measured_{}", pass))));
         for (const auto& machine : predictor.machines()) {
             const auto forward = prediction_group(machine, layouts::Pass::forward);
             const auto backward = prediction_group(machine, layouts::Pass::backward);
@@ -95,14 +106,15 @@ int study(const Config& config, int argc, char** argv) {
             row.push_back(fmt::format("{:.3g}", record.numbers(name, forward + "/makespan").front() * 1e3));
             row.push_back(fmt::format("{:.3g}", record.numbers(name, backward + "/makespan").front() * 1e3));
         }
-        const auto errors = record.numbers(name, "judged/relative_rms");
-        for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(format_error(errors[tensor]));
+        const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
+        for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(config.judge ? format_error(errors[tensor]) : "-");
         table.add(row);
     }
     fmt::print(
-        "{}\nBalance (cells, CPU time, predicted compute time): largest rank over mean. Errors: relative RMS against\n"
-        "fp64, arithmetic {}.\nRecord: {}\n",
-        table.text(), config.arithmetic, config.output);
+        "{}\nBalance (cells, measured attends forward and backward, predicted compute time): largest rank over mean.\n"
+        "ms and TF/s on the left: measured, median, backend {}, per rank; after a machine's name: predicted. Errors:\n"
+        "relative RMS against fp64, arithmetic {}.\nRecord: {}\n",
+        table.text(), config.backend, config.arithmetic, config.output);
     return 0;
 }
 

@@ -66,11 +66,15 @@ po::options_description describe(Config& config, const OptionGroups& groups) {
         ("pad", po::bool_switch(&config.pad), "round tokens up to what the layout divides; the mask excludes the rest");
 
     auto measure = section("How it is measured");
-    measure.add_options()                                                                                             //
-        ("backend", po::value(&config.backend)->default_value(config.backend), "cpu")                                 //
-        ("transport", po::value(&config.transport)->default_value(config.transport), "threads, or mpi under mpirun")  //
+    measure.add_options()  //
+        ("backend", po::value(&config.backend)->default_value(config.backend),
+         "cpu, or cuda (GPUs; bf16 and fp16)")  //
+        ("transport", po::value(&config.transport)->default_value(config.transport),
+         "cpu: threads, or mpi under mpirun. cuda: copy (copy engines, one host), nccl, or loopback (ranks take turns "
+         "on the GPUs there are). auto: threads; copy with a GPU per rank, else loopback")                      //
+        ("mpi", po::bool_switch(&config.mpi), "with --backend cuda: a process per rank, under mpirun or srun")  //
         ("arithmetic", po::value(&config.arithmetic)->default_value(config.arithmetic),
-         "fp64, fp32 or bf16 (emulated)")  //
+         "fp64, fp32, or bf16 or fp16 (emulated by cpu)")  //
         ("replicas", po::value(&config.replicas)->default_value(config.replicas),
          "data-parallel copies of the ring")  //
         ("placement", po::value(&config.placement)->default_value(config.placement),
@@ -78,8 +82,12 @@ po::options_description describe(Config& config, const OptionGroups& groups) {
         ("repeats", po::value(&config.repeats)->default_value(config.repeats), "measurements of each run")  //
         ("timeout", po::value(&config.timeout_seconds)->default_value(config.timeout_seconds),
          "seconds after which a rank that waits gives up")  //
+        ("check-finite", po::bool_switch(&config.check_finite),
+         "with --backend cuda: end at the first tensor that is not finite and name it; slow")  //
         ("judge-limit", po::value(&config.judge_limit)->default_value(config.judge_limit),
          "tokens up to which every element is judged against fp64; above, a sample of rows and columns");
+    if (groups.predicts)
+        measure.add_options()("no-judge", po::bool_switch(), "measure times, compare nothing with fp64");
     if (groups.policies)
         measure.add_options()  //
             ("policies", list(config.policies),
@@ -87,14 +95,19 @@ po::options_description describe(Config& config, const OptionGroups& groups) {
              "output)");
     if (groups.gate)
         measure.add_options()  //
-            ("tolerance", po::value(&config.tolerance)->default_value(config.tolerance),
-             "largest relative error that passes; above it the exit status is 2");
+            ("tolerance", po::value<double>(),
+             "largest relative error that passes, above it the exit status is 2; without it, 1e-13 in fp64 and bounds "
+             "from the roundings of other arithmetics");
 
     auto predict = section("What it is predicted on");
     predict.add_options()                                                                   //
         ("machines", list(config.machines), "machine files, by name (see --list) or path")  //
         ("compute-model", po::value(&config.compute_model)->default_value(config.compute_model),
          "tiles: list-schedule every tile; rate: FLOP/s, for thousands of ranks")  //
+        ("engine", po::value(&config.engine)->default_value(config.engine),
+         "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same and share nothing, "
+         "with the "
+         "rate model: 16384 ranks in seconds, but only when each ends")  //
         ("trace", po::value(&config.trace)->default_value(config.trace),
          "write a Chrome trace (open it in Perfetto)")                                                             //
         ("trace-runs", po::value(&config.trace_runs)->default_value(config.trace_runs), "only of the first runs")  //
@@ -199,7 +212,7 @@ void check(const Config& config) {
     require(config.seed <= std::numeric_limits<std::int64_t>::max(), "--seed {}: must be between 0 and 2^63 - 1",
             static_cast<std::int64_t>(config.seed));
     require(config.judge_limit >= 0, "--judge-limit {}: must be at least 0", config.judge_limit);
-    require(config.tolerance >= 0, "--tolerance {}: must be at least 0", config.tolerance);
+    require(config.tolerance.value_or(0) >= 0, "--tolerance {}: must be at least 0", config.tolerance.value_or(0));
     require(config.trace_runs >= 1, "--trace-runs {}: must be at least 1", config.trace_runs);
     parse_range(config.trace_ranks, "--trace-ranks");
     parse_range(config.trace_steps, "--trace-steps");
@@ -212,7 +225,21 @@ void check(const Config& config) {
     require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
     parse_choice(config.placement, "--placement", {"consecutive", "strided"});
     parse_choice(config.compute_model, "--compute-model", {"tiles", "rate"});
-    parse_choice(config.transport, "--transport", {"threads", "mpi"});
+    parse_choice(config.engine, "--engine", {"events", "symmetric"});
+    require(config.engine == "events" || config.compute_model == "rate",
+            "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
+    parse_choice(config.transport, "--transport", {"auto", "threads", "mpi", "copy", "nccl", "loopback"});
+    if (config.backend == "cpu") {
+        require(config.transport == "auto" || config.transport == "threads" || config.transport == "mpi",
+                "--transport {} is for --backend cuda; with --backend cpu it is threads or mpi", config.transport);
+        require(!config.mpi, "--mpi is for --backend cuda; with --backend cpu say --transport mpi");
+        require(!config.check_finite, "--check-finite is for --backend cuda");
+    }
+    if (config.backend == "cuda")
+        require(config.transport != "threads" && config.transport != "mpi",
+                "--transport {} is for --backend cpu; with --backend cuda it is copy, nccl or loopback, and --mpi asks "
+                "for a process per rank",
+                config.transport);
 }
 
 }  // namespace
@@ -230,11 +257,10 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     const auto options = describe(config, experiment.groups);
     po::variables_map values;
     try {
-        const auto parsed =
-            po::command_line_parser(argc, argv)
-                .options(options)
-                .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
-                .run();
+        const auto parsed = po::command_line_parser(argc, argv)
+                                .options(options)
+                                .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
+                                .run();
         for (const auto& option : parsed.options)
             require(option.position_key == -1, "'{}' does not belong to an option; --help shows the options",
                     fmt::join(option.value, " "));
@@ -280,6 +306,8 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
         config.tokens = defaults.tokens;
         config.tokens_per_rank = defaults.tokens_per_rank;
     }
+    if (values.count("tolerance")) config.tolerance = values["tolerance"].as<double>();
+    if (values.count("no-judge")) config.judge = !values["no-judge"].as<bool>();
     check(config);
 
     config.text = "experiment = " + experiment.name + "\n";

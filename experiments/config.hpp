@@ -33,19 +33,23 @@ struct Config {
 
     // How it is computed and measured.
     std::string backend = "cpu";
-    std::string transport = "threads";
+    std::string transport = "auto";
+    bool mpi = false;  ///< cuda: a process per rank, under mpirun
     std::string arithmetic;
     std::vector<std::string> policies;  ///< of accumulation
     int replicas = 1;
     std::string placement = "consecutive";
     int repeats = 5;
     double timeout_seconds = 300;
+    bool check_finite = false;
+    bool judge = true;
     std::int64_t judge_limit = 16384;  ///< tokens up to which every element is judged; above, a sample
-    double tolerance = 1e-13;
+    std::optional<double> tolerance;   ///< without it, derived from the arithmetic
 
     // What it is predicted on.
     std::vector<std::string> machines;
     std::string compute_model = "tiles";
+    std::string engine = "events";
     std::string trace;        ///< Chrome trace-event JSON file
     std::string trace_ranks;  ///< "FIRST-LAST"; empty: all
     std::string trace_steps;

@@ -1,6 +1,7 @@
 #include "experiments/describe.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace ringlab::experiments {
 namespace {
@@ -49,18 +50,29 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
     const auto replicas = static_cast<std::int64_t>(repeats.front().size());
     const auto ranks = static_cast<std::int64_t>(timeline_of(repeats.front().front()).ranks);
     const auto count = static_cast<std::int64_t>(repeats.size());
-    std::vector<double> compute, makespan;
+    std::vector<double> compute, makespan, seconds_of_rank;
     for (const auto& repeat : repeats)
         for (const auto& replica : repeat) {
             const auto seconds = attend_seconds(timeline_of(replica));
             compute.insert(compute.end(), seconds.begin(), seconds.end());
             makespan.push_back(layouts::to_seconds(timeline_of(replica).makespan()));
+            const auto& whole = pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds;
+            seconds_of_rank.insert(seconds_of_rank.end(), whole.begin(), whole.end());
         }
     run.dataset(group + "/attend_time", compute, {{"repeat", count}, {"replica", replicas}, {"rank", ranks}}, "s",
-                "time of the rank's own processor in its attends");
+                "time of the rank's own processor or device in its attends");
+    run.dataset(group + "/seconds", seconds_of_rank, {{"repeat", count}, {"replica", replicas}, {"rank", ranks}}, "s",
+                "from the start of the pass on the first rank to its end on this one");
     run.dataset(group + "/makespan", makespan, {{"repeat", count}, {"replica", replicas}}, "s",
-                "wall-clock time of the pass; with more ranks than processors they take turns");
+                "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
+                "take turns");
     run.timeline(group + "/spans", timeline_of(repeats.back().front()));
+}
+
+double median(std::vector<double> samples) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    return *middle;
 }
 
 }  // namespace
@@ -144,12 +156,28 @@ std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurem
         for (std::size_t rank = 0; rank < seconds.size(); ++rank) by_rank[rank].push_back(seconds[rank]);
     }
     std::vector<double> medians;
-    for (auto& samples : by_rank) {
-        const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-        std::nth_element(samples.begin(), middle, samples.end());
-        medians.push_back(*middle);
-    }
+    for (auto& samples : by_rank) medians.push_back(median(std::move(samples)));
     return medians;
+}
+
+double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    std::vector<double> slowest;
+    for (const auto& repeat : repeats) {
+        slowest.push_back(0);
+        for (const auto& replica : repeat)
+            for (const auto seconds :
+                 pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds)
+                slowest.back() = std::max(slowest.back(), seconds);
+    }
+    return median(std::move(slowest));
+}
+
+double pass_flop(const layouts::Schedule& schedule) {
+    const auto& problem = schedule.problem();
+    const auto cells = cells_by_rank(schedule);
+    return std::accumulate(cells.begin(), cells.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
+                                                              : problem.backward_flop_per_cell());
 }
 
 }  // namespace ringlab::experiments

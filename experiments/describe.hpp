@@ -26,6 +26,12 @@ std::vector<double> cells_by_rank(const layouts::Schedule& schedule);
 /// Busy seconds of each rank's attends.
 std::vector<double> attend_seconds(const layouts::Timeline& timeline);
 
+/// Floating-point operations of the visible pairs of all ranks and heads.
+double pass_flop(const layouts::Schedule& schedule);
+
+/// The median over repeats of the slowest rank's time in the pass, over all replicas.
+double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
+
 /// Per rank the median over repeats of the attends' busy seconds, of replica 0.
 std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
 

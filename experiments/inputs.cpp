@@ -2,6 +2,7 @@
 
 #include "experiments/inputs_generate.hpp"
 #include "experiments/inputs_random.hpp"
+#include "experiments/parallel.hpp"
 #include "layouts/require.hpp"
 #include "reference/rounding.hpp"
 
@@ -22,15 +23,16 @@ ElementIndex element(Stream stream, std::size_t batch, std::size_t head, std::si
     return {static_cast<std::uint32_t>(stream), word(batch), word(head), word(position), word(dim)};
 }
 
-/// Changes elements in place: change(value, batch, position, head, dim).
+/// Changes elements in place, on several threads: change(value, batch, position, head, dim).
 template <class Change>
 void for_each_element(Tensor& tensor, Change change) {
     const auto [batches, tokens, heads, dims] = tensor.shape();
-    auto* value = tensor.data();
-    for (std::size_t b = 0; b < batches; ++b)
-        for (std::size_t t = 0; t < tokens; ++t)
+    for_parts(batches * tokens, [&, tokens = tokens, heads = heads, dims = dims](std::size_t begin, std::size_t end) {
+        auto* value = tensor.data() + begin * heads * dims;
+        for (std::size_t row = begin; row < end; ++row)
             for (std::size_t h = 0; h < heads; ++h)
-                for (std::size_t d = 0; d < dims; ++d) change(*value++, b, t, h, d);
+                for (std::size_t d = 0; d < dims; ++d) change(*value++, row / tokens, row % tokens, h, d);
+    });
 }
 
 Tensor normal_tensor(std::uint64_t seed, Stream stream, std::int64_t batch, std::int64_t tokens, std::int64_t heads,
@@ -146,7 +148,9 @@ InputData generate_inputs(const std::string& kind, const Problem& problem, std::
         data.inputs.dout = normal_dout(p, seed);
         generator.shape(data, seed);
         for (auto* tensor : {&data.inputs.q, &data.inputs.k, &data.inputs.v, &data.inputs.dout})
-            reference::round_in_place({tensor->data(), tensor->size()}, p.dtype);
+            for_parts(tensor->size(), [&](std::size_t begin, std::size_t end) {
+                reference::round_in_place({tensor->data() + begin, end - begin}, p.dtype);
+            });
         return data;
     }
     fail("unknown input '{}'; known: {}, or the name of an HDF5 file", kind, known);

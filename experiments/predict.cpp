@@ -19,7 +19,9 @@ const Experiment experiment{
     "Predicts what schedules cost on described machines, without executing them: time of both passes, TFLOP/s per "
     "GPU,\n"
     "communication that compute does not hide, balance. Beside the prediction stand the two guesses that need no\n"
-    "simulator, so one sees what it explains. For thousands of ranks use --compute-model rate.",
+    "simulator, so one sees what it explains. For thousands of ranks use --compute-model rate, and for the largest "
+    "rings\n"
+    "--engine symmetric.",
     "predict --preset llama-3.1-70b --ranks 8 64 --tokens-per-rank 8192 --machines h200_cluster --trace trace.json",
     {.predicts = true}};
 
@@ -77,17 +79,29 @@ int body(int argc, char** argv) {
                 const auto value = [&](const char* name) {
                     return record.numbers(which.name(), group + "/" + name).front();
                 };
-                const auto exposed = record.numbers(which.name(), group + "/exposed_time");
                 const auto makespan = value("makespan");
-                table.add(
-                    {machine, which.mask, which.layout, which.algorithm, fmt::format("{}", which.ranks),
-                     fmt::format("{}", which.tokens), to_string(pass), fmt::format("{:.4g}", makespan * 1e3),
-                     fmt::format("{:.0f}", value("flop") / makespan / which.ranks / 1e12),
-                     fmt::format("{:.1f} %", 100 * std::accumulate(exposed.begin(), exposed.end(), 0.0) /
-                                                 static_cast<double>(exposed.size()) / makespan),
-                     fmt::format("{:.3f}", layouts::imbalance(record.numbers(which.name(), group + "/compute_time"))),
-                     fmt::format("{:.4g}", value("naive_overlapped") * 1e3),
-                     fmt::format("{:.4g}", value("naive_serial") * 1e3)});
+                std::vector<std::string> row{machine,
+                                             which.mask,
+                                             which.layout,
+                                             which.algorithm,
+                                             fmt::format("{}", which.ranks),
+                                             fmt::format("{}", which.tokens),
+                                             to_string(pass),
+                                             fmt::format("{:.4g}", makespan * 1e3),
+                                             fmt::format("{:.0f}", value("flop") / makespan / which.ranks / 1e12)};
+                if (config->engine == "symmetric") {
+                    row.insert(row.end(), {"-", "-", "-", "-"});
+                } else {
+                    const auto exposed = record.numbers(which.name(), group + "/exposed_time");
+                    const auto compute = record.numbers(which.name(), group + "/compute_time");
+                    const auto mean_exposed =
+                        std::accumulate(exposed.begin(), exposed.end(), 0.0) / static_cast<double>(exposed.size());
+                    row.insert(row.end(), {fmt::format("{:.1f} %", 100 * mean_exposed / makespan),
+                                           fmt::format("{:.3f}", layouts::imbalance(compute)),
+                                           fmt::format("{:.4g}", value("naive_overlapped") * 1e3),
+                                           fmt::format("{:.4g}", value("naive_serial") * 1e3)});
+                }
+                table.add(row);
             }
     fmt::print(
         "{}\nExposed: mean share of the time in which a rank computes nothing. Balance: largest compute time over "

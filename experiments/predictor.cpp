@@ -2,6 +2,7 @@
 
 #include "experiments/describe.hpp"
 #include "sim/chrome_trace.hpp"
+#include "sim/max_plus.hpp"
 
 #include <fmt/format.h>
 
@@ -66,32 +67,50 @@ void Predictor::predict(RunWriter& run, const std::string& run_name, const Plan&
 
 void Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
                         std::size_t machine) {
+    const auto group = prediction_group(names_[machine], schedule.options().pass);
+    const auto scalar = [&](const char* name, double value, const char* unit, const char* description) {
+        run.scalar(fmt::format("{}/{}", group, name), value, unit, description);
+    };
+    const auto by_rank = [&](const char* name, const std::vector<layouts::Picoseconds>& times,
+                             const char* description) {
+        std::vector<double> seconds;
+        for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
+        run.dataset(fmt::format("{}/{}", group, name), seconds, {{"rank", schedule.ranks()}}, "s", description);
+    };
+    scalar("flop", total_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute_at(group, "machine", machines_[machine].name);
+    run.attribute_at(group, "compute_model", config_.compute_model);
+    run.attribute_at(group, "engine", config_.engine);
+    const char* end_time = "end of the rank's last operation";
+    const char* makespan = "end of the last operation of any rank";
+
+    if (config_.engine == "symmetric") {
+        auto options = options_;
+        options.sharing = false;
+        const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
+        by_rank("end_time", ends, end_time);
+        scalar("makespan", layouts::to_seconds(*std::max_element(ends.begin(), ends.end())), "s", makespan);
+        return;
+    }
+
     const bool keeps_trace = traces(run_name);
     auto options = options_;
     options.trace = keeps_trace || schedule.ranks() <= most_ranks_for_spans;
     auto predicted = sim::simulate(schedule, machines_[machine], options);
-
-    const auto group = prediction_group(names_[machine], schedule.options().pass);
-    const auto by_rank = [&](const char* name, auto member, const char* description) {
-        std::vector<double> seconds;
-        for (const auto& rank : predicted.ranks) seconds.push_back(layouts::to_seconds(rank.*member));
-        run.dataset(fmt::format("{}/{}", group, name), seconds, {{"rank", schedule.ranks()}}, "s", description);
+    const auto total = [&](const char* name, auto member, const char* description) {
+        std::vector<layouts::Picoseconds> times;
+        for (const auto& rank : predicted.ranks) times.push_back(rank.*member);
+        by_rank(name, times, description);
     };
-    by_rank("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
-    by_rank("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
-    by_rank("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
-    by_rank("end_time", &layouts::RankTotals::end, "end of the rank's last operation");
-    const auto scalar = [&](const char* name, double value, const char* unit, const char* description) {
-        run.scalar(fmt::format("{}/{}", group, name), value, unit, description);
-    };
-    scalar("makespan", layouts::to_seconds(predicted.makespan), "s", "end of the last operation of any rank");
+    total("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
+    total("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
+    total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
+    total("end_time", &layouts::RankTotals::end, end_time);
+    scalar("makespan", layouts::to_seconds(predicted.makespan), "s", makespan);
     scalar("naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
            "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
     scalar("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
            "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
-    scalar("flop", total_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
-    run.attribute_at(group, "machine", machines_[machine].name);
-    run.attribute_at(group, "compute_model", config_.compute_model);
     run.attribute_at(group, "notes", fmt::format("{}", fmt::join(predicted.notes, "; ")));
     if (schedule.ranks() <= most_ranks_for_spans) run.timeline(group + "/spans", predicted.timeline);
     if (keeps_trace)

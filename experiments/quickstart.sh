@@ -6,6 +6,7 @@
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/.."
+export RINGLAB_DATA=experiments  # so that records name files by their place in the repository
 
 case ${1:-} in
   -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -32,15 +33,20 @@ run() {
   printf '(%d s)\n' $((SECONDS - begin))
 }
 run calibrate --output "$out/this_cpu.toml"
-run compare_layouts --output "$out/compare_layouts.h5" --save-tensors "$out/tensors" --trace "$out/trace.json" \
+run compare_layouts --output "$out/compare_layouts.h5" --trace "$out/trace.json" \
   --machines "$out/this_cpu.toml" h200_nvswitch_copy_engine h200_nvswitch_nccl
 run gradient_equivalence --output "$out/gradient_equivalence.h5"
 run bf16_error --output "$out/bf16_error.h5"
 run predict --output "$out/predict.h5"
 
-# 3. Every notebook draws its figures from the records alone.
+# 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 python=/usr/bin/python3
 if python3 -c 'import numpy, h5py, matplotlib' 2>/dev/null; then python=python3; fi
+run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
+  --masks causal --layouts zigzag --ranks 8 --algorithms ring
+"$python" experiments/check_tensors.py "$out"/tensors/causal_zigzag*.h5
+
+# 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
 for notebook in notebooks/*.py; do
   MPLBACKEND=Agg "$python" "$notebook" "$out"

@@ -6,13 +6,18 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <set>
 
 namespace ringlab::experiments {
 
 bool Trial::measure(int count) {
-    std::vector<reference::Inputs> values;
-    for (const auto& replica : inputs) values.push_back(replica.inputs);
-    for (int repeat = 0; repeat < count; ++repeat) repeats.push_back(backend.run(plan, policy, values));
+    // Inputs can be most of the machine's memory: one replica's are not copied.
+    std::vector<reference::Inputs> copies;
+    if (inputs.size() > 1)
+        for (const auto& replica : inputs) copies.push_back(replica.inputs);
+    const auto values =
+        copies.empty() ? std::span(&inputs.front().inputs, 1) : std::span<const reference::Inputs>(copies);
+    repeats = backend.run(plan, policy, values, count);
     return backend.is_root();
 }
 
@@ -40,11 +45,16 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
             "--save-tensors '{}' is a file; give a folder", config.save_tensors);
     cases_ = all_cases(config, source_.tokens());
     for (const auto& one : cases_) plan_of(one);
-    if (!make_backend(config, cases_.front().ranks)->is_root()) return;
+    std::set<int> sizes;
+    for (const auto& one : cases_) sizes.insert(one.ranks);
+    std::unique_ptr<Backend> backend;
+    for (const int ranks : sizes) backend = make_backend(config, ranks);
+    if (!backend->is_root()) return;
     provenance_ = collect_provenance(argc, argv);
     provenance_.set("seed", static_cast<std::int64_t>(config.seed));
     provenance_.set("backend", config.backend);
     provenance_.set("transport", config.transport);
+    backend->add_provenance(provenance_);
     for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
     if (add_provenance) add_provenance(provenance_);
     record_.emplace(config.output, record_mode(config), RecordHeader{experiment.name, experiment.purpose, config.text},
@@ -71,6 +81,7 @@ void Study::run(const std::function<void(Trial&)>& one) {
             Trial trial{which, plan, policy, inputs, *backend};
             one(trial);
             if (record_) {
+                backend->describe(trial.run);
                 if (!config_.save_tensors.empty())
                     save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
                                  trial.repeats.back().front().outputs, plan.problem.dtype, provenance_);

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "gpu/kernels/views.hpp"
+
+#include <cuda_runtime_api.h>
+
+namespace ringlab::gpu {
+
+/// Which values a tensor may hold beside numbers.
+enum class Infinity { none, negative };
+
+/// Sets *flag to 1 if an element is NaN, or an infinity that is not allowed; leaves it alone otherwise. In stream
+/// order.
+void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
+                     cudaStream_t stream);
+
+/// One value for all rows; `extent.dim` is not looked at. In stream order.
+void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStream_t stream);
+
+}  // namespace ringlab::gpu

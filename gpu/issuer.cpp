@@ -1,0 +1,248 @@
+#include "gpu/issuer.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace ringlab::gpu {
+
+using layouts::OpKind;
+
+PassEvents::PassEvents(std::size_t instructions, bool timeline) {
+    for (std::size_t i = 0; i < instructions; ++i) {
+        if (timeline) begin.emplace_back(Event::Use::timing);
+        end.emplace_back(timeline ? Event::Use::timing : Event::Use::ordering);
+    }
+}
+
+void Issuer::run(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events,
+                 const std::function<void()>& underway) {
+    passes_.assign(ranks_.size(), {});
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        auto& pass = passes_[rank];
+        pass.program = programs[rank];
+        pass.events = events[rank];
+        pass.issued.resize(pass.program->code.size());
+        for (std::size_t i = 0; i < pass.program->code.size(); ++i)
+            pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane)].code.push_back(i);
+    }
+    last_progress_ = Clock::now();
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
+    while (!all_issued()) {
+        bool progress = false;
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+            while (issue_next(rank)) progress = true;
+        if (progress) {
+            last_progress_ = Clock::now();
+            continue;
+        }
+        // Lanes are as far ahead as they may be, or wait for another thread; or nothing can ever go on.
+        const bool far_ahead = std::any_of(passes_.begin(), passes_.end(), [](const Pass& pass) {
+            return std::any_of(pass.lanes.begin(), pass.lanes.end(),
+                               [](const Lane& lane) { return lane.issued - lane.ended >= most_ahead; });
+        });
+        if (!far_ahead && team_.size() == 1) fail_unissuable();
+        wait_a_little();
+    }
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
+    underway();
+    while (!all_ended()) {
+        look();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+}
+
+void Issuer::start(std::size_t rank) {
+    const auto& self = ranks_[rank];
+    auto& pass = passes_[rank];
+    const DeviceScope scope(self.device);
+    const auto compute = self.lanes[static_cast<std::size_t>(layouts::Lane::compute)];
+    pass.events->start.record(compute);
+    self.work->zero_gradients(*pass.program, compute);
+    // finish is free until the end of the pass: until then it marks the point from which transfers may run.
+    pass.events->finish.record(compute);
+    for (const auto lane : self.lanes)
+        if (lane && lane != compute) pass.events->finish.hold_back(lane);
+    self.work->start(*pass.program, compute);
+}
+
+void Issuer::finish(std::size_t rank) {
+    const auto& self = ranks_[rank];
+    auto& pass = passes_[rank];
+    const DeviceScope scope(self.device);
+    const auto compute = self.lanes[static_cast<std::size_t>(layouts::Lane::compute)];
+    for (const auto& lane : pass.lanes)
+        if (!lane.code.empty()) pass.events->end[lane.code.back()].hold_back(compute);
+    self.work->finish(*pass.program, compute);
+    pass.events->finish.record(compute);
+}
+
+bool Issuer::may_issue(const Pass& pass, const Lane& lane) const {
+    if (lane.issued == lane.code.size() || lane.issued - lane.ended >= most_ahead) return false;
+    const auto after = pass.program->code[lane.code[lane.issued]].op.after();
+    return std::all_of(after.begin(), after.end(),
+                       [&](layouts::OpIndex before) { return pass.issued[static_cast<std::size_t>(before)]; });
+}
+
+/// Of the lanes' next operations the first in schedule order that may be enqueued.
+bool Issuer::issue_next(std::size_t rank) {
+    auto& pass = passes_[rank];
+    std::vector<Lane*> lanes;
+    for (auto& lane : pass.lanes)
+        if (may_issue(pass, lane)) lanes.push_back(&lane);
+    std::sort(lanes.begin(), lanes.end(),
+              [](const Lane* a, const Lane* b) { return a->code[a->issued] < b->code[b->issued]; });
+    for (auto* lane : lanes)
+        if (issue(rank, *lane)) return true;
+    return false;
+}
+
+/// Whether it could do anything for the lane's next operation.
+bool Issuer::issue(std::size_t rank, Lane& lane) {
+    const auto& self = ranks_[rank];
+    const auto& program = *passes_[rank].program;
+    const auto index = lane.code[lane.issued];
+    const auto& instruction = program.code[index];
+    const auto stream = self.lanes[static_cast<std::size_t>(instruction.op.lane)];
+    const auto what = message(rank, instruction);
+    const DeviceScope scope(self.device);
+    try {
+        if (instruction.receives()) {
+            const bool posts = !lane.posted;
+            if (posts) {
+                begin(rank, index);
+                self.transport->post_receive(what, stream);
+                lane.posted = true;
+            }
+            if (!self.transport->can_complete_receive(what)) return posts;
+            self.transport->complete_receive(what, stream);
+            lane.posted = false;
+        } else if (instruction.op.kind == OpKind::send) {
+            if (!self.transport->can_send(what)) return false;
+            begin(rank, index);
+            self.transport->send(what, stream);
+        } else {
+            begin(rank, index);
+            if (instruction.op.kind == OpKind::fetch)
+                self.transport->fetch(what, stream);
+            else
+                self.work->compute(program, instruction, stream);
+        }
+        end(rank, lane);
+        return true;
+    } catch (const Cancelled&) {
+        throw;
+    } catch (const Error& error) {
+        fail("{}: {}", describe(self.rank, instruction, static_cast<layouts::OpIndex>(index)), error.what());
+    }
+}
+
+void Issuer::begin(std::size_t rank, std::size_t index) {
+    auto& pass = passes_[rank];
+    const auto& op = pass.program->code[index].op;
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(op.lane)];
+    for (const auto before : op.after()) {
+        const auto which = static_cast<std::size_t>(before);
+        if (pass.program->code[which].op.lane != op.lane) pass.events->end[which].hold_back(stream);
+    }
+    if (!pass.events->begin.empty()) pass.events->begin[index].record(stream);
+}
+
+void Issuer::end(std::size_t rank, Lane& lane) {
+    auto& pass = passes_[rank];
+    const auto index = lane.code[lane.issued++];
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane)];
+    ranks_[rank].work->check(*pass.program, index, stream);
+    pass.events->end[index].record(stream);
+    pass.issued[index] = true;
+}
+
+Message Issuer::message(std::size_t rank, const Instruction& instruction) const {
+    const auto& op = instruction.op;
+    if (op.lane == layouts::Lane::compute) return {};
+    return {ranks_[rank].work->exchange(instruction), static_cast<std::size_t>(op.bytes),
+            options_.group.global_rank(ranks_[rank].replica, op.peer), op.payload, instruction.remote};
+}
+
+bool Issuer::all_issued() const {
+    return std::all_of(passes_.begin(), passes_.end(), [](const Pass& pass) {
+        return std::all_of(pass.lanes.begin(), pass.lanes.end(),
+                           [](const Lane& lane) { return lane.issued == lane.code.size(); });
+    });
+}
+
+bool Issuer::all_ended() const {
+    for (const auto& pass : passes_) {
+        for (const auto& lane : pass.lanes)
+            if (lane.ended < lane.code.size()) return false;
+        if (!pass.events->finish.done()) return false;
+    }
+    return true;
+}
+
+/// Looks now and then: asking the driver costs more than asking the other threads.
+void Issuer::wait_a_little() {
+    constexpr auto interval = std::chrono::microseconds(50);
+    if (Clock::now() - last_look_ < interval) return;
+    look();
+    last_look_ = Clock::now();
+}
+
+/// Notes what has ended; throws if something has failed, or nothing has ended for too long.
+void Issuer::look() {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        auto& pass = passes_[rank];
+        for (auto& lane : pass.lanes) {
+            while (lane.ended < lane.issued && pass.events->end[lane.code[lane.ended]].done()) {
+                ++lane.ended;
+                last_progress_ = Clock::now();
+            }
+        }
+        ranks_[rank].transport->check();
+    }
+    if (team_.cancelled()) throw Cancelled();
+    if (Clock::now() - last_progress_ > options_.timeout) fail_stalled();
+}
+
+void Issuer::abort() noexcept {
+    for (auto& rank : ranks_)
+        if (rank.transport) rank.transport->abort();
+    for (auto& rank : ranks_)
+        for (const auto lane : rank.lanes)
+            if (lane) cudaStreamSynchronize(lane);
+}
+
+std::string Issuer::describe_front(std::size_t rank, const Lane& lane, std::size_t position) const {
+    const auto index = lane.code[position];
+    auto text = describe(ranks_[rank].rank, passes_[rank].program->code[index], static_cast<layouts::OpIndex>(index));
+    if (options_.group.replicas > 1)
+        text += fmt::format(" (replica {}, global rank {})", ranks_[rank].replica, ranks_[rank].global_rank);
+    return text;
+}
+
+void Issuer::fail_unissuable() const {
+    for (std::size_t rank = 0; rank < passes_.size(); ++rank)
+        for (const auto& lane : passes_[rank].lanes)
+            if (lane.issued < lane.code.size())
+                fail("{} can never begin: what it waits for waits for it, or its peer never comes to it",
+                     describe_front(rank, lane, lane.issued));
+    fail("no operation is left to begin");
+}
+
+void Issuer::fail_stalled() const {
+    const auto seconds = std::chrono::duration<double>(options_.timeout).count();
+    // A transfer rather than the computing that waits for it.
+    for (const bool transfers : {true, false})
+        for (std::size_t rank = 0; rank < passes_.size(); ++rank)
+            for (const auto& lane : passes_[rank].lanes) {
+                if (lane.ended == lane.code.size()) continue;
+                const auto& op = passes_[rank].program->code[lane.code[lane.ended]].op;
+                if ((op.lane != layouts::Lane::compute) == transfers)
+                    fail(
+                        "{} has not ended after {} s without progress; its peer is dead or stuck, or the time-out is "
+                        "too short",
+                        describe_front(rank, lane, lane.ended), seconds);
+            }
+    fail("a pass has not ended after {} s without progress", seconds);
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,240 @@
+#include "gpu/kernels/attention.hpp"
+
+#include "gpu/cuda_check.hpp"
+#include "gpu/kernels/params.hpp"
+#include "layouts/require.hpp"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace ringlab::gpu {
+namespace {
+
+constexpr std::int64_t int_max = std::numeric_limits<int>::max();
+
+bool is_16_bit(DType dtype) { return dtype == DType::bf16 || dtype == DType::fp16; }
+
+/// Whether data and strides keep `bytes`-wide accesses at multiples of their width aligned.
+bool fits(const void* data, DType dtype, const Strides& strides, std::int64_t bytes) {
+    const auto is_multiple = [&](std::int64_t stride) { return stride * layouts::bytes_of(dtype) % bytes == 0; };
+    return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0 &&
+           is_multiple(strides.batch) && is_multiple(strides.token) && is_multiple(strides.head);
+}
+
+void require_data(const void* data, const char* name) {
+    require(data != nullptr, "{} has no data; it must point to device memory", name);
+}
+
+Input input(const ConstView& view, DType dtype, std::int64_t dim, const char* name) {
+    require_data(view.data, name);
+    require(view.dtype == dtype, "{} is {}, the attend's dtype is {}; they must agree", name, to_string(view.dtype),
+            to_string(dtype));
+    constexpr std::int64_t chunk_bytes = 16;
+    return {view.data, view.strides, static_cast<int>(dim),
+            dim * layouts::bytes_of(dtype) % chunk_bytes == 0 && fits(view.data, dtype, view.strides, chunk_bytes)};
+}
+
+/// Of a tensor that may be absent.
+Elements optional_elements(const ConstView& view, const char* name) {
+    require(view.dtype == DType::fp32 || is_16_bit(view.dtype), "{} is {}; the kernels take fp32, bf16 or fp16", name,
+            to_string(view.dtype));
+    return {const_cast<void*>(view.data), view.dtype, view.strides,
+            fits(view.data, view.dtype, view.strides, 2 * layouts::bytes_of(view.dtype))};
+}
+
+Elements elements(const ConstView& view, const char* name) {
+    require_data(view.data, name);
+    return optional_elements(view, name);
+}
+
+RowValues row_values(const ConstRowView& view, const char* name) {
+    require_data(view.data, name);
+    return {const_cast<float*>(view.data), view.strides};
+}
+
+Sizes sizes(const Extent& extent) {
+    require(extent.batch >= 0 && extent.tokens >= 0 && extent.heads >= 0 && extent.dim >= 0 && extent.dim <= int_max &&
+                extent.batch <= int_max && extent.tokens <= int_max && extent.heads <= int_max,
+            "extent of {} x {} tokens x {} heads x dim {}: each must be 0 to {}", extent.batch, extent.tokens,
+            extent.heads, extent.dim, int_max);
+    constexpr std::int64_t most_rows = 8 * int_max;  // a block takes 8 rows
+    require(extent.batch * extent.tokens * extent.heads <= most_rows, "{} x {} x {} rows are more than {}",
+            extent.batch, extent.tokens, extent.heads, most_rows);
+    return {extent.batch, extent.tokens, extent.heads, extent.dim};
+}
+
+ScoreRule score_rule(const AttendShape& shape) {
+    const double scale_to_log2 = shape.scale * std::numbers::log2e;
+    const bool rewrite = shape.soft_cap > 0 || shape.scale <= 0;
+    return {.factor = rewrite ? 1.0f : static_cast<float>(scale_to_log2),
+            .rewrite = rewrite,
+            .cap_log2 = static_cast<float>(shape.soft_cap * std::numbers::log2e),
+            .scale_to_cap = shape.soft_cap > 0 ? static_cast<float>(shape.scale / shape.soft_cap) : 0.0f,
+            .scale_to_log2 = static_cast<float>(scale_to_log2)};
+}
+
+Items items(const TileList& list, std::int64_t count) {
+    constexpr std::int64_t most_tiles = 65535;  // of a grid's second dimension
+    require(count <= most_tiles, "{} tiles are more than the {} of one launch: use fewer tokens per rank", count,
+            most_tiles);
+    return {reinterpret_cast<const int4*>(list.device_items()), list.device_entries(), static_cast<int>(count)};
+}
+
+Geometry geometry(const AttendShape& shape, const WorkList& work, layouts::Pass pass) {
+    require(is_16_bit(shape.dtype), "attend in {}: the kernels take bf16 or fp16", to_string(shape.dtype));
+    require(shape.batch >= 1 && shape.kv_heads >= 1 && shape.query_heads_per_kv_head >= 1 &&
+                shape.batch * shape.query_heads() <= int_max,
+            "attend of batch {}, {} kv heads with {} query heads each: all must be at least 1", shape.batch,
+            shape.kv_heads, shape.query_heads_per_kv_head);
+    require(std::isfinite(shape.scale) && std::isfinite(shape.soft_cap) && shape.soft_cap >= 0,
+            "scale {} and soft cap {} must be finite, the cap not negative", shape.scale, shape.soft_cap);
+    const auto& options = work.options();
+    require(options.pass == pass && options.head_dim == shape.head_dim && options.value_dim == shape.value_dim,
+            "the work list was made for {} with dims {} and {}, the attend is {} with {} and {}",
+            to_string(options.pass), options.head_dim, options.value_dim, to_string(pass), shape.head_dim,
+            shape.value_dim);
+    return {.batch = static_cast<int>(shape.batch),
+            .query_heads = static_cast<int>(shape.query_heads()),
+            .group = static_cast<int>(shape.query_heads_per_kv_head),
+            .query_tokens = static_cast<int>(work.rows().tokens()),
+            .key_tokens = static_cast<int>(work.keys().tokens()),
+            .row_bounds = reinterpret_cast<const int4*>(work.rows().device()),
+            .key_positions = work.keys().device()};
+}
+
+/// Calls launcher.operator()<DimClass>() for the class of the dims.
+template <class Launcher>
+void for_dims(const AttendShape& shape, Launcher launcher) {
+    switch (dim_class(shape.head_dim, shape.value_dim)) {
+        case DimClass::d64: return launcher.template operator()<DimClass::d64>();
+        case DimClass::d128: return launcher.template operator()<DimClass::d128>();
+        case DimClass::d192_128: return launcher.template operator()<DimClass::d192_128>();
+        case DimClass::d256: return launcher.template operator()<DimClass::d256>();
+    }
+}
+
+void require_fp32(const Elements& tensor, const char* name) {
+    require(tensor.dtype == DType::fp32, "{} is {}; it must be fp32", name, to_string(tensor.dtype));
+}
+
+}  // namespace
+
+void require_shared_memory(const char* kernel, int bytes) {
+    int device = 0, most = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    require(bytes <= most, "the {} needs {} bytes of shared memory a block, device {} has {}; use smaller head dims",
+            kernel, bytes, device, most);
+}
+
+void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) {
+    const auto& shape = args.shape;
+    ForwardParams params{
+        .geometry = geometry(shape, work, layouts::Pass::forward),
+        // A first or last block writes every row, those that see nothing of it too.
+        .work = items(work.tiles(), args.first || args.last ? work.tiles().items() : work.tiles().busy_items()),
+        .q = input(args.q, shape.dtype, shape.head_dim, "q"),
+        .k = input(args.k, shape.dtype, shape.head_dim, "k"),
+        .v = input(args.v, shape.dtype, shape.value_dim, "v"),
+        .rule = score_rule(shape),
+        .first = args.first,
+        .last = args.last,
+        .carry_o = {},
+        .carry_m = {},
+        .carry_l = {},
+        .o = {},
+        .o_rounded = {},
+        .lse = {}};
+    if (!args.first || !args.last) {
+        params.carry_o = elements(args.carry.o, "the carry's o");
+        require_fp32(params.carry_o, "the carry's o");
+        params.carry_m = row_values(args.carry.m, "the carry's m");
+        params.carry_l = row_values(args.carry.l, "the carry's l");
+    }
+    if (args.last) {
+        params.o = optional_elements(args.result.o, "o");
+        params.o_rounded = optional_elements(args.result.o_rounded, "o_rounded");
+        params.lse = {args.result.lse.data, args.result.lse.strides};
+    }
+    for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });
+}
+
+void finalise(const Extent& extent, const Carry& carry, const ForwardResult& result, cudaStream_t stream) {
+    const FinaliseParams params{.sizes = sizes(extent),
+                                .carry_o = elements(carry.o, "the carry's o"),
+                                .carry_m = row_values(carry.m, "the carry's m"),
+                                .carry_l = row_values(carry.l, "the carry's l"),
+                                .o = optional_elements(result.o, "o"),
+                                .o_rounded = optional_elements(result.o_rounded, "o_rounded"),
+                                .lse = {result.lse.data, result.lse.strides}};
+    launch_finalise(params, stream);
+}
+
+void merge(const MergeArgs& args, cudaStream_t stream) {
+    launch_merge({.sizes = sizes(args.extent),
+                  .first = args.first,
+                  .o = elements(args.o, "the running o"),
+                  .lse = row_values(args.lse, "the running lse"),
+                  .partial_o = elements(args.partial_o, "the partial o"),
+                  .partial_lse = row_values(args.partial_lse, "the partial lse")},
+                 stream);
+}
+
+void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
+    require_data(args.statistics.data, "statistics");
+    launch_statistics({.sizes = sizes(args.extent),
+                       .o = elements(args.o, "o"),
+                       .dout = elements(args.dout, "dout"),
+                       .lse = row_values(args.lse, "lse"),
+                       .statistics = reinterpret_cast<float2*>(args.statistics.data),
+                       .statistics_strides = args.statistics.strides},
+                      stream);
+}
+
+void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
+    const auto& shape = args.shape;
+    require_data(args.statistics.data, "statistics");
+    const auto* query_tiles = work.query_tiles();
+    BackwardParams params{.geometry = geometry(shape, work, layouts::Pass::backward),
+                          .work = items(work.tiles(), work.tiles().items()),  // dk, dv of idle tiles become 0
+                          .query_work = query_tiles ? items(*query_tiles, query_tiles->busy_items()) : Items{},
+                          .q = input(args.q, shape.dtype, shape.head_dim, "q"),
+                          .k = input(args.k, shape.dtype, shape.head_dim, "k"),
+                          .v = input(args.v, shape.dtype, shape.value_dim, "v"),
+                          .dout = input(args.dout, shape.dtype, shape.value_dim, "dout"),
+                          .rule = score_rule(shape),
+                          .scale = static_cast<float>(shape.scale),
+                          .statistics = reinterpret_cast<const float2*>(args.statistics.data),
+                          .statistics_strides = args.statistics.strides,
+                          .dq = elements(args.dq, "dq"),
+                          .dk = elements(args.dk, "dk"),
+                          .dv = elements(args.dv, "dv"),
+                          .quads_fit = false};
+    require_fp32(params.dq, "dq");
+    constexpr std::int64_t quad = 4;
+    params.quads_fit = shape.head_dim % quad == 0 &&
+                       fits(params.dq.data, DType::fp32, params.dq.strides, quad * layouts::bytes_of(DType::fp32));
+    for_dims(shape, [&]<DimClass dims>() {
+        launch_backward<dims>(params, shape.dtype, query_tiles != nullptr, stream);
+        if (query_tiles) launch_query_gradient<dims>(params, shape.dtype, stream);
+    });
+}
+
+void add(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream) {
+    launch_combine({.sizes = sizes(extent),
+                    .add = true,
+                    .destination = elements(destination, "the destination"),
+                    .source = elements(source, "the source")},
+                   stream);
+}
+
+void convert(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream) {
+    launch_combine({.sizes = sizes(extent),
+                    .add = false,
+                    .destination = elements(destination, "the destination"),
+                    .source = elements(source, "the source")},
+                   stream);
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "gpu/cuda_check.hpp"
+#include "gpu/kernels/params.hpp"
+
+namespace ringlab::gpu {
+
+/// Launches `kernel` with `shared_bytes` of dynamic shared memory. Throws Error if the device has too little.
+template <class Params>
+void launch(void (*kernel)(Params), const char* name, dim3 grid, int threads, int shared_bytes, const Params& params,
+            cudaStream_t stream) {
+    if (grid.x == 0 || grid.y == 0) return;
+    require_shared_memory(name, shared_bytes);
+    RINGLAB_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    kernel<<<grid, static_cast<unsigned>(threads), static_cast<std::size_t>(shared_bytes), stream>>>(params);
+    RINGLAB_CUDA_LAUNCHED(name);
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,137 @@
+#include "gpu/kernels/work_list.hpp"
+
+#include "layouts/require.hpp"
+#include "layouts/work.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace ringlab::gpu {
+namespace {
+
+using layouts::KeyTile;
+using layouts::Mask;
+using layouts::RowHull;
+using layouts::Run;
+using layouts::TileKind;
+
+// A position that no row's interval reaches.
+constexpr std::int32_t unseen = std::numeric_limits<std::int32_t>::max();
+
+// Arrays per row or key are padded to a multiple of this, at least every tile side, so that kernels need no bounds
+// check.
+constexpr std::int64_t padding = 256;
+
+std::int64_t padded(std::int64_t tokens) { return (tokens + padding - 1) / padding * padding; }
+
+std::int64_t count_tokens(std::span<const Run> runs) {
+    std::int64_t tokens = 0;
+    for (const auto& run : runs) tokens += run.count;
+    return tokens;
+}
+
+void require_small_enough(const Mask& mask) {
+    require(mask.tokens() < unseen, "mask {} over {} tokens: the kernels hold positions in 32 bits, so fewer than {}",
+            mask.name(), mask.tokens(), unseen);
+}
+
+template <class T>
+DeviceBuffer uploaded(const std::vector<T>& values) {
+    DeviceBuffer buffer(values.size() * sizeof(T));
+    buffer.upload(values.data());
+    return buffer;
+}
+
+std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows) {
+    const auto tokens = count_tokens(queries);
+    std::vector<RowHull> hulls;
+    for (std::int64_t begin = 0; begin < tokens; begin += tile_rows)
+        hulls.push_back(layouts::row_hull(mask, queries, begin, std::min(begin + tile_rows, tokens)));
+    return hulls;
+}
+
+/// As layouts::classify, but a key tile that ends before the tile's width counts as partial: its last columns are not
+/// keys.
+TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_keys) {
+    const auto kind = layouts::classify(rows, keys);
+    return kind == TileKind::full && keys.end - keys.begin < tile_keys ? TileKind::partial : kind;
+}
+
+}  // namespace
+
+RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
+    : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)) {
+    require_small_enough(mask);
+    std::vector<std::array<std::int32_t, 4>> bounds(static_cast<std::size_t>(padded(tokens_)));
+    auto next = bounds.begin();
+    for (const auto& run : runs_)
+        for (std::int64_t i = 0; i < run.count; ++i) {
+            const auto row = mask.row(run.at(i));
+            *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),
+                       static_cast<std::int32_t>(row.sink), 0};
+        }
+    device_ = uploaded(bounds);
+}
+
+KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
+    : runs_(keys.begin(), keys.end()), tokens_(count_tokens(keys)) {
+    require_small_enough(mask);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(padded(tokens_)), unseen);
+    auto next = positions.begin();
+    for (const auto& run : runs_)
+        for (std::int64_t i = 0; i < run.count; ++i) {
+            const auto key = run.at(i);
+            *next++ = mask.key_is_valid(key) ? static_cast<std::int32_t>(key) : unseen;
+        }
+    device_ = uploaded(positions);
+}
+
+TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
+                   Major major) {
+    const auto rows = row_hulls(mask, queries, shape.rows);
+    const auto columns = layouts::key_tiles(mask, keys, shape.keys);
+    const bool by_query = major == Major::queries;
+    const auto own = by_query ? rows.size() : columns.size();
+    const auto other = by_query ? columns.size() : rows.size();
+
+    std::vector<std::array<std::int32_t, 4>> items;
+    std::vector<std::int32_t> entries;
+    for (std::size_t i = 0; i < own; ++i) {
+        const auto begin = static_cast<std::int32_t>(entries.size());
+        for (std::size_t j = 0; j < other; ++j) {
+            const auto kind = classify(rows[by_query ? i : j], columns[by_query ? j : i], shape.keys);
+            if (kind == TileKind::empty) continue;
+            const bool is_partial = kind == TileKind::partial;
+            (is_partial ? partial_ : full_) += 1;
+            entries.push_back(static_cast<std::int32_t>(2 * j + is_partial));
+        }
+        require(entries.size() < static_cast<std::size_t>(unseen),
+                "a work list of more than {} tile pairs: use fewer tokens per rank", unseen);
+        items.push_back({static_cast<std::int32_t>(i), begin, static_cast<std::int32_t>(entries.size()), 0});
+    }
+    // Longest first: the short ones fill the gaps at the end of the launch.
+    std::stable_sort(items.begin(), items.end(),
+                     [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
+    items_ = static_cast<std::int64_t>(items.size());
+    busy_items_ = std::count_if(items.begin(), items.end(), [](const auto& item) { return item[2] > item[1]; });
+    items_device_ = uploaded(items);
+    entries_device_ = uploaded(entries);
+}
+
+WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
+                   const Options& options)
+    : rows_(std::move(rows)),
+      keys_(std::move(keys)),
+      options_(options),
+      tiles_(mask, rows_->runs(), keys_->runs(),
+             options.pass == layouts::Pass::forward ? forward_tile(dim_class(options.head_dim, options.value_dim))
+                                                    : backward_tile(dim_class(options.head_dim, options.value_dim)),
+             options.pass == layouts::Pass::forward ? TileList::Major::queries : TileList::Major::keys) {
+    if (options.pass == layouts::Pass::backward && options.deterministic)
+        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(),
+                                                  backward_query_tile(dim_class(options.head_dim, options.value_dim)),
+                                                  TileList::Major::queries);
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,110 @@
+#pragma once
+
+#include "gpu/device_buffer.hpp"
+#include "gpu/kernels/tile_shape.hpp"
+#include "layouts/layout.hpp"
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// What each local query row sees, in global positions, on the current device: made once per rank and pass.
+class RowBounds {
+public:
+    /// Uploads 16 bytes per row and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more.
+    RowBounds(const layouts::Mask& mask, std::span<const layouts::Run> queries);
+
+    std::int64_t tokens() const { return tokens_; }
+    std::span<const layouts::Run> runs() const { return runs_; }
+
+    /// (begin, end, sink, 0) per row; padded to whole tiles with rows that see nothing.
+    const std::int32_t* device() const { return device_.as<const std::int32_t>(); }
+
+private:
+    std::vector<layouts::Run> runs_;
+    std::int64_t tokens_ = 0;
+    DeviceBuffer device_;
+};
+
+/// The global position of each local key, on the current device: made once per block and pass.
+class KeyPositions {
+public:
+    /// Uploads 4 bytes per key and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more.
+    KeyPositions(const layouts::Mask& mask, std::span<const layouts::Run> keys);
+
+    std::int64_t tokens() const { return tokens_; }
+    std::span<const layouts::Run> runs() const { return runs_; }
+
+    /// One position per key; a key that is not valid, and the padding to whole tiles, has a position that no row sees.
+    const std::int32_t* device() const { return device_.as<const std::int32_t>(); }
+
+private:
+    std::vector<layouts::Run> runs_;
+    std::int64_t tokens_ = 0;
+    DeviceBuffer device_;
+};
+
+/// Tiles of one side, each with the tiles of the other side that it has to work on.
+class TileList {
+public:
+    /// Which side each thread block stays on.
+    enum class Major { queries, keys };
+
+    TileList(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
+             TileShape shape, Major major);
+
+    /// Tiles in all, and those among them that have anything to do; they come first, those with most work leading.
+    std::int64_t items() const { return items_; }
+    std::int64_t busy_items() const { return busy_items_; }
+    std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
+    std::int64_t partial() const { return partial_; }  ///< tile pairs that do
+
+    /// (tile, first entry, end of entries, 0) per item.
+    const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }
+    /// 2 * tile of the other side + (1 if partial), in ascending order for each item.
+    const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }
+
+private:
+    std::int64_t items_ = 0, busy_items_ = 0, full_ = 0, partial_ = 0;
+    DeviceBuffer items_device_, entries_device_;
+};
+
+/// All that one launch has to know of a mask over the rows of one rank and the keys of one block: which tiles are empty
+/// (skipped), full or partial. Depends on neither heads nor batch; build it once, before the pass, and use it for every
+/// head group, layer and repeat.
+///
+/// Building it waits for the device: classification is on the host, some 10 ns a tile pair, then an upload.
+class WorkList {
+public:
+    struct Options {
+        layouts::Pass pass = layouts::Pass::forward;
+        std::int64_t head_dim = 128;
+        std::int64_t value_dim = 128;
+        bool deterministic = false;  ///< backward: dq in a fixed order too
+    };
+
+    WorkList(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
+             const Options& options);
+
+    const RowBounds& rows() const { return *rows_; }
+    const KeyPositions& keys() const { return *keys_; }
+    const Options& options() const { return options_; }
+
+    /// Forward: query tiles. Backward: key tiles, for dk and dv (and dq, unless deterministic).
+    const TileList& tiles() const { return tiles_; }
+    /// Backward, deterministic: query tiles, for dq. Otherwise null.
+    const TileList* query_tiles() const { return query_tiles_.get(); }
+
+private:
+    std::shared_ptr<const RowBounds> rows_;
+    std::shared_ptr<const KeyPositions> keys_;
+    Options options_;
+    TileList tiles_;
+    std::unique_ptr<TileList> query_tiles_;
+};
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,113 @@
+#pragma once
+
+#include "gpu/program.hpp"
+#include "gpu/team.hpp"
+#include "layouts/group.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// A message, seen from one of its ends.
+struct Message {
+    void* local = nullptr;  ///< read by a send, written by a receive or fetch
+    std::size_t bytes = 0;
+    int peer = 0;  ///< global rank
+    layouts::Payload payload = layouts::Payload::kv;
+    std::size_t remote = 0;  ///< byte offset in the peer's exchange memory of this payload; see Instruction
+};
+
+/// What one rank can do with others. All calls enqueue on a stream of the rank's device and return at once, except
+/// where they wait for others to start up; the issuing thread alone calls them.
+///
+/// A transfer begins when its own stream and the peer's have come to it: a receive says that its slot is free, a send
+/// waits for that. Messages between two ranks with the same payload match in order.
+///
+/// The issuer asks before it enqueues a send or the second part of a receive, and does something else meanwhile if the
+/// answer is no: a stream then only ever waits for what has been enqueued already. It must not wait for anything else,
+/// since streams share hardware queues: one that waits for work to come can stand in front of that very work.
+class Transport {
+public:
+    virtual ~Transport() = default;
+
+    /// The two parts of a receive: says that the slot is free; holds the stream back until the message is there.
+    virtual void post_receive(const Message& message, cudaStream_t stream) = 0;
+    virtual bool can_complete_receive(const Message& message) const = 0;
+    virtual void complete_receive(const Message& message, cudaStream_t stream) = 0;
+
+    virtual bool can_send(const Message& message) const = 0;
+    virtual void send(const Message& message, cudaStream_t stream) = 0;
+
+    /// Reads the peer's memory; the peer takes no part in it.
+    virtual void fetch(const Message& message, cudaStream_t stream) = 0;
+
+    /// Throws Error if a transfer has failed as far as is known by now.
+    virtual void check() {}
+
+    /// Ends all waits of this rank's streams, with whatever data. The transport is of no use afterwards, but for
+    /// calling this again while peers still have work under way.
+    virtual void abort() noexcept {}
+};
+
+/// A rank that joins a fabric, and the exchange memory that it lays open to its peers until the fabric is gone.
+struct Member {
+    int member = 0;  ///< of the team
+    int rank = 0;    ///< global
+    int device = 0;
+    void* kv = nullptr;
+    std::size_t kv_bytes = 0;
+    void* gradients = nullptr;
+    std::size_t gradient_bytes = 0;
+};
+
+/// What connects the ranks of a run.
+class Fabric {
+public:
+    virtual ~Fabric() = default;
+
+    /// Whether it can read a peer's memory; otherwise the owner of a fetched block sends it.
+    virtual bool fetches() const = 0;
+
+    /// Exchange memory of the current device; whole allocations.
+    virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
+
+    /// Called once for each rank by the thread that issues it; all threads do so at the same time. Transports of one
+    /// thread may be used once all its ranks have joined.
+    virtual std::unique_ptr<Transport> join(const Member& member) = 0;
+};
+
+/// What a fabric is made for.
+struct FabricOptions {
+    layouts::RingGroup group;
+    Clock::duration timeout = std::chrono::minutes(1);
+};
+
+/// Programs of all ranks, pass by pass: who talks to whom.
+using PassPrograms = std::vector<const std::vector<Program>*>;
+
+/// Copy engines, between any number of ranks of one thread, threads, or processes of one host (memory and events by
+/// CUDA IPC); no multiprocessor takes part between GPUs that have peer access to each other.
+std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
+
+/// NCCL send/recv, one GPU per rank, across hosts too. Throws Error in a program built without NCCL.
+std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
+
+/// A pair of global ranks of which one sends to the other.
+struct Edge {
+    int from = 0, to = 0;
+    layouts::Payload payload = layouts::Payload::kv;
+    friend auto operator<=>(const Edge&, const Edge&) = default;
+};
+
+/// All edges of all replicas.
+std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs);
+
+/// Version of the NCCL library that is loaded, "2.28.3"; "none" in a program built without it.
+std::string nccl_version();
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,326 @@
+#include "gpu/cuda_handles.hpp"
+#include "gpu/device_buffer.hpp"
+#include "gpu/transport.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace ringlab::gpu {
+namespace {
+
+using layouts::Payload;
+
+/// Other processes map whole pages of device memory: what is laid open to them should share none with anything else.
+constexpr std::size_t page_bytes = std::size_t{2} << 20;
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+/// How many messages of an edge have been announced on the host so far. They only go up.
+struct EdgeCounts {
+    std::atomic<std::uint32_t> posted;  ///< receives whose `free` event has been recorded
+    std::atomic<std::uint32_t> sent;    ///< sends whose `arrived` event has been recorded
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "counts are shared between processes");
+
+/// The counts of all edges in host memory that all issuing threads see, of one process or of many.
+class CountTable {
+public:
+    CountTable(Team& team, std::size_t edges) : bytes_(std::max<std::size_t>(1, edges) * sizeof(EdgeCounts)) {
+        if (team.local_size() == team.size()) {
+            map(MAP_SHARED | MAP_ANONYMOUS, -1);
+            return;
+        }
+        constexpr auto timeout = std::chrono::minutes(1);
+        // The root's name for it reaches all; once all have it the name goes, and the memory with the last process.
+        const auto own_name = fmt::format("/ringlab-{}-{}", getpid(), Clock::now().time_since_epoch().count());
+        if (team.is_root()) map(MAP_SHARED, open(own_name, O_CREAT | O_EXCL | O_RDWR));
+        const auto* characters = reinterpret_cast<const std::byte*>(own_name.data());
+        const auto names =
+            team.all_gather(team.first_local(), Bytes(characters, characters + own_name.size()), timeout);
+        const std::string name(reinterpret_cast<const char*>(names.front().data()), names.front().size());
+        if (!team.is_root()) map(MAP_SHARED, open(name, O_RDWR));
+        team.barrier(team.first_local(), timeout);
+        if (team.is_root()) shm_unlink(name.c_str());
+    }
+    ~CountTable() { munmap(memory_, bytes_); }
+    CountTable(const CountTable&) = delete;
+    CountTable& operator=(const CountTable&) = delete;
+
+    /// Zero at first: new shared memory is.
+    EdgeCounts& operator[](std::size_t edge) const { return static_cast<EdgeCounts*>(memory_)[edge]; }
+
+private:
+    int open(const std::string& name, int flags) const {
+        const int file = shm_open(name.c_str(), flags, 0600);
+        require(file >= 0, "cannot open the shared memory {}: {}; the copy transport works inside one host, use NCCL",
+                name, std::strerror(errno));
+        if (flags & O_CREAT)
+            require(ftruncate(file, static_cast<off_t>(bytes_)) == 0, "cannot make shared memory of {} bytes: {}",
+                    bytes_, std::strerror(errno));
+        return file;
+    }
+
+    void map(int flags, int file) {
+        memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, file, 0);
+        if (file >= 0) close(file);
+        require(memory_ != MAP_FAILED, "cannot map shared memory of {} bytes: {}", bytes_, std::strerror(errno));
+    }
+
+    std::size_t bytes_;
+    void* memory_ = nullptr;
+};
+
+enum Region : std::size_t { kv_region, gradient_region, region_count };
+
+/// What a rank has made that its peers use: its memory, and one event for each end of an edge that it has. An event is
+/// used again for every message: a stream that waits for it waits for what it was recorded behind at that moment, and
+/// the next recording comes only after the counterpart has been enqueued.
+struct Card {
+    std::array<char, 64> host{};
+    std::int64_t process = 0;
+    int rank = 0;
+    int device = 0;  // as the owner's process numbers it
+    std::array<void*, region_count> address{};
+    std::array<cudaIpcMemHandle_t, region_count> memory_handle{};
+    struct EdgeEvent {
+        std::size_t edge;
+        cudaEvent_t event;
+        cudaIpcEventHandle_t handle;
+    };
+    std::vector<EdgeEvent> events;
+};
+
+Bytes pack(const Card& card) {
+    constexpr auto fixed = offsetof(Card, events);
+    Bytes bytes(fixed + card.events.size() * sizeof(Card::EdgeEvent));
+    std::memcpy(bytes.data(), &card, fixed);
+    if (!card.events.empty())
+        std::memcpy(bytes.data() + fixed, card.events.data(), card.events.size() * sizeof(Card::EdgeEvent));
+    return bytes;
+}
+
+Card unpack(const Bytes& bytes) {
+    constexpr auto fixed = offsetof(Card, events);
+    Card card;
+    std::memcpy(static_cast<void*>(&card), bytes.data(), fixed);
+    card.events.resize((bytes.size() - fixed) / sizeof(Card::EdgeEvent));
+    if (!card.events.empty())
+        std::memcpy(card.events.data(), bytes.data() + fixed, card.events.size() * sizeof(Card::EdgeEvent));
+    return card;
+}
+
+/// Another rank's memory and events as this process sees them; closes what it opened.
+class Peer {
+public:
+    Peer(const Card& own, const Card& peer) : address_(peer.address) {
+        for (const auto& [edge, event, handle] : peer.events) events_[edge] = event;
+        if (peer.process == own.process) return;
+        require(peer.host == own.host,
+                "rank {} is on host {}, rank {} on {}; the copy transport works inside one host, use NCCL", own.rank,
+                own.host.data(), peer.rank, peer.host.data());
+        opened_ = true;
+        for (std::size_t region = 0; region < region_count; ++region)
+            if (address_[region])
+                RINGLAB_CUDA(cudaIpcOpenMemHandle(&address_[region], peer.memory_handle[region],
+                                                  cudaIpcMemLazyEnablePeerAccess));
+        for (const auto& [edge, event, handle] : peer.events)
+            RINGLAB_CUDA(cudaIpcOpenEventHandle(&events_[edge], handle));
+    }
+    ~Peer() {
+        if (!opened_) return;
+        for (auto* address : address_)
+            if (address) cudaIpcCloseMemHandle(address);
+        for (const auto& [edge, event] : events_) cudaEventDestroy(event);
+    }
+    Peer(const Peer&) = delete;
+    Peer& operator=(const Peer&) = delete;
+
+    void* address(Payload payload) const { return address_[payload == Payload::kv ? kv_region : gradient_region]; }
+    cudaEvent_t event(std::size_t edge) const { return events_.at(edge); }
+
+private:
+    std::array<void*, region_count> address_;
+    std::map<std::size_t, cudaEvent_t> events_;
+    bool opened_ = false;
+};
+
+/// Owns the event of one end of an edge.
+class EdgeEvent {
+public:
+    explicit EdgeEvent(bool across_processes) {
+        RINGLAB_CUDA(cudaEventCreateWithFlags(
+            &event_, cudaEventDisableTiming | (across_processes ? cudaEventInterprocess : 0u)));
+    }
+    ~EdgeEvent() {
+        if (event_) cudaEventDestroy(event_);
+    }
+    EdgeEvent(EdgeEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+    EdgeEvent& operator=(EdgeEvent&&) = delete;
+
+    cudaEvent_t get() const { return event_; }
+
+private:
+    cudaEvent_t event_ = nullptr;
+};
+
+/// What the ranks of one process know of each other and of the rest.
+struct Directory {
+    Directory(Team& team_, const FabricOptions& options_, const std::set<Edge>& edges_)
+        : team(team_), options(options_), edges(edges_.begin(), edges_.end()), counts(team_, edges_.size()) {}
+
+    std::size_t edge(int from, int to, Payload payload) const {
+        return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, payload}) -
+                                        edges.begin());
+    }
+    bool across_processes() const { return team.local_size() < team.size(); }
+
+    Team& team;
+    FabricOptions options;
+    std::vector<Edge> edges;  // sorted; an edge is its index
+    CountTable counts;
+    std::mutex mutex;           // of cards, while ranks join
+    std::map<int, Card> cards;  // of ranks of this process
+};
+
+/// Pushes: the sender's copy engine writes into the receiver's slot behind the receiver's `free` event, and the
+/// receiver's stream goes on behind the sender's `arrived` event.
+class CopyTransport : public Transport {
+public:
+    CopyTransport(Directory& directory, const Member& member) : directory_(directory), rank_(member.rank) {
+        own_.process = getpid();
+        own_.rank = member.rank;
+        own_.device = member.device;
+        own_.address = {member.kv_bytes > 0 ? member.kv : nullptr,
+                        member.gradient_bytes > 0 ? member.gradients : nullptr};
+        require(gethostname(own_.host.data(), own_.host.size() - 1) == 0, "this host does not tell its name");
+        const bool across = directory.across_processes();
+        for (std::size_t region = 0; across && region < region_count; ++region)
+            if (own_.address[region])
+                RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle[region], own_.address[region]));
+        for (std::size_t edge = 0; edge < directory.edges.size(); ++edge) {
+            if (directory.edges[edge].from != rank_ && directory.edges[edge].to != rank_) continue;
+            const auto event = events_.emplace(edge, across).first->second.get();
+            auto& entry = own_.events.emplace_back(Card::EdgeEvent{edge, event, {}});
+            if (across) RINGLAB_CUDA(cudaIpcGetEventHandle(&entry.handle, event));
+        }
+        if (across) {
+            for (const auto& bytes : directory.team.all_gather(member.member, pack(own_), directory.options.timeout))
+                meet(unpack(bytes));
+            return;
+        }
+        {
+            const std::lock_guard lock(directory.mutex);
+            for (const auto& [rank, card] : directory.cards) enable_access(card);
+            directory.cards[rank_] = own_;
+        }
+        if (directory.team.size() > 1) directory.team.barrier(member.member, directory.options.timeout);
+    }
+
+    void post_receive(const Message& message, cudaStream_t stream) override {
+        const auto edge = directory_.edge(message.peer, rank_, message.payload);
+        RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        directory_.counts[edge].posted.fetch_add(1, std::memory_order_release);
+    }
+
+    bool can_complete_receive(const Message& message) const override {
+        const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.payload)];
+        return counts.sent.load(std::memory_order_acquire) == counts.posted.load(std::memory_order_relaxed);
+    }
+
+    void complete_receive(const Message& message, cudaStream_t stream) override {
+        const auto edge = directory_.edge(message.peer, rank_, message.payload);
+        RINGLAB_CUDA(cudaStreamWaitEvent(stream, peer(message.peer).event(edge), 0));
+    }
+
+    bool can_send(const Message& message) const override {
+        const auto& counts = directory_.counts[directory_.edge(rank_, message.peer, message.payload)];
+        return counts.posted.load(std::memory_order_acquire) > counts.sent.load(std::memory_order_relaxed);
+    }
+
+    void send(const Message& message, cudaStream_t stream) override {
+        const auto edge = directory_.edge(rank_, message.peer, message.payload);
+        const auto& receiver = peer(message.peer);
+        RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
+        auto* to = static_cast<char*>(receiver.address(message.payload)) + message.remote;
+        RINGLAB_CUDA(cudaMemcpyAsync(to, message.local, message.bytes, cudaMemcpyDeviceToDevice, stream));
+        RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        directory_.counts[edge].sent.fetch_add(1, std::memory_order_release);
+    }
+
+    void fetch(const Message& message, cudaStream_t stream) override {
+        const auto* from = static_cast<const char*>(peer(message.peer).address(Payload::kv)) + message.remote;
+        RINGLAB_CUDA(cudaMemcpyAsync(message.local, from, message.bytes, cudaMemcpyDeviceToDevice, stream));
+    }
+
+private:
+    void meet(const Card& card) {
+        if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card);
+    }
+
+    /// Peers of this process have all joined when the first message goes.
+    const Peer& peer(int rank) {
+        const auto known = peers_.find(rank);
+        if (known != peers_.end()) return known->second;
+        meet(directory_.cards.at(rank));
+        return peers_.at(rank);
+    }
+
+    /// Both ways. Without peer access copies go by way of host memory.
+    void enable_access(const Card& other) const {
+        if (other.device == own_.device) return;
+        for (const auto& [from, to] : {std::pair(own_.device, other.device), std::pair(other.device, own_.device)}) {
+            int possible = 0;
+            RINGLAB_CUDA(cudaDeviceCanAccessPeer(&possible, from, to));
+            if (!possible) continue;
+            const DeviceScope scope(from);
+            const auto status = cudaDeviceEnablePeerAccess(to, 0);
+            if (status == cudaErrorPeerAccessAlreadyEnabled)
+                cudaGetLastError();
+            else
+                RINGLAB_CUDA(status);
+        }
+    }
+
+    Directory& directory_;
+    int rank_;
+    Card own_;
+    std::map<std::size_t, EdgeEvent> events_;  // by edge: `free` where this rank receives, `arrived` where it sends
+    std::map<int, Peer> peers_;
+};
+
+class CopyFabric : public Fabric {
+public:
+    CopyFabric(Team& team, const FabricOptions& options, const std::set<Edge>& edges)
+        : directory_(team, options, edges) {}
+
+    bool fetches() const override { return true; }
+
+    std::shared_ptr<void> allocate(std::size_t bytes) override {
+        auto buffer = std::make_shared<DeviceBuffer>(directory_.across_processes() ? whole_pages(bytes) : bytes);
+        return {buffer, buffer->data()};
+    }
+
+    std::unique_ptr<Transport> join(const Member& member) override {
+        return std::make_unique<CopyTransport>(directory_, member);
+    }
+
+private:
+    Directory directory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs) {
+    return std::make_unique<CopyFabric>(team, options, edges_of(options.group, programs));
+}
+
+}  // namespace ringlab::gpu

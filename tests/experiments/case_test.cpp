@@ -1,0 +1,155 @@
+#include "experiments/case.hpp"
+#include "experiments/inputs.hpp"
+#include "experiments/judge.hpp"
+#include "experiments/least_squares.hpp"
+#include "experiments/table.hpp"
+#include "layouts/require.hpp"
+#include "reference/blocked.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <limits>
+
+namespace ringlab::experiments {
+
+BOOST_AUTO_TEST_SUITE(least_squares)
+
+BOOST_AUTO_TEST_CASE(exact_equations_give_their_solution) {
+    // 2x + y = 4, x + 3y = 7, x - y = -1: x = 1, y = 2.
+    const auto x = nonnegative_least_squares({2, 1, 1, 3, 1, -1}, {4, 7, -1}, 2);
+    BOOST_TEST(std::abs(x[0] - 1) < 1e-14);
+    BOOST_TEST(std::abs(x[1] - 2) < 1e-14);
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_that_would_be_negative_is_zero_and_the_others_are_solved_again) {
+    // Without the bound y = -1; with y = 0 the best x for x = 1, x = 3 is their mean.
+    const auto x = nonnegative_least_squares({1, 0, 1, -2}, {1, 3}, 2);
+    BOOST_TEST(x[1] == 0);
+    BOOST_TEST(std::abs(x[0] - 2) < 1e-14);
+}
+
+BOOST_AUTO_TEST_CASE(fewer_equations_than_unknowns_are_refused) {
+    BOOST_CHECK_THROW(nonnegative_least_squares({1, 2}, {1}, 2), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(sweep)
+
+Config two_by_two() {
+    Config config;
+    config.masks = {"causal", "full"};
+    config.layouts = {"contiguous", "zigzag"};
+    config.algorithms = {"ring"};
+    config.ranks = {2};
+    config.tokens_per_rank = {16};
+    return config;
+}
+
+BOOST_AUTO_TEST_CASE(cases_are_the_product_with_layouts_side_by_side) {
+    const auto cases = all_cases(two_by_two(), 0);
+    BOOST_REQUIRE(cases.size() == 4u);
+    BOOST_TEST(cases[0].name() == "causal contiguous P=2 S=32 ring");
+    BOOST_TEST(cases[1].name() == "causal zigzag P=2 S=32 ring");
+    BOOST_TEST(cases[3].name() == "full zigzag P=2 S=32 ring");
+}
+
+BOOST_AUTO_TEST_CASE(a_case_given_twice_is_refused) {
+    auto config = two_by_two();
+    config.layouts = {"zigzag", "zigzag"};
+    BOOST_CHECK_THROW(all_cases(config, 0), Error);
+}
+
+BOOST_AUTO_TEST_CASE(documents_of_the_input_are_cut_where_the_sequence_ends) {
+    BOOST_TEST(expand_mask("causal+documents:input", 30, {20, 20, 5}) == "causal+documents:20,10");
+    BOOST_TEST(expand_mask("causal", 30, {}) == "causal");
+    BOOST_CHECK_THROW(expand_mask("documents:input", 30, {}), Error);
+    BOOST_CHECK_THROW(expand_mask("documents:input", 30, {20}), Error);
+}
+
+BOOST_AUTO_TEST_CASE(padding_rounds_up_to_what_the_layout_divides_and_hides_what_it_adds) {
+    auto config = two_by_two();
+    config.pad = true;
+    layouts::Problem problem;
+    const auto plan = make_plan({"", "full", "zigzag", "ring", "", 2, 30}, problem, config, {});
+    BOOST_TEST(plan.problem.tokens == 32);
+    BOOST_TEST(!plan.mask().visible(0, 30));
+    BOOST_TEST(!plan.mask().visible(31, 0));
+    BOOST_TEST(plan.mask().visible(29, 29));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(judging)
+
+struct Judged {
+    layouts::Problem problem;
+    layouts::Mask mask;
+    reference::Inputs inputs;
+    reference::Outputs outputs;
+
+    Judged()
+        : problem{.tokens = 300, .query_heads = 2, .head_dim = 8, .value_dim = 8, .dtype = layouts::DType::fp64},
+          mask(layouts::make_mask("causal", 300)),
+          inputs(generate_inputs("normal", problem, 7).inputs),
+          outputs(reference::blocked_attention(problem, mask, inputs)) {}
+
+    Verdict by(Judge& judge) const { return judge(problem, mask, inputs, "normal", outputs, outputs.o); }
+};
+
+BOOST_AUTO_TEST_CASE(right_results_pass_whole_or_by_sample) {
+    const Judged one;
+    Judge whole(1000), sample(100);
+    // Two evaluations in fp64, in other orders: rounding alone.
+    BOOST_TEST(worst(one.by(whole)) < 1e-13);
+    BOOST_TEST(worst(one.by(sample)) < 1e-13);
+}
+
+BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
+    for (const std::int64_t limit : {1000, 100}) {
+        for (std::size_t wrong = 0; wrong < judged_tensors.size(); ++wrong) {
+            Judged one;
+            auto o_unrounded = one.outputs.o;
+            if (wrong == 0) one.outputs.o *= 2.0;
+            if (wrong == 1) o_unrounded *= 2.0;
+            if (wrong == 2) one.outputs.lse += 1.0;
+            if (wrong == 3) one.outputs.dq *= 2.0;
+            if (wrong == 4) one.outputs.dk *= 2.0;
+            if (wrong == 5) one.outputs.dv *= 2.0;
+            Judge judge(limit);
+            const auto verdict = judge(one.problem, one.mask, one.inputs, "normal", one.outputs, o_unrounded);
+            for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor)
+                BOOST_TEST((verdict[tensor].relative_rms > 1e-3) == (tensor == wrong), judged_tensors[tensor]);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_judge_does_not_take_one_input_for_another) {
+    Judged one;
+    Judge judge(1000);
+    one.by(judge);
+    one.inputs.v *= 2.0;
+    BOOST_TEST(worst(judge(one.problem, one.mask, one.inputs, "other", one.outputs, one.outputs.o)) > 0.1);
+}
+
+BOOST_AUTO_TEST_CASE(not_a_number_never_passes) {
+    Judged one;
+    one.outputs.dk(0, 0, 0, 0) = std::numeric_limits<double>::quiet_NaN();
+    Judge judge(1000);
+    BOOST_TEST(!(worst(one.by(judge)) <= 1e300));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(table)
+
+BOOST_AUTO_TEST_CASE(columns_are_as_wide_as_their_widest_cell) {
+    Table table({"a", "long"});
+    table.add({"wide cell", "x"});
+    BOOST_TEST(table.text() == "a          long\n---------  ----  \nwide cell  x\n");
+    BOOST_CHECK_THROW(table.add({"one cell"}), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "gpu/kernels/attention.hpp"
+#include "layouts/layout.hpp"
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+#include "reference/tensors.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <iosfwd>
+#include <string>
+
+// How Boost.Test prints parameters of these types.
+namespace ringlab::layouts {
+std::ostream& boost_test_print_type(std::ostream& out, DType dtype);
+}
+namespace ringlab::gpu {
+std::ostream& boost_test_print_type(std::ostream& out, TileList::Major major);
+}
+
+namespace ringlab::tests {
+
+/// Whether this process sees a GPU that the kernels were built for: the precondition of every test that launches one.
+boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id);
+
+/// How partial results of several blocks are put together.
+enum class Policy {
+    carry,            ///< (o, m, l) in fp32 from block to block
+    partials,         ///< 16-bit partial o of each block, merged into an fp32 running o
+    rounded_running,  ///< 16-bit partial o, merged into a 16-bit running o
+};
+
+/// One attention, spread over ranks that take turns on the device.
+struct AttendCase {
+    layouts::Problem problem;
+    std::string mask = "causal";
+    std::string layout = "contiguous";
+    int ranks = 1;
+    Policy policy = Policy::carry;
+    bool deterministic = false;
+    int head_groups = 1;                                   ///< kv heads go in this many launches a block
+    layouts::DType gradient_dtype = layouts::DType::fp32;  ///< of the dk, dv of one block, before they are summed
+    bool finalise_apart = false;                           ///< last block not known: finalise() afterwards
+};
+
+std::ostream& operator<<(std::ostream& out, const AttendCase& c);
+std::ostream& operator<<(std::ostream& out, Policy policy);
+
+/// Normal random values, rounded to the problem's dtype.
+reference::Inputs random_inputs(const layouts::Problem& problem, std::uint64_t seed);
+
+struct AttendOutputs {
+    reference::Outputs exact;     ///< o as written in fp32
+    reference::Tensor o_rounded;  ///< o as written in the problem's dtype (carry only)
+};
+
+/// Runs all ranks' blocks in ring order through the kernels; every device buffer is filled with NaN before it is
+/// written.
+AttendOutputs run_on_device(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,
+                            const reference::Inputs& inputs);
+
+}  // namespace ringlab::tests

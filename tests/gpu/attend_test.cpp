@@ -1,0 +1,276 @@
+// The attention kernels against the fp64 reference, over masks, layouts, ranks, dims, heads, types and policies.
+
+#include "reference/blocked.hpp"
+#include "reference/errors.hpp"
+#include "tests/gpu/attend_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::DType;
+using reference::Deviation;
+
+// Rounding to bf16 adds 1.65e-3 relative RMS (uniform in the mantissa: 2^-9 / sqrt(3) at its lower end, less towards
+// its upper); fp16 has 3 bits more. Independent roundings add in quadrature.
+double rounding(DType dtype) { return dtype == DType::bf16 ? 1.65e-3 : 1.65e-3 / 8; }
+
+// fp32 sums, exp2 within 2 units in the last place, and fp32 results.
+constexpr double fp32_floor = 5e-5;
+
+/// The RMS that `roundings` of one after another leave, half as much again for the spread between small samples, whose
+/// few large terms do not average.
+double rms_bound(double roundings, DType dtype) { return 1.5 * std::sqrt(roundings) * rounding(dtype) + fp32_floor; }
+
+void check(const char* name, const Deviation& measured, double roundings, DType dtype, double slack = 1) {
+    const double bound = slack * rms_bound(roundings, dtype);
+    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound << ", largest "
+                            << measured.max_to_largest) {
+        BOOST_TEST(measured.relative_rms <= bound);
+        // Errors are near normal with that RMS of each row's own size, which no row exceeds by the largest element: of
+        // 10^6 elements the worst is 5 standard deviations out.
+        BOOST_TEST(measured.max_to_largest <= 5 * bound);
+    }
+}
+
+// Scores are fp32 sums of exact products: a few units in the last place of the largest, about 20, and of log2's sum.
+constexpr double lse_bound = 3e-5;
+
+void agrees_with_the_reference(const AttendCase& c) {
+    static std::mt19937_64 seeds(std::random_device{}());
+    const auto seed = seeds();
+    BOOST_TEST_CONTEXT(c << ", seed " << seed) {
+        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+        const auto layout = layouts::make_layout(c.layout, c.problem.tokens, c.ranks);
+        const auto inputs = random_inputs(c.problem, seed);
+        const auto expected = reference::blocked_attention(c.problem, mask, inputs);
+        const auto measured = run_on_device(c, mask, layout, inputs);
+        const auto d = reference::deviations(measured.exact, expected);
+        const auto dtype = c.problem.dtype;
+
+        // P is rounded before PV and dS before its products; a partial o, a running o and a partial gradient again.
+        const double o_roundings = c.policy == Policy::carry ? 1 : c.policy == Policy::partials ? 2 : 2 + c.ranks;
+        const double gradient_roundings = c.gradient_dtype == DType::fp32 ? 1 : 2;
+        // delta inherits the error of o; with fp32 carry that is below the rounding of dS.
+        const double delta = c.policy == Policy::carry ? 1 : o_roundings;
+        check("o", d.o, o_roundings, dtype);
+        BOOST_TEST(d.lse.max_abs <= lse_bound);
+        // do.v - delta of a row with few keys is a difference of near equals, one of them rounded: its relative error
+        // is not bounded, and few rows do not average it.
+        const double slack = std::max(1.0, 40.0 / static_cast<double>(c.problem.tokens));
+        check("dq", d.dq, 1 + delta, dtype, slack);
+        check("dk", d.dk, gradient_roundings + delta, dtype, slack);
+        check("dv", d.dv, gradient_roundings, dtype);
+        if (c.policy == Policy::carry)
+            check("o_rounded", reference::deviation("o", measured.o_rounded, expected.o), 2, dtype);
+    }
+}
+
+layouts::Problem problem(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
+                         std::int64_t value_dim, DType dtype = DType::bf16, std::int64_t batch = 1) {
+    return {.batch = batch,
+            .tokens = tokens,
+            .query_heads = query_heads,
+            .kv_heads = kv_heads,
+            .head_dim = head_dim,
+            .value_dim = value_dim,
+            .dtype = dtype};
+}
+
+const std::vector<std::string> masks{"full",
+                                     "causal",
+                                     "window:100,0",
+                                     "window:31,17",
+                                     "causal+documents:97,43,300,1,129,720",
+                                     "documents:500,3,787",
+                                     "prefix:333",
+                                     "block-causal:129,6x172,129",
+                                     "causal+window:64,0+sink:4",
+                                     "causal+valid:0-700,733-1201"};
+const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "striped:5"};
+
+struct Dims {
+    std::int64_t head, value;
+};
+std::ostream& operator<<(std::ostream& out, const Dims& d) { return out << d.head << "/" << d.value; }
+
+const std::vector<Dims> all_dims{{64, 64}, {128, 128}, {192, 128}, {256, 256}, {16, 16},   {40, 24},
+                                 {33, 17}, {80, 96},   {128, 64},  {64, 128},  {129, 127}, {200, 250}};
+
+BOOST_AUTO_TEST_SUITE(attend, *boost::unit_test::precondition(has_gpu))
+
+// 1290 tokens over 3 ranks: zigzag chunks of 215, shards of 430; no tile side divides them.
+BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference, data::make(masks) * data::make(layout_names),
+                     mask, layout) {
+    agrees_with_the_reference({.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3});
+}
+
+BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too, data::make(masks), mask) {
+    agrees_with_the_reference({.problem = problem(1290, 4, 2, 128, 128),
+                               .mask = mask,
+                               .layout = "zigzag",
+                               .ranks = 3,
+                               .deterministic = true});
+}
+
+BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees,
+                     data::make(all_dims) * data::make({DType::bf16, DType::fp16}) * data::make({false, true}), dims,
+                     dtype, deterministic) {
+    agrees_with_the_reference({.problem = problem(388, 4, 2, dims.head, dims.value, dtype, 2),
+                               .layout = "zigzag",
+                               .ranks = 2,
+                               .deterministic = deterministic});
+}
+
+struct Heads {
+    std::int64_t query, kv;
+    int groups;
+};
+std::ostream& operator<<(std::ostream& out, const Heads& h) {
+    return out << h.query << ":" << h.kv << " in " << h.groups;
+}
+
+BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
+                     data::make(std::vector<Heads>{{1, 1, 1}, {4, 4, 2}, {6, 1, 1}, {6, 2, 2}, {8, 4, 4}}), heads) {
+    agrees_with_the_reference({.problem = problem(291, heads.query, heads.kv, 128, 128, DType::bf16, 3),
+                               .layout = "contiguous",
+                               .ranks = 3,
+                               .head_groups = heads.groups});
+}
+
+BOOST_DATA_TEST_CASE(few_tokens_are_enough, data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}), tokens) {
+    agrees_with_the_reference({.problem = problem(tokens, 2, 1, 128, 128)});
+}
+
+BOOST_AUTO_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone) {
+    const AttendCase c{.problem = problem(1, 2, 1, 128, 128)};
+    const auto inputs = random_inputs(c.problem, 17);
+    const auto m = run_on_device(c, layouts::make_mask("causal", 1), layouts::make_layout("contiguous", 1, 1), inputs);
+    for (std::size_t d = 0; d < 128; ++d) {
+        BOOST_TEST(m.exact.o(0, 0, 1, d) == inputs.v(0, 0, 0, d));
+        BOOST_TEST(std::abs(m.exact.dv(0, 0, 0, d) - inputs.dout(0, 0, 0, d) - inputs.dout(0, 0, 1, d)) < 1e-5);
+        // do.v - delta is 0 but for the order of fp32 sums over 128 products.
+        BOOST_TEST(std::abs(m.exact.dq(0, 0, 1, d)) < 1e-5);
+        BOOST_TEST(std::abs(m.exact.dk(0, 0, 0, d)) < 1e-5);
+    }
+}
+
+BOOST_DATA_TEST_CASE(any_scale_and_soft_cap_agree,
+                     data::make({0.03, 0.0, -0.1, 0.7}) * data::make({0.0, 5.0, 50.0}) * data::make({false, true}),
+                     scale, cap, deterministic) {
+    auto p = problem(260, 2, 1, 128, 128);
+    // 0 stands for the default in a Problem.
+    p.scale = scale;
+    p.soft_cap = cap;
+    agrees_with_the_reference({.problem = p, .layout = "zigzag", .ranks = 2, .deterministic = deterministic});
+}
+
+BOOST_DATA_TEST_CASE(policies_keep_their_bounds,
+                     data::make({Policy::carry, Policy::partials, Policy::rounded_running}) *
+                         data::make({DType::fp32, DType::bf16}) * data::make({"causal", "window:50,0"}),
+                     policy, gradient_dtype, mask) {
+    agrees_with_the_reference({.problem = problem(1032, 4, 2, 128, 128),
+                               .mask = mask,
+                               .layout = "zigzag",
+                               .ranks = 4,
+                               .policy = policy,
+                               .gradient_dtype = gradient_dtype});
+}
+
+BOOST_AUTO_TEST_CASE(a_last_block_that_shows_only_afterwards_agrees) {
+    agrees_with_the_reference({.problem = problem(1032, 4, 2, 128, 128),
+                               .mask = "window:50,0",
+                               .layout = "zigzag",
+                               .ranks = 4,
+                               .finalise_apart = true});
+}
+
+// Rows past 50 and keys past 60 are not there; rows 50 to 60 see nothing, nor do any see keys from 50 on.
+BOOST_DATA_TEST_CASE(rows_that_see_nothing_are_exact, data::make({false, true}), deterministic) {
+    AttendCase c{.problem = problem(192, 2, 1, 128, 128),
+                 .mask = "causal+valid:0-50",
+                 .layout = "zigzag",
+                 .ranks = 2,
+                 .deterministic = deterministic};
+    const auto mask = layouts::make_mask(c.mask, 192);
+    const auto measured = run_on_device(c, mask, layouts::make_layout(c.layout, 192, 2), random_inputs(c.problem, 7));
+    for (std::size_t i = 0; i < 192; ++i) {
+        if (mask.row(static_cast<std::int64_t>(i)) != layouts::RowKeys{}) continue;
+        for (std::size_t h = 0; h < 2; ++h) {
+            BOOST_TEST(measured.exact.lse(0, i, h) == -std::numeric_limits<double>::infinity());
+            for (std::size_t d = 0; d < 128; ++d) {
+                BOOST_TEST_REQUIRE(measured.exact.o(0, i, h, d) == 0.0);
+                BOOST_TEST_REQUIRE(measured.exact.dq(0, i, h, d) == 0.0);
+            }
+        }
+        for (std::size_t d = 0; d < 128; ++d) {
+            BOOST_TEST_REQUIRE(measured.exact.dk(0, i, 0, d) == 0.0);
+            BOOST_TEST_REQUIRE(measured.exact.dv(0, i, 0, d) == 0.0);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(repeats_in_order_are_bit_identical) {
+    const AttendCase c{.problem = problem(1290, 4, 2, 128, 128), .layout = "zigzag", .ranks = 3, .deterministic = true};
+    const auto mask = layouts::make_mask(c.mask, 1290);
+    const auto layout = layouts::make_layout(c.layout, 1290, 3);
+    const auto inputs = random_inputs(c.problem, 11);
+    const auto a = run_on_device(c, mask, layout, inputs).exact, b = run_on_device(c, mask, layout, inputs).exact;
+    BOOST_TEST((a.o == b.o));
+    BOOST_TEST((a.lse == b.lse));
+    BOOST_TEST((a.dq == b.dq));
+    BOOST_TEST((a.dk == b.dk));
+    BOOST_TEST((a.dv == b.dv));
+}
+
+// P = 1 against a ring whose blocks each row takes in by another order: only fp32 sums differ.
+BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives, data::make({"contiguous", "zigzag", "striped"}),
+                     layout) {
+    const AttendCase whole{.problem = problem(1536, 4, 2, 128, 128)};
+    AttendCase split = whole;
+    split.layout = layout;
+    split.ranks = 4;
+    const auto mask = layouts::make_mask("causal", 1536);
+    const auto inputs = random_inputs(whole.problem, 13);
+    const auto one = run_on_device(whole, mask, layouts::make_layout("contiguous", 1536, 1), inputs).exact;
+    const auto chain = run_on_device(split, mask, layouts::make_layout(layout, 1536, 4), inputs).exact;
+    const auto d = reference::deviations(chain, one);
+    // P is rounded relative to the running maximum of its moment, so another order rounds it elsewhere: each of the two
+    // has one rounding, and they differ by at most both.
+    check("o", d.o, 2, DType::bf16);
+    // dq and dk inherit that through delta; dv knows of the forward pass the lse alone.
+    check("dq", d.dq, 1, DType::bf16);
+    check("dk", d.dk, 1, DType::bf16);
+    check("dv", d.dv, 0.01, DType::bf16);
+    BOOST_TEST(d.lse.max_abs <= lse_bound);
+}
+
+BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit_are_refused) {
+    const auto mask = layouts::make_mask("causal", 64);
+    const layouts::Run all{0, 1, 64};
+    const auto rows = std::make_shared<gpu::RowBounds>(mask, std::span(&all, 1));
+    const auto keys = std::make_shared<gpu::KeyPositions>(mask, std::span(&all, 1));
+    const gpu::WorkList work(mask, rows, keys, {.head_dim = 64, .value_dim = 64});
+    gpu::ForwardArgs args{.shape = {.head_dim = 64, .value_dim = 64}};
+    BOOST_CHECK_THROW(gpu::attend_forward(args, work, nullptr), Error);  // no q
+    args.shape.head_dim = 128;
+    BOOST_CHECK_THROW(gpu::attend_forward(args, work, nullptr), Error);  // work list of other dims
+    args.shape = {.head_dim = 64, .value_dim = 64, .dtype = DType::fp32};
+    BOOST_CHECK_THROW(gpu::attend_forward(args, work, nullptr), Error);
+    BOOST_CHECK_THROW(gpu::WorkList(mask, rows, keys, {.head_dim = 257, .value_dim = 64}), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ringlab::tests

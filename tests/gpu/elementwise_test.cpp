@@ -1,0 +1,208 @@
+// Kernels that take rows one by one, against the same formulas in double precision on the host.
+
+#include "gpu/device_buffer.hpp"
+#include "gpu/kernels/attention.hpp"
+#include "reference/rounding.hpp"
+#include "tests/gpu/attend_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::DType;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+std::vector<double> random_values(std::size_t count) {
+    static std::mt19937_64 generator(std::random_device{}());
+    std::normal_distribution<double> normal;
+    std::vector<double> values(count);
+    for (auto& x : values) x = normal(generator);
+    return values;
+}
+
+gpu::DeviceBuffer on_device(std::span<const double> values, DType dtype) {
+    gpu::DeviceBuffer buffer(values.size() * static_cast<std::size_t>(layouts::bytes_of(dtype)));
+    if (dtype == DType::fp32) {
+        const std::vector<float> floats(values.begin(), values.end());
+        buffer.upload(floats.data());
+    } else {
+        std::vector<std::uint16_t> bits(values.size());
+        reference::to_bits(values, dtype, bits);
+        buffer.upload(bits.data());
+    }
+    return buffer;
+}
+
+std::vector<double> from_device(const gpu::DeviceBuffer& buffer, DType dtype) {
+    if (dtype == DType::fp32) {
+        std::vector<float> floats(buffer.bytes() / sizeof(float));
+        buffer.download(floats.data());
+        return {floats.begin(), floats.end()};
+    }
+    std::vector<std::uint16_t> bits(buffer.bytes() / sizeof(std::uint16_t));
+    buffer.download(bits.data());
+    std::vector<double> values(bits.size());
+    reference::from_bits(bits, dtype, values);
+    return values;
+}
+
+// One step of rounding to nearest, relative; for fp32 a few operations' worth.
+double step(DType dtype) {
+    switch (dtype) {
+        case DType::bf16: return std::ldexp(1.0, -8);
+        case DType::fp16: return std::ldexp(1.0, -11);
+        default: return 4e-7;
+    }
+}
+
+struct Shape {
+    std::int64_t batch, tokens, heads, dim;
+    gpu::Extent extent() const { return {batch, tokens, heads, dim}; }
+    gpu::Strides strides() const { return gpu::dense_strides(tokens, heads, dim); }
+    gpu::Strides row_strides() const { return gpu::dense_strides(tokens, heads); }
+    std::size_t rows() const { return static_cast<std::size_t>(batch * tokens * heads); }
+    std::size_t elements() const { return rows() * static_cast<std::size_t>(dim); }
+};
+std::ostream& operator<<(std::ostream& out, const Shape& s) {
+    return out << s.batch << "x" << s.tokens << "x" << s.heads << "x" << s.dim;
+}
+
+const std::vector<Shape> shapes{{1, 97, 43, 128}, {2, 31, 3, 33}, {1, 1, 1, 1}, {3, 5, 2, 250}};
+const std::vector<DType> dtypes{DType::fp32, DType::bf16, DType::fp16};
+
+BOOST_AUTO_TEST_SUITE(elementwise, *boost::unit_test::precondition(has_gpu))
+
+BOOST_DATA_TEST_CASE(add_and_convert_round_once, data::make(shapes) * data::make(dtypes) * data::make(dtypes), shape,
+                     to, from) {
+    auto a = random_values(shape.elements()), b = random_values(shape.elements());
+    reference::round_in_place(a, to);
+    reference::round_in_place(b, from);
+    const gpu::DeviceBuffer destination = on_device(a, to), source = on_device(b, from);
+    const gpu::View view{destination.data(), to, shape.strides()};
+    const gpu::ConstView source_view{source.data(), from, shape.strides()};
+    gpu::add(shape.extent(), view, source_view, nullptr);
+    const auto sum = from_device(destination, to);
+    gpu::convert(shape.extent(), view, source_view, nullptr);
+    const auto copy = from_device(destination, to);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+        BOOST_TEST_REQUIRE(std::abs(sum[i] - (a[i] + b[i])) <= step(to) * std::abs(a[i] + b[i]) + 1e-7);
+        BOOST_TEST_REQUIRE(std::abs(copy[i] - b[i]) <= step(to) * std::abs(b[i]) + 1e-7);
+    }
+}
+
+/// lse by turns ordinary, far apart (beyond where exp overflows), and empty on either or both sides.
+std::vector<double> row_lse(std::size_t rows, std::size_t side) {
+    auto lse = random_values(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+        if (i % 7 == 1 + side || i % 7 == 3) lse[i] = -infinity;
+        if (i % 7 == 4 + side) lse[i] += 300;
+        lse[i] = static_cast<double>(static_cast<float>(lse[i]));
+    }
+    return lse;
+}
+
+BOOST_DATA_TEST_CASE(merge_agrees_with_its_formula, data::make(shapes) * data::make(dtypes) * data::make(dtypes), shape,
+                     running, partial) {
+    auto o = random_values(shape.elements()), o_b = random_values(shape.elements());
+    reference::round_in_place(o, running);
+    reference::round_in_place(o_b, partial);
+    const auto lse = row_lse(shape.rows(), 0), lse_b = row_lse(shape.rows(), 1);
+    const auto dim = static_cast<std::size_t>(shape.dim);
+    for (std::size_t i = 0; i < o.size(); ++i)
+        if (std::isinf(lse[i / dim])) o[i] = 0;
+    for (std::size_t i = 0; i < o.size(); ++i)
+        if (std::isinf(lse_b[i / dim])) o_b[i] = 0;
+    const gpu::DeviceBuffer d_o = on_device(o, running), d_o_b = on_device(o_b, partial);
+    const gpu::DeviceBuffer d_lse = on_device(lse, DType::fp32), d_lse_b = on_device(lse_b, DType::fp32);
+    gpu::merge({.extent = shape.extent(),
+                .o = {d_o.data(), running, shape.strides()},
+                .lse = {d_lse.as<float>(), shape.row_strides()},
+                .partial_o = {d_o_b.data(), partial, shape.strides()},
+                .partial_lse = {d_lse_b.as<const float>(), shape.row_strides()}},
+               nullptr);
+    const auto merged = from_device(d_o, running), merged_lse = from_device(d_lse, DType::fp32);
+    for (std::size_t row = 0; row < shape.rows(); ++row) {
+        const double largest = std::max(lse[row], lse_b[row]);
+        const double w_a = std::isinf(lse[row]) ? 0 : std::exp(lse[row] - largest);
+        const double w_b = std::isinf(lse_b[row]) ? 0 : std::exp(lse_b[row] - largest);
+        const double expected_lse = std::isinf(largest) ? largest : largest + std::log(w_a + w_b);
+        if (std::isinf(largest))
+            BOOST_TEST_REQUIRE(merged_lse[row] == -infinity);
+        else
+            BOOST_TEST_REQUIRE(std::abs(merged_lse[row] - expected_lse) <= 1e-6 + 3e-7 * std::abs(expected_lse));
+        for (std::size_t i = row * dim; i < (row + 1) * dim; ++i) {
+            const double expected = w_a + w_b == 0 ? 0 : (w_a * o[i] + w_b * o_b[i]) / (w_a + w_b);
+            // w (o_b - o) loses what o and o_b have more than the result.
+            BOOST_TEST_REQUIRE(std::abs(merged[i] - expected) <=
+                               step(running) * std::abs(expected) + 5e-7 * (std::abs(o[i]) + std::abs(o_b[i])) + 1e-7);
+        }
+    }
+}
+
+BOOST_DATA_TEST_CASE(a_first_merge_takes_the_partial_result_over_whatever_was_there, data::make(shapes), shape) {
+    const auto o_b = random_values(shape.elements());
+    const auto lse_b = row_lse(shape.rows(), 1);
+    gpu::DeviceBuffer o(shape.elements() * 4), lse(shape.rows() * 4);
+    o.fill(0xff, nullptr);
+    lse.fill(0xff, nullptr);
+    const gpu::DeviceBuffer d_o_b = on_device(o_b, DType::fp32), d_lse_b = on_device(lse_b, DType::fp32);
+    gpu::merge({.extent = shape.extent(),
+                .first = true,
+                .o = {o.data(), DType::fp32, shape.strides()},
+                .lse = {lse.as<float>(), shape.row_strides()},
+                .partial_o = {d_o_b.data(), DType::fp32, shape.strides()},
+                .partial_lse = {d_lse_b.as<const float>(), shape.row_strides()}},
+               nullptr);
+    BOOST_TEST((from_device(o, DType::fp32) == from_device(d_o_b, DType::fp32)));
+    BOOST_TEST((from_device(lse, DType::fp32) == lse_b));
+}
+
+BOOST_DATA_TEST_CASE(statistics_hold_delta_and_a_guarded_lse, data::make(shapes) * data::make(dtypes), shape, dtype) {
+    auto o = random_values(shape.elements()), dout = random_values(shape.elements());
+    reference::round_in_place(o, DType::fp32);
+    reference::round_in_place(dout, dtype);
+    const auto lse = row_lse(shape.rows(), 0);
+    const gpu::DeviceBuffer d_o = on_device(o, DType::fp32), d_dout = on_device(dout, dtype),
+                            d_lse = on_device(lse, DType::fp32);
+    gpu::DeviceBuffer statistics(shape.rows() * 8);
+    statistics.fill(0xff, nullptr);
+    gpu::prepare_backward({.extent = shape.extent(),
+                           .o = {d_o.data(), DType::fp32, shape.strides()},
+                           .dout = {d_dout.data(), dtype, shape.strides()},
+                           .lse = {d_lse.as<const float>(), shape.row_strides()},
+                           .statistics = {statistics.as<float>(), gpu::statistics_strides(shape.heads, shape.tokens)}},
+                          nullptr);
+    const auto pairs = from_device(statistics, DType::fp32);
+    const auto dim = static_cast<std::size_t>(shape.dim);
+    const auto heads = static_cast<std::size_t>(shape.heads), tokens = static_cast<std::size_t>(shape.tokens);
+    for (std::size_t row = 0; row < shape.rows(); ++row) {
+        double delta = 0, magnitude = 0;
+        for (std::size_t i = row * dim; i < (row + 1) * dim; ++i) {
+            delta += o[i] * dout[i];
+            magnitude += std::abs(o[i] * dout[i]);
+        }
+        const auto b = row / heads / tokens, token = row / heads % tokens, head = row % heads;
+        const auto at = 2 * ((b * heads + head) * tokens + token);
+        BOOST_TEST_REQUIRE(std::abs(pairs[at + 1] - delta) <= 1e-6 * magnitude + 1e-7);
+        if (std::isinf(lse[row]))
+            BOOST_TEST_REQUIRE(pairs[at] == infinity);
+        else
+            BOOST_TEST_REQUIRE(std::abs(pairs[at] - lse[row] * std::log2(std::exp(1.0))) <=
+                               2e-7 * std::abs(pairs[at]) + 1e-9);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ringlab::tests

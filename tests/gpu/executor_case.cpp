@@ -1,0 +1,223 @@
+#include "tests/gpu/executor_case.hpp"
+
+#include "reference/blocked.hpp"
+#include "reference/rounding.hpp"
+#include "tests/gpu/attend_case.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <bit>
+#include <cmath>
+#include <ostream>
+#include <random>
+
+namespace ringlab::tests {
+namespace {
+
+using layouts::Accumulation;
+using layouts::DType;
+
+gpu::HostTensor<std::uint16_t> patterns(const reference::Tensor& tensor, DType dtype) {
+    gpu::HostTensor<std::uint16_t> bits;
+    for (std::size_t i = 0; i < 4; ++i) bits.shape[i] = static_cast<std::int64_t>(tensor.shape()[i]);
+    bits.values.resize(tensor.size());
+    reference::to_bits(std::span<const double>(tensor.data(), tensor.size()), dtype, bits.values);
+    return bits;
+}
+
+reference::Tensor widen(const gpu::HostTensor<float>& tensor) {
+    reference::Tensor wide(std::array<std::size_t, 4>{
+        static_cast<std::size_t>(tensor.shape[0]), static_cast<std::size_t>(tensor.shape[1]),
+        static_cast<std::size_t>(tensor.shape[2]), static_cast<std::size_t>(tensor.shape[3])});
+    std::copy(tensor.values.begin(), tensor.values.end(), wide.begin());
+    return wide;
+}
+
+// One rounding to bf16 adds 1.65e-3 relative RMS; fp16 has 3 bits more. Independent roundings add in quadrature.
+double rounding(DType dtype) { return dtype == DType::bf16 ? 1.65e-3 : 1.65e-3 / 8; }
+
+// fp32 sums, exp2 within 2 units in the last place, fp32 results.
+constexpr double fp32_floor = 5e-5;
+
+void check(const char* name, const reference::Deviation& measured, double roundings, DType dtype) {
+    // Half as much again for the spread between small samples, whose few large terms do not average.
+    const double bound = 1.5 * std::sqrt(roundings) * rounding(dtype) + fp32_floor;
+    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound << ", largest "
+                            << measured.max_to_largest) {
+        BOOST_TEST(measured.relative_rms <= bound);
+        // Of 10^6 near-normal errors the worst is 5 standard deviations out; rows are no larger than the largest.
+        BOOST_TEST(measured.max_to_largest <= 5 * bound);
+    }
+}
+
+// Scores are fp32 sums of exact products: a few units in the last place of the largest, and of the sum's logarithm.
+// Merging adds as much again at every block.
+constexpr double lse_bound = 3e-5;
+
+bool same_bits(const gpu::HostTensor<float>& a, const gpu::HostTensor<float>& b) {
+    return a.shape == b.shape &&
+           std::equal(a.values.begin(), a.values.end(), b.values.begin(), b.values.end(), [](float x, float y) {
+               return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+           });
+}
+
+class SilentTransport : public gpu::Transport {
+public:
+    explicit SilentTransport(std::unique_ptr<gpu::Transport> real) : real_(std::move(real)) {}
+
+    void post_receive(const gpu::Message& message, cudaStream_t stream) override {
+        real_->post_receive(message, stream);
+    }
+    void complete_receive(const gpu::Message& message, cudaStream_t stream) override {
+        real_->complete_receive(message, stream);
+    }
+    bool can_complete_receive(const gpu::Message& message) const override {
+        return real_->can_complete_receive(message);
+    }
+    bool can_send(const gpu::Message&) const override { return true; }
+    void send(const gpu::Message&, cudaStream_t) override {}
+    void fetch(const gpu::Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
+    void check() override { real_->check(); }
+    void abort() noexcept override { real_->abort(); }
+
+private:
+    std::unique_ptr<gpu::Transport> real_;
+};
+
+class SilentFabric : public gpu::Fabric {
+public:
+    SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank)
+        : real_(std::move(real)), silent_rank_(silent_rank) {}
+
+    bool fetches() const override { return real_->fetches(); }
+    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+    std::unique_ptr<gpu::Transport> join(const gpu::Member& member) override {
+        auto transport = real_->join(member);
+        if (member.rank != silent_rank_) return transport;
+        return std::make_unique<SilentTransport>(std::move(transport));
+    }
+
+private:
+    std::unique_ptr<gpu::Fabric> real_;
+    int silent_rank_;
+};
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const RingCase& c) {
+    const auto& p = c.problem;
+    return out << fmt::format(
+               "{} x {} tokens, {}:{} heads, dims {}/{}, {}, mask {}, layout {}, schedule {}, {} ranks, {}{}, dK dV "
+               "{}, "
+               "transport {}{}",
+               p.batch, p.tokens, p.query_heads, p.kv_heads, p.head_dim, p.value_dim, to_string(p.dtype), c.mask,
+               c.layout, c.schedule, c.ranks, c.accumulation == Accumulation::carry ? "carry" : "partials",
+               c.options.round_running_output ? " into a rounded output" : "", to_string(c.gradient_dtype),
+               to_string(c.options.transport), c.options.deterministic ? ", deterministic" : "");
+}
+
+layouts::Problem small_problem() {
+    layouts::Problem p;
+    p.tokens = 576;
+    p.query_heads = 4;
+    p.kv_heads = 2;
+    p.head_dim = p.value_dim = 64;
+    return p;
+}
+
+gpu::HostInputs host_inputs(const reference::Inputs& inputs, DType dtype) {
+    return {patterns(inputs.q, dtype), patterns(inputs.k, dtype), patterns(inputs.v, dtype),
+            patterns(inputs.dout, dtype)};
+}
+
+reference::Outputs to_reference(const gpu::HostOutputs& outputs) {
+    reference::Outputs wide;
+    wide.o = widen(outputs.o);
+    wide.dq = widen(outputs.dq);
+    wide.dk = widen(outputs.dk);
+    wide.dv = widen(outputs.dv);
+    wide.lse = reference::Lse(std::array<std::size_t, 3>{static_cast<std::size_t>(outputs.lse.shape[0]),
+                                                         static_cast<std::size_t>(outputs.lse.shape[1]),
+                                                         static_cast<std::size_t>(outputs.lse.shape[2])});
+    std::copy(outputs.lse.values.begin(), outputs.lse.values.end(), wide.lse.begin());
+    return wide;
+}
+
+Passes make_passes(const RingCase& c) {
+    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+    const auto layout = layouts::make_layout(c.layout, c.problem.tokens, c.ranks);
+    layouts::ScheduleOptions how;
+    how.algorithm = c.schedule;
+    how.accumulation = c.accumulation;
+    how.gradient_dtype = c.gradient_dtype;
+    Passes passes;
+    passes.forward = make_schedule(c.problem, mask, layout, how);
+    how.pass = layouts::Pass::backward;
+    passes.backward = make_schedule(c.problem, mask, layout, how);
+    return passes;
+}
+
+gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
+    const auto passes = make_passes(c);
+    auto options = c.options;
+    options.group.ring = c.ranks;
+    options.poison = true;
+    return gpu::run(*passes.forward, passes.backward.get(), inputs, options);
+}
+
+void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Outputs& expected) {
+    const auto d = reference::deviations(to_reference(measured), expected);
+    const auto dtype = c.problem.dtype;
+    // P is rounded before PV. A 16-bit partial output is another rounding, and a 16-bit running one each time it is
+    // merged into.
+    const bool partials = c.accumulation == Accumulation::partials;
+    const double o_roundings = 1 + (partials ? 1 : 0) + (c.options.round_running_output ? c.ranks : 0);
+    // dS is rounded before its products; delta has the error of o.
+    const double ds_roundings = 1 + o_roundings;
+    // 16-bit dK and dV are rounded once as a rank's own part and each time a rank has added its part.
+    const double gradient_roundings = c.gradient_dtype == DType::fp32 ? 0 : 1 + c.ranks;
+    check("o", d.o, o_roundings, dtype);
+    BOOST_TEST(d.lse.max_abs <= lse_bound * (partials ? c.ranks : 1));
+    check("dq", d.dq, ds_roundings, dtype);
+    check("dk", d.dk, ds_roundings + gradient_roundings, dtype);
+    check("dv", d.dv, 1 + gradient_roundings, dtype);
+}
+
+void agrees_with_the_reference(const RingCase& c) {
+    static std::mt19937_64 seeds(std::random_device{}());
+    const auto seed = seeds();
+    BOOST_TEST_CONTEXT(c << ", seed " << seed) {
+        const auto inputs = random_inputs(c.problem, seed);
+        const auto expected =
+            reference::blocked_attention(c.problem, layouts::make_mask(c.mask, c.problem.tokens), inputs);
+        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, expected);
+    }
+}
+
+void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected) {
+    BOOST_TEST(same_bits(measured.o, expected.o), "o differs");
+    BOOST_TEST(same_bits(measured.lse, expected.lse), "lse differs");
+    BOOST_TEST(same_bits(measured.dq, expected.dq), "dq differs");
+    BOOST_TEST(same_bits(measured.dk, expected.dk), "dk differs");
+    BOOST_TEST(same_bits(measured.dv, expected.dv), "dv differs");
+}
+
+gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank) {
+    return [=](gpu::Team& team, const gpu::FabricOptions& options,
+               const gpu::PassPrograms& programs) -> std::unique_ptr<gpu::Fabric> {
+        auto real = kind == gpu::TransportKind::nccl ? make_nccl_fabric(team, options, programs)
+                                                     : make_copy_fabric(team, options, programs);
+        return std::make_unique<SilentFabric>(std::move(real), silent_rank);
+    };
+}
+
+std::string error_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "(no error)";
+}
+
+}  // namespace ringlab::tests

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "gpu/executor.hpp"
+#include "reference/errors.hpp"
+#include "reference/tensors.hpp"
+
+#include <iosfwd>
+#include <string>
+
+namespace ringlab::tests {
+
+/// A forward and a backward pass over ranks, by the executor.
+struct RingCase {
+    layouts::Problem problem;
+    std::string mask = "causal";
+    std::string layout = "contiguous";
+    std::string schedule = "ring";
+    int ranks = 1;
+    layouts::Accumulation accumulation = layouts::Accumulation::carry;
+    layouts::DType gradient_dtype = layouts::DType::fp32;
+    gpu::GpuOptions options = {};  ///< group.ring is set from ranks
+};
+std::ostream& operator<<(std::ostream& out, const RingCase& c);
+
+/// 576 tokens, 4 query heads on 2 kv heads of dim 64, bf16: layouts over 1, 2, 3, 4 and 8 ranks divide them, tiles do
+/// not.
+layouts::Problem small_problem();
+
+gpu::HostInputs host_inputs(const reference::Inputs& inputs, layouts::DType dtype);
+reference::Outputs to_reference(const gpu::HostOutputs& outputs);
+
+/// The schedules of a case.
+struct Passes {
+    std::unique_ptr<layouts::Schedule> forward, backward;
+};
+Passes make_passes(const RingCase& c);
+
+/// Runs on a team of threads, scratch and results poisoned.
+gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs);
+
+/// Checks every result by norm and by largest element against the fp64 ones.
+void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Outputs& expected);
+
+/// Draws fresh inputs, runs and checks.
+void agrees_with_the_reference(const RingCase& c);
+
+/// Every bit of every result.
+void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected);
+
+/// As the fabric of `kind`, but one rank's sends never leave: what the others see when it dies.
+gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank);
+
+/// The message of the Error that `action` throws; "(no error)" if it throws none.
+std::string error_of(const std::function<void()>& action);
+
+}  // namespace ringlab::tests

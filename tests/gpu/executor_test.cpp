@@ -1,0 +1,234 @@
+// Whole passes by the executor, all ranks on one GPU, against the fp64 reference and against each other.
+
+#include "reference/blocked.hpp"
+#include "tests/gpu/attend_case.hpp"
+#include "tests/gpu/executor_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <limits>
+#include <map>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using gpu::TransportKind;
+using layouts::Accumulation;
+using layouts::DType;
+
+const std::vector<std::string> schedule_names{"ring", "all-gather", "all-gather:2", "pull"};
+const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped"};
+// The last two leave rows without keys, and with some layouts whole ranks.
+const std::vector<std::string> masks{"full",
+                                     "causal",
+                                     "causal+documents:97,43,300,136",
+                                     "causal+window:64,0+sink:4",
+                                     "causal+valid:0-300,333-500",
+                                     "window:31,17+valid:100-200"};
+
+/// Fresh inputs for every test program, and the expected results of each mask over them.
+struct Expected {
+    const reference::Inputs inputs = random_inputs(small_problem(), std::random_device{}());
+    const gpu::HostInputs host = host_inputs(inputs, small_problem().dtype);
+
+    const reference::Outputs& outputs(const std::string& mask) {
+        const auto [entry, is_new] = by_mask_.try_emplace(mask);
+        if (is_new)
+            entry->second =
+                reference::blocked_attention(small_problem(), layouts::make_mask(mask, small_problem().tokens), inputs);
+        return entry->second;
+    }
+
+    static Expected& get() {
+        static Expected expected;
+        return expected;
+    }
+
+private:
+    std::map<std::string, reference::Outputs> by_mask_;
+};
+
+void check_small(const RingCase& c) {
+    BOOST_TEST_CONTEXT(c) {
+        check_against(c, run_case(c, Expected::get().host).outputs, Expected::get().outputs(c.mask));
+    }
+}
+
+BOOST_AUTO_TEST_SUITE(executor, *boost::unit_test::precondition(has_gpu))
+
+BOOST_DATA_TEST_CASE(every_schedule_layout_and_mask_agrees_with_the_reference,
+                     data::make(schedule_names) * data::make({1, 2, 3, 4, 8}), schedule, ranks) {
+    for (const auto& layout : layout_names)
+        for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
+}
+
+BOOST_DATA_TEST_CASE(every_policy_agrees_with_the_reference,
+                     data::make(schedule_names) * data::make({1, 3, 8}) * data::make({DType::fp32, DType::bf16}),
+                     schedule, ranks, gradients) {
+    for (const std::string mask : {"causal", "window:31,17+valid:100-200"})
+        for (const bool rounded : {false, true}) {
+            RingCase c{small_problem(), mask, "zigzag", schedule, ranks, Accumulation::partials, gradients};
+            c.options.round_running_output = rounded;
+            check_small(c);
+        }
+    check_small({small_problem(), "causal", "striped", schedule, ranks, Accumulation::carry, gradients});
+}
+
+BOOST_DATA_TEST_CASE(awkward_problems_agree_with_the_reference, data::make(schedule_names), schedule) {
+    layouts::Problem p;
+    p.batch = 2;
+    p.tokens = 390;
+    p.query_heads = 6;
+    p.kv_heads = 2;
+    p.head_dim = 192;
+    p.value_dim = 128;
+    p.dtype = DType::fp16;
+    p.soft_cap = 20;
+    RingCase c{p, "causal+documents:111,200,79", "zigzag", schedule, 3};
+    c.options.deterministic = true;
+    agrees_with_the_reference(c);
+    c.problem.head_dim = c.problem.value_dim = 40;
+    c.problem.dtype = DType::bf16;
+    c.problem.soft_cap = 0;
+    agrees_with_the_reference(c);
+}
+
+BOOST_AUTO_TEST_CASE(sixty_four_ranks_take_turns_on_one_device) {
+    auto p = small_problem();
+    p.tokens = 1280;
+    agrees_with_the_reference({p, "causal", "zigzag", "ring", 64});
+}
+
+BOOST_DATA_TEST_CASE(repeats_give_the_same_bits, data::make(schedule_names), schedule) {
+    RingCase c{small_problem(), "causal", "zigzag", schedule, 4};
+    c.options.deterministic = true;
+    const auto once = run_case(c, Expected::get().host);
+    c.options.repeats = 3;
+    c.options.warm_up = 1;
+    const auto again = run_case(c, Expected::get().host);
+    check_identical(again.outputs, once.outputs);
+    BOOST_TEST(again.forward.timelines.size() == 3u);
+    BOOST_TEST(again.backward.rank_seconds.size() == 3u);
+}
+
+// Threads order their streams by events whatever GPUs they are on, so one GPU is enough to test that.
+BOOST_DATA_TEST_CASE(threads_with_copy_engines_give_the_same_bits_as_one_thread,
+                     data::make(schedule_names) * data::make({2, 3}), schedule, ranks) {
+    for (const std::string mask : {"causal", "window:31,17+valid:100-200"}) {
+        RingCase c{small_problem(), mask, "zigzag", schedule, ranks};
+        c.options.deterministic = true;
+        const auto loopback = run_case(c, Expected::get().host);
+        c.options.transport = TransportKind::copy;
+        c.options.devices.assign(static_cast<std::size_t>(ranks), 0);
+        c.options.repeats = 3;
+        BOOST_TEST_CONTEXT(c) { check_identical(run_case(c, Expected::get().host).outputs, loopback.outputs); }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(replicas_of_a_ring_do_not_mix) {
+    using Placement = layouts::RingGroup::Placement;
+    for (const auto placement : {Placement::consecutive, Placement::strided})
+        for (const auto transport : {TransportKind::loopback, TransportKind::copy}) {
+            RingCase c{small_problem(), "causal", "zigzag", "ring", 2};
+            c.options.transport = transport;
+            c.options.group = {2, 2, placement};
+            c.options.devices.assign(4, 0);
+            c.options.poison = true;
+            const auto other = random_inputs(c.problem, 77);
+            const std::vector inputs{Expected::get().host, host_inputs(other, c.problem.dtype)};
+            const auto passes = make_passes(c);
+            const auto team = gpu::make_thread_team(gpu::team_size(c.options));
+            const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), inputs, c.options);
+            BOOST_TEST_REQUIRE(runs.size() == 2u);
+            const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+            check_against(c, runs[0].outputs, Expected::get().outputs(c.mask));
+            check_against(c, runs[1].outputs, reference::blocked_attention(c.problem, mask, other));
+        }
+}
+
+BOOST_DATA_TEST_CASE(a_silent_rank_ends_the_run_with_a_named_operation, data::make({"ring", "all-gather"}), schedule) {
+    RingCase c{small_problem(), "full", "contiguous", schedule, 2};
+    c.options.transport = TransportKind::copy;
+    c.options.group.ring = 2;
+    c.options.devices = {0, 0};
+    c.options.timeout = std::chrono::seconds(2);
+    const auto passes = make_passes(c);
+    const auto team = gpu::make_thread_team(2);
+    const auto message = error_of([&] {
+        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&Expected::get().host, 1), c.options,
+                 silent_rank_fabric(TransportKind::copy, 1));
+    });
+    BOOST_TEST(message.find("has not ended after 2 s without progress") != std::string::npos, message);
+    BOOST_TEST(message.find("rank 0: operation") != std::string::npos, message);
+    // The device is as good as before.
+    check_small({small_problem(), "causal", "zigzag", schedule, 2});
+}
+
+BOOST_AUTO_TEST_CASE(the_first_tensor_that_is_not_finite_is_named) {
+    auto inputs = Expected::get().host;
+    constexpr std::uint16_t bf16_nan = 0x7fc0;
+    inputs.v.values[inputs.v.row(0, 400)] = bf16_nan;  // rank 2 of 3 owns it
+    RingCase c{small_problem(), "full", "contiguous", "ring", 3};
+    c.options.check_finite = true;
+    auto message = error_of([&] { run_case(c, inputs); });
+    BOOST_TEST(message ==
+               "o is not finite on rank 2 at step 0 of the forward pass, after the attend of rank 2's block");
+    // Nobody sees it: nothing to report.
+    c.mask = "full+valid:0-300";
+    inputs = Expected::get().host;
+    message = error_of([&] { run_case(c, inputs); });
+    BOOST_TEST(message == "(no error)");
+    // It shows in the backward pass alone.
+    inputs.dout.values[inputs.dout.row(0, 1)] = bf16_nan;
+    message = error_of([&] { run_case(c, inputs); });
+    BOOST_TEST(message.find("d") == 0u, message);
+    BOOST_TEST(message.find("is not finite on rank 0 at step 0 of the backward pass") != std::string::npos, message);
+}
+
+BOOST_DATA_TEST_CASE(timelines_keep_the_order_of_the_schedule, data::make(schedule_names), schedule) {
+    RingCase c{small_problem(), "causal", "zigzag", schedule, 4};
+    const auto passes = make_passes(c);
+    const auto run = run_case(c, Expected::get().host);
+    const auto check_pass = [&](const layouts::Schedule& pass, const layouts::Timeline& timeline) {
+        std::vector<std::vector<const layouts::Span*>> spans(4);
+        for (const auto& span : timeline.spans) spans[static_cast<std::size_t>(span.rank)].push_back(&span);
+        for (int rank = 0; rank < 4; ++rank) {
+            const auto& own = spans[static_cast<std::size_t>(rank)];
+            std::map<layouts::Lane, layouts::Picoseconds> lane_end;
+            auto ops = pass.ops(rank);
+            std::size_t i = 0;
+            for (const auto* op = ops.next(); op; op = ops.next(), ++i) {
+                BOOST_TEST_REQUIRE(i < own.size());
+                BOOST_TEST((own[i]->kind == op->kind && own[i]->owner == op->owner && own[i]->bytes == op->bytes));
+                BOOST_TEST(own[i]->begin >= 0);
+                BOOST_TEST(own[i]->end >= own[i]->begin);
+                BOOST_TEST(own[i]->begin >= lane_end[op->lane]);
+                lane_end[op->lane] = own[i]->end;
+                for (const auto before : op->after())
+                    BOOST_TEST(own[i]->begin >= own[static_cast<std::size_t>(before)]->end);
+            }
+            BOOST_TEST(i == own.size());
+        }
+        const auto totals = layouts::totals(timeline);
+        for (int rank = 0; rank < 4; ++rank) BOOST_TEST(totals[static_cast<std::size_t>(rank)].compute > 0);
+    };
+    check_pass(*passes.forward, run.forward.timelines.front());
+    check_pass(*passes.backward, run.backward.timelines.front());
+    BOOST_TEST(run.forward.seconds().front() >= layouts::to_seconds(run.forward.timelines.front().makespan()));
+
+    // Inputs are what a shard of Q, K, V and dO takes; slots what the plans ask for, in whole allocation units.
+    const auto rows = c.problem.tokens / 4;
+    const auto inputs = 2 * rows * (2 * c.problem.query_heads + 2 * c.problem.kv_heads) * c.problem.head_dim;
+    BOOST_TEST(run.memory.front().inputs == inputs);
+    BOOST_TEST(run.memory.front().slots >= std::max(passes.forward->scratch_bytes(), passes.backward->scratch_bytes()));
+    BOOST_TEST(run.memory.front().slots <=
+               passes.forward->scratch_bytes() + passes.backward->scratch_bytes() + 64 * 256);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ringlab::tests

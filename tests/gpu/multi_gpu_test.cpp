@@ -1,0 +1,115 @@
+// Rings over several GPUs by every transport: the same bits as virtual ranks on one.
+
+#include "gpu/executor.hpp"
+#include "tests/gpu/attend_case.hpp"
+#include "tests/gpu/executor_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <ostream>
+
+namespace ringlab::gpu {
+std::ostream& boost_test_print_type(std::ostream& out, TransportKind kind) { return out << to_string(kind); }
+}  // namespace ringlab::gpu
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using gpu::TransportKind;
+
+boost::test_tools::assertion_result has_several_gpus(boost::unit_test::test_unit_id) {
+    boost::test_tools::assertion_result result(gpu::devices().size() >= 2);
+    if (!result) result.message() << "no GPU on this machine to be a second one";
+    return result;
+}
+
+int gpu_count() { return static_cast<int>(std::min<std::size_t>(gpu::devices().size(), 8)); }
+
+const std::vector<std::string> schedule_names{"ring", "all-gather:2", "pull"};
+
+BOOST_AUTO_TEST_SUITE(multi_gpu, *boost::unit_test::precondition(has_several_gpus))
+
+BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
+                     data::make({TransportKind::loopback, TransportKind::copy, TransportKind::nccl}) *
+                         data::make(schedule_names),
+                     transport, schedule) {
+    for (int ranks = 2; ranks <= gpu_count(); ++ranks) {
+        if (ranks != 2 && ranks != 3 && ranks != gpu_count()) continue;
+        auto problem = small_problem();
+        problem.tokens = 96 * ranks;
+        for (const std::string mask : {"causal", "window:31,17+valid:50-100"}) {
+            RingCase c{problem, mask, "zigzag", schedule, ranks};
+            c.options.deterministic = true;
+            c.options.devices = {0};
+            const auto inputs = host_inputs(random_inputs(problem, static_cast<std::uint64_t>(ranks)), problem.dtype);
+            const auto expected = run_case(c, inputs);
+            c.options.transport = transport;
+            c.options.devices.clear();
+            c.options.repeats = 3;
+            BOOST_TEST_CONTEXT(c) { check_identical(run_case(c, inputs).outputs, expected.outputs); }
+        }
+    }
+}
+
+BOOST_DATA_TEST_CASE(large_blocks_arrive_whole, data::make({TransportKind::copy, TransportKind::nccl}), transport) {
+    layouts::Problem problem;
+    problem.tokens = 2048 * gpu_count();
+    problem.query_heads = 4;
+    problem.kv_heads = 4;
+    RingCase c{problem, "causal", "zigzag", "ring", gpu_count()};
+    c.options.deterministic = true;
+    c.options.devices = {0};
+    const auto inputs = host_inputs(random_inputs(problem, 5), problem.dtype);
+    const auto expected = run_case(c, inputs);
+    c.options.transport = transport;
+    c.options.devices.clear();
+    c.options.repeats = 10;
+    check_identical(run_case(c, inputs).outputs, expected.outputs);
+}
+
+BOOST_DATA_TEST_CASE(replicas_of_a_ring_reach_their_own_peers, data::make({TransportKind::copy, TransportKind::nccl}),
+                     transport) {
+    if (gpu_count() < 4) return;
+    using Placement = layouts::RingGroup::Placement;
+    for (const auto placement : {Placement::consecutive, Placement::strided}) {
+        RingCase c{small_problem(), "causal", "zigzag", "ring", 2};
+        c.options.deterministic = true;
+        const std::vector inputs{host_inputs(random_inputs(c.problem, 1), c.problem.dtype),
+                                 host_inputs(random_inputs(c.problem, 2), c.problem.dtype)};
+        c.options.devices = {0};
+        const auto first = run_case(c, inputs[0]), second = run_case(c, inputs[1]);
+        c.options.devices.clear();
+        c.options.transport = transport;
+        c.options.group = {2, 2, placement};
+        const auto passes = make_passes(c);
+        const auto team = gpu::make_thread_team(4);
+        const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), inputs, c.options);
+        check_identical(runs[0].outputs, first.outputs);
+        check_identical(runs[1].outputs, second.outputs);
+    }
+}
+
+BOOST_DATA_TEST_CASE(a_silent_rank_ends_the_run_on_all, data::make({TransportKind::copy, TransportKind::nccl}),
+                     transport) {
+    RingCase c{small_problem(), "full", "contiguous", "ring", 2};
+    c.options.transport = transport;
+    c.options.group.ring = 2;
+    c.options.timeout = std::chrono::seconds(5);
+    const auto passes = make_passes(c);
+    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
+    const auto team = gpu::make_thread_team(2);
+    const auto message = error_of([&] {
+        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
+                 silent_rank_fabric(transport, 1));
+    });
+    BOOST_TEST(message.find("has not ended after 5 s without progress") != std::string::npos, message);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ringlab::tests

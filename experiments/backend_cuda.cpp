@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 
 namespace ringlab::experiments {
 namespace {
@@ -58,6 +59,7 @@ public:
         options_.group = ring_group(config, ranks);
         options_.transport = choose_transport(config);
         options_.check_finite = config.check_finite;
+        options_.kernels = gpu::kernel_family(config.kernels);
         options_.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
         team_ = config.mpi ? gpu::make_mpi_team(nullptr, nullptr) : gpu::make_thread_team(gpu::team_size(options_));
         require(!config.mpi || team_->size() == options_.group.world(), "{} ranks need as many processes, there are {}",
@@ -102,12 +104,14 @@ public:
                 all[static_cast<std::size_t>(repeat)].push_back(
                     measurement(ring, repeat, repeat + 1 == repeats && keeps_results_, dtype));
         for (auto& ring : runs_) ring.outputs = {};
+        note_kernels(plan);
         return all;
     }
 
     void describe(RunWriter& run) const override {
         run.attribute("backend", std::string("cuda"));
         run.attribute("transport", std::string(to_string(options_.transport)));
+        for (const auto& [pass, family] : kernels_) run.attribute("kernels_" + pass, family);
         run.attribute("processes", team_->size() == team_->local_size() ? 1 : team_->size());
         run.attribute("measured", std::string(what_is_measured()));
         if (runs_.empty()) return;
@@ -170,6 +174,17 @@ private:
         return one;
     }
 
+    /// What does each pass, for describe().
+    void note_kernels(const Plan& plan) {
+        using layouts::Pass;
+        kernels_.clear();
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            if (pass == Pass::backward && !plan.backward) continue;
+            const auto family = gpu::resolve(options_.kernels, pass, plan.problem.head_dim, plan.problem.value_dim);
+            kernels_[to_string(pass)] = to_string(family);
+        }
+    }
+
     void describe_clocks(RunWriter& run) const {
         std::vector<gpu::ClockSample> samples;
         for (const auto& ring : runs_) samples.insert(samples.end(), ring.clocks.begin(), ring.clocks.end());
@@ -209,7 +224,8 @@ private:
     std::vector<gpu::DeviceInfo> devices_;
     gpu::GpuOptions options_;
     std::unique_ptr<gpu::Team> team_;
-    std::vector<gpu::GpuRun> runs_;  // of the last run, for describe()
+    std::vector<gpu::GpuRun> runs_;               // of the last run, for describe()
+    std::map<std::string, std::string> kernels_;  // likewise, by pass
 };
 
 }  // namespace

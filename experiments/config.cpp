@@ -71,7 +71,10 @@ po::options_description describe(Config& config, const OptionGroups& groups) {
          "cpu, or cuda (GPUs; bf16 and fp16)")  //
         ("transport", po::value(&config.transport)->default_value(config.transport),
          "cpu: threads, or mpi under mpirun. cuda: copy (copy engines, one host), nccl, or loopback (ranks take turns "
-         "on the GPUs there are). auto: threads; copy with a GPU per rank, else loopback")                      //
+         "on the GPUs there are). auto: threads; copy with a GPU per rank, else loopback")  //
+        ("kernels", po::value(&config.kernels)->default_value(config.kernels),
+         "with --backend cuda: portable (sm_80 and later), hopper (sm_90a; portable where it has none for a pass or "
+         "head dim), or auto, the fastest that runs")                                                           //
         ("mpi", po::bool_switch(&config.mpi), "with --backend cuda: a process per rank, under mpirun or srun")  //
         ("arithmetic", po::value(&config.arithmetic)->default_value(config.arithmetic),
          "fp64, fp32, or bf16 or fp16 (emulated by cpu)")  //
@@ -229,11 +232,13 @@ void check(const Config& config) {
     require(config.engine == "events" || config.compute_model == "rate",
             "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
     parse_choice(config.transport, "--transport", {"auto", "threads", "mpi", "copy", "nccl", "loopback"});
+    parse_choice(config.kernels, "--kernels", {"auto", "portable", "hopper"});
     if (config.backend == "cpu") {
         require(config.transport == "auto" || config.transport == "threads" || config.transport == "mpi",
                 "--transport {} is for --backend cuda; with --backend cpu it is threads or mpi", config.transport);
         require(!config.mpi, "--mpi is for --backend cuda; with --backend cpu say --transport mpi");
         require(!config.check_finite, "--check-finite is for --backend cuda");
+        require(config.kernels == "auto", "--kernels {} is for --backend cuda", config.kernels);
     }
     if (config.backend == "cuda")
         require(config.transport != "threads" && config.transport != "mpi",

@@ -34,6 +34,7 @@ struct Config {
     // How it is computed and measured.
     std::string backend = "cpu";
     std::string transport = "auto";
+    std::string kernels = "auto";
     bool mpi = false;  ///< cuda: a process per rank, under mpirun
     std::string arithmetic;
     std::vector<std::string> policies;  ///< of accumulation

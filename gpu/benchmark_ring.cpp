@@ -71,7 +71,7 @@ private:
         {"warm-up", "5"},       {"repeats", "15"},
         {"timeline", "1"},      {"mpi", "0"},
         {"round-results", "1"}, {"timeout", "60"},
-        {"devices", ""},
+        {"devices", ""},        {"kernels", "auto"},
     };
 };
 
@@ -166,6 +166,7 @@ int run_benchmark(const Settings& settings, gpu::Team* mpi_team) {
     options.group.ring = settings.number("ranks");
     options.group.replicas = settings.number("replicas");
     options.deterministic = settings.flag("deterministic");
+    options.kernels = gpu::kernel_family(settings.text("kernels"));
     options.round_results = settings.flag("round-results");
     options.timeline = settings.flag("timeline");
     options.warm_up = settings.number("warm-up");

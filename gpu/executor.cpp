@@ -198,7 +198,7 @@ private:
         const auto& o = job_.options;
         rank.work = std::make_unique<Rank>(
             job_.forward, job_.backward, ring_rank(rank), rank.programs, fabric_,
-            RankOptions{o.round_running_output, o.round_results, o.deterministic, o.check_finite});
+            RankOptions{o.round_running_output, o.round_results, o.deterministic, o.check_finite, o.kernels});
         rank.transport = fabric_.join({member_, rank.place.global_rank, rank.place.device, rank.work->kv(),
                                        rank.work->kv_bytes(), rank.work->gradients(), rank.work->gradient_bytes()});
         rank.work->load(job_.inputs[index(replica(rank))]);

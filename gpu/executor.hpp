@@ -43,11 +43,12 @@ struct GpuOptions {
                                         ///< dtype, as where a ring keeps no fp32 output
     bool round_results = false;         ///< results in the problem's dtype; fp32 otherwise
     bool deterministic = false;         ///< backward: dq in a fixed order too
-    bool check_finite = false;          ///< look at what every operation writes; slow
-    bool poison = false;                ///< NaN in scratch and results before every pass
-    bool timeline = true;               ///< measure every operation, not the pass alone
-    int warm_up = 0;                    ///< passes before those that are kept
-    int repeats = 1;                    ///< passes that are kept; the results are the last one's
+    KernelFamily kernels = KernelFamily::automatic;
+    bool check_finite = false;                          ///< look at what every operation writes; slow
+    bool poison = false;                                ///< NaN in scratch and results before every pass
+    bool timeline = true;                               ///< measure every operation, not the pass alone
+    int warm_up = 0;                                    ///< passes before those that are kept
+    int repeats = 1;                                    ///< passes that are kept; the results are the last one's
     Clock::duration timeout = std::chrono::minutes(2);  ///< without any operation ending, or for others to start up
 };
 

@@ -167,9 +167,10 @@ void Rank::build_work_lists(const Program& program) {
         const std::pair key(program.pass, owner);
         if (instruction.op.kind != OpKind::attend || work_lists_.contains(key)) continue;
         auto keys = std::make_shared<KeyPositions>(schedule.mask(), schedule.layout().shard(owner));
-        work_lists_[key] = std::make_unique<WorkList>(
-            schedule.mask(), row_bounds_, std::move(keys),
-            WorkList::Options{program.pass, problem_.head_dim, problem_.value_dim, options_.deterministic});
+        work_lists_[key] =
+            std::make_unique<WorkList>(schedule.mask(), row_bounds_, std::move(keys),
+                                       WorkList::Options{program.pass, problem_.head_dim, problem_.value_dim,
+                                                         options_.deterministic, options_.kernels});
         constexpr std::int64_t item_bytes = 16, entry_bytes = 4, position_bytes = 4;
         const auto& list = *work_lists_[key];
         const auto add_tiles = [&](const TileList& tiles) {

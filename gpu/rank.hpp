@@ -20,6 +20,7 @@ struct RankOptions {
     bool round_results = false;
     bool deterministic = false;
     bool check_finite = false;
+    KernelFamily kernels = KernelFamily::automatic;
 };
 
 /// Device memory of one rank, bytes.

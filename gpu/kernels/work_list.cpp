@@ -58,6 +58,17 @@ TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_ke
     return kind == TileKind::full && keys.end - keys.begin < tile_keys ? TileKind::partial : kind;
 }
 
+WorkList::Options resolved(WorkList::Options options) {
+    options.family = resolve(options.family, options.pass, options.head_dim, options.value_dim);
+    return options;
+}
+
+/// Of the kernel that does the pass, or most of it.
+TileShape tile_of(const WorkList::Options& options) {
+    const auto dims = dim_class(options.head_dim, options.value_dim);
+    return options.pass == layouts::Pass::forward ? forward_tile(dims) : backward_tile(dims);
+}
+
 }  // namespace
 
 RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
@@ -123,10 +134,8 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
                    const Options& options)
     : rows_(std::move(rows)),
       keys_(std::move(keys)),
-      options_(options),
-      tiles_(mask, rows_->runs(), keys_->runs(),
-             options.pass == layouts::Pass::forward ? forward_tile(dim_class(options.head_dim, options.value_dim))
-                                                    : backward_tile(dim_class(options.head_dim, options.value_dim)),
+      options_(resolved(options)),
+      tiles_(mask, rows_->runs(), keys_->runs(), tile_of(options_),
              options.pass == layouts::Pass::forward ? TileList::Major::queries : TileList::Major::keys) {
     if (options.pass == layouts::Pass::backward && options.deterministic)
         query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(),

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/device_buffer.hpp"
-#include "gpu/kernels/tile_shape.hpp"
+#include "gpu/kernels/kernel_family.hpp"
 #include "layouts/layout.hpp"
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
@@ -85,6 +85,9 @@ public:
         std::int64_t head_dim = 128;
         std::int64_t value_dim = 128;
         bool deterministic = false;  ///< backward: dq in a fixed order too
+        /// Whose tiles the list is made of; options() of a list tells the one that was chosen. A list for the hopper
+        /// family takes only tensors whose data and strides are multiples of 16 bytes.
+        KernelFamily family = KernelFamily::automatic;
     };
 
     WorkList(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,

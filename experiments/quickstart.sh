@@ -48,7 +48,8 @@ run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" 
 
 # 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
-for notebook in notebooks/*.py; do
-  MPLBACKEND=Agg "$python" "$notebook" "$out"
-done
+export MPLBACKEND=Agg
+# One process for each processor, the longest first; each says what it has drawn.
+printf '%s\n' notebooks/*.py | grep -v figures.py | sort --reverse |
+  xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
 printf '\nRecords and figures are in %s\n' "$out"

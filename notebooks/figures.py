@@ -54,11 +54,12 @@ class Run:
 
     def __init__(self, group, name, record):
         self.group, self.name, self.record = group, name, record
+        self.attributes = dict(group.attrs)  # read once: filters ask for them thousands of times
 
     def __getitem__(self, attribute):
-        if attribute not in self.group.attrs:
+        if attribute not in self.attributes:
             stop(f"{self.record}: run '{self.name}' has no attribute '{attribute}'")
-        return self.group.attrs[attribute]
+        return self.attributes[attribute]
 
     def __contains__(self, path):
         return path in self.group
@@ -195,9 +196,14 @@ def save(figure, folder, *name):
     """Writes NAME.png (200 dpi) and NAME.pdf; parts of the name are joined, and what no file system likes replaced."""
     stem = "_".join(re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-") for part in name if part)
     folder.mkdir(parents=True, exist_ok=True)
+    # Laying out costs as much as drawing: once, and not once more for each file and its outline.
+    figure.draw_without_rendering()
+    with plt.rc_context({"figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)
+    outline = figure.get_tightbbox().padded(0.05)
     for suffix in (".png", ".pdf"):
         path = folder / (stem + suffix)
-        figure.savefig(path, bbox_inches="tight", pad_inches=0.05)
-        print(path)
+        figure.savefig(path, bbox_inches=outline)
+        print(path, flush=True)
     if not IN_NOTEBOOK:
         plt.close(figure)

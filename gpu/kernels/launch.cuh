@@ -10,8 +10,7 @@ template <class Params>
 void launch(void (*kernel)(Params), const char* name, dim3 grid, int threads, int shared_bytes, const Params& params,
             cudaStream_t stream) {
     if (grid.x == 0 || grid.y == 0) return;
-    require_shared_memory(name, shared_bytes);
-    RINGLAB_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), name, shared_bytes);
     kernel<<<grid, static_cast<unsigned>(threads), static_cast<std::size_t>(shared_bytes), stream>>>(params);
     RINGLAB_CUDA_LAUNCHED(name);
 }

@@ -132,7 +132,9 @@ void launch_merge(const MergeParams& params, cudaStream_t stream);
 void launch_statistics(const StatisticsParams& params, cudaStream_t stream);
 void launch_combine(const CombineParams& params, cudaStream_t stream);
 
-/// Throws Error unless a thread block of the current device may have so much shared memory.
-void require_shared_memory(const char* kernel, int bytes);
+/// Lets thread blocks of a kernel have so much dynamic shared memory on the current device. Throws Error if the device
+/// has too little. Asks the driver at a kernel's first launch from a thread on a device alone: that costs microseconds,
+/// which short passes would show.
+void allow_shared_memory(const void* kernel, const char* name, int bytes);
 
 }  // namespace ringlab::gpu

@@ -168,7 +168,7 @@ int run_benchmark(const Settings& settings, gpu::Team* mpi_team) {
     options.deterministic = settings.flag("deterministic");
     options.kernels = gpu::kernel_family(settings.text("kernels"));
     options.round_results = settings.flag("round-results");
-    options.timeline = settings.flag("timeline");
+    options.timelines = settings.flag("timeline") ? gpu::Timelines::all : gpu::Timelines::none;
     options.warm_up = settings.number("warm-up");
     options.repeats = settings.number("repeats");
     options.timeout = std::chrono::seconds(settings.number("timeout"));

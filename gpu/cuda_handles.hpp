@@ -24,7 +24,16 @@ private:
 /// Owns a stream of the device that was current when it was made. It does not synchronise with the default stream.
 class Stream {
 public:
-    Stream() { RINGLAB_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking)); }
+    /// Kernels that transfer go before those that compute: the next block should not wait for a grid that fills the
+    /// device to end.
+    enum class Use { computing, transfers };
+
+    explicit Stream(Use use = Use::computing) {
+        int least = 0, greatest = 0;
+        RINGLAB_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        RINGLAB_CUDA(
+            cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least));
+    }
     ~Stream() {
         if (handle_) cudaStreamDestroy(handle_);
     }

@@ -46,7 +46,36 @@ __global__ void fill_kernel(Extent extent, RowView rows, float value) {
         rows.data[element(extent, rows.strides, i)] = value;
 }
 
+/// The finaliser of splitmix64: well mixed bits of a counter.
+__device__ std::uint64_t mixed(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+/// By Box and Muller, one of the pair.
+template <class T>
+__global__ void normal_kernel(T* data, std::int64_t count, std::uint64_t seed) {
+    const auto start = mixed(seed);
+    for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads) {
+        const auto bits = mixed(start + static_cast<std::uint64_t>(i));
+        constexpr float unit = 0x1p-32f;
+        const float radius = sqrtf(-2 * __logf((static_cast<float>(bits >> 32) + 0.5f) * unit));
+        data[i] = static_cast<T>(radius * __cosf(6.2831853f * static_cast<float>(bits & 0xffffffff) * unit));
+    }
+}
+
 }  // namespace
+
+void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed, cudaStream_t stream) {
+    if (count == 0) return;
+    if (dtype == DType::bf16)
+        normal_kernel<<<blocks_for(count), threads, 0, stream>>>(static_cast<__nv_bfloat16*>(data), count, seed);
+    else
+        normal_kernel<<<blocks_for(count), threads, 0, stream>>>(static_cast<__half*>(data), count, seed);
+    RINGLAB_CUDA_LAUNCHED("normal_kernel");
+}
 
 void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
                      cudaStream_t stream) {

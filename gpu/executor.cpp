@@ -2,6 +2,7 @@
 
 #include "gpu/device_clock.hpp"
 #include "gpu/issuer.hpp"
+#include "gpu/steady.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -46,8 +47,10 @@ struct Job {
 
 /// What one rank gave in one pass; times on the common clock.
 struct PassTimes {
-    std::vector<Picoseconds> start, finish;  // by repeat
-    std::vector<Span> spans;                 // repeat after repeat
+    std::vector<Picoseconds> start, finish;   // by repeat
+    std::vector<double> issue;                // by repeat, seconds
+    std::vector<Picoseconds> timeline_start;  // by timeline
+    std::vector<Span> spans;                  // timeline after timeline
 };
 
 struct RankResult {
@@ -201,7 +204,10 @@ private:
             RankOptions{o.round_running_output, o.round_results, o.deterministic, o.check_finite, o.kernels});
         rank.transport = fabric_.join({member_, rank.place.global_rank, rank.place.device, rank.work->kv(),
                                        rank.work->kv_bytes(), rank.work->gradients(), rank.work->gradient_bytes()});
-        rank.work->load(job_.inputs[index(replica(rank))]);
+        if (job_.inputs.empty())
+            rank.work->load_random(rank.place.global_rank);
+        else
+            rank.work->load(job_.inputs[index(replica(rank))]);
         clocks_.try_emplace(rank.place.device, job_.team);
     }
 
@@ -216,7 +222,7 @@ private:
                 const bool used = std::any_of(rank.programs.begin(), rank.programs.end(), [&](const Program* program) {
                     return program->uses(static_cast<layouts::Lane>(lane));
                 });
-                if (lane != compute && used) rank.lanes[lane] = std::make_unique<Stream>();
+                if (lane != compute && used) rank.lanes[lane] = std::make_unique<Stream>(Stream::Use::transfers);
                 if (lane == compute)
                     rank.lane_streams[lane] = *shared;
                 else if (used)
@@ -238,36 +244,62 @@ private:
     void run_pass(int pass, std::vector<RankResult>& results) {
         const auto& options = job_.options;
         for (auto& [device, clock] : clocks_) clock = DeviceClock(job_.team);
+        for (auto& rank : ranks_) rank.events.clear();
+        warm_up(pass);
+        anchor_clocks();
+        double spent = 0;
+        constexpr int most_repeats = 200;
+        for (int i = 0; i < options.repeats || (i < most_repeats && !agree(spent >= options.repeat_seconds)); ++i) {
+            spent += run_once(pass, options.timelines == Timelines::all, [&] {
+                for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::during);
+            });
+            for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+                results[rank].passes[index(pass)].issue.push_back(
+                    std::chrono::duration<double>(issuer_->issue_time()).count());
+        }
+        const auto repeats = ranks_.front().events.size();
+        if (options.timelines == Timelines::extra) run_once(pass, true, [] {});
+        anchor_clocks();
+        for (std::size_t i = 0; i < ranks_.size(); ++i) note_times(ranks_[i], pass, repeats, results[i]);
+    }
+
+    void warm_up(int pass) {
+        const auto& options = job_.options;
+        Steady steady(options.warm_up_seconds);
+        for (int i = 0; i < options.warm_up || (options.warm_up_seconds > 0 && !agree(steady.reached())); ++i) {
+            steady.add(run_once(pass, false, [] {}));
+            for (auto& rank : ranks_) rank.events.clear();
+        }
+    }
+
+    /// One pass of all ranks; its events are appended to theirs. Returns the first rank's device time, in seconds.
+    double run_once(int pass, bool timeline, const std::function<void()>& underway) {
+        const auto& options = job_.options;
         std::vector<const Program*> programs;
+        std::vector<PassEvents*> events;
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.place.device);
             programs.push_back(rank.programs[index(pass)]);
-            rank.events.clear();
-            for (int repeat = 0; repeat < options.repeats; ++repeat)
-                rank.events.emplace_back(programs.back()->code.size(), options.timeline);
+            events.push_back(&rank.events.emplace_back(programs.back()->code.size(), timeline));
+            if (!options.poison) continue;
+            const auto stream = rank.lane_streams[static_cast<std::size_t>(layouts::Lane::compute)];
+            rank.work->poison(*programs.back(), stream);
+            RINGLAB_CUDA(cudaStreamSynchronize(stream));
         }
-        for (int i = 0; i < options.warm_up + options.repeats; ++i) {
-            const int repeat =
-                std::max(0, i - options.warm_up);  // warm-up passes are overwritten by the first kept one
-            std::vector<PassEvents*> events;
-            for (auto& rank : ranks_) {
-                const DeviceScope scope(rank.place.device);
-                events.push_back(&rank.events[index(repeat)]);
-                if (!options.poison) continue;
-                const auto stream = rank.lane_streams[static_cast<std::size_t>(layouts::Lane::compute)];
-                rank.work->poison(*rank.programs[index(pass)], stream);
-                RINGLAB_CUDA(cudaStreamSynchronize(stream));
-            }
-            if (i == options.warm_up) anchor_clocks();
-            job_.team.start_together(member_, options.timeout);
-            issuer_->run(programs, events, [&] {
-                if (i < options.warm_up) return;
-                for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::during);
-            });
-            if (options.check_finite) require_finite(pass);
-        }
-        anchor_clocks();
-        for (std::size_t i = 0; i < ranks_.size(); ++i) note_times(ranks_[i], pass, results[i]);
+        issuer_->prepare(programs, events);
+        job_.team.start_together(member_, options.timeout);
+        issuer_->run(underway);
+        if (options.check_finite) require_finite(pass);
+        float milliseconds = 0;
+        RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, events.front()->start, events.front()->finish));
+        return static_cast<double>(milliseconds) * 1e-3;
+    }
+
+    /// What the first member says.
+    bool agree(bool first_says) {
+        if (job_.team.size() == 1) return first_says;
+        return job_.team.all_gather(member_, {std::byte{first_says}}, job_.options.timeout).front().front() !=
+               std::byte{0};
     }
 
     /// All members throw the same error if any rank has found something: the one of the earliest step.
@@ -297,15 +329,21 @@ private:
         if (first) fail("{}", first->what);
     }
 
-    void note_times(const LocalRank& rank, int pass, RankResult& result) const {
+    /// The first `repeats` of a rank's events are timed passes.
+    void note_times(const LocalRank& rank, int pass, std::size_t repeats, RankResult& result) const {
         const DeviceScope scope(rank.place.device);
         const auto& clock = clocks_.at(rank.place.device);
         const auto& program = *rank.programs[index(pass)];
         auto& times = result.passes[index(pass)];
-        for (const auto& events : rank.events) {
-            times.start.push_back(clock.time(events.start));
-            times.finish.push_back(clock.time(events.finish));
-            if (!job_.options.timeline) continue;
+        for (std::size_t repeat = 0; repeat < rank.events.size(); ++repeat) {
+            const auto& events = rank.events[repeat];
+            if (repeat < repeats) {
+                times.start.push_back(clock.time(events.start));
+                times.finish.push_back(clock.time(events.finish));
+            }
+            const auto timelines = job_.options.timelines;
+            if (timelines == Timelines::none || (timelines == Timelines::extra && repeat < repeats)) continue;
+            times.timeline_start.push_back(clock.time(events.start));
             for (std::size_t i = 0; i < program.operations; ++i) {
                 const auto& op = program.code[i].op;
                 Span span{ring_rank(rank),
@@ -329,7 +367,7 @@ private:
 
     void collect(const LocalRank& rank, RankResult& result) const {
         const DeviceScope scope(rank.place.device);
-        result.outputs = rank.work->download();
+        if (job_.options.keep_results) result.outputs = rank.work->download();
         result.memory = rank.work->memory();
         device_name(rank.place.device).copy(result.device_name.data(), result.device_name.size() - 1);
     }
@@ -366,6 +404,8 @@ void for_each_vector(Result& result, Visit visit) {
     for (auto& pass : result.passes) {
         visit(pass.start);
         visit(pass.finish);
+        visit(pass.issue);
+        visit(pass.timeline_start);
         visit(pass.spans);
     }
     visit(result.clocks);
@@ -417,35 +457,43 @@ void place_rows(const std::vector<float>& local, std::span<const std::int64_t> p
         }
 }
 
-PassRun assemble_pass(const Job& job, int pass, std::span<RankResult* const> ranks) {
-    PassRun run;
-    for (int repeat = 0; repeat < job.options.repeats; ++repeat) {
+PassRun assemble_pass(int pass, std::span<RankResult* const> ranks) {
+    const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->passes[index(pass)]; };
+    const auto first_start = [&](const std::vector<Picoseconds> PassTimes::*starts, std::size_t i) {
         auto start = std::numeric_limits<Picoseconds>::max();
-        for (const auto* rank : ranks) start = std::min(start, rank->passes[index(pass)].start[index(repeat)]);
-        layouts::Timeline timeline;
-        timeline.ranks = static_cast<int>(ranks.size());
-        std::vector<double> seconds;
+        for (const auto* rank : ranks) start = std::min(start, (times(rank).*starts)[i]);
+        return start;
+    };
+    PassRun run;
+    for (std::size_t repeat = 0; repeat < times(ranks.front()).start.size(); ++repeat) {
+        const auto start = first_start(&PassTimes::start, repeat);
+        auto& seconds = run.rank_seconds.emplace_back();
+        auto& issue = run.issue_seconds.emplace_back();
         for (const auto* rank : ranks) {
-            const auto& times = rank->passes[index(pass)];
-            seconds.push_back(layouts::to_seconds(times.finish[index(repeat)] - start));
-            const auto per_repeat = times.spans.size() / index(job.options.repeats);
-            for (std::size_t i = 0; i < per_repeat; ++i) {
-                auto span = times.spans[index(repeat) * per_repeat + i];
+            seconds.push_back(layouts::to_seconds(times(rank).finish[repeat] - start));
+            issue.push_back(times(rank).issue[repeat]);
+        }
+    }
+    const auto timelines = times(ranks.front()).timeline_start.size();
+    for (std::size_t i = 0; i < timelines; ++i) {
+        const auto start = first_start(&PassTimes::timeline_start, i);
+        auto& timeline = run.timelines.emplace_back();
+        timeline.ranks = static_cast<int>(ranks.size());
+        for (const auto* rank : ranks) {
+            const auto count = times(rank).spans.size() / timelines;
+            for (std::size_t at = 0; at < count; ++at) {
+                auto span = times(rank).spans[i * count + at];
                 span.begin -= start;
                 span.end -= start;
                 timeline.spans.push_back(span);
             }
         }
-        run.timelines.push_back(std::move(timeline));
-        run.rank_seconds.push_back(std::move(seconds));
     }
     return run;
 }
 
-GpuRun assemble(const Job& job, std::span<RankResult* const> ranks) {
+void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutputs& out) {
     const auto& p = job.forward.problem();
-    GpuRun run;
-    auto& out = run.outputs;
     out.o = make_tensor<float>(p.batch, p.tokens, p.query_heads, p.value_dim);
     out.lse = make_tensor<float>(p.batch, p.tokens, p.query_heads, 1);
     if (job.backward) {
@@ -454,22 +502,28 @@ GpuRun assemble(const Job& job, std::span<RankResult* const> ranks) {
         out.dv = make_tensor<float>(p.batch, p.tokens, p.kv_heads, p.value_dim);
     }
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        const auto& result = *ranks[rank];
+        const auto& local = ranks[rank]->outputs;
         const auto positions = job.forward.layout().positions(static_cast<int>(rank));
-        place_rows(result.outputs.o, positions, out.o);
-        place_rows(result.outputs.lse, positions, out.lse);
-        if (job.backward) {
-            place_rows(result.outputs.dq, positions, out.dq);
-            place_rows(result.outputs.dk, positions, out.dk);
-            place_rows(result.outputs.dv, positions, out.dv);
-        }
-        run.memory.push_back(result.memory);
-        run.devices.emplace_back(result.device_name.data());
-        run.clocks.insert(run.clocks.end(), result.clocks.begin(), result.clocks.end());
-        run.clock_uncertainty = std::max(run.clock_uncertainty, layouts::to_seconds(result.clock_uncertainty));
+        place_rows(local.o, positions, out.o);
+        place_rows(local.lse, positions, out.lse);
+        if (!job.backward) continue;
+        place_rows(local.dq, positions, out.dq);
+        place_rows(local.dk, positions, out.dk);
+        place_rows(local.dv, positions, out.dv);
     }
-    run.forward = assemble_pass(job, 0, ranks);
-    if (job.backward) run.backward = assemble_pass(job, 1, ranks);
+}
+
+GpuRun assemble(const Job& job, std::span<RankResult* const> ranks) {
+    GpuRun run;
+    if (job.options.keep_results) place_results(job, ranks, run.outputs);
+    for (const auto* rank : ranks) {
+        run.memory.push_back(rank->memory);
+        run.devices.emplace_back(rank->device_name.data());
+        run.clocks.insert(run.clocks.end(), rank->clocks.begin(), rank->clocks.end());
+        run.clock_uncertainty = std::max(run.clock_uncertainty, layouts::to_seconds(rank->clock_uncertainty));
+    }
+    run.forward = assemble_pass(0, ranks);
+    if (job.backward) run.backward = assemble_pass(1, ranks);
     return run;
 }
 
@@ -500,8 +554,8 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     }
     require(forward.ranks() == group.ring, "the schedule is for {} ranks, the rings have {}", forward.ranks(),
             group.ring);
-    require(inputs.size() == index(group.replicas), "{} inputs were given for {} replicas", inputs.size(),
-            group.replicas);
+    require(inputs.empty() || inputs.size() == index(group.replicas), "{} inputs were given for {} replicas",
+            inputs.size(), group.replicas);
     require(options.repeats >= 1 && options.warm_up >= 0, "{} warm-up passes and {} repeats; there must be a repeat",
             options.warm_up, options.repeats);
 

@@ -32,6 +32,13 @@ constexpr const char* to_string(TransportKind kind) {
     return "?";
 }
 
+/// Which passes have every operation timed. That takes two events with a time stamp for each, which short passes show.
+enum class Timelines {
+    none,
+    extra,  ///< one more pass after the timed ones
+    all,
+};
+
 struct GpuOptions {
     TransportKind transport = TransportKind::loopback;
     layouts::RingGroup group;  ///< ring: ranks of the schedule
@@ -44,19 +51,24 @@ struct GpuOptions {
     bool round_results = false;         ///< results in the problem's dtype; fp32 otherwise
     bool deterministic = false;         ///< backward: dq in a fixed order too
     KernelFamily kernels = KernelFamily::automatic;
-    bool check_finite = false;                          ///< look at what every operation writes; slow
-    bool poison = false;                                ///< NaN in scratch and results before every pass
-    bool timeline = true;                               ///< measure every operation, not the pass alone
-    int warm_up = 0;                                    ///< passes before those that are kept
-    int repeats = 1;                                    ///< passes that are kept; the results are the last one's
+    bool check_finite = false;  ///< look at what every operation writes; slow
+    bool poison = false;        ///< NaN in scratch and results before every pass
+    bool keep_results = true;   ///< bring the results to the host
+    Timelines timelines = Timelines::all;
+    int warm_up = 0;             ///< passes before those that are kept, at least
+    double warm_up_seconds = 0;  ///< device time before those that are kept, and until they are steady; see Steady
+    int repeats = 1;             ///< passes that are kept, at least; the results are the last one's
+    double repeat_seconds = 0;   ///< device time to keep passes of, at most 200
     Clock::duration timeout = std::chrono::minutes(2);  ///< without any operation ending, or for others to start up
 };
 
 /// What one pass gave, over repeats.
 struct PassRun {
-    std::vector<layouts::Timeline> timelines;  ///< by repeat; no spans without GpuOptions::timeline
+    std::vector<layouts::Timeline> timelines;  ///< by repeat, one of an extra pass, or none: GpuOptions::timelines
     /// By repeat, then rank: from the pass's start on the first rank to its end on this one, everything included.
     std::vector<std::vector<double>> rank_seconds;
+    /// By repeat, then rank: host time until the whole pass was enqueued, waiting for peers included.
+    std::vector<std::vector<double>> issue_seconds;
 
     /// Seconds of the slowest rank by repeat.
     std::vector<double> seconds() const;
@@ -77,8 +89,9 @@ struct GpuRun {
 /// only, no schedule, layout or mask by name.
 ///
 /// `forward` is a forward schedule; `backward`, if not null, one of the same problem, mask and layout, and then runs
-/// after it. bf16 and fp16 problems. `inputs` has one entry per replica, the same on every process. `team` must have
-/// team_size() members. Returns one result per replica on the root process, nothing on others.
+/// after it. bf16 and fp16 problems. `inputs` has one entry per replica, the same on every process; none: normal
+/// numbers made on the devices, for timing. `team` must have team_size() members. Returns one result per replica on the
+/// root process, nothing on others.
 ///
 /// Throws Error if these do not fit together, and what Issuer::run() throws. After an error in one MPI process the
 /// others wait until they are ended: main() is to call abort_mpi().

@@ -14,8 +14,7 @@ PassEvents::PassEvents(std::size_t instructions, bool timeline) {
     }
 }
 
-void Issuer::run(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events,
-                 const std::function<void()>& underway) {
+void Issuer::prepare(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events) {
     passes_.assign(ranks_.size(), {});
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         auto& pass = passes_[rank];
@@ -25,7 +24,11 @@ void Issuer::run(const std::vector<const Program*>& programs, const std::vector<
         for (std::size_t i = 0; i < pass.program->code.size(); ++i)
             pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane)].code.push_back(i);
     }
-    last_progress_ = Clock::now();
+}
+
+void Issuer::run(const std::function<void()>& underway) {
+    const auto begin = Clock::now();
+    last_progress_ = begin;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
     while (!all_issued()) {
         bool progress = false;
@@ -44,6 +47,7 @@ void Issuer::run(const std::vector<const Program*>& programs, const std::vector<
         wait_a_little();
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
+    issue_time_ = Clock::now() - begin;
     underway();
     while (!all_ended()) {
         look();
@@ -83,17 +87,25 @@ bool Issuer::may_issue(const Pass& pass, const Lane& lane) const {
                        [&](layouts::OpIndex before) { return pass.issued[static_cast<std::size_t>(before)]; });
 }
 
-/// Of the lanes' next operations the first in schedule order that may be enqueued.
+/// Of the lanes' next operations one that may be enqueued, in schedule order, but for computing: that goes first where
+/// transfers do not need the multiprocessors, so that a device has work as early as can be.
 bool Issuer::issue_next(std::size_t rank) {
     auto& pass = passes_[rank];
-    std::vector<Lane*> lanes;
-    for (auto& lane : pass.lanes)
-        if (may_issue(pass, lane)) lanes.push_back(&lane);
-    std::sort(lanes.begin(), lanes.end(),
-              [](const Lane* a, const Lane* b) { return a->code[a->issued] < b->code[b->issued]; });
-    for (auto* lane : lanes)
-        if (issue(rank, *lane)) return true;
-    return false;
+    const bool compute_first = !ranks_[rank].transport->takes_multiprocessors();
+    const auto order = [&](const Lane& lane) {
+        const bool transfers = &lane != &pass.lanes[static_cast<std::size_t>(layouts::Lane::compute)];
+        return std::pair(compute_first && transfers, lane.code[lane.issued]);
+    };
+    std::array<bool, layouts::lane_count> tried{};
+    while (true) {
+        Lane* first = nullptr;
+        for (std::size_t i = 0; i < tried.size(); ++i)
+            if (!tried[i] && may_issue(pass, pass.lanes[i]) && (!first || order(pass.lanes[i]) < order(*first)))
+                first = &pass.lanes[i];
+        if (!first) return false;
+        if (issue(rank, *first)) return true;
+        tried[static_cast<std::size_t>(first - pass.lanes.data())] = true;
+    }
 }
 
 /// Whether it could do anything for the lane's next operation.

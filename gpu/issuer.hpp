@@ -50,18 +50,24 @@ public:
     Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
         : ranks_(std::move(ranks)), team_(team), options_(options) {}
 
-    /// One program and one set of events per rank. Calls `underway` once everything is enqueued. Throws Error that
-    /// names rank and operation if nothing has ended for the time-out, if no operation can ever begin, or if a device,
-    /// transfer or check fails; Cancelled if another member of the team has failed.
-    void run(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events,
-             const std::function<void()>& underway);
+    /// Says what the next run() is to enqueue, one program and one set of events per rank: whatever takes time on the
+    /// host and can be done before ranks start together.
+    void prepare(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events);
+
+    /// Enqueues what was prepared. Calls `underway` once that is done. Throws Error that names rank and operation if
+    /// nothing has ended for the time-out, if no operation can ever begin, or if a device, transfer or check fails;
+    /// Cancelled if another member of the team has failed.
+    void run(const std::function<void()>& underway);
+
+    /// Of the last run: from its begin until everything was enqueued, waiting for peers included.
+    Clock::duration issue_time() const { return issue_time_; }
 
     /// After a failure: ends all waits and lets the devices run dry, whatever the data.
     void abort() noexcept;
 
 private:
     struct Lane {
-        std::vector<std::size_t> code;  // indices into the program
+        std::vector<std::size_t> code;  // indices into the program, in its order
         std::size_t issued = 0;
         std::size_t ended = 0;
         bool posted = false;  ///< the next operation is a receive that has said that its slot is free
@@ -69,7 +75,7 @@ private:
     struct Pass {
         const Program* program = nullptr;
         PassEvents* events = nullptr;
-        std::vector<bool> issued;
+        std::vector<char> issued;  // by instruction
         std::array<Lane, layouts::lane_count> lanes;
     };
     static constexpr std::size_t most_ahead = 64;
@@ -96,6 +102,7 @@ private:
     Options options_;
     std::vector<Pass> passes_;  // by rank
     Clock::time_point last_progress_, last_look_;
+    Clock::duration issue_time_{};
 };
 
 }  // namespace ringlab::gpu

@@ -91,6 +91,23 @@ void mark_first_and_last(Program& program, OpKind kind) {
     }
 }
 
+/// Whether an operation takes in the own gradient before anything has overwritten it, or nothing ever does.
+bool adds_to_own_gradient(const Program& program, int all_heads) {
+    std::vector<bool> written(size(all_heads));
+    for (std::size_t i = 0; i < program.operations; ++i) {
+        const auto& op = program.code[i].op;
+        const bool overwrites = (op.kind == OpKind::attend && op.gradient_slot == 0) ||
+                                (op.kind == OpKind::receive && op.payload == Payload::dkv && op.slot == 0);
+        const bool reads = (op.kind == OpKind::add && (op.slot == 0 || op.gradient_slot == 0)) ||
+                           (op.kind == OpKind::send && op.payload == Payload::dkv && op.slot == 0);
+        for (int head = op.heads.begin; head < op.heads.end; ++head) {
+            if (reads && !written[size(head)]) return true;
+            if (overwrites) written[size(head)] = true;
+        }
+    }
+    return std::find(written.begin(), written.end(), false) != written.end();
+}
+
 Program resolve(const Schedule& schedule, int rank) {
     Program program;
     program.rank = rank;
@@ -141,6 +158,7 @@ Program resolve(const Schedule& schedule, int rank) {
     }
     mark_first_and_last(program, OpKind::attend);
     mark_first_and_last(program, OpKind::merge);
+    program.adds_to_own_gradient = program.pass == Pass::backward && adds_to_own_gradient(program, all_heads);
     return program;
 }
 

@@ -60,6 +60,8 @@ struct Program {
     layouts::DType own_gradient_dtype = layouts::DType::fp32;
     std::vector<Instruction> code;  ///< the schedule's operations by index, then served sends
     std::size_t operations = 0;     ///< of the schedule
+    /// Some part of the own gradient is read before it is written, or never written: it has to be zero at the start.
+    bool adds_to_own_gradient = false;
 
     bool uses(layouts::Lane lane) const;
 };

@@ -214,6 +214,18 @@ void Rank::load(const HostInputs& inputs) {
     RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
 }
 
+void Rank::load_random(int seed) {
+    int tensor = 0;
+    const auto fill = [&](void* data, std::size_t bytes) {
+        const auto elements = static_cast<std::int64_t>(bytes) / bytes_of(problem_.dtype);
+        fill_normal(data, problem_.dtype, elements, 16u * static_cast<std::uint64_t>(seed) + size(++tensor), nullptr);
+    };
+    fill(q_.buffer.data(), q_.buffer.bytes());
+    fill(kv_.get(), kv_scratch_);
+    fill(dout_.buffer.data(), dout_.buffer.bytes());
+    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+}
+
 void Rank::poison(const Program& program, cudaStream_t stream) {
     const auto fill = [&](void* memory, std::size_t begin, std::size_t end) {
         if (begin < end)
@@ -232,7 +244,7 @@ void Rank::poison(const Program& program, cudaStream_t stream) {
 
 void Rank::zero_gradients(const Program& program, cudaStream_t stream) {
     if (options_.check_finite) finite_flags_.fill(0, stream);
-    if (program.pass == Pass::backward && gradient_scratch_ > 0)
+    if (program.pass == Pass::backward && gradient_scratch_ > 0 && program.adds_to_own_gradient)
         RINGLAB_CUDA(cudaMemsetAsync(gradients_.get(), 0, gradient_scratch_, stream));
 }
 

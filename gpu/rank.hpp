@@ -55,6 +55,9 @@ public:
 
     void load(const HostInputs& inputs);
 
+    /// Normal numbers instead, made on the device; other `seed`s give others.
+    void load_random(int seed);
+
     /// Overwrites scratch and results with NaN, so that nothing of an earlier pass can be taken for this one's.
     void poison(const Program& program, cudaStream_t stream);
 

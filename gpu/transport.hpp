@@ -46,6 +46,9 @@ public:
     /// Reads the peer's memory; the peer takes no part in it.
     virtual void fetch(const Message& message, cudaStream_t stream) = 0;
 
+    /// Whether transfers are kernels: these want to be enqueued before computing that fills the device.
+    virtual bool takes_multiprocessors() const { return false; }
+
     /// Throws Error if a transfer has failed as far as is known by now.
     virtual void check() {}
 

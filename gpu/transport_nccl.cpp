@@ -158,6 +158,8 @@ public:
         fail("rank {} is to read the memory of rank {}; over NCCL the owner has to send it", rank_, message.peer);
     }
 
+    bool takes_multiprocessors() const override { return true; }
+
     void check() override {
         for (const auto& [colour, communicator] : communicators_) communicator.settled("moving data");
     }

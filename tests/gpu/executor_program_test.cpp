@@ -84,6 +84,24 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_summed_at_home_is_summed_in_fp32) {
         BOOST_TEST((program.own_gradient_dtype == layouts::DType::fp32));
 }
 
+// A ring's gradients come home complete, and one rank's attend overwrites: nothing is there to add to. Keys that nobody
+// sees have a gradient that nobody writes.
+BOOST_AUTO_TEST_CASE(the_own_gradient_is_zeroed_where_its_first_writer_adds_or_nobody_writes) {
+    const auto adding = [](const std::string& mask, int ranks) {
+        const auto passes = make_passes({small_problem(), mask, "contiguous", "ring", ranks});
+        std::vector<bool> adds;
+        for (const auto& program : gpu::make_programs(*passes.backward, false))
+            adds.push_back(program.adds_to_own_gradient);
+        for (const auto& program : gpu::make_programs(*passes.forward, false))
+            BOOST_TEST(!program.adds_to_own_gradient);
+        return adds;
+    };
+    BOOST_TEST(adding("causal", 1) == (std::vector{false}), boost::test_tools::per_element());
+    BOOST_TEST(adding("causal", 4) == (std::vector{false, false, false, false}), boost::test_tools::per_element());
+    BOOST_TEST(adding("full+valid:0-100", 4) == (std::vector{false, true, true, true}),
+               boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE(team)

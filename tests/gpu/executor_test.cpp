@@ -114,6 +114,30 @@ BOOST_DATA_TEST_CASE(repeats_give_the_same_bits, data::make(schedule_names), sch
     BOOST_TEST(again.backward.rank_seconds.size() == 3u);
 }
 
+BOOST_AUTO_TEST_CASE(a_run_for_timing_needs_no_inputs_and_gives_no_results) {
+    const RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
+    const auto passes = make_passes(c);
+    gpu::GpuOptions options;
+    options.group.ring = 4;
+    options.keep_results = false;
+    options.timelines = gpu::Timelines::extra;
+    options.warm_up_seconds = 0.01;
+    options.repeats = 3;
+    options.check_finite = true;  // what the devices make is of numbers
+    const auto team = gpu::make_thread_team(gpu::team_size(options));
+    const auto runs = gpu::run(*team, *passes.forward, passes.backward.get(), {}, options);
+    BOOST_TEST(runs.size() == 1u);
+    BOOST_TEST(runs.front().outputs.o.values.empty());
+    for (const auto* pass : {&runs.front().forward, &runs.front().backward}) {
+        BOOST_TEST(pass->timelines.size() == 1u);
+        BOOST_TEST(!pass->timelines.front().spans.empty());
+        BOOST_TEST(pass->rank_seconds.size() == 3u);
+        BOOST_TEST(pass->issue_seconds.size() == 3u);
+        for (const auto& ranks : pass->issue_seconds)
+            for (const auto seconds : ranks) BOOST_TEST(seconds > 0);
+    }
+}
+
 // Threads order their streams by events whatever GPUs they are on, so one GPU is enough to test that.
 BOOST_DATA_TEST_CASE(threads_with_copy_engines_give_the_same_bits_as_one_thread,
                      data::make(schedule_names) * data::make({2, 3}), schedule, ranks) {

@@ -1,6 +1,7 @@
 #include "experiments/backend.hpp"
 
 #include "experiments/backend_cuda.hpp"
+#include "experiments/message.hpp"
 #include "reference/cpu_backend.hpp"
 #include "reference/transport_mpi.hpp"
 #include "reference/transport_threads.hpp"
@@ -133,7 +134,8 @@ int run_in_session(const Config& config, int argc, char** argv, const std::funct
     } catch (const std::exception& error) {
         // As a rule all processes fail alike: root says why, and ends the others before they say it again.
         if (session.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
-        session.abort(fmt::format("{}: {}", std::filesystem::path(argv[0]).filename().string(), error.what()));
+        session.abort(
+            fmt::format("{}: {}", std::filesystem::path(argv[0]).filename().string(), shortened(error.what())));
     }
 }
 

@@ -6,13 +6,12 @@
 #include "experiments/describe.hpp"
 #include "experiments/least_squares.hpp"
 #include "experiments/progress.hpp"
+#include "experiments/record_files.hpp"
 #include "experiments/source.hpp"
 #include "experiments/table.hpp"
 #include "reference/cpu_attention.hpp"
 
 #include <fmt/format.h>
-
-#include <fstream>
 
 namespace ringlab::experiments {
 namespace {
@@ -26,7 +25,8 @@ const Experiment experiment{
     "that were held out, and writes a machine file for --machines. It describes ranks that have a processor each and\n"
     "messages that cost nothing: compute and balance, not communication.",
     "calibrate --arithmetic fp32 --output this_cpu.toml && compare_layouts --machines ./this_cpu.toml",
-    {.measures = true}};
+    {.measures = true},
+    FileKind::machine};
 
 Config defaults() {
     Config config;
@@ -149,8 +149,6 @@ int body(int argc, char** argv) {
     // 1. What to time: every second case is held out, so that the fit is judged on sizes it has not seen.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    require(!std::ifstream(config->output).good() || config->overwrite,
-            "'{}' exists; --overwrite replaces it, --output names another file", config->output);
     Source source(*config);
     const auto backend = make_backend(*config, 1);
     const auto plan_of = [&](const Case& which) {
@@ -206,10 +204,8 @@ int body(int argc, char** argv) {
         }
     }
     const auto accuracy = fmt::format("held-out runs are predicted within {:.1f} %", worst_held_out * 100);
-    std::ofstream file(config->output);
-    file << machine_file(*config, source.inspect(config->inputs.front()).problem, attention, accuracy);
-    file.flush();
-    require(file.good(), "cannot write machine file '{}'", config->output);
+    const auto text = machine_file(*config, source.inspect(config->inputs.front()).problem, attention, accuracy);
+    replace_file(followed(config->output), std::as_bytes(std::span(text)));
     fmt::print("{}\n{}.\nMachine file: {}\n", table.text(), accuracy, config->output);
     return 0;
 }

@@ -1,5 +1,7 @@
 #include "experiments/config.hpp"
 
+#include "experiments/message.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -191,7 +193,9 @@ std::string as_text(const po::variable_value& value) {
     return "?";
 }
 
-void read_config_file(const std::string& path, const po::options_description& options, po::variables_map& values) {
+void read_config_file(const std::string& path, const po::options_description& options, po::variables_map& values,
+                      FileGuard& files) {
+    files.reads("config file", path);
     std::ifstream file(path);
     require(file.good() && !std::filesystem::is_directory(path), "cannot read config file '{}'", path);
     try {
@@ -247,6 +251,34 @@ void check(const Config& config) {
                 config.transport);
 }
 
+/// The file that a layout or mask is read from, as in "file:PATH" and "documents:@PATH+sink:4".
+void add_files_of_spec(FileGuard& files, const std::string& what, const std::string& spec) {
+    std::istringstream terms(spec);
+    for (std::string term; std::getline(terms, term, '+');)
+        for (const std::string before_path : {":@", "file:"})
+            if (const auto at = term.find(before_path); at != std::string::npos)
+                files.reads(what, term.substr(at + before_path.size()));
+}
+
+/// Tells `config.files` of everything that the configuration names, what is read before what is written.
+void guard_files(Config& config, const Experiment& experiment) {
+    for (const auto& layout : config.layouts) add_files_of_spec(config.files, "layout", layout);
+    for (const auto& mask : config.masks) add_files_of_spec(config.files, "mask", mask);
+    if (experiment.groups.measures)
+        for (const auto& input : config.inputs)
+            if (!std::filesystem::is_directory(input))  // whose error lists the generators too
+                config.files.reads("input", input == "real" ? find_resource("real_attention", "data", ".h5") : input);
+    if (experiment.groups.predicts)
+        for (const auto& machine : config.machines)
+            config.files.reads("machine file", find_resource(machine, "machines", ".toml"));
+
+    const auto if_there = config.overwrite ? IfThere::replace : IfThere::refuse;
+    const bool resumes = config.resume && experiment.output == FileKind::record;
+    config.files.writes("--output", config.output, experiment.output, resumes ? IfThere::keep : if_there);
+    if (!config.trace.empty())
+        config.files.writes("--trace", config.trace, FileKind::trace, resumes ? IfThere::replace : if_there);
+}
+
 }  // namespace
 
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv) {
@@ -285,9 +317,10 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     }
     if (values.count("config"))
         for (const auto& path : values["config"].as<std::vector<std::string>>())
-            read_config_file(path, options, values);
+            read_config_file(path, options, values, config.files);
     if (values.count("preset"))
-        read_config_file(find_resource(values["preset"].as<std::string>(), "presets", ".cfg"), options, values);
+        read_config_file(find_resource(values["preset"].as<std::string>(), "presets", ".cfg"), options, values,
+                         config.files);
     try {
         po::notify(values);
     } catch (const po::error& error) {
@@ -314,6 +347,7 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     if (values.count("tolerance")) config.tolerance = values["tolerance"].as<double>();
     if (values.count("no-judge")) config.judge = !values["no-judge"].as<bool>();
     check(config);
+    guard_files(config, experiment);
 
     config.text = "experiment = " + experiment.name + "\n";
     for (const auto& [name, value] : values)
@@ -361,7 +395,7 @@ int run_main(const std::string& name, int (*body)(int, char**), int argc, char**
     } catch (const std::bad_alloc&) {
         fmt::print(stderr, "{}: out of memory; fewer tokens, heads or ranks would need less\n", name);
     } catch (const std::exception& error) {
-        fmt::print(stderr, "{}: {}\n", name, error.what());
+        fmt::print(stderr, "{}: {}\n", name, shortened(error.what()));
     }
     return 1;
 }

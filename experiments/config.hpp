@@ -1,5 +1,6 @@
 #pragma once
 
+#include "experiments/file_guard.hpp"
 #include "layouts/group.hpp"
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
@@ -65,6 +66,9 @@ struct Config {
     /// The options that decide results, as "name = value" lines in the form of a config file: what a record keeps, and
     /// what --resume compares.
     std::string text;
+
+    /// All that parse() knows this command reads and writes; whoever writes more asks it first.
+    FileGuard files;
 };
 
 /// Groups of options that an experiment understands; --help shows these alone, and others are refused.
@@ -80,6 +84,7 @@ struct Experiment {
     std::string purpose;  ///< a paragraph for --help
     std::string example;  ///< a command line for --help
     OptionGroups groups;
+    FileKind output = FileKind::record;
 };
 
 /// Reads command line, --config files and --preset, in this order of precedence, over the defaults in `config`.

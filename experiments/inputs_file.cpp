@@ -1,6 +1,7 @@
 #include "experiments/hdf5.hpp"
 #include "experiments/inputs.hpp"
 #include "experiments/inputs_generate.hpp"
+#include "experiments/untrusted.hpp"
 #include "layouts/require.hpp"
 #include "reference/rounding.hpp"
 
@@ -164,17 +165,17 @@ void read_block(const Source& source, const Position& offset, const Position& co
     reference::from_bits(patterns, DType::bf16, values);
 }
 
-/// Throws Error naming the first value that is not finite, or no longer since it was rounded to the dtype.
-void require_finite(const Source& source, const Tensor& tensor, DType dtype) {
-    const auto* const end = tensor.data() + tensor.size();
-    const auto* const found = std::find_if(tensor.data(), end, [](double value) { return !std::isfinite(value); });
-    if (found == end) return;
-    Position at{};
-    auto rest = static_cast<std::int64_t>(found - tensor.data());
+/// Throws Error naming the first value that is not finite, or no longer since it was rounded to the dtype. `rounded`
+/// are the values at `offset`, of which there are `count`.
+void require_finite(const Source& source, const Position& offset, const Position& count,
+                    std::span<const double> rounded, DType dtype) {
+    const auto found = std::find_if(rounded.begin(), rounded.end(), [](double value) { return !std::isfinite(value); });
+    if (found == rounded.end()) return;
+    auto at = offset;
+    auto rest = found - rounded.begin();
     for (std::size_t axis = at.size(); axis-- > 0;) {
-        const auto extent = static_cast<std::int64_t>(tensor.shape(axis));
-        at[axis] = rest % extent;
-        rest /= extent;
+        at[axis] += rest % count[axis];
+        rest /= count[axis];
     }
     double value = 0;
     read_block(source, at, {1, 1, 1, 1}, {&value, 1});
@@ -182,38 +183,102 @@ void require_finite(const Source& source, const Tensor& tensor, DType dtype) {
          source.dataset.name(), value, at[0], at[1], at[2], at[3], layouts::to_string(dtype));
 }
 
-Tensor read_tensor(const Source& source, std::int64_t tokens, DType dtype) {
-    auto count = source.shape;
-    count[1] = tokens;
-    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(count[i]); };
+/// Blocks of consecutive tokens of one batch element that go through the pipe at a time: (offset, count) in the order
+/// of the tensor's elements.
+template <class Visit>
+void for_each_block(const Position& shape, const Visit& visit) {
+    constexpr std::int64_t block_elements = 1 << 21;
+    const auto tokens = std::max<std::int64_t>(1, block_elements / (shape[2] * shape[3]));
+    for (std::int64_t batch = 0; batch < shape[0]; ++batch)
+        for (std::int64_t token = 0; token < shape[1]; token += tokens)
+            visit(Position{batch, token, 0, 0}, Position{1, std::min(tokens, shape[1] - token), shape[2], shape[3]});
+}
+
+std::size_t elements(const Position& count) {
+    return static_cast<std::size_t>(count[0] * count[1] * count[2] * count[3]);
+}
+
+// In the child process: the first `tokens` of a tensor, rounded to the dtype.
+void put_tensor(PipeEnd& pipe, const Source& source, std::int64_t tokens, DType dtype) {
+    auto shape = source.shape;
+    shape[1] = tokens;
+    pipe.put(shape);
+    std::vector<double> values;
+    for_each_block(shape, [&](const Position& offset, const Position& count) {
+        values.resize(elements(count));
+        read_block(source, offset, count, values);
+        reference::round_in_place(values, dtype);
+        require_finite(source, offset, count, values, dtype);
+        pipe.put_values(std::span(values));
+    });
+}
+
+// And here.
+Tensor get_tensor(PipeEnd& pipe) {
+    const auto shape = pipe.get<Position>();
+    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(shape[i]); };
     Tensor tensor = Tensor::from_shape({size(0), size(1), size(2), size(3)});
-    const std::span<double> values(tensor.data(), tensor.size());
-    read_block(source, {}, count, values);
-    reference::round_in_place(values, dtype);
-    require_finite(source, tensor, dtype);
+    std::size_t done = 0;
+    for_each_block(shape, [&](const Position&, const Position& count) {
+        pipe.get_values(std::span(tensor.data() + done, elements(count)));
+        done += elements(count);
+    });
     return tensor;
+}
+
+/// All of InputData but the tensors.
+void put_description(PipeEnd& pipe, const InputData& data) {
+    pipe.put(data.problem);
+    pipe.put_text(data.source);
+    pipe.put(data.document_lengths.size());
+    pipe.put_values(std::span(data.document_lengths));
+    pipe.put(data.causal);
+}
+
+InputData get_description(PipeEnd& pipe) {
+    InputData data;
+    data.problem = pipe.get<layouts::Problem>();
+    data.source = pipe.get_text();
+    data.document_lengths.resize(pipe.get<std::size_t>());
+    pipe.get_values(std::span(data.document_lengths));
+    data.causal = pipe.get<std::optional<bool>>();
+    return data;
 }
 
 }  // namespace
 
 InputData inspect_inputs(const std::filesystem::path& path, const LoadOptions& options) {
-    return open_inputs(hdf5::File::open(path), path, options).data;
+    InputData data;
+    read_untrusted(
+        path, [&](PipeEnd& pipe) { put_description(pipe, open_inputs(hdf5::File::open(path), path, options).data); },
+        [&](PipeEnd& pipe) { data = get_description(pipe); });
+    return data;
 }
 
 InputData load_inputs(const std::filesystem::path& path, const LoadOptions& options) {
-    const auto file = hdf5::File::open(path);
-    auto open = open_inputs(file, path, options);
-    auto& [problem, inputs, source, documents, causal] = open.data;
-    inputs.q = read_tensor(open.q, problem.tokens, problem.dtype);
-    inputs.k = read_tensor(open.k, problem.tokens, problem.dtype);
-    inputs.v = read_tensor(open.v, problem.tokens, problem.dtype);
-    if (open.dout) {
-        inputs.dout = read_tensor(*open.dout, problem.tokens, problem.dtype);
-    } else {
-        inputs.dout = normal_dout(problem, options.seed);
-        reference::round_in_place({inputs.dout.data(), inputs.dout.size()}, problem.dtype);
-    }
-    return std::move(open.data);
+    InputData data;
+    const auto look = [&](PipeEnd& pipe) {
+        const auto file = hdf5::File::open(path);
+        const auto open = open_inputs(file, path, options);
+        const auto& problem = open.data.problem;
+        put_description(pipe, open.data);
+        for (const auto* source : {&open.q, &open.k, &open.v}) put_tensor(pipe, *source, problem.tokens, problem.dtype);
+        pipe.put(open.dout.has_value());
+        if (open.dout) put_tensor(pipe, *open.dout, problem.tokens, problem.dtype);
+    };
+    const auto take = [&](PipeEnd& pipe) {
+        data = get_description(pipe);
+        auto& [problem, inputs, source, documents, causal] = data;
+        for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v}) *tensor = get_tensor(pipe);
+        if (pipe.get<bool>()) {
+            inputs.dout = get_tensor(pipe);
+        } else {
+            inputs.dout = normal_dout(problem, options.seed);
+            reference::round_in_place({inputs.dout.data(), inputs.dout.size()}, problem.dtype);
+        }
+    };
+    read_untrusted(path, look, take);
+    return data;
 }
 
 }  // namespace ringlab::experiments

@@ -67,6 +67,7 @@ int body(int argc, char** argv) {
             progress.finish();
         }
     }
+    record.finish();
     predictor.write_trace();
 
     // 3. The table.

@@ -1,6 +1,7 @@
 #include "experiments/predictor.hpp"
 
 #include "experiments/describe.hpp"
+#include "experiments/record_files.hpp"
 #include "sim/chrome_trace.hpp"
 #include "sim/max_plus.hpp"
 
@@ -8,8 +9,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
+#include <sstream>
 
 namespace ringlab::experiments {
 namespace {
@@ -33,9 +34,6 @@ std::string prediction_group(const std::string& machine, layouts::Pass pass) {
 }
 
 Predictor::Predictor(const Config& config) : config_(config) {
-    const auto trace_folder = std::filesystem::path(config.trace).parent_path();
-    require(trace_folder.empty() || std::filesystem::is_directory(trace_folder),
-            "cannot write trace '{}': there is no folder '{}'", config.trace, trace_folder.string());
     options_.compute = config.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
     for (const auto& name : config.machines) {
         files_.push_back(find_resource(name, "machines", ".toml"));
@@ -127,12 +125,11 @@ void Predictor::write_trace() const {
     if (config_.trace.empty()) return;
     std::vector<sim::TraceGroup> groups;
     for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue});
-    std::ofstream file(config_.trace);
+    std::ostringstream trace;
     sim::write_chrome_trace(
-        file, groups,
+        trace, groups,
         {parse_range(config_.trace_ranks, "--trace-ranks"), parse_range(config_.trace_steps, "--trace-steps")});
-    file.flush();
-    require(file.good(), "cannot write trace '{}'", config_.trace);
+    replace_file(followed(config_.trace), std::as_bytes(std::span(trace.view())));
     fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", config_.trace);
 }
 

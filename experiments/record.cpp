@@ -12,14 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file that a path leads to, so that a commit replaces a link's target and not the link.
-fs::path followed(const fs::path& path) {
-    require(!path.empty(), "a record needs a file name");
-    std::error_code ignored;
-    const auto target = fs::canonical(path, ignored);
-    return target.empty() ? path : target;
-}
-
 /// Throws Error unless every part of "a/b/c" is a name that HDF5 takes as such.
 void require_path(const std::string& path, const char* what) {
     std::stringstream parts(path + "/");
@@ -202,16 +194,29 @@ void RunWriter::write(hdf5::Group& run) const {
 }
 
 Record::Record(const fs::path& path, RecordMode mode, RecordHeader header, Provenance provenance)
-    : path_(followed(path)), header_(std::move(header)), provenance_(std::move(provenance)), lock_(path_) {
-    require(!fs::is_directory(path_), "{} is a folder; a record needs a file name", path_.string());
-    const bool exists = fs::exists(path_);
-    require(!exists || mode != RecordMode::create,
+    : target_(followed(path)),
+      path_(target_),
+      header_(std::move(header)),
+      provenance_(std::move(provenance)),
+      lock_(target_) {
+    require_replaceable(target_);
+    const auto unfinished = unfinished_of(target_);
+    const bool exists = fs::exists(target_), has_unfinished = fs::exists(unfinished);
+    require(mode != RecordMode::create || (!exists && !has_unfinished),
             "{} exists; use --resume to add what is missing, --overwrite to start anew, or write elsewhere",
-            path_.string());
-    if (exists && mode == RecordMode::resume)
+            exists ? target_.string() : unfinished.string());
+    if (mode == RecordMode::resume ? has_unfinished : exists) path_ = unfinished;
+    if (mode == RecordMode::resume && (exists || has_unfinished))
         resume();
     else
         start();
+    if (mode != RecordMode::resume && path_ == target_ && has_unfinished) fs::remove(unfinished);
+}
+
+void Record::finish() {
+    if (path_ == target_) return;
+    replace_by(target_, path_);
+    path_ = target_;
 }
 
 Record::~Record() = default;

@@ -88,8 +88,9 @@ private:
 
 enum class RecordMode {
     create,     ///< refuse if there is a file
-    overwrite,  ///< in place of any file
-    resume,     ///< add to the record of the same experiment and configuration; a new one if there is none
+    overwrite,  ///< in place of any record: the old one stays until finish()
+    resume,     ///< add to the record of the same experiment and configuration; a new one if there is none. A record
+                ///< that was to replace another and was not finished goes on first
 };
 
 /// What a record is of; a record can only be resumed by its like.
@@ -108,6 +109,8 @@ struct RecordHeader {
 /// The file on disk holds finished runs alone, at every moment: a commit writes a new file beside it and renames. The
 /// cost of a commit is therefore one copy of the file in memory and on disk. It ends in a checksum that a resume
 /// verifies, so that a damaged file is told before HDF5 stumbles over it. One writer at a time; readers at any time.
+///
+/// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
 class Record {
 public:
     static constexpr std::int64_t schema = 1;
@@ -117,7 +120,11 @@ public:
     Record(const std::filesystem::path& path, RecordMode mode, RecordHeader header, Provenance provenance);
     ~Record();
 
+    /// Where it is now.
     const std::filesystem::path& path() const { return path_; }
+
+    /// All runs are done: takes the place of the record that it replaces, if any.
+    void finish();
 
     /// Names of finished runs, in the order in which they finished.
     std::vector<std::string> runs() const;
@@ -139,7 +146,7 @@ private:
     void require_same(const std::string& attribute, const std::string& value) const;
     void add_session();
 
-    std::filesystem::path path_;
+    std::filesystem::path target_, path_;
     RecordHeader header_;
     Provenance provenance_;
     WriterLock lock_;

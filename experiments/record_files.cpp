@@ -68,7 +68,10 @@ void sync_folder(const fs::path& folder) {
 
 }  // namespace
 
-WriterLock::WriterLock(const fs::path& path) : path_(path.string() + ".lock") {
+// Sidecars have names that nobody gives a file, since they are replaced and removed without asking.
+fs::path WriterLock::sidecar_of(const fs::path& path) { return path.string() + ".ringlab-lock"; }
+
+WriterLock::WriterLock(const fs::path& path) : path_(sidecar_of(path)) {
     const auto folder = folder_of(path);
     require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", path.string(), folder.string());
     for (;;) {
@@ -98,30 +101,46 @@ WriterLock::~WriterLock() {
     ::close(descriptor_);
 }
 
-fs::path temporary_of(const fs::path& path) { return path.string() + ".tmp"; }
+fs::path temporary_of(const fs::path& path) { return path.string() + ".ringlab-tmp"; }
+
+fs::path followed(const fs::path& path) {
+    require(!path.empty(), "what is written needs a file name");
+    std::error_code ignored;
+    const auto target = fs::canonical(path, ignored);
+    return target.empty() ? path : target;
+}
+
+void require_replaceable(const fs::path& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+    fail("{} is {}; write to another file", path.string(),
+         S_ISDIR(status.st_mode)    ? "a folder"
+         : S_ISLNK(status.st_mode)  ? "a link that leads nowhere"
+         : S_ISFIFO(status.st_mode) ? "a FIFO"
+         : S_ISSOCK(status.st_mode) ? "a socket"
+                                    : "a device");
+}
 
 void replace_file(const fs::path& path, std::span<const std::byte> bytes) {
+    require_replaceable(path);
     const auto temporary = temporary_of(path);
     try {
         Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
         file.write(bytes);
-        file.sync();
         file.close();
+        replace_by(path, temporary);
     } catch (...) {
         ::unlink(temporary.c_str());
         throw;
     }
-    publish_temporary(path);
 }
 
-void publish_temporary(const fs::path& path) {
-    const auto temporary = temporary_of(path);
-    Descriptor(temporary, O_RDONLY).sync();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
-        const auto text = error_text();
-        ::unlink(temporary.c_str());
-        fail("cannot write {}: {}", path.string(), text);
-    }
+fs::path unfinished_of(const fs::path& path) { return path.string() + ".ringlab-unfinished"; }
+
+void replace_by(const fs::path& path, const fs::path& made) {
+    require_replaceable(path);
+    Descriptor(made, O_RDONLY).sync();
+    require(::rename(made.c_str(), path.c_str()) == 0, "cannot write {}: {}", path.string(), error_text());
     sync_folder(folder_of(path));
 }
 
@@ -145,7 +164,7 @@ std::span<const std::byte> without_checksum(std::span<const std::byte> bytes) {
 }
 
 std::vector<std::byte> read_file(const fs::path& path) {
-    const Descriptor file(path, O_RDONLY);
+    const Descriptor file(path, O_RDONLY | O_NONBLOCK);  // opening a FIFO would wait for a writer
     struct stat status {};
     require(::fstat(file.value(), &status) == 0, "cannot read {}: {}", path.string(), error_text());
     require(S_ISREG(status.st_mode), "cannot read {}: it is not a file", path.string());

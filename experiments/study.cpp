@@ -50,6 +50,12 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
     std::unique_ptr<Backend> backend;
     for (const int ranks : sizes) backend = make_backend(config, ranks);
     if (!backend->is_root()) return;
+    if (!config.save_tensors.empty()) {
+        auto files = config.files;
+        for (const auto& one : cases_)
+            files.writes("--save-tensors", tensors_path(config.save_tensors, one.name()), FileKind::tensors,
+                         config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
+    }
     provenance_ = collect_provenance(argc, argv);
     provenance_.set("seed", static_cast<std::int64_t>(config.seed));
     provenance_.set("backend", config.backend);
@@ -91,6 +97,7 @@ void Study::run(const std::function<void(Trial&)>& one) {
         }
         progress.finish();
     }
+    if (record_) record_->finish();
 }
 
 }  // namespace ringlab::experiments

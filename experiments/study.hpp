@@ -41,7 +41,7 @@ public:
           const std::function<void(Provenance&)>& add_provenance = {});
 
     /// Calls `one` for each case that is not in the record yet, and commits it; with --save-tensors its tensors are
-    /// written.
+    /// written. Then the record is finished.
     void run(const std::function<void(Trial&)>& one);
 
     const std::vector<Case>& cases() const { return cases_; }

@@ -115,7 +115,7 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
                const Provenance& provenance) {
     Writer writer(path);
     auto& file = writer.file();
-    file.set("description", std::string("inputs and outputs of one attention; see experiments/check_tensors.py"));
+    file.set("description", tensors_file_description);
     file.set("run", run);
     file.set("mask", mask.name());
     file.set("scale", problem.effective_scale());
@@ -162,6 +162,8 @@ void require_outputs(const layouts::Problem& p, const reference::Outputs& out) {
 
 }  // namespace
 
+fs::path tensors_path(const fs::path& folder, const std::string& run) { return folder / file_name(run); }
+
 fs::path save_tensors(const fs::path& folder, const std::string& run, const layouts::Problem& problem,
                       const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,
                       DType arithmetic, const Provenance& provenance) {
@@ -170,15 +172,16 @@ fs::path save_tensors(const fs::path& folder, const std::string& run, const layo
     std::error_code error;
     fs::create_directories(folder, error);
     require(fs::is_directory(folder), "cannot make the folder {}: {}", folder.string(), error.message());
-    const auto path = folder / file_name(run);
+    const auto path = tensors_path(folder, run);
+    require_replaceable(path);
     const WriterLock lock(path);
     try {
         write_all(temporary_of(path), run, problem, mask, inputs, outputs, arithmetic, provenance);
+        replace_by(path, temporary_of(path));
     } catch (...) {
         fs::remove(temporary_of(path), error);
         throw;
     }
-    publish_temporary(path);
     return path;
 }
 

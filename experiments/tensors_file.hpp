@@ -10,6 +10,14 @@
 
 namespace ringlab::experiments {
 
+/// What the attribute `description` of every file of saved tensors says.
+inline const std::string tensors_file_description =
+    "inputs and outputs of one attention; see experiments/check_tensors.py";
+
+/// Where save_tensors() writes the run: characters that do not belong in a file name are replaced by '_', and a name too
+/// long for one is cut and told apart by a digest.
+std::filesystem::path tensors_path(const std::filesystem::path& folder, const std::string& run);
+
 /// Writes what went into a run and what came out to FOLDER/RUN.h5, made if need be and replaced whole, for anyone to
 /// check with other software: experiments/check_tensors.py needs NumPy and h5py alone.
 ///
@@ -18,8 +26,7 @@ namespace ringlab::experiments {
 /// row_end[i] or j < row_sink[i]). Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
 /// mask, run; the group /provenance as in a record. q, k, v and do make the file fit for --input, too.
 ///
-/// Returns the file's path: characters that do not belong in a file name are replaced by '_', and a name too long for
-/// one is cut and told apart by a digest. Throws Error if shapes do not fit or the file cannot be written.
+/// Returns the file's path, see tensors_path(). Throws Error if shapes do not fit or the file cannot be written.
 std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,
                                    const layouts::Problem& problem, const layouts::Mask& mask,
                                    const reference::Inputs& inputs, const reference::Outputs& outputs,

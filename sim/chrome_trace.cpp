@@ -35,7 +35,7 @@ std::string microseconds(Picoseconds time) {
 class Writer {
 public:
     Writer(std::ostream& out, const TraceFilter& filter) : out_(out), filter_(filter) {
-        out_ << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
+        out_ << chrome_trace_begin;
     }
 
     void add(const TraceGroup& group) {

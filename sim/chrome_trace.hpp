@@ -6,6 +6,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace ringlab::sim {
 
@@ -21,6 +22,9 @@ struct TraceFilter {
     layouts::Interval ranks{0, std::numeric_limits<std::int64_t>::max()};
     layouts::Interval steps{0, std::numeric_limits<std::int64_t>::max()};
 };
+
+/// What every trace begins with.
+inline constexpr std::string_view chrome_trace_begin = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
 
 /// Writes Chrome trace-event JSON, which ui.perfetto.dev opens: a process per group and rank; a thread per lane, and
 /// one for the host; arrows from sends to receives. Times are microseconds with all six decimals, exact picoseconds.

@@ -183,6 +183,8 @@ BOOST_AUTO_TEST_CASE(an_existing_file_is_refused_unless_it_is_to_be_resumed_or_o
     BOOST_TEST(open(path).group("provenance").members() == (std::vector<std::string>{"0", "1"}));
     Record record(path, RecordMode::overwrite, header("other = 1"), fixed_provenance());
     BOOST_TEST(record.runs().empty());
+    BOOST_TEST(open(path).group("runs").members().size() == 2u);  // the old one, until the new one is finished
+    record.finish();
     BOOST_TEST(open(path).group("runs").members().empty());
 }
 
@@ -231,7 +233,7 @@ BOOST_AUTO_TEST_CASE(a_second_writer_is_refused_while_readers_are_welcome) {
         BOOST_TEST(reader.group("runs").members() == std::vector<std::string>{"one"});  // the file it had opened
         BOOST_TEST(open(path).group("runs").members() == (std::vector<std::string>{"one", "two"}));
     }
-    BOOST_TEST(!fs::exists(path.string() + ".lock"));
+    BOOST_TEST(!fs::exists(WriterLock::sidecar_of(path)));
     Record(path, RecordMode::resume, header(), fixed_provenance()).commit("three", sample_run(3));
 }
 

@@ -16,13 +16,20 @@ std::string run_name(int number) { return fmt::format("run {}", number); }
 RunWriter run_of(int number) { return sample_run(number, 4, 2, 20); }
 
 /// What an experiment does: all runs that the record does not have, each reported after its commit has returned.
-void do_missing_runs(const fs::path& path, int count, int report) {
-    Record record(path, RecordMode::resume, header(), fixed_provenance());
+void do_missing_runs(const fs::path& path, int count, int report, RecordMode mode = RecordMode::resume) {
+    Record record(path, mode, header(), fixed_provenance());
     for (int number = 0; number < count; ++number) {
         if (record.has(run_name(number))) continue;
         record.commit(run_name(number), run_of(number));
         if (write(report, &number, sizeof(number)) != sizeof(number)) return;
     }
+    record.finish();
+}
+
+/// How many kills: many by hand, few in the suite.
+int kill_count(int few) {
+    const char* given = std::getenv("RINGLAB_TEST_KILLS");
+    return given ? std::max(few, std::atoi(given)) : few;
 }
 
 /// Everything in a group as text, so that two records can be compared whatever their bytes.
@@ -45,7 +52,7 @@ std::string contents(const hdf5::Group& group) {
 }
 
 /// Kills a child that works on the record after `microseconds`; the numbers of runs that it reported.
-std::set<int> killed_after(const fs::path& path, int microseconds) {
+std::set<int> killed_after(const fs::path& path, int microseconds, RecordMode mode = RecordMode::resume) {
     int ends[2];
     BOOST_REQUIRE(pipe(ends) == 0);
     const pid_t child = fork();
@@ -53,7 +60,7 @@ std::set<int> killed_after(const fs::path& path, int microseconds) {
     if (child == 0) {
         close(ends[0]);
         try {
-            do_missing_runs(path, run_count, ends[1]);
+            do_missing_runs(path, run_count, ends[1], mode);
         } catch (const std::exception& error) {
             fmt::print(stderr, "{}\n", error.what());
             _exit(1);
@@ -78,7 +85,7 @@ BOOST_AUTO_TEST_SUITE(record_crash)
 
 // Each child resumes what those before it left. The one run in flight when the kill comes may be in the file, whole, or
 // not.
-BOOST_AUTO_TEST_CASE(killed_at_50_random_moments_the_file_opens_with_exactly_the_finished_runs) {
+BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_finished_runs) {
     const Folder folder;
     const auto path = folder / "record.h5";
     std::mt19937 random(1);
@@ -86,8 +93,9 @@ BOOST_AUTO_TEST_CASE(killed_at_50_random_moments_the_file_opens_with_exactly_the
         0, 120'000);  // microseconds; a commit takes some 5000 to 50000, by the disk's fsync
     std::set<int> finished;
     int in_flight_present = 0, temporaries = 0;
-    for (int kills = 0; kills < 50; ++kills) {
-        finished.merge(killed_after(path, moment(random)));
+    const int count_of_kills = kill_count(50);
+    for (int kills = 0; kills < count_of_kills && finished.size() < run_count; ++kills) {
+        finished.merge(killed_after(path, moment(random) * 50 / count_of_kills));
         temporaries += fs::exists(temporary_of(path));
         if (!fs::exists(path)) {
             BOOST_TEST(finished.empty());
@@ -106,9 +114,9 @@ BOOST_AUTO_TEST_CASE(killed_at_50_random_moments_the_file_opens_with_exactly_the
         finished = held;
     }
     BOOST_TEST_MESSAGE(
-        fmt::format("{} runs after 50 kills; {} times the run in flight was in the file, {} times a "
+        fmt::format("{} runs after {} kills; {} times the run in flight was in the file, {} times a "
                     "temporary file was left",
-                    finished.size(), in_flight_present, temporaries));
+                    finished.size(), count_of_kills, in_flight_present, temporaries));
     BOOST_TEST(finished.size() >= 10);  // else the kills came before there was anything to lose
     BOOST_REQUIRE(finished.size() < run_count);
 
@@ -127,15 +135,44 @@ BOOST_AUTO_TEST_CASE(killed_at_50_random_moments_the_file_opens_with_exactly_the
     BOOST_TEST(left == (std::set<std::string>{"record.h5", "whole.h5"}));
 }
 
+BOOST_AUTO_TEST_CASE(killed_while_it_replaces_another_a_record_leaves_the_old_one_whole_and_can_be_resumed) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    { Record(path, RecordMode::create, header("of old = 1\n"), fixed_provenance()).commit("old", sample_run(1)); }
+    const auto old = bytes_of(path);
+    std::mt19937 random(2);
+    std::uniform_int_distribution<int> moment(0, 120'000);
+    const int kills = kill_count(12);
+    for (int kill = 0; kill < kills; ++kill) {
+        killed_after(path, moment(random), RecordMode::overwrite);
+        BOOST_TEST((bytes_of(path) == old));
+    }
+
+    // What the last of them finished is there for a resume, which ends in the place of the old record.
+    int ends[2];
+    BOOST_REQUIRE(pipe(ends) == 0);
+    std::size_t held = 0;
+    if (fs::exists(unfinished_of(path))) held = hdf5::File::open(unfinished_of(path)).group("runs").members().size();
+    do_missing_runs(path, static_cast<int>(held) + 3, ends[1]);
+    int first_done = -1;
+    BOOST_TEST(read(ends[0], &first_done, sizeof(first_done)) == static_cast<ssize_t>(sizeof(first_done)));
+    close(ends[0]);
+    close(ends[1]);
+    BOOST_TEST(first_done == static_cast<int>(held));
+    BOOST_TEST(hdf5::File::open(path).text("configuration") == header().configuration);
+    BOOST_TEST(hdf5::File::open(path).group("runs").members().size() == held + 3);
+    BOOST_TEST(!fs::exists(unfinished_of(path)));
+}
+
 BOOST_AUTO_TEST_CASE(what_a_killed_writer_left_beside_the_record_is_cleaned_up) {
     const Folder folder;
     const auto path = folder / "record.h5";
     { Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1)); }
     put_bytes(temporary_of(path), "half a record");
-    put_bytes(path.string() + ".lock", "");
+    put_bytes(WriterLock::sidecar_of(path), "");
     { BOOST_TEST(Record(path, RecordMode::resume, header(), fixed_provenance()).has("one")); }
     BOOST_TEST(!fs::exists(temporary_of(path)));
-    BOOST_TEST(!fs::exists(path.string() + ".lock"));
+    BOOST_TEST(!fs::exists(WriterLock::sidecar_of(path)));
 }
 
 // A file-size limit makes write() fail as a full disk does: part is written, then no more.

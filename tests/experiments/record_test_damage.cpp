@@ -17,7 +17,7 @@ int resume_in_child(const fs::path& path) {
             return 0;
         } catch (const Error& error) {
             const bool clear = one_line(error.what()) && contains(error.what(), path.string());
-            return clear && bytes_of(path) == before && !fs::exists(path.string() + ".lock") ? 1 : 2;
+            return clear && bytes_of(path) == before && !fs::exists(WriterLock::sidecar_of(path)) ? 1 : 2;
         } catch (...) {
             return 2;
         }

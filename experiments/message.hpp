@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace ringlab::experiments {
+
+/// The text of an error as a user gets it: what it quotes, a word or a list of thousands of characters, without its
+/// middle. Beginning and end stay, as they say what it is about and what would be right.
+std::string shortened(const std::string& message);
+
+}  // namespace ringlab::experiments

@@ -19,6 +19,12 @@ if(RINGLAB_SANITIZE)
   target_link_options(ringlab_options INTERFACE -fsanitize=address,undefined)
 endif()
 
+if(RINGLAB_SANITIZE_THREADS)
+  target_compile_options(ringlab_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -fno-omit-frame-pointer>)
+  target_link_options(ringlab_options INTERFACE -fsanitize=thread)
+endif()
+
 # ringlab_library(NAME [WHOLE_ARCHIVE] SOURCES... LINKS TARGETS...) makes a library with the alias ringlab::NAME.
 # WHOLE_ARCHIVE keeps objects that nothing refers to, such as registrations.
 function(ringlab_library name)

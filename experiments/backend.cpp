@@ -2,6 +2,7 @@
 
 #include "experiments/backend_cuda.hpp"
 #include "experiments/message.hpp"
+#include "processes/session.hpp"
 #include "reference/cpu_backend.hpp"
 #include "reference/transport_mpi.hpp"
 #include "reference/transport_threads.hpp"
@@ -9,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 namespace ringlab::experiments {
@@ -30,24 +30,7 @@ public:
 
     bool is_root() const override { return world_->is_root(); }
 
-    bool agree(bool root_says) override {
-        bool agreed = root_says;
-        world_->run(timeout_, [&](reference::Transport& transport) {
-            std::byte word{root_says};
-            const auto finish = [&](std::unique_ptr<reference::Transfer> transfer) {
-                while (!transfer->ended()) transport.wait(std::chrono::milliseconds(10));
-            };
-            if (transport.rank() != 0) {
-                finish(transport.receive({&word, 1}, 0, layouts::Payload::kv));
-                if (!world_->is_root()) agreed = word != std::byte{0};
-            } else {
-                for (int peer = 1; peer < world_->group().world(); ++peer)
-                    finish(transport.send({&word, 1}, peer, layouts::Payload::kv));
-            }
-            return reference::Bytes{};
-        });
-        return agreed;
-    }
+    bool agree(bool root_says) override { return world_->agree(root_says); }
 
     std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
                                               std::span<const reference::Inputs> inputs, int repeats) override {
@@ -128,14 +111,15 @@ int run_in_session(const Config& config, int argc, char** argv, const std::funct
     // Loading a kernel at its first launch can wait for all work of its device, which may be waiting for another GPU.
     if (config.backend == "cuda") setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     if (config.transport != "mpi" && !config.mpi) return body();
-    const reference::MpiSession session(argc, argv);
+    const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
+    processes::Session session(argc, argv, patience,
+                               "; what has finished is in the record, and --resume does the rest");
     try {
         return body();
     } catch (const std::exception& error) {
         // As a rule all processes fail alike: root says why, and ends the others before they say it again.
         if (session.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
-        session.abort(
-            fmt::format("{}: {}", std::filesystem::path(argv[0]).filename().string(), shortened(error.what())));
+        session.end(shortened(error.what()));
     }
 }
 

@@ -61,18 +61,14 @@ public:
         options_.check_finite = config.check_finite;
         options_.kernels = gpu::kernel_family(config.kernels);
         options_.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
-        team_ = config.mpi ? gpu::make_mpi_team(nullptr, nullptr) : gpu::make_thread_team(gpu::team_size(options_));
+        team_ = config.mpi ? gpu::make_mpi_team() : gpu::make_thread_team(gpu::team_size(options_));
         require(!config.mpi || team_->size() == options_.group.world(), "{} ranks need as many processes, there are {}",
                 options_.group.world(), team_->size());
     }
 
     bool is_root() const override { return team_->is_root(); }
 
-    bool agree(bool root_says) override {
-        if (team_->local_size() == team_->size()) return root_says;
-        return team_->all_gather(team_->first_local(), {std::byte{root_says}}, options_.timeout).front().front() !=
-               std::byte{0};
-    }
+    bool agree(bool root_says) override { return team_->agree(root_says); }
 
     void add_provenance(Provenance& provenance) const override {
         std::vector<std::string> names;

@@ -1,6 +1,7 @@
 #include "experiments/config.hpp"
 
 #include "experiments/message.hpp"
+#include "processes/last_word.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>
@@ -393,9 +394,9 @@ int run_main(const std::string& name, int (*body)(int, char**), int argc, char**
     try {
         return body(argc, argv);
     } catch (const std::bad_alloc&) {
-        fmt::print(stderr, "{}: out of memory; fewer tokens, heads or ranks would need less\n", name);
+        processes::say_last(name, "out of memory; fewer tokens, heads or ranks would need less");
     } catch (const std::exception& error) {
-        fmt::print(stderr, "{}: {}\n", name, shortened(error.what()));
+        processes::say_last(name, shortened(error.what()));
     }
     return 1;
 }

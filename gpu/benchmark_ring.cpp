@@ -4,12 +4,14 @@
 //   mpirun -n 4 benchmark_ring ranks=4 transport=nccl mpi=1
 
 #include "gpu/executor.hpp"
+#include "processes/session.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
 
 namespace {
@@ -221,15 +223,15 @@ int run_benchmark(const Settings& settings, gpu::Team* mpi_team) {
 int main(int argc, char** argv) {
     // Loading a kernel at its first launch can wait for all work of its device, which may be waiting for another GPU.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    std::unique_ptr<gpu::Team> mpi_team;
+    std::optional<processes::Session> session;
     try {
         const Settings settings(argc, argv);
-        if (settings.flag("mpi")) mpi_team = gpu::make_mpi_team(&argc, &argv);
-        return run_benchmark(settings, mpi_team.get());
+        if (settings.flag("mpi")) session.emplace(argc, argv, std::chrono::seconds(settings.number("timeout")));
+        const auto team = session ? gpu::make_mpi_team() : nullptr;
+        return run_benchmark(settings, team.get());
     } catch (const std::exception& error) {
-        const auto message = std::string("benchmark_ring: ") + error.what();
-        if (mpi_team) gpu::abort_mpi(message);
-        std::fprintf(stderr, "%s\n", message.c_str());
+        if (session) session->end(error.what());
+        std::fprintf(stderr, "benchmark_ring: %s\n", error.what());
         return EXIT_FAILURE;
     }
 }

@@ -3,6 +3,7 @@
 #include "gpu/device_clock.hpp"
 #include "gpu/issuer.hpp"
 #include "gpu/steady.hpp"
+#include "processes/session.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -116,7 +117,7 @@ std::vector<Place> place_ranks(const Team& team, const GpuOptions& options) {
     require(team.size() == world, "{} ranks need {} threads or processes with the {} transport, there are {}", world,
             world, to_string(options.transport), team.size());
     const bool one_process = team.local_size() == team.size();
-    const int on_host = one_process ? 0 : mpi_rank_on_host();
+    const int on_host = one_process ? 0 : processes::Session::current().rank_on_host();
     require(!one_process || static_cast<int>(devices.size()) >= world,
             "{} ranks need a GPU each with the {} transport, there are {}; the loopback transport shares GPUs", world,
             to_string(options.transport), devices.size());
@@ -171,7 +172,12 @@ public:
         for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::after);
         for (std::size_t i = 0; i < ranks_.size(); ++i) collect(ranks_[i], results[i]);
         results.front().clocks = samples_;
-        // Peers may still be reading this member's memory.
+        // Peers may still be reading this member's memory; and it must not go before they have let go of it.
+        job_.team.barrier(member_, job_.options.timeout);
+        for (auto& rank : ranks_) {
+            const DeviceScope scope(rank.place.device);
+            rank.transport->leave();
+        }
         job_.team.barrier(member_, job_.options.timeout);
         return results;
     }
@@ -582,8 +588,11 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
             auto own = self.run();
             const std::lock_guard lock(mutex);
             std::move(own.begin(), own.end(), std::back_inserter(results));
-        } catch (...) {
-            team.cancel();  // before the devices are let run dry: the others must stop as well for that
+        } catch (const Cancelled&) {
+            self.abort();
+            throw;
+        } catch (const std::exception& error) {
+            team.give_up(error.what());  // before the devices are let run dry: the others must stop as well for that
             self.abort();
             throw;
         }

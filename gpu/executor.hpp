@@ -93,8 +93,8 @@ struct GpuRun {
 /// numbers made on the devices, for timing. `team` must have team_size() members. Returns one result per replica on the
 /// root process, nothing on others.
 ///
-/// Throws Error if these do not fit together, and what Issuer::run() throws. After an error in one MPI process the
-/// others wait until they are ended: main() is to call abort_mpi().
+/// Throws Error if these do not fit together, and what Issuer::run() throws; where members are processes, an error of
+/// one ends all of them, see Team::give_up().
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace ringlab::gpu {
@@ -41,6 +42,9 @@ public:
     }
 
     std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration) override { return {std::move(bytes)}; }
+
+    bool agree(bool root_says) override { return root_says; }
+    void give_up(const std::string&) override { cancel(); }
 
     Clock::duration clock_offset() const override { return {}; }
     Clock::duration clock_uncertainty() const override { return {}; }
@@ -100,9 +104,17 @@ void Team::run(const std::function<void(int member)>& body) {
         guarded(first_local());
     } else {
         std::vector<std::jthread> threads;
-        for (int i = 0; i < local_size(); ++i) threads.emplace_back(guarded, first_local() + i);
+        try {
+            for (int i = 0; i < local_size(); ++i) threads.emplace_back(guarded, first_local() + i);
+        } catch (const std::system_error&) {
+            // Those that have begun wait for the others.
+            const std::lock_guard lock(mutex);
+            if (!first) first = std::current_exception();
+            cancel();
+        }
     }
     if (first) std::rethrow_exception(first);
+    if (cancelled()) throw Cancelled();  // in an earlier run
 }
 
 }  // namespace ringlab::gpu

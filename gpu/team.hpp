@@ -33,12 +33,20 @@ public:
     virtual int local_size() const = 0;
     bool is_root() const { return first_local() == 0; }
 
-    /// What every member gave, in their order; all members call it. Throws Error if that takes longer than `timeout`,
-    /// Cancelled if a member of this process has failed.
+    /// What every member gave, in their order; all members call it. If that takes longer than `timeout`, throws Error,
+    /// or ends the run where members are processes; throws Cancelled if a member of this process has failed.
     virtual std::vector<Bytes> all_gather(int member, Bytes bytes, Clock::duration timeout) = 0;
 
     /// What every process gave, on the root process; nothing on others. Called once per process.
     virtual std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration timeout) = 0;
+
+    /// What the root process says, on every process. Called once per process; waits for the root as long as it lives.
+    virtual bool agree(bool root_says) = 0;
+
+    /// Called by a member that has failed before it lets go of anything that others may be using. Cancels the members
+    /// of this process; where members are processes, ends all of them with this line and does not return: what waits
+    /// for another process, such as a device, need not come back from being asked to stop.
+    virtual void give_up(const std::string& why) = 0;
 
     /// To be added to this process's clock to get the root's, and by how much that may be wrong.
     virtual Clock::duration clock_offset() const = 0;
@@ -61,15 +69,7 @@ public:
 /// `members` threads of this process.
 std::unique_ptr<Team> make_thread_team(int members);
 
-/// One member per MPI process. Starts MPI if nobody has, and ends it then with the object. Throws Error in a program
-/// built without MPI.
-std::unique_ptr<Team> make_mpi_team(int* argc, char*** argv);
-
-/// For main()'s catch in an MPI program: prints `message` and ends all processes with a non-zero status, as the others
-/// may be waiting for this one. Returns, having done nothing, if MPI is not running.
-void abort_mpi(const std::string& message);
-
-/// Rank of this process among those on its host, by MPI: which GPU is its own.
-int mpi_rank_on_host();
+/// One member per MPI process; main() holds a processes::Session. Throws Error in a program built without MPI.
+std::unique_ptr<Team> make_mpi_team();
 
 }  // namespace ringlab::gpu

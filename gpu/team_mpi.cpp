@@ -1,107 +1,77 @@
 #include "gpu/team.hpp"
 
-#define OMPI_SKIP_MPICXX 1  // the C interface alone: the C++ one is gone from newer MPI libraries
-#define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
+#include "processes/mpi_calls.hpp"
 
-#include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <thread>
+#include <cstdint>
+#include <limits>
+#include <numeric>
 
 namespace ringlab::gpu {
 namespace {
 
-// MPI counts in int: longer messages go in parts.
-constexpr std::size_t part_bytes = std::size_t{1} << 30;
+using processes::for_each_part;
+using processes::once;
+using processes::patiently;
+using processes::Session;
+
 constexpr int clock_round_trips = 50;
 enum Tag : int { clock_tag = 200, size_tag = 201, bytes_tag = 202 };
 
-void check(int status, const char* call) {
-    if (status == MPI_SUCCESS) return;
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    MPI_Error_string(status, text, &length);
-    fail("{} failed: {}", call, std::string_view(text, static_cast<std::size_t>(length)));
-}
-
 class MpiTeam : public Team {
 public:
-    MpiTeam(int* argc, char*** argv) {
-        int running = 0;
-        check(MPI_Initialized(&running), "MPI_Initialized");
-        if (!running) {
-            int provided = 0;
-            check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-            owns_session_ = true;
-        }
-        check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-        check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-        check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-        check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-        align_clock();
-    }
-
-    ~MpiTeam() override {
-        // After a failure the others may never come: main() ends all processes by abort_mpi().
-        if (cancelled_) return;
-        MPI_Comm_free(&comm_);
-        if (owns_session_) MPI_Finalize();
-    }
+    MpiTeam() { align_clock(); }
 
     int size() const override { return size_; }
     int first_local() const override { return rank_; }
     int local_size() const override { return 1; }
 
     std::vector<Bytes> all_gather(int, Bytes bytes, Clock::duration timeout) override {
-        int mine = static_cast<int>(bytes.size());
-        std::vector<int> sizes(static_cast<std::size_t>(size_)), begins;
-        MPI_Request request;
-        check(MPI_Iallgather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, &request), "MPI_Iallgather");
-        wait(request, timeout);
-        int total = 0;
-        for (const int size : sizes) {
-            begins.push_back(total);
-            total += size;
-        }
-        Bytes all(static_cast<std::size_t>(total));
-        check(MPI_Iallgatherv(bytes.data(), mine, MPI_BYTE, all.data(), sizes.data(), begins.data(), MPI_BYTE, comm_,
-                              &request),
-              "MPI_Iallgatherv");
-        wait(request, timeout);
+        constexpr std::uint64_t most = std::numeric_limits<int>::max();  // MPI counts in int
+        const std::uint64_t mine = bytes.size();
+        std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size_));
+        finish("MPI_Iallgather", "the other processes", timeout, [&](MPI_Request* request) {
+            return MPI_Iallgather(&mine, 1, MPI_UINT64_T, sizes.data(), 1, MPI_UINT64_T, comm_, request);
+        });
+        const auto total = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+        require(total <= most, "the processes have {} bytes to tell each other at once; MPI can move {}", total, most);
+        std::vector<int> counts(sizes.begin(), sizes.end()), begins(sizes.size(), 0);
+        std::partial_sum(counts.begin(), counts.end() - 1, begins.begin() + 1);
+        Bytes all(total);
+        finish("MPI_Iallgatherv", "the other processes", timeout, [&](MPI_Request* request) {
+            return MPI_Iallgatherv(bytes.data(), static_cast<int>(mine), MPI_BYTE, all.data(), counts.data(),
+                                   begins.data(), MPI_BYTE, comm_, request);
+        });
         std::vector<Bytes> split;
         for (std::size_t i = 0; i < sizes.size(); ++i)
-            split.emplace_back(all.begin() + begins[i], all.begin() + begins[i] + sizes[i]);
+            split.emplace_back(all.begin() + begins[i], all.begin() + begins[i] + counts[i]);
         return split;
     }
 
     std::vector<Bytes> gather_to_root(Bytes bytes, Clock::duration timeout) override {
-        MPI_Request request;
-        unsigned long long count = bytes.size();
+        std::uint64_t count = bytes.size();
         if (rank_ != 0) {
-            check(MPI_Isend(&count, 1, MPI_UNSIGNED_LONG_LONG, 0, size_tag, comm_, &request), "MPI_Isend");
-            wait(request, timeout);
-            for (std::size_t begin = 0; begin < bytes.size(); begin += part_bytes) {
-                const auto part = static_cast<int>(std::min(part_bytes, bytes.size() - begin));
-                check(MPI_Isend(bytes.data() + begin, part, MPI_BYTE, 0, bytes_tag, comm_, &request), "MPI_Isend");
-                wait(request, timeout);
-            }
+            send(&count, sizeof(count), 0, size_tag, timeout);
+            send(bytes.data(), bytes.size(), 0, bytes_tag, timeout);
             return {};
         }
         std::vector<Bytes> all{std::move(bytes)};
         for (int peer = 1; peer < size_; ++peer) {
-            check(MPI_Irecv(&count, 1, MPI_UNSIGNED_LONG_LONG, peer, size_tag, comm_, &request), "MPI_Irecv");
-            wait(request, timeout);
+            receive(&count, sizeof(count), peer, size_tag, timeout);
             auto& from_peer = all.emplace_back(static_cast<std::size_t>(count));
-            for (std::size_t begin = 0; begin < from_peer.size(); begin += part_bytes) {
-                const auto part = static_cast<int>(std::min(part_bytes, from_peer.size() - begin));
-                check(MPI_Irecv(from_peer.data() + begin, part, MPI_BYTE, peer, bytes_tag, comm_, &request),
-                      "MPI_Irecv");
-                wait(request, timeout);
-            }
+            receive(from_peer.data(), from_peer.size(), peer, bytes_tag, timeout);
         }
         return all;
     }
+
+    bool agree(bool root_says) override {
+        int says = root_says;
+        finish("MPI_Ibcast", "rank 0 to say how to go on", patiently,
+               [&](MPI_Request* request) { return MPI_Ibcast(&says, 1, MPI_INT, 0, comm_, request); });
+        return says != 0;
+    }
+
+    void give_up(const std::string& why) override { session_.end(why); }
 
     Clock::duration clock_offset() const override { return offset_; }
     Clock::duration clock_uncertainty() const override { return uncertainty_; }
@@ -110,73 +80,64 @@ public:
     bool cancelled() const noexcept override { return cancelled_; }
 
 private:
-    /// A process that has died or hangs must not take this one with it.
-    void wait(MPI_Request& request, Clock::duration timeout) const {
-        const auto begin = Clock::now();
-        int done = 0;
-        while (true) {
-            check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-            if (done) return;
-            require(Clock::now() - begin < timeout, "process {} has waited {} s for the other processes", rank_,
-                    std::chrono::duration<double>(timeout).count());
-            if (Clock::now() - begin > std::chrono::milliseconds(1))
-                std::this_thread::sleep_for(std::chrono::microseconds(50));
-        }
+    template <class Start>
+    void finish(const char* call, const std::string& what, Clock::duration timeout, Start start) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        once(session_, call, [&] { return start(&request); });
+        processes::wait(session_, request, timeout, [&] { return what; });
     }
 
-    /// The root answers each process's message with its time; half of the shortest round trip is the uncertainty.
+    void send(const void* data, std::size_t bytes, int peer, int tag, Clock::duration timeout) {
+        for_each_part(bytes, [&](std::size_t offset, int count) {
+            finish("MPI_Isend", fmt::format("rank {} to take a message", peer), timeout, [&](MPI_Request* request) {
+                return MPI_Isend(static_cast<const char*>(data) + offset, count, MPI_BYTE, peer, tag, comm_, request);
+            });
+        });
+    }
+
+    void receive(void* data, std::size_t bytes, int peer, int tag, Clock::duration timeout) {
+        for_each_part(bytes, [&](std::size_t offset, int count) {
+            finish("MPI_Irecv", fmt::format("a message from rank {}", peer), timeout, [&](MPI_Request* request) {
+                return MPI_Irecv(static_cast<char*>(data) + offset, count, MPI_BYTE, peer, tag, comm_, request);
+            });
+        });
+    }
+
+    /// The root answers each process's message with its time; half of the shortest round trip is the uncertainty. The
+    /// others wait here while the root is busy with what came before.
     void align_clock() {
         for (int peer = 1; peer < size_; ++peer) {
             if (rank_ != 0 && rank_ != peer) continue;
             auto shortest = Clock::duration::max();
             for (int i = 0; i < clock_round_trips; ++i) {
-                long long time = 0;
+                std::int64_t time = 0;
                 if (rank_ == 0) {
-                    check(MPI_Recv(nullptr, 0, MPI_BYTE, peer, clock_tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv");
+                    receive(&time, sizeof(time), peer, clock_tag, patiently);
                     time = Clock::now().time_since_epoch().count();
-                    check(MPI_Send(&time, 1, MPI_LONG_LONG, peer, clock_tag, comm_), "MPI_Send");
-                } else {
-                    const auto sent = Clock::now();
-                    check(MPI_Send(nullptr, 0, MPI_BYTE, 0, clock_tag, comm_), "MPI_Send");
-                    check(MPI_Recv(&time, 1, MPI_LONG_LONG, 0, clock_tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv");
-                    const auto round_trip = Clock::now() - sent;
-                    if (round_trip >= shortest) continue;
-                    shortest = round_trip;
-                    offset_ = Clock::duration(time) - (sent + round_trip / 2).time_since_epoch();
-                    uncertainty_ = round_trip / 2;
+                    send(&time, sizeof(time), peer, clock_tag, patiently);
+                    continue;
                 }
+                const auto sent = Clock::now();
+                send(&time, sizeof(time), 0, clock_tag, patiently);
+                receive(&time, sizeof(time), 0, clock_tag, patiently);
+                const auto round_trip = Clock::now() - sent;
+                if (round_trip >= shortest) continue;
+                shortest = round_trip;
+                offset_ = Clock::duration(time) - (sent + round_trip / 2).time_since_epoch();
+                uncertainty_ = round_trip / 2;
             }
         }
     }
 
-    MPI_Comm comm_ = MPI_COMM_NULL;
-    int rank_ = 0, size_ = 1;
-    bool owns_session_ = false;
+    Session& session_ = Session::current();
+    const MPI_Comm comm_ = processes::communicator(session_);
+    const int rank_ = session_.rank(), size_ = session_.size();
     Clock::duration offset_{}, uncertainty_{};
     std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Team> make_mpi_team(int* argc, char*** argv) { return std::make_unique<MpiTeam>(argc, argv); }
-
-void abort_mpi(const std::string& message) {
-    int running = 0, ended = 0;
-    MPI_Initialized(&running);
-    MPI_Finalized(&ended);
-    if (!running || ended) return;
-    std::fprintf(stderr, "%s\n", message.c_str());
-    std::fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
-
-int mpi_rank_on_host() {
-    MPI_Comm host = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
-    int rank = 0;
-    check(MPI_Comm_rank(host, &rank), "MPI_Comm_rank");
-    check(MPI_Comm_free(&host), "MPI_Comm_free");
-    return rank;
-}
+std::unique_ptr<Team> make_mpi_team() { return std::make_unique<MpiTeam>(); }
 
 }  // namespace ringlab::gpu

@@ -52,6 +52,10 @@ public:
     /// Throws Error if a transfer has failed as far as is known by now.
     virtual void check() {}
 
+    /// After the last pass, when no rank uses another's memory any more: lets go of what belongs to peers. A rank frees
+    /// its own exchange memory when all have done this.
+    virtual void leave() {}
+
     /// Ends all waits of this rank's streams, with whatever data. The transport is of no use afterwards, but for
     /// calling this again while peers still have work under way.
     virtual void abort() noexcept {}

@@ -1,19 +1,19 @@
 #include "gpu/cuda_handles.hpp"
 #include "gpu/device_buffer.hpp"
 #include "gpu/transport.hpp"
+#include "processes/shared_memory.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 
 namespace ringlab::gpu {
 namespace {
@@ -34,49 +34,43 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "counts are share
 /// The counts of all edges in host memory that all issuing threads see, of one process or of many.
 class CountTable {
 public:
-    CountTable(Team& team, std::size_t edges) : bytes_(std::max<std::size_t>(1, edges) * sizeof(EdgeCounts)) {
+    CountTable(Team& team, std::size_t edges, Clock::duration timeout)
+        : bytes_(std::max<std::size_t>(1, edges) * sizeof(EdgeCounts)) {
         if (team.local_size() == team.size()) {
-            map(MAP_SHARED | MAP_ANONYMOUS, -1);
+            own_ = std::make_unique<EdgeCounts[]>(edges);
+            counts_ = own_.get();
             return;
         }
-        constexpr auto timeout = std::chrono::minutes(1);
-        // The root's name for it reaches all; once all have it the name goes, and the memory with the last process.
-        const auto own_name = fmt::format("/ringlab-{}-{}", getpid(), Clock::now().time_since_epoch().count());
-        if (team.is_root()) map(MAP_SHARED, open(own_name, O_CREAT | O_EXCL | O_RDWR));
-        const auto* characters = reinterpret_cast<const std::byte*>(own_name.data());
-        const auto names =
-            team.all_gather(team.first_local(), Bytes(characters, characters + own_name.size()), timeout);
-        const std::string name(reinterpret_cast<const char*>(names.front().data()), names.front().size());
-        if (!team.is_root()) map(MAP_SHARED, open(name, O_RDWR));
+        Bytes bytes(sizeof(processes::SharedMemory::Address));
+        if (team.is_root()) {
+            shared_.emplace(bytes_);
+            const auto address = shared_->address();
+            std::memcpy(bytes.data(), &address, sizeof(address));
+        }
+        const auto all = team.all_gather(team.first_local(), std::move(bytes), timeout);
+        if (!team.is_root()) {
+            processes::SharedMemory::Address address;
+            std::memcpy(&address, all.front().data(), sizeof(address));
+            try {
+                shared_.emplace(address, bytes_);
+            } catch (const Error& error) {
+                fail("{}; the copy transport works inside one host, use NCCL", error.what());
+            }
+        }
         team.barrier(team.first_local(), timeout);
-        if (team.is_root()) shm_unlink(name.c_str());
+        shared_->all_have_it();
+        counts_ = static_cast<EdgeCounts*>(shared_->data());
     }
-    ~CountTable() { munmap(memory_, bytes_); }
     CountTable(const CountTable&) = delete;
     CountTable& operator=(const CountTable&) = delete;
 
-    /// Zero at first: new shared memory is.
-    EdgeCounts& operator[](std::size_t edge) const { return static_cast<EdgeCounts*>(memory_)[edge]; }
+    EdgeCounts& operator[](std::size_t edge) const { return counts_[edge]; }
 
 private:
-    int open(const std::string& name, int flags) const {
-        const int file = shm_open(name.c_str(), flags, 0600);
-        require(file >= 0, "cannot open the shared memory {}: {}; the copy transport works inside one host, use NCCL",
-                name, std::strerror(errno));
-        if (flags & O_CREAT)
-            require(ftruncate(file, static_cast<off_t>(bytes_)) == 0, "cannot make shared memory of {} bytes: {}",
-                    bytes_, std::strerror(errno));
-        return file;
-    }
-
-    void map(int flags, int file) {
-        memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, file, 0);
-        if (file >= 0) close(file);
-        require(memory_ != MAP_FAILED, "cannot map shared memory of {} bytes: {}", bytes_, std::strerror(errno));
-    }
-
     std::size_t bytes_;
-    void* memory_ = nullptr;
+    std::optional<processes::SharedMemory> shared_;
+    std::unique_ptr<EdgeCounts[]> own_;
+    EdgeCounts* counts_ = nullptr;
 };
 
 enum Region : std::size_t { kv_region, gradient_region, region_count };
@@ -86,7 +80,6 @@ enum Region : std::size_t { kv_region, gradient_region, region_count };
 /// the next recording comes only after the counterpart has been enqueued.
 struct Card {
     std::array<char, 64> host{};
-    std::int64_t process = 0;
     int rank = 0;
     int device = 0;  // as the owner's process numbers it
     std::array<void*, region_count> address{};
@@ -121,9 +114,9 @@ Card unpack(const Bytes& bytes) {
 /// Another rank's memory and events as this process sees them; closes what it opened.
 class Peer {
 public:
-    Peer(const Card& own, const Card& peer) : address_(peer.address) {
+    Peer(const Card& own, const Card& peer, bool same_process) : address_(peer.address) {
         for (const auto& [edge, event, handle] : peer.events) events_[edge] = event;
-        if (peer.process == own.process) return;
+        if (same_process) return;
         require(peer.host == own.host,
                 "rank {} is on host {}, rank {} on {}; the copy transport works inside one host, use NCCL", own.rank,
                 own.host.data(), peer.rank, peer.host.data());
@@ -175,7 +168,10 @@ private:
 /// What the ranks of one process know of each other and of the rest.
 struct Directory {
     Directory(Team& team_, const FabricOptions& options_, const std::set<Edge>& edges_)
-        : team(team_), options(options_), edges(edges_.begin(), edges_.end()), counts(team_, edges_.size()) {}
+        : team(team_),
+          options(options_),
+          edges(edges_.begin(), edges_.end()),
+          counts(team_, edges_.size(), options_.timeout) {}
 
     std::size_t edge(int from, int to, Payload payload) const {
         return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, payload}) -
@@ -196,7 +192,6 @@ struct Directory {
 class CopyTransport : public Transport {
 public:
     CopyTransport(Directory& directory, const Member& member) : directory_(directory), rank_(member.rank) {
-        own_.process = getpid();
         own_.rank = member.rank;
         own_.device = member.device;
         own_.address = {member.kv_bytes > 0 ? member.kv : nullptr,
@@ -261,9 +256,11 @@ public:
         RINGLAB_CUDA(cudaMemcpyAsync(message.local, from, message.bytes, cudaMemcpyDeviceToDevice, stream));
     }
 
+    void leave() override { peers_.clear(); }
+
 private:
     void meet(const Card& card) {
-        if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card);
+        if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
     }
 
     /// Peers of this process have all joined when the first message goes.

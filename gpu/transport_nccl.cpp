@@ -3,9 +3,13 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -43,39 +47,50 @@ Colour colour_of(int from, int to, Payload payload) {
     return {payload, bit, (from >> bit) & 1};
 }
 
+/// How long a member waits for NCCL, and who may tell it to stop.
+struct Patience {
+    const Team& team;
+    Clock::duration timeout;
+};
+
+using Id = std::array<char, sizeof(ncclUniqueId)>;  // all zero: none
+
 /// Owns a communicator that never blocks the host: every call returns at once and is waited for with a time-out, so a
 /// dead peer cannot hang this process.
 class Communicator {
 public:
-    Communicator(const ncclUniqueId& id, int rank, int ranks, const Team& team, Clock::duration timeout)
-        : team_(team), timeout_(timeout), rank_(rank) {
+    Communicator(const Id& id, int rank, int ranks, const Patience& patience) : id_(id), rank_(rank) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
-        RINGLAB_NCCL(ncclCommInitRankConfig(&handle_, ranks, id, rank, &config));
-        settle("starting up");
-    }
-    ~Communicator() {
-        if (!handle_) return;
-        if (ncclCommFinalize(handle_) == ncclInProgress) {
-            auto status = ncclInProgress;
-            const auto begin = Clock::now();
-            while (status == ncclInProgress && Clock::now() - begin < timeout_)
-                if (ncclCommGetAsyncError(handle_, &status) != ncclSuccess) break;
+        ncclUniqueId unique;
+        std::memcpy(&unique, id.data(), id.size());
+        try {
+            RINGLAB_NCCL(ncclCommInitRankConfig(&handle_, ranks, unique, rank, &config));
+            settle("starting up", patience);
+        } catch (...) {
+            abort();
+            throw;
         }
-        ncclCommDestroy(handle_);
     }
+    /// One that is not kept for the next run is one that something went wrong with: no peer need answer any more.
+    ~Communicator() { abort(); }
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
 
     ncclComm_t handle() const { return handle_; }
+    const Id& id() const { return id_; }
+
+    /// Edges over which a message has gone.
+    std::set<Edge>& connected() { return connected_; }
 
     /// Waits until NCCL has taken in what it was asked for (not until it has ended on the device).
-    void settle(const char* what) const {
+    void settle(const char* what, const Patience& patience) const {
         const auto begin = Clock::now();
         while (!settled(what)) {
-            if (team_.cancelled()) throw Cancelled();
-            require(Clock::now() - begin < timeout_, "rank {}: NCCL has spent {} s on {}; another rank is not there",
-                    rank_, std::chrono::duration<double>(timeout_).count(), what);
+            if (patience.team.cancelled()) throw Cancelled();
+            require(Clock::now() - begin < patience.timeout,
+                    "rank {}: NCCL has spent {} s on {}; another rank is not there", rank_,
+                    std::chrono::duration<double>(patience.timeout).count(), what);
             std::this_thread::yield();
         }
     }
@@ -93,10 +108,44 @@ public:
     }
 
 private:
-    const Team& team_;
-    Clock::duration timeout_;
-    int rank_;
+    const Id id_;
+    const int rank_;
     ncclComm_t handle_ = nullptr;
+    std::set<Edge> connected_;
+};
+
+/// Communicators that are of use to the next run of this process: to start one takes a good part of a second, and a
+/// run has up to a dozen. They stay until the process ends, which is when their threads and memory go too: NCCL's own
+/// way of taking them down needs every rank to come, and races with its threads when it runs at exit.
+class Pool {
+public:
+    /// A rank's end of a communicator. Which others are at its far ends, ids tell.
+    struct Place {
+        int rank, ranks, device;
+        Colour colour;
+        friend auto operator<=>(const Place&, const Place&) = default;
+    };
+
+    static Pool& of_this_process() {
+        static auto* const pool = new Pool;  // never destroyed, see above
+        return *pool;
+    }
+
+    /// Null if there is none. Whoever takes it owns it.
+    std::unique_ptr<Communicator> take(const Place& place) {
+        const std::lock_guard lock(mutex_);
+        const auto found = kept_.extract(place);
+        return found ? std::move(found.mapped()) : nullptr;
+    }
+
+    void keep(const Place& place, std::unique_ptr<Communicator> communicator) {
+        const std::lock_guard lock(mutex_);
+        kept_[place] = std::move(communicator);
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<Place, std::unique_ptr<Communicator>> kept_;
 };
 
 /// Memory that a communicator may move to and from directly, without its own buffers in between.
@@ -121,21 +170,21 @@ private:
 class NcclTransport : public Transport {
 public:
     NcclTransport(Team& team, const FabricOptions& options, const std::set<Edge>& edges, const Member& member)
-        : rank_(member.rank) {
+        : patience_{team, options.timeout}, rank_(member.rank), ranks_(options.group.world()), device_(member.device) {
         std::set<Colour> colours;
         for (const auto& edge : edges) colours.insert(colour_of(edge.from, edge.to, edge.payload));
-        const auto ids = exchange_ids(team, options, member, colours.size());
-        std::size_t next = 0;
-        for (const auto& colour : colours)
-            communicators_.try_emplace(colour, ids[next++], rank_, options.group.world(), team, options.timeout);
-        for (const auto& [colour, communicator] : communicators_) {
-            const bool kv = colour.payload == Payload::kv;
-            const auto bytes = kv ? member.kv_bytes : member.gradient_bytes;
-            if (bytes > 0) registrations_.emplace_back(communicator.handle(), kv ? member.kv : member.gradients, bytes);
+        try {
+            start(team, member, std::vector(colours.begin(), colours.end()));
+            register_memory(member);
+            connect(edges, member);
+            team.barrier(member.member, options.timeout);
+        } catch (...) {
+            abort();
+            throw;
         }
-        meet(edges, member);
-        team.barrier(member.member, options.timeout);
     }
+    /// Without leave() something has gone wrong.
+    ~NcclTransport() override { abort(); }
 
     // NCCL's kernels meet their counterparts by themselves, each on a queue of its own communicator.
     void post_receive(const Message&, cudaStream_t) override {}
@@ -143,15 +192,15 @@ public:
     bool can_send(const Message&) const override { return true; }
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
-        const auto& communicator = communicators_.at(colour_of(message.peer, rank_, message.payload));
+        const auto& communicator = *communicators_.at(colour_of(message.peer, rank_, message.payload));
         RINGLAB_NCCL(ncclRecv(message.local, message.bytes, ncclUint8, message.peer, communicator.handle(), stream));
-        communicator.settle("receiving");
+        communicator.settle("receiving", patience_);
     }
 
     void send(const Message& message, cudaStream_t stream) override {
-        const auto& communicator = communicators_.at(colour_of(rank_, message.peer, message.payload));
+        const auto& communicator = *communicators_.at(colour_of(rank_, message.peer, message.payload));
         RINGLAB_NCCL(ncclSend(message.local, message.bytes, ncclUint8, message.peer, communicator.handle(), stream));
-        communicator.settle("sending");
+        communicator.settle("sending", patience_);
     }
 
     void fetch(const Message& message, cudaStream_t) override {
@@ -161,53 +210,116 @@ public:
     bool takes_multiprocessors() const override { return true; }
 
     void check() override {
-        for (const auto& [colour, communicator] : communicators_) communicator.settled("moving data");
+        for (const auto& [colour, communicator] : communicators_) communicator->settled("moving data");
+    }
+
+    void leave() override {
+        check();
+        registrations_.clear();
+        for (auto& [colour, communicator] : communicators_)
+            Pool::of_this_process().keep(place(colour), std::move(communicator));
+        communicators_.clear();
     }
 
     void abort() noexcept override {
         for (auto& registration : registrations_) registration.forget();
-        for (auto& [colour, communicator] : communicators_) communicator.abort();
+        for (auto& [colour, communicator] : communicators_)
+            if (communicator) communicator->abort();
     }
 
 private:
-    static std::vector<ncclUniqueId> exchange_ids(Team& team, const FabricOptions& options, const Member& member,
-                                                  std::size_t count) {
-        std::vector<ncclUniqueId> ids(count);
-        if (member.rank == 0)
-            for (auto& id : ids) RINGLAB_NCCL(ncclGetUniqueId(&id));
-        Bytes bytes(sizeof(member.rank) + count * sizeof(ncclUniqueId));
-        std::memcpy(bytes.data(), &member.rank, sizeof(member.rank));
-        std::memcpy(bytes.data() + sizeof(member.rank), ids.data(), count * sizeof(ncclUniqueId));
-        for (const auto& other : team.all_gather(member.member, std::move(bytes), options.timeout)) {
-            int rank = -1;
-            std::memcpy(&rank, other.data(), sizeof(rank));
-            if (rank == 0) std::memcpy(ids.data(), other.data() + sizeof(rank), count * sizeof(ncclUniqueId));
+    Pool::Place place(const Colour& colour) const { return {rank_, ranks_, device_, colour}; }
+
+    /// Takes up the communicators that an earlier run has left, where all ranks have an end of the same one, and starts
+    /// the others.
+    void start(Team& team, const Member& member, const std::vector<Colour>& colours) {
+        std::vector<Id> ids(colours.size(), Id{});
+        for (std::size_t i = 0; i < colours.size(); ++i) {
+            auto& communicator = communicators_[colours[i]] = Pool::of_this_process().take(place(colours[i]));
+            if (communicator) ids[i] = communicator->id();
         }
-        return ids;
+        std::vector<std::size_t> missing;
+        const auto all = exchange(team, member, ids);
+        for (std::size_t i = 0; i < colours.size(); ++i)
+            if (ids[i] == Id{} || std::any_of(all.begin(), all.end(), [&](const auto& of) { return of[i] != ids[i]; }))
+                missing.push_back(i);
+        if (missing.empty()) return;
+        for (const auto i : missing) {
+            communicators_[colours[i]].reset();
+            if (rank_ != 0) continue;
+            ncclUniqueId unique;
+            RINGLAB_NCCL(ncclGetUniqueId(&unique));
+            std::memcpy(ids[i].data(), &unique, sizeof(unique));
+        }
+        const auto& from_root = exchange(team, member, ids)[0];
+        for (const auto i : missing)
+            communicators_[colours[i]] = std::make_unique<Communicator>(from_root[i], rank_, ranks_, patience_);
     }
 
-    /// A byte along every edge, all at once: NCCL connects two ranks at their first message, and waits there for the
-    /// other one, which inside a pass could be waiting likewise for a third.
-    void meet(const std::set<Edge>& edges, const Member& member) {
+    void register_memory(const Member& member) {
+        for (const auto& [colour, communicator] : communicators_) {
+            const bool kv = colour.payload == Payload::kv;
+            const auto bytes = kv ? member.kv_bytes : member.gradient_bytes;
+            if (bytes > 0)
+                registrations_.emplace_back(communicator->handle(), kv ? member.kv : member.gradients, bytes);
+        }
+    }
+
+    /// What every rank has, by rank.
+    std::vector<std::vector<Id>> exchange(Team& team, const Member& member, const std::vector<Id>& own) const {
+        Bytes bytes(sizeof(rank_) + own.size() * sizeof(Id));
+        std::memcpy(bytes.data(), &rank_, sizeof(rank_));
+        if (!own.empty()) std::memcpy(bytes.data() + sizeof(rank_), own.data(), own.size() * sizeof(Id));
+        std::vector<std::vector<Id>> all(static_cast<std::size_t>(ranks_), own);
+        for (const auto& other : team.all_gather(member.member, std::move(bytes), patience_.timeout)) {
+            int rank = 0;
+            std::memcpy(&rank, other.data(), sizeof(rank));
+            auto& theirs = all.at(static_cast<std::size_t>(rank));
+            if (!theirs.empty()) std::memcpy(theirs.data(), other.data() + sizeof(rank), theirs.size() * sizeof(Id));
+        }
+        return all;
+    }
+
+    /// A byte along every edge that is new, all at once: NCCL connects two ranks at their first message, and waits
+    /// there for the other one, which inside a pass could be waiting likewise for a third.
+    void connect(const std::set<Edge>& edges, const Member& member) {
         const Stream stream;
+        std::set<Communicator*> waiting;
         RINGLAB_NCCL(ncclGroupStart());
-        for (const auto& [from, to, payload] : edges) {
+        for (const auto& edge : edges) {
+            const auto& [from, to, payload] = edge;
             auto* memory = static_cast<char*>(payload == Payload::kv ? member.kv : member.gradients);
             const auto bytes = payload == Payload::kv ? member.kv_bytes : member.gradient_bytes;
-            const auto& communicator = communicators_.at(colour_of(from, to, payload));
+            auto& communicator = *communicators_.at(colour_of(from, to, payload));
+            if (!communicator.connected().insert(edge).second) continue;
             // Nothing is in this memory yet.
             if (from == rank_)
                 RINGLAB_NCCL(ncclSend(memory + bytes - 1, 1, ncclUint8, to, communicator.handle(), stream));
             if (to == rank_)
                 RINGLAB_NCCL(ncclRecv(memory + bytes - 1, 1, ncclUint8, from, communicator.handle(), stream));
+            if (from == rank_ || to == rank_) waiting.insert(&communicator);
         }
         RINGLAB_NCCL(ncclGroupEnd());
-        for (const auto& [colour, communicator] : communicators_) communicator.settle("connecting");
-        stream.synchronize();
+        for (const auto* communicator : waiting) communicator->settle("connecting", patience_);
+        wait(stream);
     }
 
-    int rank_;
-    std::map<Colour, Communicator> communicators_;
+    void wait(const Stream& stream) const {
+        const Event end(Event::Use::ordering);
+        end.record(stream);
+        const auto begin = Clock::now();
+        while (!end.done()) {
+            if (patience_.team.cancelled()) throw Cancelled();
+            require(Clock::now() - begin < patience_.timeout,
+                    "rank {}: the first messages over NCCL have not come after {} s; another rank is not there", rank_,
+                    std::chrono::duration<double>(patience_.timeout).count());
+            std::this_thread::yield();
+        }
+    }
+
+    const Patience patience_;
+    const int rank_, ranks_, device_;
+    std::map<Colour, std::unique_ptr<Communicator>> communicators_;
     std::vector<Registration> registrations_;
 };
 
@@ -238,6 +350,9 @@ private:
 }  // namespace
 
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs) {
+    // NCCL's monitoring service (RAS) is of no use here. Its thread keeps account of every communicator that is made,
+    // and ends the process by an assertion where that account does not add up.
+    setenv("NCCL_RAS_ENABLE", "0", 0);
     return std::make_unique<NcclFabric>(team, options, edges_of(options.group, programs));
 }
 

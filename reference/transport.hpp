@@ -68,6 +68,9 @@ public:
     /// Whether results come to this process.
     virtual bool is_root() const = 0;
 
+    /// What the root process says, on every process, which all call it; waits for the root as long as it lives.
+    virtual bool agree(bool root_says) = 0;
+
     /// Calls `body` once for every rank, all at the same time, and returns what they gave, by global rank; on a process
     /// that is not root nothing. Waits for all ranks together last at most about `timeout` where a missing rank could
     /// not be noticed otherwise. If a body throws, all ranks stop, and the first error is thrown here or, where other

@@ -1,43 +1,25 @@
 #include "reference/transport_mpi.hpp"
 
-#define OMPI_SKIP_MPICXX 1  // the C interface alone: the C++ one is gone from newer MPI libraries
-#define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
+#include "processes/mpi_calls.hpp"
 
-#include <algorithm>
-#include <cstdio>
 #include <limits>
-#include <thread>
+#include <optional>
 
 namespace ringlab::reference {
 namespace {
 
-// Messages are cut into parts, as MPI counts in int.
-constexpr std::size_t part_bytes = std::size_t{1} << 30;
+using processes::blocking;
+using processes::check;
+using processes::for_each_part;
+using processes::once;
+using processes::patiently;
+using processes::Session;
+
 constexpr Clock::duration poll_interval = std::chrono::microseconds(20);
 constexpr int clock_round_trips = 20;
 
 // Payloads use their own value as tag; these must differ from them.
 enum Tag : int { clock_tag = 100, result_tag = 101 };
-
-void check(int status, const char* call) {
-    if (status == MPI_SUCCESS) return;
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    MPI_Error_string(status, text, &length);
-    fail("{} failed: {}", call, std::string_view(text, static_cast<std::size_t>(length)));
-}
-
-/// Calls start(offset, bytes) for each part of a message; an empty message is one empty part.
-template <class Start>
-void for_each_part(std::size_t bytes, Start start) {
-    std::size_t offset = 0;
-    do {
-        const auto part = std::min(part_bytes, bytes - offset);
-        start(offset, static_cast<int>(part));
-        offset += part;
-    } while (offset < bytes);
-}
 
 class MpiTransfer : public Transfer {
 public:
@@ -46,20 +28,20 @@ public:
         int expected = -1;  // bytes, of a receive
     };
 
-    explicit MpiTransfer(std::string what) : what_(std::move(what)) {}
+    MpiTransfer(Session& session, std::string what) : session_(session), what_(std::move(what)) {}
 
     Part& add_part(int expected = -1) { return parts_.emplace_back(Part{MPI_REQUEST_NULL, expected}); }
 
     std::optional<Clock::time_point> ended() override {
         for (; done_ < parts_.size(); ++done_) {
             auto& part = parts_[done_];
-            int flag = 0;
+            int flag = 0, received = 0;
             MPI_Status status;
+            const std::lock_guard lock(processes::mpi_mutex(session_));
             const int code = MPI_Test(&part.request, &flag, &status);
             if (code != MPI_SUCCESS) fail("{}: {}", what_, reason(code, part));
             if (!flag) return {};
             if (part.expected >= 0) {
-                int received = 0;
                 check(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
                 require(received == part.expected,
                         "{}: the sizes differ: the message has {} bytes, its receiver expects {}", what_, received,
@@ -83,22 +65,31 @@ private:
         return std::string(text, static_cast<std::size_t>(length));
     }
 
+    Session& session_;
     std::string what_;
     std::vector<Part> parts_;
     std::size_t done_ = 0;
     std::optional<Clock::time_point> end_;
 };
 
+/// By how much rank 0's clock is ahead of this process's, and how wrong that may be.
+struct ClockOffset {
+    Clock::duration ahead{0}, uncertainty{0};
+};
+
 class MpiTransport : public Transport {
 public:
-    MpiTransport(MPI_Comm comm, Clock::duration timeout) : comm_(comm), timeout_(timeout) {
-        check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-        check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-        align_clock();
+    /// Waits for all, however long one is busy with what came before, as long as it lives. Aligns the clocks unless it
+    /// is given how they are.
+    MpiTransport(Session& session, Clock::duration timeout, std::optional<ClockOffset>& clock)
+        : session_(session), timeout_(timeout) {
+        finish("the others to come to a run", patiently, "MPI_Ibarrier",
+               [&](MPI_Request* request) { return MPI_Ibarrier(comm_, request); });
+        if (!clock) clock = align_clock();
+        clock_ = *clock;
     }
 
     int rank() const override { return rank_; }
-    int size() const { return size_; }
 
     std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, layouts::Payload payload) override {
         return start_send(from, peer, static_cast<int>(payload));
@@ -110,42 +101,47 @@ public:
 
     std::unique_ptr<MpiTransfer> start_send(std::span<const std::byte> from, int peer, int tag) {
         check_peer(peer);
-        auto transfer = std::make_unique<MpiTransfer>(fmt::format("rank {} sends to rank {}", rank_, peer));
+        auto transfer = std::make_unique<MpiTransfer>(session_, fmt::format("rank {} sends to rank {}", rank_, peer));
         for_each_part(from.size(), [&](std::size_t offset, int bytes) {
-            check(MPI_Isend(from.data() + offset, bytes, MPI_BYTE, peer, tag, comm_, &transfer->add_part().request),
-                  "MPI_Isend");
+            auto& part = transfer->add_part();
+            once(session_, "MPI_Isend",
+                 [&] { return MPI_Isend(from.data() + offset, bytes, MPI_BYTE, peer, tag, comm_, &part.request); });
         });
         return transfer;
     }
 
     std::unique_ptr<MpiTransfer> start_receive(std::span<std::byte> into, int peer, int tag) {
         check_peer(peer);
-        auto transfer = std::make_unique<MpiTransfer>(fmt::format("rank {} receives from rank {}", rank_, peer));
+        auto transfer =
+            std::make_unique<MpiTransfer>(session_, fmt::format("rank {} receives from rank {}", rank_, peer));
         for_each_part(into.size(), [&](std::size_t offset, int bytes) {
-            check(
-                MPI_Irecv(into.data() + offset, bytes, MPI_BYTE, peer, tag, comm_, &transfer->add_part(bytes).request),
-                "MPI_Irecv");
+            auto& part = transfer->add_part(bytes);
+            once(session_, "MPI_Irecv",
+                 [&] { return MPI_Irecv(into.data() + offset, bytes, MPI_BYTE, peer, tag, comm_, &part.request); });
         });
         return transfer;
     }
 
     void expose(std::span<const std::byte> bytes) override {
+        barrier("the preparation of a pass");
         // MPI asks for a pointer to non-const memory even where all only read.
         auto* base = const_cast<std::byte*>(bytes.data());
-        check(MPI_Win_create(base, static_cast<MPI_Aint>(bytes.size()), 1, MPI_INFO_NULL, comm_, &window_),
-              "MPI_Win_create");
-        check(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler");
-        check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
-        std::vector<std::int64_t> sizes(static_cast<std::size_t>(size_));
-        const auto mine = static_cast<std::int64_t>(bytes.size());
-        check(MPI_Allgather(&mine, 1, MPI_INT64_T, sizes.data(), 1, MPI_INT64_T, comm_), "MPI_Allgather");
-        exposed_bytes_.assign(sizes.begin(), sizes.end());
+        blocking(session_, "MPI_Win_create", [&] {
+            return MPI_Win_create(base, static_cast<MPI_Aint>(bytes.size()), 1, MPI_INFO_NULL, comm_, &window_);
+        });
+        once(session_, "MPI_Win_set_errhandler", [&] { return MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN); });
+        once(session_, "MPI_Win_lock_all", [&] { return MPI_Win_lock_all(MPI_MODE_NOCHECK, window_); });
+        exposed_bytes_.resize(static_cast<std::size_t>(size_));
+        const std::uint64_t mine = bytes.size();
+        collective("the sizes of what the others expose", "MPI_Iallgather", [&](MPI_Request* request) {
+            return MPI_Iallgather(&mine, 1, MPI_UINT64_T, exposed_bytes_.data(), 1, MPI_UINT64_T, comm_, request);
+        });
     }
 
     void withdraw() override {
         barrier("the end of a pass");
-        check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
-        check(MPI_Win_free(&window_), "MPI_Win_free");
+        blocking(session_, "MPI_Win_unlock_all", [&] { return MPI_Win_unlock_all(window_); });
+        blocking(session_, "MPI_Win_free", [&] { return MPI_Win_free(&window_); });
     }
 
     std::unique_ptr<Transfer> fetch(std::span<std::byte> into, int peer, std::size_t offset) override {
@@ -154,11 +150,14 @@ public:
         require(offset <= exposed && into.size() <= exposed - offset,
                 "rank {} fetches bytes [{}, {}) of rank {}, which exposes {}", rank_, offset, offset + into.size(),
                 peer, exposed);
-        auto transfer = std::make_unique<MpiTransfer>(fmt::format("rank {} fetches from rank {}", rank_, peer));
+        auto transfer =
+            std::make_unique<MpiTransfer>(session_, fmt::format("rank {} fetches from rank {}", rank_, peer));
         for_each_part(into.size(), [&](std::size_t at, int bytes) {
-            check(MPI_Rget(into.data() + at, bytes, MPI_BYTE, peer, static_cast<MPI_Aint>(offset + at), bytes, MPI_BYTE,
-                           window_, &transfer->add_part().request),
-                  "MPI_Rget");
+            auto& part = transfer->add_part();
+            once(session_, "MPI_Rget", [&] {
+                return MPI_Rget(into.data() + at, bytes, MPI_BYTE, peer, static_cast<MPI_Aint>(offset + at), bytes,
+                                MPI_BYTE, window_, &part.request);
+            });
         });
         return transfer;
     }
@@ -169,30 +168,27 @@ public:
         barrier("the start of a pass");
         // Nobody begins before it has rank 0's instant, so no operation lies before it.
         std::int64_t start = Clock::now().time_since_epoch().count();
-        check(MPI_Bcast(&start, 1, MPI_INT64_T, 0, comm_), "MPI_Bcast");
-        return Clock::time_point(Clock::duration(start)) - ahead_;
+        collective("the start of a pass", "MPI_Ibcast",
+                   [&](MPI_Request* request) { return MPI_Ibcast(&start, 1, MPI_INT64_T, 0, comm_, request); });
+        return Clock::time_point(Clock::duration(start)) - clock_.ahead;
     }
 
-    double clock_uncertainty() const override { return std::chrono::duration<double>(uncertainty_).count(); }
+    double clock_uncertainty() const override { return std::chrono::duration<double>(clock_.uncertainty).count(); }
 
-    /// Waits for a transfer, with the time-out.
-    void finish(MpiTransfer& transfer, int peer, const char* what) {
-        poll_until([&] { return transfer.ended().has_value(); },
-                   [&] { return fmt::format("{} with rank {}", what, peer); }, timeout_);
+    /// Sends to or receives from one peer, and waits until that has ended.
+    void send_now(std::span<const std::byte> from, int peer, int tag, Clock::duration limit) {
+        for_each_part(from.size(), [&](std::size_t offset, int bytes) {
+            finish(fmt::format("its message to rank {} to be taken", peer), limit, "MPI_Isend", [&](MPI_Request* r) {
+                return MPI_Isend(from.data() + offset, bytes, MPI_BYTE, peer, tag, comm_, r);
+            });
+        });
     }
-
-    void barrier(const char* what) {
-        // Longer than any other wait: a rank that is stuck in an operation knows more, and is to speak first.
-        constexpr int patience = 2;
-        MPI_Request request = MPI_REQUEST_NULL;
-        check(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-        poll_until(
-            [&] {
-                int flag = 0;
-                check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), "MPI_Test");
-                return flag != 0;
-            },
-            [&] { return fmt::format("the others at a barrier, at {}", what); }, patience * timeout_);
+    void receive_now(std::span<std::byte> into, int peer, int tag, Clock::duration limit) {
+        for_each_part(into.size(), [&](std::size_t offset, int bytes) {
+            finish(fmt::format("a message from rank {}", peer), limit, "MPI_Irecv", [&](MPI_Request* r) {
+                return MPI_Irecv(into.data() + offset, bytes, MPI_BYTE, peer, tag, comm_, r);
+            });
+        });
     }
 
 private:
@@ -200,142 +196,117 @@ private:
         require(0 <= peer && peer < size_, "rank {} has no peer {}; ranks are 0..{}", rank_, peer, size_ - 1);
     }
 
-    template <class Done, class What>
-    void poll_until(Done done, What what, Clock::duration limit) {
-        const auto deadline = Clock::now() + limit;
-        while (!done()) {
-            require(Clock::now() < deadline, "rank {} waited {} s for {}", rank_,
-                    std::chrono::duration<double>(limit).count(), what());
-            std::this_thread::sleep_for(poll_interval);
-        }
+    template <class Start>
+    void finish(const std::string& what, Clock::duration limit, const char* call, Start start) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        once(session_, call, [&] { return start(&request); });
+        processes::wait(session_, request, limit, [&] { return what; });
+    }
+
+    /// Longer than any other wait: a rank that is stuck in an operation knows more, and is to speak first.
+    template <class Start>
+    void collective(const char* what, const char* call, Start start) {
+        finish(fmt::format("the others, at {}", what), 2 * timeout_, call, start);
+    }
+
+    void barrier(const char* what) {
+        collective(what, "MPI_Ibarrier", [&](MPI_Request* request) { return MPI_Ibarrier(comm_, request); });
     }
 
     /// Rank 0's clock is ahead of this one's by its answer minus the middle of the round trip; the quickest of several
     /// round trips says most.
-    void align_clock() {
+    ClockOffset align_clock() {
         const auto now = [] { return Clock::now().time_since_epoch().count(); };
+        const auto bytes = [](auto& time) { return std::as_writable_bytes(std::span(&time, 1)); };
+        ClockOffset offset;
         if (rank_ == 0) {
             for (int peer = 1; peer < size_; ++peer)
                 for (int i = 0; i < clock_round_trips; ++i) {
                     std::int64_t time = 0;
-                    check(MPI_Recv(&time, 1, MPI_INT64_T, peer, clock_tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv");
+                    receive_now(bytes(time), peer, clock_tag, timeout_);
                     time = now();
-                    check(MPI_Send(&time, 1, MPI_INT64_T, peer, clock_tag, comm_), "MPI_Send");
+                    send_now(bytes(time), peer, clock_tag, timeout_);
                 }
-            return;
+            return offset;
         }
         auto quickest = std::numeric_limits<std::int64_t>::max();
         for (int i = 0; i < clock_round_trips; ++i) {
-            const std::int64_t asked = now();
-            check(MPI_Send(&asked, 1, MPI_INT64_T, 0, clock_tag, comm_), "MPI_Send");
-            std::int64_t theirs = 0;
-            check(MPI_Recv(&theirs, 1, MPI_INT64_T, 0, clock_tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv");
+            std::int64_t asked = now(), theirs = 0;
+            send_now(bytes(asked), 0, clock_tag, patiently);
+            receive_now(bytes(theirs), 0, clock_tag, patiently);
             const auto answered = now();
             if (answered - asked >= quickest) continue;
             quickest = answered - asked;
-            ahead_ = Clock::duration(theirs - (asked + quickest / 2));
+            offset = {Clock::duration(theirs - (asked + quickest / 2)), Clock::duration(quickest / 2)};
         }
-        uncertainty_ = Clock::duration(quickest / 2);
+        return offset;
     }
 
-    MPI_Comm comm_;
-    Clock::duration timeout_;
-    int rank_ = 0;
-    int size_ = 1;
+    Session& session_;
+    const Clock::duration timeout_;
+    const MPI_Comm comm_ = processes::communicator(session_);
+    const int rank_ = session_.rank();
+    const int size_ = session_.size();
     MPI_Win window_ = MPI_WIN_NULL;
-    std::vector<std::size_t> exposed_bytes_;
-    Clock::duration ahead_{0};
-    Clock::duration uncertainty_{0};
+    std::vector<std::uint64_t> exposed_bytes_;
+    ClockOffset clock_;
 };
-
-[[noreturn]] void abort_all(MPI_Comm comm, const std::string& message) {
-    std::fprintf(stderr, "%s\n", message.c_str());
-    std::fflush(stderr);
-    MPI_Abort(comm, 1);
-    std::terminate();  // MPI_Abort does not return; the compiler cannot know
-}
 
 class MpiWorld : public World {
 public:
-    explicit MpiWorld(const layouts::RingGroup& group) : World(group) {
-        int initialized = 0;
-        MPI_Initialized(&initialized);
-        require(initialized != 0, "MPI ranks are asked for before MPI was started; main() must hold an MpiSession");
-        check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-        check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-        int size = 0;
-        check(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
-        check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    explicit MpiWorld(const layouts::RingGroup& group) : World(group), session_(Session::current()) {
+        const int size = session_.size();
         require(size == group.world(), "{} rings of {} ranks need {} MPI processes (mpirun -np {}); there are {}",
                 group.replicas, group.ring, group.world(), group.world(), size);
     }
-    ~MpiWorld() override { MPI_Comm_free(&comm_); }
 
-    bool is_root() const override { return rank_ == 0; }
+    bool is_root() const override { return session_.rank() == 0; }
+
+    bool agree(bool root_says) override {
+        int says = root_says;
+        MPI_Request request = MPI_REQUEST_NULL;
+        once(session_, "MPI_Ibcast",
+             [&] { return MPI_Ibcast(&says, 1, MPI_INT, 0, processes::communicator(session_), &request); });
+        processes::wait(session_, request, patiently, [] { return "rank 0 to say how to go on"; });
+        return says != 0;
+    }
 
     std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
         try {
-            MpiTransport transport(comm_, timeout);
-            return collect(transport, body(transport));
+            MpiTransport transport(session_, timeout, clock_);
+            return collect(transport, body(transport), timeout);
         } catch (const std::exception& error) {
-            abort_all(comm_, fmt::format("process {} ends the run: {}", rank_, error.what()));
+            session_.end(fmt::format("process {} ends the run: {}", session_.rank(), error.what()));
         }
     }
 
 private:
-    std::vector<Bytes> collect(MpiTransport& transport, Bytes mine) {
+    std::vector<Bytes> collect(MpiTransport& transport, Bytes mine, Clock::duration timeout) const {
         const auto size_bytes = [](auto& size) { return std::as_writable_bytes(std::span(&size, 1)); };
+        // All have come to the end of the last pass.
         if (!is_root()) {
             std::uint64_t size = mine.size();
-            transport.finish(*transport.start_send(size_bytes(size), 0, result_tag), 0, "the transfer of results");
-            transport.finish(*transport.start_send(mine, 0, result_tag), 0, "the transfer of results");
+            transport.send_now(size_bytes(size), 0, result_tag, timeout);
+            transport.send_now(mine, 0, result_tag, timeout);
             return {};
         }
-        std::vector<Bytes> results(static_cast<std::size_t>(transport.size()));
+        std::vector<Bytes> results(static_cast<std::size_t>(session_.size()));
         results[0] = std::move(mine);
-        for (int peer = 1; peer < transport.size(); ++peer) {
+        for (int peer = 1; peer < session_.size(); ++peer) {
             std::uint64_t size = 0;
-            transport.finish(*transport.start_receive(size_bytes(size), peer, result_tag), peer,
-                             "the transfer of results");
+            transport.receive_now(size_bytes(size), peer, result_tag, timeout);
             auto& theirs = results[static_cast<std::size_t>(peer)];
             theirs.resize(size);
-            transport.finish(*transport.start_receive(theirs, peer, result_tag), peer, "the transfer of results");
+            transport.receive_now(theirs, peer, result_tag, timeout);
         }
         return results;
     }
 
-    MPI_Comm comm_ = MPI_COMM_NULL;
-    int rank_ = 0;
+    Session& session_;
+    std::optional<ClockOffset> clock_;  // from the first run on
 };
 
 }  // namespace
-
-bool built_with_mpi() { return true; }
-
-MpiSession::MpiSession(int& argc, char**& argv) {
-    int provided = 0;
-    check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    // Errors of MPI_COMM_WORLD itself are returned too, and so become messages of ours.
-    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-}
-
-MpiSession::~MpiSession() { MPI_Finalize(); }
-
-int MpiSession::rank() const {
-    int rank = 0;
-    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-    return rank;
-}
-
-int MpiSession::size() const {
-    int size = 0;
-    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-    return size;
-}
-
-void MpiSession::barrier() const { check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier"); }
-
-void MpiSession::abort(const std::string& message) const { abort_all(MPI_COMM_WORLD, message); }
 
 std::unique_ptr<World> make_mpi_world(const layouts::RingGroup& group) { return std::make_unique<MpiWorld>(group); }
 

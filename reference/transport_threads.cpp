@@ -8,6 +8,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -238,18 +239,26 @@ std::vector<Bytes> ThreadWorld::run(Clock::duration, const std::function<Bytes(T
     Hub hub(ranks);
     std::vector<Bytes> results(static_cast<std::size_t>(ranks));
     {
+        const auto run_rank = [&](int rank) {
+            try {
+                ThreadTransport transport(hub, rank, ranks);
+                results[static_cast<std::size_t>(rank)] = body(transport);
+                hub.leave();
+            } catch (const Stopped&) {
+            } catch (...) {
+                hub.fail(std::current_exception());
+            }
+        };
         std::vector<std::jthread> threads;
-        for (int rank = 0; rank < ranks; ++rank)
-            threads.emplace_back([&, rank] {
-                try {
-                    ThreadTransport transport(hub, rank, ranks);
-                    results[static_cast<std::size_t>(rank)] = body(transport);
-                    hub.leave();
-                } catch (const Stopped&) {
-                } catch (...) {
-                    hub.fail(std::current_exception());
-                }
-            });
+        try {
+            for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
+        } catch (const std::system_error& error) {
+            // Those that have begun wait for the others.
+            hub.fail(std::make_exception_ptr(
+                Error(fmt::format("{} ranks need a thread each, and after {} the system gave no more: {}; use fewer "
+                                  "ranks",
+                                  ranks, threads.size(), error.what()))));
+        }
     }
     if (hub.error()) std::rethrow_exception(hub.error());
     return results;

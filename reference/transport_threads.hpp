@@ -11,6 +11,7 @@ public:
     using World::World;
 
     bool is_root() const override { return true; }
+    bool agree(bool root_says) override { return root_says; }
     std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override;
 };
 

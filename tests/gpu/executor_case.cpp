@@ -78,6 +78,7 @@ public:
     void send(const gpu::Message&, cudaStream_t) override {}
     void fetch(const gpu::Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
     void check() override { real_->check(); }
+    void leave() override { real_->leave(); }
     void abort() noexcept override { real_->abort(); }
 
 private:

@@ -2,13 +2,14 @@
 // root process checks.
 #define BOOST_TEST_NO_MAIN
 #define BOOST_TEST_ALTERNATIVE_INIT_API
+#include "processes/session.hpp"
 #include "reference/transport_mpi.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
-#include <iostream>
+#include <thread>
 
 namespace ringlab::reference::tests {
 namespace {
@@ -18,7 +19,7 @@ using layouts::OpKind;
 using layouts::Pass;
 using layouts::RingGroup;
 
-const MpiSession* session = nullptr;
+const processes::Session* session = nullptr;
 
 struct Algorithm {
     std::string name;
@@ -102,15 +103,29 @@ void run_that_cannot_end() {
     run(*make_mpi_world({session->size(), 1, {}}), schedule, nullptr, inputs, options);
 }
 
+/// Rank 0 does something else for longer than the session's patience: it lives, so the others wait.
+void root_that_is_busy() {
+    const auto world = make_mpi_world({session->size(), 1, {}});
+    require(world->agree(true), "the root has agreed to something else");
+    if (world->is_root()) std::this_thread::sleep_for(std::chrono::seconds(7));
+    require(!world->agree(false), "the root has agreed to something else");
+}
+
 }  // namespace
 }  // namespace ringlab::reference::tests
 
 int main(int argc, char** argv) {
     using namespace ringlab::reference;
-    const MpiSession session(argc, argv);
+    const std::string_view what = argc > 1 ? argv[1] : "";
+    const auto patience = std::chrono::seconds(what == "--root-that-is-busy" ? 4 : 30);
+    const ringlab::processes::Session session(argc, argv, patience);
     tests::session = &session;
-    if (argc > 1 && std::string_view(argv[1]) == "--run-that-cannot-end") {
+    if (what == "--run-that-cannot-end") {
         tests::run_that_cannot_end();
+        return 0;
+    }
+    if (what == "--root-that-is-busy") {
+        tests::root_that_is_busy();
         return 0;
     }
     return boost::unit_test::unit_test_main([] { return true; }, argc, argv);

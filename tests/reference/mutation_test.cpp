@@ -60,6 +60,7 @@ public:
     explicit MisnumberedWorld(const layouts::RingGroup& group) : World(group), inner_(group) {}
 
     bool is_root() const override { return true; }
+    bool agree(bool root_says) override { return root_says; }
     std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
         return inner_.run(timeout, [&](Transport& transport) {
             MisnumberedTransport misnumbered(transport, group());

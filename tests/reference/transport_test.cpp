@@ -1,3 +1,4 @@
+#include "processes/session.hpp"
 #include "reference/transport_mpi.hpp"
 #include "reference/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
@@ -221,7 +222,7 @@ BOOST_AUTO_TEST_CASE(a_slot_that_was_not_asked_for_does_not_exist) {
 }
 
 BOOST_AUTO_TEST_CASE(a_program_without_mpi_says_so) {
-    if (built_with_mpi()) return;
+    if (processes::built_with_mpi()) return;
     BOOST_TEST(contains(message_of([] { make_mpi_world({2, 1, {}}); }), "built without MPI"));
 }
 

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "layouts/require.hpp"
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace ringlab::processes {
+
+using Clock = std::chrono::steady_clock;
+
+/// Whether this program was built with MPI (CMake option RINGLAB_MPI).
+bool built_with_mpi();
+
+/// MPI for the lifetime of the object; main() makes one before anything else of MPI is used. Throws Error in a program
+/// that was built without MPI.
+///
+/// Until its end the processes tell each other all the while that they are alive, whatever they compute, write or wait
+/// for. If one has been silent for `patience`, has died or ends with an error, all end, with one line on stderr and a
+/// status that is not 0.
+class Session {
+public:
+    /// `advice` follows the line in which a process says that another one is gone.
+    Session(int& argc, char**& argv, Clock::duration patience, std::string advice = {});
+    /// Waits for all processes, however long they take.
+    ~Session();
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    /// The one that main() holds; throws Error if there is none.
+    static Session& current();
+
+    int rank() const;
+    int size() const;
+
+    /// Place of this process among those of its host.
+    int rank_on_host() const;
+
+    /// For errors after which others may be waiting for this process: prints `message`, unless another process has
+    /// said why the run ends, and ends all processes with a non-zero status. Nothing is unwound: what MPI or a device
+    /// may still be writing to stays.
+    [[noreturn]] void end(const std::string& message);
+
+    struct Impl;
+    Impl& impl() { return *impl_; }
+
+private:
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ringlab::processes

@@ -1,0 +1,25 @@
+#include "processes/session.hpp"
+
+// What session.hpp promises, in a program built without MPI.
+namespace ringlab::processes {
+namespace {
+
+[[noreturn]] void refuse() {
+    fail("this program was built without MPI; configure it with -DRINGLAB_MPI=ON, or run the ranks as threads");
+}
+
+}  // namespace
+
+struct Session::Impl {};
+
+bool built_with_mpi() { return false; }
+
+Session::Session(int&, char**&, Clock::duration, std::string) { refuse(); }
+Session::~Session() = default;
+Session& Session::current() { refuse(); }
+int Session::rank() const { refuse(); }
+int Session::size() const { refuse(); }
+int Session::rank_on_host() const { refuse(); }
+void Session::end(const std::string&) { refuse(); }
+
+}  // namespace ringlab::processes

@@ -1,0 +1,144 @@
+// What ends a process is tried in a child, whose standard error and status tell how it went.
+#include "processes/guardian.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+namespace ringlab::processes::tests {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Ending {
+    int status = 0;
+    std::string text;
+};
+
+/// Runs `body` in `count` children of a process of their own, all at once; they end with 0 after a while if nothing
+/// else ends them. The status is the sum of theirs.
+Ending run_children(int count, void (*body)(LastWord&)) {
+    int ends[2];
+    BOOST_REQUIRE(pipe(ends) == 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        for (int i = 0; i < count; ++i)
+            if (fork() == 0) {
+                LastWord last_word("prog");
+                body(last_word);
+                _exit(0);
+            }
+        int sum = 0, status = 0;
+        while (wait(&status) > 0) sum += WIFEXITED(status) ? WEXITSTATUS(status) : 100;
+        _exit(sum);
+    }
+    close(ends[1]);
+    Ending ending;
+    char buffer[256];
+    for (ssize_t size = 0; (size = read(ends[0], buffer, sizeof(buffer))) > 0;)
+        ending.text.append(buffer, static_cast<std::size_t>(size));
+    close(ends[0]);
+    int status = 0;
+    waitpid(parent, &status, 0);
+    ending.status = WEXITSTATUS(status);
+    return ending;
+}
+
+void wait_in_a_call(LastWord& last_word) {
+    Guardian guardian(last_word, milliseconds(100), "; advice");
+    guardian.set_name("rank 3");
+    guardian.watch("MPI_Something", milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(guardian)
+
+BOOST_AUTO_TEST_CASE(a_call_that_does_not_return_ends_the_process_with_one_line) {
+    const auto ending = run_children(1, wait_in_a_call);
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(ending.text ==
+               "prog: rank 3 has waited 0.1 s in MPI_Something for the other processes; one of them is stopped, stuck "
+               "or dead; advice\n");
+}
+
+BOOST_AUTO_TEST_CASE(one_of_several_processes_has_the_last_word) {
+    // Both where the launcher gives a folder for the run and where it does not.
+    const auto folder = std::string("/tmp/ringlab-guardian-") + std::to_string(getpid());
+    for (const bool given : {false, true}) {
+        if (given) {
+            BOOST_REQUIRE(std::system(("mkdir " + folder).c_str()) == 0);
+            setenv("PMIX_SERVER_TMPDIR", folder.c_str(), 1);
+            setenv("PMIX_NAMESPACE", "launcher/1@2", 1);
+        }
+        const auto ending = run_children(4, wait_in_a_call);
+        BOOST_TEST(ending.status == 4);
+        BOOST_TEST(std::count(ending.text.begin(), ending.text.end(), '\n') == 1, ending.text);
+    }
+    unsetenv("PMIX_SERVER_TMPDIR");
+    unsetenv("PMIX_NAMESPACE");
+    BOOST_TEST(std::system(("rm -r " + folder).c_str()) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_call_that_returns_in_time_and_one_that_is_not_watched_end_nothing) {
+    const auto ending = run_children(1, [](LastWord& last_word) {
+        Guardian guardian(last_word, milliseconds(200), "");
+        for (int i = 0; i < 10; ++i) {
+            guardian.watch("MPI_Something", milliseconds(200));
+            std::this_thread::sleep_for(milliseconds(40));
+            guardian.watch(nullptr, {});
+        }
+        std::this_thread::sleep_for(milliseconds(500));
+    });
+    BOOST_TEST(ending.status == 0);
+    BOOST_TEST(ending.text == "");
+}
+
+BOOST_AUTO_TEST_CASE(time_in_which_the_process_was_stopped_itself_does_not_count) {
+    const auto ending = run_children(1, [](LastWord& last_word) {
+        Guardian guardian(last_word, std::chrono::seconds(4), "");
+        guardian.watch("MPI_Something", std::chrono::seconds(4));
+        const pid_t self = getpid();
+        if (fork() == 0) {
+            kill(self, SIGSTOP);
+            sleep(6);
+            kill(self, SIGCONT);
+            _exit(0);
+        }
+        std::this_thread::sleep_for(std::chrono::seconds(5));
+    });
+    BOOST_TEST(ending.status == 0);
+    BOOST_TEST(ending.text == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_request_to_end_leaves_a_line) {
+    const auto ending = run_children(1, [](LastWord& last_word) {
+        Guardian guardian(last_word, std::chrono::seconds(20), "");
+        guardian.set_name("rank 0");
+        kill(getpid(), SIGTERM);
+        std::this_thread::sleep_for(std::chrono::seconds(20));
+    });
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(ending.text ==
+               "prog: rank 0 is asked to end (SIGTERM), as launchers do when another process has died\n");
+}
+
+BOOST_AUTO_TEST_CASE(what_it_is_told_to_look_at_ends_the_process) {
+    const auto ending = run_children(1, [](LastWord& last_word) {
+        Guardian guardian(last_word, milliseconds(200), "");
+        guardian.look_by([seen = 0](Clock::duration) mutable { return std::string(++seen < 3 ? "" : "no more"); });
+        std::this_thread::sleep_for(std::chrono::seconds(20));
+    });
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(ending.text.ends_with("no more\n"), ending.text);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::processes::tests

@@ -174,7 +174,8 @@ void Rank::build_work_lists(const Program& program) {
         constexpr std::int64_t item_bytes = 16, entry_bytes = 4, position_bytes = 4;
         const auto& list = *work_lists_[key];
         const auto add_tiles = [&](const TileList& tiles) {
-            memory_.work += tiles.items() * item_bytes + (tiles.full() + tiles.partial()) * entry_bytes;
+            const auto entries = (tiles.full() + tiles.partial()) * (tiles.device_turns() ? 2 : 1);
+            memory_.work += tiles.items() * item_bytes + entries * entry_bytes;
         };
         add_tiles(list.tiles());
         if (list.query_tiles()) add_tiles(*list.query_tiles());

@@ -1,6 +1,7 @@
 #include "gpu/kernels/attention.hpp"
 
 #include "gpu/cuda_check.hpp"
+#include "gpu/kernels/hopper/backward.hpp"
 #include "gpu/kernels/params.hpp"
 #include "layouts/require.hpp"
 
@@ -200,6 +201,20 @@ void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
                       stream);
 }
 
+namespace {
+
+/// Of the hopper family: two blocks share an item where the longest takes more than half of what a multiprocessor gets
+/// in all, since its end would otherwise be waited for.
+int blocks_per_item(const AttendShape& shape, const TileList& tiles) {
+    int device = 0, multiprocessors = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const auto heads = shape.batch * shape.kv_heads;
+    return 2 * tiles.longest() * multiprocessors > (tiles.full() + tiles.partial()) * heads ? 2 : 1;
+}
+
+}  // namespace
+
 void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
     const auto& shape = args.shape;
     require_data(args.statistics.data, "statistics");
@@ -223,6 +238,15 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
     constexpr std::int64_t quad = 4;
     params.quads_fit = shape.head_dim % quad == 0 &&
                        fits(params.dq.data, DType::fp32, params.dq.strides, quad * layouts::bytes_of(DType::fp32));
+    if (work.options().family == KernelFamily::hopper) {
+        const hopper::BackwardLaunch launch{.params = params,
+                                            .blocks_per_item = blocks_per_item(shape, work.tiles()),
+                                            .turns = work.tiles().device_turns()};
+        for_dims(shape, [&]<DimClass dims>() {
+            if constexpr (dims != DimClass::d256) hopper::launch_backward<dims>(launch, shape.dtype, stream);
+        });
+        return;
+    }
     for_dims(shape, [&]<DimClass dims>() {
         launch_backward<dims>(params, shape.dtype, query_tiles != nullptr, stream);
         if (query_tiles) launch_query_gradient<dims>(params, shape.dtype, stream);

@@ -26,9 +26,12 @@ KernelFamily kernel_family(std::string_view name) {
     fail("no kernels '{}'; known: auto, portable, hopper", name);
 }
 
-bool has_kernels(KernelFamily family, layouts::Pass, std::int64_t head_dim, std::int64_t value_dim) {
-    dim_class(head_dim, value_dim);  // throws if no family has them
-    return family == KernelFamily::portable;
+bool has_kernels(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {
+    const auto dims = dim_class(head_dim, value_dim);  // throws if no family has them
+    if (family == KernelFamily::portable) return true;
+    // Rows of dense tensors are then multiples of 16 bytes.
+    constexpr std::int64_t chunk = 8;
+    return pass == layouts::Pass::backward && head_dim % chunk == 0 && value_dim % chunk == 0 && dims != DimClass::d256;
 }
 
 KernelFamily resolve(KernelFamily asked, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {

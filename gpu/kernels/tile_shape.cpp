@@ -1,5 +1,7 @@
 #include "gpu/kernels/tile_shape.hpp"
 
+#include "gpu/kernels/hopper/backward_config.hpp"
+#include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/tile_config.hpp"
 #include "layouts/require.hpp"
 
@@ -29,7 +31,18 @@ DimClass dim_class(std::int64_t head_dim, std::int64_t value_dim) {
 }
 
 TileShape forward_tile(DimClass dims) { return tile_of<ForwardConfig>(dims); }
-TileShape backward_tile(DimClass dims) { return tile_of<BackwardConfig>(dims); }
+TileShape backward_tile(DimClass dims, KernelFamily family) {
+    if (family != KernelFamily::hopper) return tile_of<BackwardConfig>(dims);
+    const auto tile = []<class Config>(Config) { return TileShape{Config::rows, Config::keys}; };
+    switch (dims) {
+        case DimClass::d64: return tile(hopper::BackwardConfig<DimClass::d64>());
+        case DimClass::d128: return tile(hopper::BackwardConfig<DimClass::d128>());
+        case DimClass::d192_128: return tile(hopper::BackwardConfig<DimClass::d192_128>());
+        case DimClass::d256: break;
+    }
+    fail("the hopper family has no backward kernel of dims {}", static_cast<int>(dims));
+}
+
 TileShape backward_query_tile(DimClass dims) { return tile_of<QueryGradientConfig>(dims); }
 
 }  // namespace ringlab::gpu

@@ -66,7 +66,7 @@ WorkList::Options resolved(WorkList::Options options) {
 /// Of the kernel that does the pass, or most of it.
 TileShape tile_of(const WorkList::Options& options) {
     const auto dims = dim_class(options.head_dim, options.value_dim);
-    return options.pass == layouts::Pass::forward ? forward_tile(dims) : backward_tile(dims);
+    return options.pass == layouts::Pass::forward ? forward_tile(dims) : backward_tile(dims, options.family);
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major) {
+                   Major major, bool with_turns) {
     const auto rows = row_hulls(mask, queries, shape.rows);
     const auto columns = layouts::key_tiles(mask, keys, shape.keys);
     const bool by_query = major == Major::queries;
@@ -125,9 +125,17 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     std::stable_sort(items.begin(), items.end(),
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
     items_ = static_cast<std::int64_t>(items.size());
+    if (!items.empty()) longest_ = items.front()[2] - items.front()[1];
     busy_items_ = std::count_if(items.begin(), items.end(), [](const auto& item) { return item[2] > item[1]; });
     items_device_ = uploaded(items);
     entries_device_ = uploaded(entries);
+    if (!with_turns) return;
+    std::vector<std::int32_t> turns(entries.size()), taken(other);
+    for (const auto& item : items)
+        for (auto e = item[1]; e < item[2]; ++e)
+            turns[static_cast<std::size_t>(e)] =
+                taken[static_cast<std::size_t>(entries[static_cast<std::size_t>(e)] / 2)]++;
+    turns_device_ = uploaded(turns);
 }
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
@@ -135,9 +143,11 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
     : rows_(std::move(rows)),
       keys_(std::move(keys)),
       options_(resolved(options)),
-      tiles_(mask, rows_->runs(), keys_->runs(), tile_of(options_),
-             options.pass == layouts::Pass::forward ? TileList::Major::queries : TileList::Major::keys) {
-    if (options.pass == layouts::Pass::backward && options.deterministic)
+      tiles_(
+          mask, rows_->runs(), keys_->runs(), tile_of(options_),
+          options.pass == layouts::Pass::forward ? TileList::Major::queries : TileList::Major::keys,
+          options.pass == layouts::Pass::backward && options.deterministic && options_.family == KernelFamily::hopper) {
+    if (options.pass == layouts::Pass::backward && options.deterministic && options_.family == KernelFamily::portable)
         query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(),
                                                   backward_query_tile(dim_class(options.head_dim, options.value_dim)),
                                                   TileList::Major::queries);

@@ -55,11 +55,12 @@ public:
     enum class Major { queries, keys };
 
     TileList(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
-             TileShape shape, Major major);
+             TileShape shape, Major major, bool with_turns = false);
 
     /// Tiles in all, and those among them that have anything to do; they come first, those with most work leading.
     std::int64_t items() const { return items_; }
     std::int64_t busy_items() const { return busy_items_; }
+    std::int64_t longest() const { return longest_; }  ///< entries of the first item
     std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
 
@@ -67,10 +68,12 @@ public:
     const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }
     /// 2 * tile of the other side + (1 if partial), in ascending order for each item.
     const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }
+    /// If asked for, beside each entry how many items before its own have one for the same tile of the other side.
+    const std::int32_t* device_turns() const { return turns_device_.as<const std::int32_t>(); }
 
 private:
-    std::int64_t items_ = 0, busy_items_ = 0, full_ = 0, partial_ = 0;
-    DeviceBuffer items_device_, entries_device_;
+    std::int64_t items_ = 0, busy_items_ = 0, longest_ = 0, full_ = 0, partial_ = 0;
+    DeviceBuffer items_device_, entries_device_, turns_device_;
 };
 
 /// All that one launch has to know of a mask over the rows of one rank and the keys of one block: which tiles are empty
@@ -99,7 +102,7 @@ public:
 
     /// Forward: query tiles. Backward: key tiles, for dk and dv (and dq, unless deterministic).
     const TileList& tiles() const { return tiles_; }
-    /// Backward, deterministic: query tiles, for dq. Otherwise null.
+    /// Backward, deterministic, portable: query tiles, for dq. Otherwise null.
     const TileList* query_tiles() const { return query_tiles_.get(); }
 
 private:

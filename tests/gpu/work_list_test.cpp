@@ -82,6 +82,21 @@ BOOST_DATA_TEST_CASE(full_tiles_are_seen_wholly_and_absent_tiles_not_at_all,
     }
 }
 
+BOOST_AUTO_TEST_CASE(turns_count_the_earlier_items_that_share_a_tile) {
+    const auto mask = layouts::make_mask("causal+window:300,0", tokens);
+    const auto layout = layouts::make_layout("zigzag", tokens, ranks);
+    const TileList list(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys, true);
+    const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
+    const auto count = static_cast<std::size_t>(list.full() + list.partial());
+    const auto entries = downloaded(list.device_entries(), count), turns = downloaded(list.device_turns(), count);
+    std::map<int, int> taken;  // by query tile
+    for (std::size_t i = 0; i < items.size(); i += 4)
+        for (auto e = static_cast<std::size_t>(items[i + 1]); e < static_cast<std::size_t>(items[i + 2]); ++e)
+            BOOST_TEST(turns[e] == taken[entries[e] >> 1]++);
+    BOOST_TEST(TileList(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys).device_turns() ==
+               nullptr);
+}
+
 BOOST_AUTO_TEST_CASE(rows_and_keys_on_the_device_are_those_of_the_mask) {
     const auto mask = layouts::make_mask("causal+window:64,0+sink:4", tokens);
     const auto layout = layouts::make_layout("striped:5", tokens, ranks);

@@ -1,0 +1,683 @@
+#pragma once
+
+#include "gpu/kernels/hopper/backward.hpp"
+#include "gpu/kernels/hopper/backward_config.hpp"
+#include "gpu/kernels/hopper/bulk_copy.cuh"
+#include "gpu/kernels/hopper/mbarrier.cuh"
+#include "gpu/kernels/hopper/tensor_map.hpp"
+#include "gpu/kernels/hopper/wgmma.cuh"
+#include "gpu/kernels/launch.cuh"
+#include "gpu/kernels/tile.cuh"
+
+// Backward pass of one attend on sm_90a; the formulas are those of the portable backward.cuh.
+//
+// A thread block stays on a tile of 128 keys of one kv head and goes over the query tiles of all query heads that read
+// it. Two warpgroups compute, 64 keys each: S^T = K Q^T and dP^T = V dO^T, whose results, rounded, are the left
+// operands of dV += P^T dO and dK += dS^T Q as they lie in registers; so dK and dV stay in registers and are written
+// once. dQ sums over keys: dS goes through shared memory to dQ^T = K^T dS^T, of which each warpgroup computes a part
+// over all keys; fp32 parts go through shared memory to global memory, added there by the bulk copy engine. A third
+// warpgroup feeds them: warp 0 loads Q, dO and the rows' statistics, warps 1 and 2 add the parts of dQ.
+//
+// What runs under what: a step's products are issued in the order S, dP, dV, dQ, dK. exp2 runs under dP, dS under dV,
+// dQ's way to shared memory under dK. While one warpgroup waits, the other's products run.
+
+namespace ringlab::gpu::hopper {
+
+using device::exp2_fast;
+using device::pack;
+using device::score_of;
+using device::sees;
+using device::slope_of;
+
+struct BackwardKernelParams {
+    CUtensorMap q, k, v, dout, dq;
+    BackwardParams params;
+    const int* turns;
+    int* flags;  // to take turns by
+};
+
+/// Places in shared memory, in bytes. Every tile is stretches of 64 columns (32 of dq), as bulk copies leave them.
+template <class Config>
+struct BackwardLayout {
+    static constexpr int q_bytes = Config::rows * Config::head * 2, dout_bytes = Config::rows * Config::value * 2;
+    static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
+    // Of each row (lse, delta), its bounds (in a partial tile), and of the step its entry of the work list.
+    static constexpr int bounds = Config::rows * 8, entry = bounds + Config::rows * 16, rows_bytes = entry + 16;
+    static constexpr int ds_stretch = Config::keys * 128, ds_bytes = (Config::rows + 63) / 64 * ds_stretch;
+
+    // Two of dS: a warpgroup writes the next while the other still reads the last.
+    static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, dout = q + Config::q_stages * q_bytes;
+    static constexpr int ds = dout + Config::dout_stages * dout_bytes, dq = ds + 2 * ds_bytes;
+    static constexpr int rows = dq + 2 * 64 * 64 * 4, barriers = rows + Config::q_stages * rows_bytes;
+    static constexpr int bytes = barriers + (6 + 2 * Config::q_stages + 2 * Config::dout_stages) * 8;
+};
+
+/// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 both do the
+/// last 64 dims too, each over its own keys.
+template <class Config>
+struct DqPart {
+    static constexpr bool split_by_dim = Config::rows <= 64, has_shared_dims = Config::head == 192;
+    static constexpr int rows = split_by_dim ? Config::rows : 64, count = rows / 2;  // registers
+    static constexpr int box_bytes = rows * 128, bytes = 64 * 64 * 4, shared_dim = 128;
+    static_assert(rows * (has_shared_dims ? 128 : 64) * 4 == bytes);
+    static_assert(Config::rows / rows * Config::head == (has_shared_dims ? 192 : 128));
+
+    __device__ static int first_dim(int warpgroup) { return split_by_dim ? 64 * warpgroup : 0; }
+    __device__ static int first_row(int warpgroup) { return split_by_dim ? 0 : 64 * warpgroup; }
+};
+
+constexpr int backward_threads = 3 * 128, computing_threads = 2 * 128;
+
+/// The barriers of a thread block. A warp arrives by one lane.
+template <class Config>
+struct BackwardBarriers {
+    std::uint32_t first;
+
+    __device__ Barrier at(int i) const { return {first + static_cast<std::uint32_t>(i) * 8}; }
+    __device__ Barrier keys_full() const { return at(0); }
+    __device__ Barrier ds_full() const { return at(1); }
+    __device__ Barrier dq_full(int warpgroup) const { return at(2 + warpgroup); }
+    __device__ Barrier dq_empty(int warpgroup) const { return at(4 + warpgroup); }
+    __device__ Barrier q_full(int stage) const { return at(6 + stage); }
+    __device__ Barrier q_empty(int stage) const { return at(6 + Config::q_stages + stage); }
+    __device__ Barrier dout_full(int stage) const { return at(6 + 2 * Config::q_stages + stage); }
+    __device__ Barrier dout_empty(int stage) const {
+        return at(6 + 2 * Config::q_stages + Config::dout_stages + stage);
+    }
+
+    __device__ void initialise() const {
+        constexpr int warps = 8, warpgroup_warps = 4, lanes = 32;
+        keys_full().initialise(1);
+        ds_full().initialise(warps);
+        for (int i = 0; i < 2; ++i) {
+            dq_full(i).initialise(warpgroup_warps);
+            dq_empty(i).initialise(1);
+        }
+        for (int i = 0; i < Config::q_stages; ++i) {
+            q_full(i).initialise(1 + lanes);  // the bulk copies, and each lane's copies of statistics and bounds
+            q_empty(i).initialise(warps);
+        }
+        for (int i = 0; i < Config::dout_stages; ++i) {
+            dout_full(i).initialise(1);
+            dout_empty(i).initialise(warps);
+        }
+    }
+};
+
+/// A place in a ring of stages: which, and the parity of its phase.
+template <int stages>
+struct Stage {
+    int index = 0;
+    std::uint32_t parity = 0;
+
+    __device__ void advance() {
+        if (++index == stages) {
+            index = 0;
+            parity ^= 1;
+        }
+    }
+    __device__ int previous() const { return (index + stages - 1) % stages; }
+};
+
+__device__ inline int blocks_of_cluster() {
+    int count;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+    return count;
+}
+
+__device__ inline int block_of_cluster() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/// What a thread block does: query tiles of an item for the query heads of its group, `steps` in all.
+struct Share {
+    int4 item;
+    int batch, kv_head, steps;
+};
+
+/// The query tiles of a share. Two blocks that share an item take steps in turns.
+///
+/// Without an order to keep: head by head. In order: all heads of a tile, from the last tile to the first, which most
+/// items have in common: they run through the tiles together, each a step or two behind the one before it.
+struct QueryTiles {
+    const int *entries, *turns;
+    int begin, end, group, first_head;
+    int e, head;
+
+    __device__ QueryTiles(const BackwardKernelParams& all, const Share& share)
+        : entries(all.params.work.entries),
+          turns(all.turns),
+          begin(share.item.y),
+          end(share.item.z),
+          group(all.params.geometry.group),
+          first_head(share.kv_head * group),
+          e(begin),
+          head(first_head) {
+        if (share.steps > 0 && block_of_cluster() > 0) next();
+    }
+    __device__ int place() const { return turns ? begin + end - 1 - e : e; }
+    __device__ int entry() const { return __ldg(entries + place()); }
+    __device__ int turn() const { return __ldg(turns + place()); }
+    __device__ void next() {
+        if (turns) {
+            if (++head == first_head + group) {
+                head = first_head;
+                ++e;
+            }
+        } else if (++e == end) {
+            e = begin;
+            ++head;
+        }
+    }
+    __device__ void advance() {
+        for (int i = 0; i < blocks_of_cluster(); ++i) next();
+    }
+};
+
+__device__ inline void arrive_by_warp(Barrier barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier.arrive();
+}
+
+/// This thread's copies by cp.async count as one of the barrier's arrivals once they are there.
+__device__ inline void arrive_after_copies(Barrier barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address) : "memory");
+}
+
+__device__ inline float4 load_shared_4(std::uint32_t address) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+__device__ inline int4 load_shared_int4(std::uint32_t address) {
+    int4 x;
+    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+__device__ inline int load_shared_int(std::uint32_t address) {
+    int x;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return x;
+}
+
+__device__ inline void store_shared(std::uint32_t address, int x) {
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
+__device__ inline void store_shared(std::uint32_t address, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+
+__device__ inline void store_shared_4(std::uint32_t address, float4 x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+}
+
+/// All threads of the cluster that have not ended.
+__device__ inline void sync_cluster() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// The same place in the shared memory of a block of the cluster.
+__device__ inline std::uint32_t shared_of_block(std::uint32_t address, int block) {
+    std::uint32_t mapped;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(block));
+    return mapped;
+}
+
+__device__ inline float4 load_cluster_4(std::uint32_t address) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+template <class Config>
+__device__ inline void load_queries(const BackwardKernelParams& all, std::uint32_t base, const Share& share) {
+    using Layout = BackwardLayout<Config>;
+    const BackwardBarriers<Config> barriers{base + Layout::barriers};
+    const BackwardParams& params = all.params;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const auto load = [&](const CUtensorMap& map, int place, int rows, int dims, Barrier barrier, int token, int head) {
+        for (int d = 0; d < dims; d += 64)
+            load_box(base + place + d * rows * 2, map, barrier, d, token, head, share.batch);
+    };
+    if (lane == 0) {
+        const Barrier full = barriers.keys_full();
+        full.arrive_and_expect(Layout::k_bytes + Layout::v_bytes);
+        load(all.k, Layout::k, Config::keys, Config::head, full, share.item.x * Config::keys, share.kv_head);
+        load(all.v, Layout::v, Config::keys, Config::value, full, share.item.x * Config::keys, share.kv_head);
+    }
+    QueryTiles tiles(all, share);
+    Stage<Config::q_stages> q;
+    Stage<Config::dout_stages> dout;
+    for (int step = 0; step < share.steps; ++step) {
+        const int entry = tiles.entry(), token = (entry >> 1) * Config::rows;
+        const Barrier q_full = barriers.q_full(q.index), dout_full = barriers.dout_full(dout.index);
+        const std::uint32_t rows = base + Layout::rows + q.index * Layout::rows_bytes;
+        barriers.q_empty(q.index).wait(q.parity ^ 1);
+        if (lane == 0) {
+            store_shared(rows + Layout::entry, entry);
+            q_full.arrive_and_expect(Layout::q_bytes);
+            load(all.q, Layout::q + q.index * Layout::q_bytes, Config::rows, Config::head, q_full, token, tiles.head);
+        }
+        // Rows that do not exist get zeros: p = 1 there, but q and dout are 0, so nothing comes of it.
+        const Strides& strides = params.statistics_strides;
+        const float2* const statistics = params.statistics + share.batch * strides.batch + tiles.head * strides.head;
+        for (int row = lane; row < Config::rows; row += 32)
+            device::copy_async_8(rows + row * 8, statistics + (token + row) * strides.token,
+                                 token + row < params.geometry.query_tokens);
+        if (entry & 1)
+            for (int row = lane; row < Config::rows; row += 32)
+                device::copy_async_16(rows + Layout::bounds + row * 16, params.geometry.row_bounds + token + row, true);
+        arrive_after_copies(q_full);
+        q.advance();
+
+        barriers.dout_empty(dout.index).wait(dout.parity ^ 1);
+        if (lane == 0) {
+            dout_full.arrive_and_expect(Layout::dout_bytes);
+            load(all.dout, Layout::dout + dout.index * Layout::dout_bytes, Config::rows, Config::value, dout_full,
+                 token, tiles.head);
+        }
+        dout.advance();
+        tiles.advance();
+    }
+}
+
+/// A flag counts the parts that one place of dq has taken.
+__device__ inline void await_turn(const int* flag, int turn) {
+    constexpr int most_polls = 1 << 28;  // minutes: only items launched earlier are waited for
+    for (int polls = 0;; ++polls) {
+        int taken;
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(taken) : "l"(flag) : "memory");
+        if (taken == turn) break;
+        if (polls == most_polls) __trap();
+    }
+    fence_all_for_async();  // the part before came by a bulk copy, and so does this one
+}
+
+__device__ inline void end_turn(int* flag, int turn) {
+    wait_stores_done<0>();
+    fence_all_for_async();
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(turn + 1) : "memory");
+}
+
+/// By one thread: adds a warpgroup's parts of dq.
+template <class Config>
+__device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
+    using Layout = BackwardLayout<Config>;
+    using Part = DqPart<Config>;
+    const BackwardBarriers<Config> barriers{base + Layout::barriers};
+    const BackwardParams& params = all.params;
+    const int query_tiles = (params.geometry.query_tokens + Config::rows - 1) / Config::rows;
+    const std::uint32_t part = base + Layout::dq + warpgroup * Part::bytes;
+    QueryTiles tiles(all, share);
+    for (int step = 0; step < share.steps; ++step) {
+        const int tile = tiles.entry() >> 1, token = tile * Config::rows + Part::first_row(warpgroup);
+        // A flag for each warpgroup, or one that they pass between them where both add to the same dims.
+        int* const flag =
+            all.flags +
+            ((static_cast<std::int64_t>(share.batch) * params.geometry.query_heads + tiles.head) * query_tiles + tile) *
+                2 +
+            (Part::has_shared_dims ? 0 : warpgroup);
+        const int turn = !all.turns ? 0 : Part::has_shared_dims ? 2 * tiles.turn() + warpgroup : tiles.turn();
+        if (all.turns) await_turn(flag, turn);
+        barriers.dq_full(warpgroup).wait(step & 1);
+        const auto add = [&](int first_box, int dim) {
+            for (int i = 0; i < 2; ++i)
+                add_box(all.dq, part + (first_box + i) * Part::box_bytes, dim + 32 * i, token, tiles.head, share.batch);
+        };
+        add(0, Part::first_dim(warpgroup));
+        if constexpr (Part::has_shared_dims) add(2, Part::shared_dim);
+        commit_stores();
+        wait_stores_read<0>();
+        barriers.dq_empty(warpgroup).arrive();
+        if (all.turns) end_turn(flag, turn);
+        tiles.advance();
+    }
+}
+
+/// One warpgroup's half of the keys: dk and dv of `head / 2` and `value / 2` registers, and its part of dq.
+template <class T, class Config, bool rewrite>
+__device__ inline void compute(const BackwardParams& params, std::uint32_t base, const Share& share, int warpgroup) {
+    using Layout = BackwardLayout<Config>;
+    using Part = DqPart<Config>;
+    constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
+    constexpr int s_count = rows / 2, part_rows = Config::part_rows;
+    const BackwardBarriers<Config> barriers{base + Layout::barriers};
+    const Geometry& geometry = params.geometry;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
+    const int g = lane / 4, t = lane % 4;
+    const int own_key = share.item.x * keys + warpgroup * 64 + warp * 16 + g;  // and own_key + 8
+
+    float dk[head / 2], dv[value / 2];
+#pragma unroll
+    for (float& x : dk) x = 0;
+#pragma unroll
+    for (float& x : dv) x = 0;
+
+    const int steps = share.steps;
+    if (steps > 0) {
+        const Operand<Order::rows_outer> own_k(base + Layout::k, keys, warpgroup * 64);
+        const Operand<Order::rows_outer> own_v(base + Layout::v, keys, warpgroup * 64);
+        const Operand<Order::rows_summed> all_k(base + Layout::k, keys);
+        const auto dq_k = all_k.after_stretches(Part::first_dim(warpgroup) / 64, keys);
+        // A lane's row of dS (a key) and chunk of 8 queries for stmatrix, swizzled.
+        const int ds_row = lane % 16;
+        const std::uint32_t ds_place =
+            base + Layout::ds + (warpgroup * 64 + warp * 16 + ds_row) * 128 + (((lane / 16) ^ (ds_row % 8)) << 4);
+        // This thread's place of dq^T's element 0 of each 8 queries; 1 is a row on, 2 and 3 are 8 dims on: two chunks.
+        const std::uint32_t dq_place = base + Layout::dq + warpgroup * Part::bytes + warp / 2 * Part::box_bytes +
+                                       2 * t * 128 + (((warp % 2 * 4 + g / 4) ^ (2 * t)) << 4) + g % 4 * 4;
+        const auto store_dq = [&](const auto& dq, int first_box) {
+#pragma unroll
+            for (int n = 0; n < Part::rows / 8; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c)
+                    store_shared(
+                        (dq_place ^ (c % 2 * 16 + c / 2 * 32)) + first_box * Part::box_bytes + c % 2 * 128 + n * 1024,
+                        dq[4 * n + c] * params.scale);
+        };
+        Stage<Config::q_stages> q;
+        Stage<Config::dout_stages> dout;
+        barriers.keys_full().wait(0);
+
+        // s, dp and dq are written by products alone: ptxas serialises products whose results other instructions touch.
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            const std::uint32_t q_tile = base + Layout::q + q.index * Layout::q_bytes;
+            const std::uint32_t dout_tile = base + Layout::dout + dout.index * Layout::dout_bytes;
+            const std::uint32_t row_data = base + Layout::rows + q.index * Layout::rows_bytes;
+            const std::uint32_t statistics = row_data + 2 * t * 8;
+
+            float s[s_count], dp[s_count];
+            barriers.q_full(q.index).wait(q.parity);
+            fence_products();
+            multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
+            commit_products();
+            barriers.dout_full(dout.index).wait(dout.parity);
+            fence_products();
+            multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
+            commit_products();
+            wait_products<1>();  // s, and the last step's dK
+            pin(s);
+            if (step > 0) arrive_by_warp(barriers.q_empty(q.previous()));
+
+            float p[s_count];
+#pragma unroll
+            for (int n = 0; n < rows / 8; ++n) {
+                const float4 row = load_shared_4(statistics + n * 64);
+#pragma unroll
+                for (int c = 0; c < 4; ++c) {
+                    const float x = s[4 * n + c], lse = c % 2 ? row.z : row.x;
+                    p[4 * n + c] =
+                        exp2_fast(rewrite ? score_of(params.rule, x) - lse : fmaf(x, params.rule.factor, -lse));
+                }
+            }
+            if (load_shared_int(row_data + Layout::entry) & 1) {
+                const int2 positions =
+                    make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
+                // As bits first, in a loop, since so many bounds have no place in registers beside the accumulators.
+#pragma unroll
+                for (int first = 0; first < rows; first += part_rows) {
+                    std::uint32_t visible = 0;
+#pragma unroll 1
+                    for (int n = 0; n < part_rows / 8; ++n)
+#pragma unroll
+                        for (int c = 0; c < 2; ++c) {
+                            const int4 bounds =
+                                load_shared_int4(row_data + Layout::bounds + (first + 8 * n + 2 * t + c) * 16);
+                            visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
+                                       (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
+                        }
+#pragma unroll
+                    for (int i = 0; i < part_rows / 2; ++i)
+                        if (!(visible >> i & 1)) p[first / 2 + i] = 0;
+                }
+            }
+
+            std::uint32_t p_operand[rows / 16][4], ds_operand[rows / 16][4];
+            if constexpr (!Config::early_dv) {
+                wait_products<0>();
+                pin(dp);
+            }
+            const std::uint32_t ds_tile = base + Layout::ds + (step & 1) * Layout::ds_bytes;
+            constexpr int depth = part_rows / 16;
+#pragma unroll
+            for (int part = 0; part < rows / part_rows; ++part) {
+                auto& own_p = reinterpret_cast<std::uint32_t(&)[depth][4]>(p_operand[part * depth]);
+#pragma unroll
+                for (int i = 0; i < depth; ++i)
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        const int from = part * (part_rows / 2) + 8 * i + 2 * c;
+                        own_p[i][c] = pack<T>(p[from], p[from + 1]);
+                    }
+                fence_products();
+                multiply<T, rows>(dv, own_p, Operand<Order::rows_summed>(dout_tile, rows).after_rows(part * part_rows),
+                                  true);
+                commit_products();
+                if constexpr (Config::early_dv) {
+                    wait_products<1>();  // dP
+                    pin(dp);
+                }
+#pragma unroll
+                for (int n = part * (part_rows / 8); n < (part + 1) * (part_rows / 8); ++n) {
+                    const float4 row = load_shared_4(statistics + n * 64);
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        float x = p[4 * n + c] * (dp[4 * n + c] - (c % 2 ? row.w : row.y));
+                        // The score again, from p: where p is 0, so is ds.
+                        if (rewrite && params.rule.cap_log2 > 0 && p[4 * n + c] > 0)
+                            x *= slope_of(params.rule, __log2f(p[4 * n + c]) + (c % 2 ? row.z : row.x));
+                        p[4 * n + c] = x;
+                    }
+                }
+#pragma unroll
+                for (int i = part * depth; i < (part + 1) * depth; ++i) {
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+                    store_matrices(
+                        ((ds_place + (step & 1) * Layout::ds_bytes) ^ (i % 4 * 32)) + i / 4 * Layout::ds_stretch,
+                        ds_operand[i]);
+                }
+            }
+            fence_shared_for_async();
+            arrive_by_warp(barriers.ds_full());
+
+            // In the registers of dP and S, whose work is done.
+            auto& dq = reinterpret_cast<float(&)[Part::count]>(dp);
+            auto& shared_dq = reinterpret_cast<float(&)[Part::count]>(s);
+            barriers.ds_full().wait(step & 1);
+            const Operand<Order::rows_summed> ds(ds_tile, keys);
+            fence_products();
+            multiply<T, keys / 16, keys, keys>(dq, dq_k, ds.after_stretches(Part::first_row(warpgroup) / 64, keys),
+                                               false);
+            if constexpr (Part::has_shared_dims)
+                multiply<T, 4, keys, keys>(
+                    shared_dq, all_k.after_stretches(Part::shared_dim / 64, keys).after_rows(warpgroup * 64),
+                    ds.after_rows(warpgroup * 64), false);
+            commit_products();
+            fence_products();
+            multiply<T, rows>(dk, ds_operand, Operand<Order::rows_summed>(q_tile, rows), true);
+            commit_products();
+            wait_products<Config::dk_waits ? 0 : 1>();  // all but dK
+            arrive_by_warp(barriers.dout_empty(dout.index));
+            pin(dq);
+            if constexpr (Part::has_shared_dims) pin(shared_dq);
+            barriers.dq_empty(warpgroup).wait(~step & 1);
+            store_dq(dq, 0);
+            if constexpr (Part::has_shared_dims) store_dq(shared_dq, 2);
+            fence_shared_for_async();
+            arrive_by_warp(barriers.dq_full(warpgroup));
+            q.advance();
+            dout.advance();
+        }
+        wait_products<0>();
+        pin(dk);
+        pin(dv);
+    }
+
+    const auto write = [&](const Elements& result, const auto& sums, int dim, float factor) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int key = own_key + 8 * r;
+            if (key >= geometry.key_tokens) continue;
+            const auto index = device::row_index(result.strides, share.batch, key, share.kv_head);
+#pragma unroll
+            for (int n = 0; n < static_cast<int>(sizeof(sums) / sizeof(float)) / 4; ++n) {
+                const int column = 8 * n + 2 * t;
+                device::store_pair(result, index + column, sums[4 * n + 2 * r] * factor,
+                                   sums[4 * n + 2 * r + 1] * factor, dim - column);
+            }
+        }
+    };
+    if (blocks_of_cluster() == 1) {
+        write(params.dk, dk, params.q.dim, params.scale);
+        write(params.dv, dv, params.v.dim, 1.0f);
+        return;
+    }
+    // Two blocks share an item: the first writes dk, the second dv; each hands the other its part, thread by thread,
+    // where the tiles were.
+    static_assert(Layout::ds >= keys * 4 * (head > value ? head : value));
+    const std::uint32_t handed = base + (static_cast<std::uint32_t>(threadIdx.x) - 128) * 16;
+    constexpr int row_bytes = computing_threads * 16;
+    const auto exchange = [&](const auto& give, auto& keep) {
+        sync_named(1, computing_threads);  // nobody reads the tiles any more
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(give) / 16); ++i)
+            store_shared_4(handed + i * row_bytes,
+                           make_float4(give[4 * i], give[4 * i + 1], give[4 * i + 2], give[4 * i + 3]));
+        sync_cluster();
+        const std::uint32_t other = shared_of_block(handed, 1 - block_of_cluster());
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(keep) / 16); ++i) {
+            const float4 x = load_cluster_4(other + i * row_bytes);
+            keep[4 * i] += x.x;
+            keep[4 * i + 1] += x.y;
+            keep[4 * i + 2] += x.z;
+            keep[4 * i + 3] += x.w;
+        }
+    };
+    if (block_of_cluster() == 0) {
+        exchange(dv, dk);
+        write(params.dk, dk, params.q.dim, params.scale);
+    } else {
+        exchange(dk, dv);
+        write(params.dv, dv, params.v.dim, 1.0f);
+    }
+    sync_cluster();  // the other has read this block's part
+}
+
+template <class T, class Config, bool rewrite>
+__global__ void __launch_bounds__(backward_threads, 1)
+    backward_kernel(const __grid_constant__ BackwardKernelParams all) {
+    using Layout = BackwardLayout<Config>;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const std::uint32_t base = shared_address(shared);
+    const BackwardParams& params = all.params;
+    const int kv_heads = params.geometry.query_heads / params.geometry.group;
+    const int blocks = blocks_of_cluster(), unit = static_cast<int>(blockIdx.x) / blocks;
+    Share share{params.work.items[blockIdx.y], unit / kv_heads, unit % kv_heads, 0};
+    const int all_steps = (share.item.z - share.item.y) * params.geometry.group;
+    share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+
+    if (threadIdx.x == 0) {
+        BackwardBarriers<Config>{base + Layout::barriers}.initialise();
+        fence_barrier_initialisation();
+    }
+    __syncthreads();
+
+    if (warp < 4) {
+        shrink_registers<24>();
+        if (share.steps == 0) return;
+        if (warp == 0)
+            load_queries<Config>(all, base, share);
+        else if (warp <= 2 && threadIdx.x % 32 == 0)
+            add_dq<Config>(all, base, share, warp - 1);
+    } else {
+        grow_registers<240>();
+        compute<T, Config, rewrite>(params, base, share, warp / 4 - 1);
+    }
+}
+
+template <class Config>
+BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
+    const BackwardParams& params = launch.params;
+    const Geometry& g = params.geometry;
+    const int kv_heads = g.query_heads / g.group;
+    const auto map = [&](const Input& input, int tokens, int heads, int box_tokens) {
+        return make_tensor_map({input.data, dtype, input.strides}, {g.batch, tokens, heads, input.dim}, box_tokens);
+    };
+    return {.q = map(params.q, g.query_tokens, g.query_heads, Config::rows),
+            .k = map(params.k, g.key_tokens, kv_heads, Config::keys),
+            .v = map(params.v, g.key_tokens, kv_heads, Config::keys),
+            .dout = map(params.dout, g.query_tokens, g.query_heads, Config::rows),
+            .dq = make_tensor_map({params.dq.data, DType::fp32, params.dq.strides},
+                                  {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::rows),
+            .params = params,
+            .turns = launch.turns,
+            .flags = nullptr};
+}
+
+template <class T, class Config, bool rewrite>
+void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, cudaStream_t stream) {
+    const auto kernel = backward_kernel<T, Config, rewrite>;
+    const Geometry& g = params.params.geometry;
+    constexpr int bytes = BackwardLayout<Config>::bytes;
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), "backward kernel", bytes);
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_item), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks_per_item * (g.query_heads / g.group) * g.batch),
+                          static_cast<unsigned>(params.params.work.count));
+    config.blockDim = dim3(backward_threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    RINGLAB_CUDA(cudaLaunchKernelEx(&config, kernel, params));
+}
+
+template <DimClass dims>
+void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
+    using Config = BackwardConfig<dims>;
+    if (launch.params.work.count == 0) return;
+    BackwardKernelParams params = kernel_params<Config>(launch, dtype);
+    const auto of_type = [&]<class T>() {
+        if (launch.params.rule.rewrite)
+            enqueue_backward<T, Config, true>(params, launch.blocks_per_item, stream);
+        else
+            enqueue_backward<T, Config, false>(params, launch.blocks_per_item, stream);
+    };
+    const auto enqueue = [&] {
+        if (dtype == DType::bf16)
+            of_type.template operator()<__nv_bfloat16>();
+        else
+            of_type.template operator()<__half>();
+    };
+    if (!launch.turns) return enqueue();
+    const Geometry& g = launch.params.geometry;
+    const auto flags = static_cast<std::size_t>(g.batch) * static_cast<std::size_t>(g.query_heads) *
+                       static_cast<std::size_t>((g.query_tokens + Config::rows - 1) / Config::rows) * 2;
+    RINGLAB_CUDA(cudaMallocAsync(reinterpret_cast<void**>(&params.flags), flags * sizeof(int), stream));
+    RINGLAB_CUDA(cudaMemsetAsync(params.flags, 0, flags * sizeof(int), stream));
+    enqueue();
+    RINGLAB_CUDA(cudaFreeAsync(params.flags, stream));
+}
+
+}  // namespace ringlab::gpu::hopper

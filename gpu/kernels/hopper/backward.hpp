@@ -1,0 +1,18 @@
+#pragma once
+
+#include "gpu/kernels/params.hpp"
+
+namespace ringlab::gpu::hopper {
+
+struct BackwardLaunch {
+    BackwardParams params;
+    int blocks_per_item;  // thread blocks that share an item, 1 or 2
+    const int* turns;     // for dq in order: TileList::device_turns(); otherwise null
+};
+
+/// As the portable launch_backward and launch_query_gradient together: dk, dv, and dq by additions, in a fixed order if
+/// there are turns. Throws Error if a bulk copy cannot reach a tensor. Compiled for all dims but d256.
+template <DimClass dims>
+void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream);
+
+}  // namespace ringlab::gpu::hopper

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "gpu/kernels/tile_config.hpp"
+
+namespace ringlab::gpu::hopper {
+
+/// A thread block stays on 128 keys, 64 for each of its two computing warpgroups. Registers per thread: dK and dV take
+/// (head + value) / 2, S and dP rows / 2 each, P and dS rounded rows / 4 each. early_dv: dV is issued before dP is
+/// waited for, where there are registers for that.
+template <DimClass>
+struct BackwardConfig;
+template <>
+struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
+    static constexpr int rows = 128, part_rows = 64, keys = 128, q_stages = 2, dout_stages = 2;
+    static constexpr bool early_dv = false, dk_waits = true;
+};
+template <>
+struct BackwardConfig<DimClass::d128> : Dims<DimClass::d128> {
+    static constexpr int rows = 64, part_rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
+    static constexpr bool early_dv = true, dk_waits = false;
+};
+template <>
+struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
+    static constexpr int rows = 32, part_rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
+    static constexpr bool early_dv = false, dk_waits = false;
+};
+// None of dims 256: dK and dV of 64 keys would be 256 registers.
+
+}  // namespace ringlab::gpu::hopper

@@ -1,5 +1,6 @@
 #include "experiments/backend_cuda.hpp"
 
+#include "experiments/describe.hpp"
 #include "experiments/parallel.hpp"
 #include "experiments/source.hpp"
 #include "gpu/executor.hpp"
@@ -37,15 +38,6 @@ xt::xtensor<double, N> widened(const gpu::HostTensor<float>& tensor) {
 
 std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-const char* to_string(gpu::ClockSample::Moment moment) {
-    switch (moment) {
-        case gpu::ClockSample::Moment::before: return "before";
-        case gpu::ClockSample::Moment::during: return "during";
-        case gpu::ClockSample::Moment::after: return "after";
-    }
-    return "?";
-}
-
 /// Ranks on the GPUs of this process, or of the processes of mpirun.
 class CudaBackend : public Backend {
 public:
@@ -70,16 +62,7 @@ public:
 
     bool agree(bool root_says) override { return team_->agree(root_says); }
 
-    void add_provenance(Provenance& provenance) const override {
-        std::vector<std::string> names;
-        for (const auto& device : devices_) names.push_back(device.name);
-        provenance.set("devices", names);
-        provenance.set("gpu_driver", gpu::Nvml().driver_version());
-        int driver = 0, runtime = 0;
-        if (cudaDriverGetVersion(&driver) == cudaSuccess) provenance.set("cuda_driver", cuda_version(driver));
-        if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) provenance.set("cuda_runtime", cuda_version(runtime));
-        provenance.set("nccl", gpu::nccl_version());
-    }
+    void add_provenance(Provenance& provenance) const override { add_cuda_provenance(provenance); }
 
     std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
                                               std::span<const reference::Inputs> inputs, int repeats) override {
@@ -119,7 +102,9 @@ public:
         const auto ranks = static_cast<std::int64_t>(memory.size());
         run.dataset("measured/device_memory", std::move(memory), {{"rank", ranks}}, "B",
                     "most device memory of a rank: inputs, results and scratch");
-        describe_clocks(run);
+        std::vector<gpu::ClockSample> samples;
+        for (const auto& ring : runs_) samples.insert(samples.end(), ring.clocks.begin(), ring.clocks.end());
+        describe_clocks(run, std::move(samples));
     }
 
 private:
@@ -181,41 +166,6 @@ private:
         }
     }
 
-    void describe_clocks(RunWriter& run) const {
-        std::vector<gpu::ClockSample> samples;
-        for (const auto& ring : runs_) samples.insert(samples.end(), ring.clocks.begin(), ring.clocks.end());
-        if (samples.empty()) return;
-        const auto earlier = [](const auto& a, const auto& b) { return a.seconds < b.seconds; };
-        std::stable_sort(samples.begin(), samples.end(), earlier);
-        const auto count = static_cast<std::int64_t>(samples.size());
-        const auto column = [&](const char* name, auto value, const char* unit, const char* description) {
-            std::vector<decltype(value(samples.front()))> values;
-            for (const auto& sample : samples) values.push_back(value(sample));
-            run.dataset(std::string("measured/clocks/") + name, std::move(values), {{"measured/clocks/sample", count}},
-                        unit, description);
-        };
-        using Sample = gpu::ClockSample;
-        const double begin = samples.front().seconds;
-        column(
-            "device", [](const Sample& s) { return std::int64_t{s.device}; }, "1", "GPU, as its process counts them");
-        column(
-            "moment", [](const Sample& s) { return std::string(to_string(s.moment)); }, "1",
-            "before the passes, during one, or after them");
-        column(
-            "time", [&](const Sample& s) { return s.seconds - begin; }, "s", "since the first sample");
-        column(
-            "sm_clock", [](const Sample& s) { return 1e6 * s.sm_mhz; }, "Hz", "of the multiprocessors");
-        column(
-            "memory_clock", [](const Sample& s) { return 1e6 * s.memory_mhz; }, "Hz", "of the memory");
-        column(
-            "power", [](const Sample& s) { return s.watts; }, "W", "drawn by the GPU, as NVML says");
-        column(
-            "temperature", [](const Sample& s) { return std::int64_t{s.celsius}; }, "degC", "of the GPU");
-        column(
-            "throttle_reasons", [](const Sample& s) { return static_cast<std::int64_t>(s.throttle_reasons); }, "1",
-            "NVML's nvmlClocksEventReasons bits");
-    }
-
     bool keeps_results_;
     std::vector<gpu::DeviceInfo> devices_;
     gpu::GpuOptions options_;
@@ -225,6 +175,17 @@ private:
 };
 
 }  // namespace
+
+void add_cuda_provenance(Provenance& provenance) {
+    std::vector<std::string> names;
+    for (const auto& device : gpu::devices()) names.push_back(device.name);
+    provenance.set("devices", names);
+    provenance.set("gpu_driver", gpu::Nvml().driver_version());
+    int driver = 0, runtime = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess) provenance.set("cuda_driver", cuda_version(driver));
+    if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) provenance.set("cuda_runtime", cuda_version(runtime));
+    provenance.set("nccl", gpu::nccl_version());
+}
 
 std::unique_ptr<Backend> make_cuda_backend(const Config& config, int ranks) {
     return std::make_unique<CudaBackend>(config, ranks);

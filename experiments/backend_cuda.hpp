@@ -8,4 +8,7 @@ namespace ringlab::experiments {
 /// or if the configuration asks for what GPUs cannot do.
 std::unique_ptr<Backend> make_cuda_backend(const Config& config, int ranks);
 
+/// Devices, driver and versions of CUDA and NCCL. Only in a program built with CUDA.
+void add_cuda_provenance(Provenance& provenance);
+
 }  // namespace ringlab::experiments

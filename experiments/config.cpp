@@ -105,6 +105,31 @@ po::options_description describe(Config& config, const OptionGroups& groups) {
              "largest relative error that passes, above it the exit status is 2; without it, 1e-13 in fp64 and bounds "
              "from the roundings of other arithmetics");
 
+    auto time = section("How it is timed");
+    time.add_options()  //
+        ("shapes", list(config.shapes),
+         "instead of --heads, dims and --arithmetic: several HEADS/DIM or HEADS/DIM/ARITHMETIC, as in 32:8/128, "
+         "32:8/192-128 or 16/64/fp16")                                                                   //
+        ("arithmetic", po::value(&config.arithmetic)->default_value(config.arithmetic), "bf16 or fp16")  //
+        ("transports", list(config.transports), "of rings: copy (copy engines, one host), nccl")         //
+        ("beside", list(config.beside),
+         "what is timed for comparison: work (as much of it on one GPU), ceilings (matrix products and links), or "
+         "none")  //
+        ("cudnn", po::value(&config.cudnn)->default_value(config.cudnn),
+         "path of libcudnn.so.9 for the baseline; empty: where the loader finds it")           //
+        ("deterministic", po::bool_switch(&config.deterministic), "rings with an ordered dQ")  //
+        ("mpi", po::bool_switch(&config.mpi), "a process per rank, under mpirun or srun")      //
+        ("warm-up", po::value(&config.warm_up_seconds)->default_value(config.warm_up_seconds),
+         "seconds of device time before each case, and until times are steady")  //
+        ("seconds", po::value(&config.repeat_seconds)->default_value(config.repeat_seconds),
+         "of device time to measure each pass or kernel for")  //
+        ("repeats", po::value(&config.repeats)->default_value(config.repeats),
+         "passes of a ring to measure, at least")  //
+        ("rounds", po::value(&config.rounds)->default_value(config.rounds),
+         "in which kernels alone and baselines take turns")  //
+        ("timeout", po::value(&config.timeout_seconds)->default_value(config.timeout_seconds),
+         "seconds after which a rank that waits gives up");
+
     auto predict = section("What it is predicted on");
     predict.add_options()                                                                   //
         ("machines", list(config.machines), "machine files, by name (see --list) or path")  //
@@ -140,6 +165,7 @@ po::options_description describe(Config& config, const OptionGroups& groups) {
     po::options_description all;
     all.add(what).add(how);
     if (groups.measures) all.add(measure);
+    if (groups.throughput) all.add(time);
     if (groups.predicts) all.add(predict);
     all.add(where).add(general);
     return all;
@@ -229,6 +255,14 @@ void check(const Config& config) {
             config.replicas);
     require(config.timeout_seconds > 0 && config.timeout_seconds < 1e6, "--timeout {}: must be above 0 seconds",
             config.timeout_seconds);
+    require(config.warm_up_seconds >= 0 && config.warm_up_seconds <= 60,
+            "--warm-up {}: must be between 0 and 60 seconds", config.warm_up_seconds);
+    require(config.repeat_seconds > 0 && config.repeat_seconds <= 60, "--seconds {}: must be above 0, at most 60",
+            config.repeat_seconds);
+    require(config.rounds >= 1 && config.rounds <= 100, "--rounds {}: must be between 1 and 100", config.rounds);
+    for (const auto& transport : config.transports) parse_choice(transport, "--transports", {"copy", "nccl"});
+    for (const auto& family : config.families) parse_choice(family, "--kernels", {"auto", "portable", "hopper"});
+    for (const auto& what : config.beside) parse_choice(what, "--beside", {"work", "ceilings", "none"});
     require(!config.output.empty(), "--output is empty; name the HDF5 file for the record");
     require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
     parse_choice(config.placement, "--placement", {"consecutive", "strided"});
@@ -285,8 +319,8 @@ void guard_files(Config& config, const Experiment& experiment) {
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv) {
     auto defaults = config;
     // Lists given by the user replace the defaults rather than add to them.
-    for (auto* list :
-         {&config.inputs, &config.layouts, &config.masks, &config.algorithms, &config.policies, &config.machines})
+    for (auto* list : {&config.inputs, &config.layouts, &config.masks, &config.algorithms, &config.policies,
+                       &config.machines, &config.transports, &config.families, &config.beside})
         list->clear();
     config.ranks.clear();
     config.tokens.clear();
@@ -328,15 +362,17 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
         fail("{}; --help shows the options", error.what());
     }
 
-    for (const auto* list : {"input", "layouts", "masks", "algorithms", "policies", "machines"})
+    for (const auto* list :
+         {"input", "layouts", "masks", "algorithms", "policies", "machines", "shapes", "transports", "beside"})
         if (values.count(list))
             for (const auto& value : values[list].as<std::vector<std::string>>())
                 require(value.find_first_not_of(" \t") != std::string::npos, "--{} is given an empty value", list);
     const auto fill = [&](auto member) {
         if ((config.*member).empty()) config.*member = defaults.*member;
     };
+    split_at_blanks(config.shapes);
     for (auto member : {&Config::inputs, &Config::layouts, &Config::masks, &Config::algorithms, &Config::policies,
-                        &Config::machines}) {
+                        &Config::machines, &Config::transports, &Config::families, &Config::beside}) {
         split_at_blanks(config.*member);
         fill(member);
     }

@@ -48,6 +48,17 @@ struct Config {
     std::int64_t judge_limit = 16384;  ///< tokens up to which every element is judged; above, a sample
     std::optional<double> tolerance;   ///< without it, derived from the arithmetic
 
+    // How throughput is timed.
+    std::vector<std::string> shapes;      ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of heads, dims and arithmetic
+    std::vector<std::string> transports;  ///< of rings
+    std::vector<std::string> families;    ///< of kernels
+    std::vector<std::string> beside;      ///< what is timed for comparison: work, ceilings
+    std::string cudnn;                    ///< path of the library; empty: the system's
+    bool deterministic = false;
+    int rounds = 5;  ///< in which kernels alone take turns
+    double warm_up_seconds = 0.5;
+    double repeat_seconds = 0.75;
+
     // What it is predicted on.
     std::vector<std::string> machines;
     std::string compute_model = "tiles";
@@ -73,10 +84,11 @@ struct Config {
 
 /// Groups of options that an experiment understands; --help shows these alone, and others are refused.
 struct OptionGroups {
-    bool measures = false;  ///< backend, arithmetic, repeats, inputs
-    bool predicts = false;  ///< machines, traces
-    bool policies = false;  ///< a sweep over accumulation policies
-    bool gate = false;      ///< --tolerance
+    bool measures = false;    ///< backend, arithmetic, repeats, inputs
+    bool predicts = false;    ///< machines, traces
+    bool policies = false;    ///< a sweep over accumulation policies
+    bool gate = false;        ///< --tolerance
+    bool throughput = false;  ///< what is timed on GPUs, and beside what
 };
 
 struct Experiment {

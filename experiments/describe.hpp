@@ -4,6 +4,7 @@
 #include "experiments/case.hpp"
 #include "experiments/judge.hpp"
 #include "experiments/record.hpp"
+#include "gpu/nvml.hpp"
 
 namespace ringlab::experiments {
 
@@ -19,6 +20,9 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts);
 /// Measured repeats of one case: `repeats[i][replica]`. CPU time of the attends by repeat, replica and rank, makespans,
 /// the last repeat's spans of replica 0, memory.
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats);
+
+/// Clocks, power and temperature of GPUs over time, in the group "measured/clocks"; nothing if there are no samples.
+void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples);
 
 /// Visible pairs that each rank works on.
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule);

@@ -297,6 +297,10 @@ void Record::commit(const std::string& name, const RunWriter& run) {
     }
 }
 
+bool Record::has(const std::string& run, const std::string& dataset) const {
+    return has(run) && file_->group("runs/" + run).contains(dataset);
+}
+
 std::vector<double> Record::numbers(const std::string& run, const std::string& dataset) const {
     return file_->group("runs/" + run).dataset(dataset).doubles();
 }

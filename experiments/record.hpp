@@ -134,6 +134,7 @@ public:
     void commit(const std::string& name, const RunWriter& run);
 
     /// What a finished run holds, for tables over all runs; throws Error if it is missing or of another type.
+    bool has(const std::string& run, const std::string& dataset) const;
     std::vector<double> numbers(const std::string& run, const std::string& dataset) const;
     std::string text(const std::string& run, const std::string& attribute) const;
     double number(const std::string& run, const std::string& attribute) const;

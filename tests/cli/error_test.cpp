@@ -97,6 +97,18 @@ const std::vector<Mistake> mistakes{
     {compare_layouts, {"--layouts", "spiral"}, {"'spiral'"}},
     {calibrate, {"--layouts", "spiral"}, {"'spiral'"}},
     {calibrate, {"--tokens", "64"}, {"do not determine"}},
+    {throughput, {"--ranks", "4096"}, {"GPU"}},  // wherever it runs: no CUDA, no GPU, or too few of them
+    {throughput, {"--shapes", "32:8"}, {"--shapes 32:8", "32:8/128"}},
+    {throughput, {"--shapes", "32:8/128/fp8"}, {"'fp8'", "bf16"}},
+    {throughput, {"--arithmetic", "fp32"}, {"fp32", "bf16"}},
+    {throughput, {"--shapes", "32:8/128", "32:8/128/bf16"}, {"occurs twice"}},
+    {throughput, {"--transports", "pigeon"}, {"'pigeon'", "nccl"}},
+    {throughput, {"--kernels", "magic"}, {"'magic'", "portable"}},
+    {throughput, {"--beside", "luck"}, {"'luck'", "ceilings"}},
+    {throughput, {"--seconds", "0"}, {"--seconds 0"}},
+    {throughput, {"--warm-up", "nan"}, {"--warm-up nan"}},
+    {throughput, {"--rounds", "0"}, {"--rounds 0"}},
+    {throughput, {"--ranks", "4", "--tokens-per-rank", "1001"}, {"4004", "zigzag"}},
 };
 
 /// One line on stderr that begins with the experiment's name, a status other than 0, and soon. The limit is far above

@@ -13,7 +13,7 @@ BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict,
-                                                   calibrate}),
+                                                   calibrate, throughput}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "gpu/baselines/timed_call.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// The product of two square bf16 matrices of normal numbers by cuBLAS, which is loaded at run time, on the current
+/// device.
+class MatrixProduct {
+public:
+    MatrixProduct();
+
+    bool available() const { return why_not_.empty(); }
+    const std::string& why_not() const { return why_not_; }
+
+    static constexpr std::int64_t size = 8192;
+    static constexpr double flop = 2.0 * size * size * size;
+
+    /// "matrix_product"
+    TimedCall call() const;
+
+private:
+    std::function<void(cudaStream_t)> multiply_;
+    std::string why_not_;
+};
+
+/// One way of moving bytes, with every device sending to its right neighbour at the same time.
+struct LinkSamples {
+    std::string transport;        ///< "copy", "nccl"
+    std::int64_t bytes = 0;       ///< of a message
+    std::vector<double> seconds;  ///< of the slowest device, by repeat: mean of messages in a row
+};
+
+/// Of this process's first `devices` devices, by copy engines and, if the program was built with it, NCCL; nothing for
+/// fewer than two.
+std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
+
+/// Sends one message from each device to the next over NCCL, `count` times in a row, on the streams that are given;
+/// enqueues and returns. Null in a program built without NCCL.
+std::function<void(int count, const std::vector<cudaStream_t>&)> nccl_ring(const std::vector<const void*>& from,
+                                                                           const std::vector<void*>& to,
+                                                                           std::int64_t bytes);
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,152 @@
+#include "gpu/baselines/device_attention.hpp"
+
+#include "gpu/cuda_check.hpp"
+#include "gpu/device_buffer.hpp"
+#include "gpu/elementwise.hpp"
+
+namespace ringlab::gpu {
+
+struct DeviceAttention::Work {
+    struct Tensor {
+        DeviceBuffer buffer;
+        Extent extent;
+        View view;
+    };
+
+    Work(const layouts::Problem& problem_, const layouts::Mask& mask, KernelFamily kernels_)
+        : problem(problem_),
+          kernels(kernels_),
+          everything{0, 1, problem_.tokens},
+          rows(std::make_shared<RowBounds>(mask, std::span(&everything, 1))),
+          keys(std::make_shared<KeyPositions>(mask, std::span(&everything, 1))),
+          forward_work(work_list(mask, layouts::Pass::forward, false)),
+          backward_work(work_list(mask, layouts::Pass::backward, false)),
+          ordered_work(work_list(mask, layouts::Pass::backward, true)) {
+        const auto& p = problem;
+        for (auto* tensor : {&q, &k, &v, &dout})
+            fill_normal(tensor->buffer.data(), p.dtype, elements(*tensor), ++seed, nullptr);
+        // The state in the middle of a ring, and the fp32 output that a backward pass starts from.
+        auto args = forward_args();
+        args.last = false;
+        args.carry = carry();
+        attend_forward(args, forward_work, nullptr);
+        args = forward_args();
+        args.result.o = o.view;
+        attend_forward(args, forward_work, nullptr);
+        RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+    }
+
+    WorkList work_list(const layouts::Mask& mask, layouts::Pass pass, bool deterministic) const {
+        return {mask,
+                rows,
+                keys,
+                {.pass = pass,
+                 .head_dim = problem.head_dim,
+                 .value_dim = problem.value_dim,
+                 .deterministic = deterministic,
+                 .family = kernels}};
+    }
+
+    static std::int64_t elements(const Tensor& t) {
+        return t.extent.batch * t.extent.tokens * t.extent.heads * t.extent.dim;
+    }
+    Tensor tensor(std::int64_t heads, std::int64_t dim, DType dtype) const {
+        Tensor made;
+        made.extent = {problem.batch, problem.tokens, heads, dim};
+        made.buffer = DeviceBuffer(static_cast<std::size_t>(elements(made) * layouts::bytes_of(dtype)));
+        made.view = {made.buffer.data(), dtype, dense_strides(problem.tokens, heads, dim)};
+        return made;
+    }
+    Tensor query_side(std::int64_t dim, DType dtype) const { return tensor(problem.query_heads, dim, dtype); }
+    Tensor key_side(std::int64_t dim, DType dtype) const { return tensor(problem.kv_heads, dim, dtype); }
+
+    RowView row_view(const Tensor& t) const {
+        const auto heads = problem.query_heads, tokens = problem.tokens;
+        return {t.buffer.as<float>(), {heads * tokens, 1, tokens}};
+    }
+    Carry carry() const { return {carried_o.view, row_view(m), row_view(l)}; }
+    Statistics statistics() const {
+        return {pairs.buffer.as<float>(), statistics_strides(problem.query_heads, problem.tokens)};
+    }
+
+    AttendShape shape() const {
+        return {.batch = problem.batch,
+                .kv_heads = problem.kv_heads,
+                .query_heads_per_kv_head = problem.query_heads_per_kv_head(),
+                .head_dim = problem.head_dim,
+                .value_dim = problem.value_dim,
+                .scale = problem.effective_scale(),
+                .soft_cap = problem.soft_cap,
+                .dtype = problem.dtype};
+    }
+    ForwardArgs forward_args() const {
+        return {.shape = shape(),
+                .q = q.view,
+                .k = k.view,
+                .v = v.view,
+                .result = {.o = rounded_o.view, .lse = row_view(lse)}};
+    }
+    BackwardArgs backward_args() const {
+        return {.shape = shape(),
+                .q = q.view,
+                .k = k.view,
+                .v = v.view,
+                .dout = dout.view,
+                .statistics = statistics(),
+                .dq = dq.view,
+                .dk = dk.view,
+                .dv = dv.view};
+    }
+
+    void backward(const WorkList& work, cudaStream_t stream) {
+        prepare_backward({o.extent, o.view, dout.view, row_view(lse), statistics()}, stream);
+        dq.buffer.fill(0, stream);
+        attend_backward(backward_args(), work, stream);
+        convert(dq.extent, rounded_dq.view, dq.view, stream);
+        convert(dk.extent, rounded_dk.view, dk.view, stream);
+        convert(dv.extent, rounded_dv.view, dv.view, stream);
+    }
+
+    layouts::Problem problem;
+    KernelFamily kernels;
+    layouts::Run everything;
+    std::shared_ptr<const RowBounds> rows;
+    std::shared_ptr<const KeyPositions> keys;
+    WorkList forward_work, backward_work, ordered_work;
+    std::uint64_t seed = 0;
+
+    Tensor q = query_side(problem.head_dim, problem.dtype), k = key_side(problem.head_dim, problem.dtype),
+           v = key_side(problem.value_dim, problem.dtype), dout = query_side(problem.value_dim, problem.dtype);
+    Tensor rounded_o = query_side(problem.value_dim, problem.dtype), o = query_side(problem.value_dim, DType::fp32),
+           carried_o = query_side(problem.value_dim, DType::fp32);
+    Tensor lse = query_side(1, DType::fp32), m = query_side(1, DType::fp32), l = query_side(1, DType::fp32),
+           pairs = query_side(2, DType::fp32);
+    Tensor dq = query_side(problem.head_dim, DType::fp32), dk = key_side(problem.head_dim, DType::fp32),
+           dv = key_side(problem.value_dim, DType::fp32);
+    Tensor rounded_dq = query_side(problem.head_dim, problem.dtype),
+           rounded_dk = key_side(problem.head_dim, problem.dtype),
+           rounded_dv = key_side(problem.value_dim, problem.dtype);
+};
+
+DeviceAttention::DeviceAttention(const layouts::Problem& problem, const layouts::Mask& mask, KernelFamily kernels)
+    : work_(std::make_unique<Work>(problem, mask, kernels)) {}
+
+DeviceAttention::~DeviceAttention() = default;
+
+std::vector<TimedCall> DeviceAttention::calls() {
+    auto& work = *work_;
+    return {{"forward", [&](cudaStream_t stream) { attend_forward(work.forward_args(), work.forward_work, stream); }},
+            {"forward_carried",
+             [&](cudaStream_t stream) {
+                 auto args = work.forward_args();
+                 args.first = args.last = false;
+                 args.carry = work.carry();
+                 attend_forward(args, work.forward_work, stream);
+             }},
+            {"backward", [&](cudaStream_t stream) { work.backward(work.backward_work, stream); }},
+            {"backward_kernel",
+             [&](cudaStream_t stream) { attend_backward(work.backward_args(), work.backward_work, stream); }},
+            {"backward_deterministic", [&](cudaStream_t stream) { work.backward(work.ordered_work, stream); }}};
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// A library that is looked for when it is needed, never linked; stays loaded, as CUDA's libraries do not like to go.
+class SharedLibrary {
+public:
+    /// Takes the first of these names that can be loaded; otherwise loaded() is false and why_not() the loader's words.
+    explicit SharedLibrary(const std::vector<std::string>& names) {
+        for (const auto& name : names) {
+            handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+            if (handle_) return;
+            const char* reason = dlerror();
+            if (why_not_.empty()) why_not_ = reason ? reason : "no library " + name;
+        }
+    }
+
+    bool loaded() const { return handle_ != nullptr; }
+    const std::string& why_not() const { return why_not_; }
+    void* handle() const { return handle_; }
+
+    /// Null if it has none of that name.
+    template <class Function>
+    Function* find(const char* name) const {
+        return reinterpret_cast<Function*>(dlsym(handle_, name));
+    }
+
+private:
+    void* handle_ = nullptr;
+    std::string why_not_;
+};
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,63 @@
+#include "gpu/baselines/timed_call.hpp"
+
+#include "gpu/cuda_handles.hpp"
+#include "gpu/steady.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::gpu {
+namespace {
+
+/// Device seconds of each of `count` calls in a row.
+std::vector<double> burst(const TimedCall& call, std::size_t count, cudaStream_t stream,
+                          const std::function<void()>& underway) {
+    std::vector<Event> events;
+    for (std::size_t i = 0; i <= count; ++i) events.emplace_back(Event::Use::timing);
+    events.front().record(stream);
+    for (std::size_t i = 1; i <= count; ++i) {
+        call.call(stream);
+        events[i].record(stream);
+    }
+    underway();
+    RINGLAB_CUDA(cudaStreamSynchronize(stream));
+    std::vector<double> seconds;
+    for (std::size_t i = 1; i <= count; ++i) {
+        float milliseconds = 0;
+        RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, events[i - 1], events[i]));
+        seconds.push_back(static_cast<double>(milliseconds) * 1e-3);
+    }
+    return seconds;
+}
+
+}  // namespace
+
+std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const TimingOptions& options, const Nvml& nvml,
+                                    std::vector<ClockSample>& clocks) {
+    const Stream stream;
+    int device = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    std::vector<CallSamples> samples;
+    std::vector<std::size_t> counts;
+    for (const auto& call : calls) {
+        samples.push_back({call.name, {}});
+        burst(call, 2, stream, [] {});  // loads what is loaded at the first call
+        const double once = median(burst(call, 3, stream, [] {}));
+        constexpr double least = 6, most = 300;
+        counts.push_back(static_cast<std::size_t>(std::clamp(std::ceil(options.burst_seconds / once), least, most)));
+    }
+    Steady steady(options.warm_up_seconds);
+    while (!calls.empty() && !steady.reached())
+        for (const auto seconds : burst(calls.front(), counts.front(), stream, [] {})) steady.add(seconds);
+    for (int round = 0; round < options.rounds; ++round)
+        for (std::size_t i = 0; i < calls.size(); ++i) {
+            auto seconds = burst(calls[i], counts[i], stream, [&] {
+                if (const auto sample = nvml.sample(device, ClockSample::Moment::during)) clocks.push_back(*sample);
+            });
+            seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 3));
+            samples[i].seconds.push_back(std::move(seconds));
+        }
+    return samples;
+}
+
+}  // namespace ringlab::gpu

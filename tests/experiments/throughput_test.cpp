@@ -1,0 +1,228 @@
+#include "experiments/describe.hpp"
+#include "experiments/source.hpp"
+#include "experiments/throughput_record.hpp"
+#include "layouts/require.hpp"
+#include "tests/experiments/record_test_support.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::experiments {
+namespace {
+
+using Kind = ThroughputCase::Kind;
+
+Config four_gpus() {
+    Config config;
+    config.heads = "32:8";
+    config.head_dim = 128;
+    config.arithmetic = "bf16";
+    config.tokens_per_rank = {2048, 8192};
+    config.layouts = {"zigzag", "striped"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring"};
+    config.ranks = {4};
+    config.transports = {"copy", "nccl"};
+    config.families = {"auto"};
+    config.beside = {"work", "ceilings"};
+    return config;
+}
+
+Plan plan_of(const ThroughputCase& which, const Config& config) {
+    return make_plan(which.which, problem_from(with_shape(which.shape, config)), config, {});
+}
+
+/// `count` repeats of `ranks` ranks, of which the last takes `seconds` and the others half of it.
+PassSamples even_samples(std::size_t count, std::size_t ranks, double seconds) {
+    PassSamples samples;
+    for (std::size_t repeat = 0; repeat < count; ++repeat) {
+        samples.seconds.push_back(std::vector<double>(ranks, seconds / 2));
+        samples.seconds.back().back() = seconds;
+        samples.issue.push_back(std::vector<double>(ranks, 1e-5));
+    }
+    samples.timeline.ranks = static_cast<int>(ranks);
+    return samples;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(throughput)
+
+BOOST_AUTO_TEST_CASE(a_shape_says_heads_dims_and_arithmetic) {
+    const auto text = [](const std::string& shape) { return shape_text(problem_from(with_shape(shape, four_gpus()))); };
+    BOOST_TEST(text("32:8/128") == "32:8/128/bf16");
+    BOOST_TEST(text("16/64/fp16") == "16:16/64/fp16");
+    BOOST_TEST(text("128:1/192-128") == "128:1/192-128/bf16");
+    for (const auto* wrong : {"", "32:8", "32:8/", "32:8/0", "32:8/a", "32:8/1-2-3", "32:8/128/bf16/x", "x/128"})
+        BOOST_CHECK_THROW(with_shape(wrong, four_gpus()), Error);
+}
+
+// n tokens give n(n+1)/2 visible pairs under a causal mask and n^2 under a full one.
+BOOST_AUTO_TEST_CASE(the_same_work_on_one_gpu_is_a_sequence_shorter_by_the_root_of_the_ranks) {
+    BOOST_TEST(same_work_tokens("causal", 32768, 4) == 16384);
+    for (const int ranks : {2, 3, 8})
+        for (const std::int64_t tokens : {16384, 131072}) {
+            const auto n = static_cast<double>(same_work_tokens("full", tokens, ranks));
+            const auto all = static_cast<double>(tokens);
+            // Rounded to 128 tokens: off by at most 64, which the square doubles.
+            BOOST_TEST(std::abs(n * n * ranks / (all * all) - 1) < 2.1 * 64 / n);
+        }
+    BOOST_TEST(same_work_tokens("window:4096,0", 32768, 4) == 32768);
+}
+
+BOOST_AUTO_TEST_CASE(rings_follow_the_same_work_on_one_gpu_size_by_size) {
+    const auto cases = throughput_cases(four_gpus());
+    std::vector<std::string> kinds;
+    for (const auto& one : cases)
+        kinds.push_back(one.kind == Kind::ceilings    ? "ceilings"
+                        : one.kind == Kind::same_work ? "same"
+                        : one.kind == Kind::ring      ? one.transport + " " + one.which.layout
+                                                      : "device");
+    const std::vector<std::string> expected{"ceilings",     "same",         "copy zigzag", "copy striped",
+                                            "nccl zigzag",  "nccl striped", "same",        "copy zigzag",
+                                            "copy striped", "nccl zigzag",  "nccl striped"};
+    BOOST_TEST(kinds == expected, boost::test_tools::per_element());
+    BOOST_TEST(cases[1].which.tokens == 4096);
+    BOOST_TEST(cases[1].group().replicas == 4);
+    BOOST_TEST(cases[2].which.tokens == 8192);
+    BOOST_TEST(cases[2].group().ring == 4);
+    BOOST_TEST(cases[2].name() == "causal zigzag P=4 S=8192 ring 32:8_128_bf16 copy auto");
+}
+
+BOOST_AUTO_TEST_CASE(a_ring_of_one_rank_is_the_kernels_alone_once_for_each_shape_and_family) {
+    auto config = four_gpus();
+    config.ranks = {1};
+    config.shapes = {"32:8/64", "32:8/256/fp16"};
+    config.families = {"portable", "hopper"};
+    config.beside = {"none"};
+    const auto cases = throughput_cases(config);
+    BOOST_TEST(cases.size() == 8u);
+    for (const auto& one : cases) BOOST_TEST((one.kind == Kind::device));
+    config.shapes.push_back("32:8/64/bf16");
+    BOOST_CHECK_THROW(throughput_cases(config), Error);  // the first once more
+}
+
+BOOST_AUTO_TEST_CASE(the_typical_sample_is_the_median_beside_the_distance_of_the_quartiles) {
+    const auto one = typical(std::vector<double>{5, 1, 2, 4, 3});
+    BOOST_TEST(one.median == 3);
+    BOOST_TEST(one.spread == (4.0 - 2.0) / 3);
+    BOOST_CHECK_THROW(typical(std::vector<double>{}), Error);
+    // Medians 2, 4 and 9: a round that met an interruption does not show.
+    BOOST_TEST(typical(std::vector<std::vector<double>>{{1, 2, 3}, {4, 4, 100}, {9, 9, 9}}).median == 4);
+}
+
+// Visible pairs of n causal tokens: n(n+1)/2. Forward 2(D+V) FLOP each and head, backward 2(3D+2V).
+BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) {
+    const test::Folder folder;
+    const auto config = four_gpus();
+    const auto cases = throughput_cases(config);
+    const auto& ring = cases[2];
+    RingSamples samples;
+    samples.kernels = {"hopper", "portable"};
+    samples.forward = even_samples(3, 4, 1e-3);
+    samples.backward = even_samples(5, 4, 4e-3);
+    constexpr std::int64_t mebibyte = 1 << 20;
+    samples.memory.assign(4, {10 * mebibyte, 300 * mebibyte, 20 * mebibyte, 5 * mebibyte});
+    samples.devices.assign(4, "a GPU");
+    samples.clocks = {{.device = 1, .moment = gpu::ClockSample::Moment::during, .sm_mhz = 1500, .watts = 650}};
+    RunWriter run;
+    describe_ring(run, ring, plan_of(ring, config), samples);
+    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
+    record.commit(ring.name(), run);
+
+    const double n = 8192, pairs = n * (n + 1) / 2 * 32 / 4;
+    const auto number = [&](const char* dataset) { return record.numbers(ring.name(), dataset).front(); };
+    BOOST_TEST(std::abs(number("rate/forward") / (pairs * 4 * 128 / 1e-3) - 1) < 1e-12);
+    BOOST_TEST(std::abs(number("rate/backward") / (pairs * 10 * 128 / 4e-3) - 1) < 1e-12);
+    BOOST_TEST(std::abs(number("rate/both") / (pairs * 14 * 128 / 5e-3) - 1) < 1e-12);
+    BOOST_TEST(number("rate/both_spread") == 0);
+    // Of 325 MiB, the gradients in bf16 take 2048 tokens x (32 + 2 x 8) heads x 128 x 2 bytes = 24 MiB.
+    BOOST_TEST(number("memory/extra") == 301.0 * mebibyte);
+    BOOST_TEST(number("issue/forward") == 1e-5);
+    BOOST_TEST(record.numbers(ring.name(), "measured/forward/seconds").size() == 12u);
+    BOOST_TEST(record.numbers(ring.name(), "measured/backward/seconds").size() == 20u);
+    BOOST_TEST(number("measured/clocks/sm_clock") == 1.5e9);
+    BOOST_TEST(record.text(ring.name(), "kernels_forward") == "hopper");
+
+    const auto tables = throughput_tables(record, cases);
+    BOOST_TEST(tables.find("zigzag") != std::string::npos, tables);
+    BOOST_TEST(tables.find("301") != std::string::npos, tables);
+}
+
+BOOST_AUTO_TEST_CASE(the_same_work_is_of_one_rank_and_timed_on_every_gpu) {
+    const test::Folder folder;
+    const auto config = four_gpus();
+    const auto cases = throughput_cases(config);
+    const auto& one = cases[1];
+    RingSamples samples;
+    samples.forward = even_samples(3, 4, 1e-3);
+    samples.backward = even_samples(3, 4, 2e-3);
+    samples.memory.assign(4, {});
+    RunWriter run;
+    describe_ring(run, one, plan_of(one, config), samples);
+    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
+    record.commit(one.name(), run);
+    const double n = 4096, pairs = n * (n + 1) / 2 * 32;
+    BOOST_TEST(std::abs(record.numbers(one.name(), "rate/forward").front() / (pairs * 4 * 128 / 1e-3) - 1) < 1e-12);
+    BOOST_TEST(record.numbers(one.name(), "measured/forward/seconds").size() == 12u);
+}
+
+BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
+    const test::Folder folder;
+    auto config = four_gpus();
+    config.ranks = {1};
+    const auto cases = throughput_cases(config);
+    const auto& device = cases[1];
+    // The device slows down from round to round; ours is always 1.25 times as fast forward and half as fast backward.
+    DeviceSamples samples;
+    samples.calls = {{"forward", {{4, 4}, {8, 8}, {16, 16}}},
+                     {"cudnn_forward", {{5, 5}, {10, 10}, {20, 20}}},
+                     {"cudnn_backward", {{3, 3}, {6, 6}, {12, 12}}},
+                     {"backward", {{6, 6}, {12, 12}, {24, 24}}}};
+    RunWriter run;
+    describe_device(run, device, plan_of(device, config), samples);
+    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
+    record.commit(device.name(), run);
+    BOOST_TEST(record.numbers(device.name(), "ratio/forward").front() == 1.25);
+    BOOST_TEST(record.numbers(device.name(), "ratio/forward_spread").front() == 0);
+    BOOST_TEST(record.numbers(device.name(), "ratio/backward").front() == 0.5);
+    BOOST_TEST(!record.has(device.name(), "ratio/cudnn_forward"));
+    BOOST_TEST(throughput_tables(record, cases).find("1.250") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(what_could_not_be_timed_is_named_with_its_reason) {
+    const test::Folder folder;
+    auto config = four_gpus();
+    config.ranks = {1};
+    const auto cases = throughput_cases(config);
+    DeviceSamples samples;
+    samples.calls = {{"forward", {{1}}}, {"backward", {{1}}}};
+    samples.absent = {{"cudnn", "libcudnn.so.9 is not there"}};
+    RunWriter run, ceilings;
+    describe_device(run, cases[1], plan_of(cases[1], config), samples);
+    CeilingSamples none;
+    none.products.absent = {{"matrix_product", "libcublas.so is not there"}};
+    describe_ceilings(ceilings, none);
+    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
+    record.commit(cases[0].name(), ceilings);
+    record.commit(cases[1].name(), run);
+    const auto tables = throughput_tables(record, cases);
+    BOOST_TEST(tables.find("libcudnn.so.9 is not there") != std::string::npos, tables);
+    BOOST_TEST(tables.find("libcublas.so is not there") != std::string::npos, tables);
+}
+
+BOOST_AUTO_TEST_CASE(links_give_bandwidth_by_message_size) {
+    const test::Folder folder;
+    CeilingSamples samples;
+    samples.links = {{"copy", 1 << 20, {2e-6, 1e-6, 4e-6}}, {"copy", 1 << 22, {4e-6, 4e-6, 4e-6}}};
+    RunWriter run;
+    describe_ceilings(run, samples);
+    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
+    record.commit("ceilings", run);
+    const auto bandwidth = record.numbers("ceilings", "link/copy/bandwidth");
+    BOOST_TEST(bandwidth[0] == (1 << 20) / 2e-6);
+    BOOST_TEST(bandwidth[1] == (1 << 22) / 4e-6);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::experiments

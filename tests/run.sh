@@ -4,6 +4,7 @@
 #   tests/run.sh                     everything
 #   tests/run.sh -L layouts          the tests of one folder
 #   tests/run.sh --asan              everything under the address and undefined-behaviour sanitizers instead
+#   tests/run.sh --tsan              what has threads for ranks under the thread sanitizer instead
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +13,8 @@ arguments=()
 for argument in "$@"; do
   case $argument in
     --asan) preset=asan ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --tsan) preset=tsan; arguments+=(-L "cpu|processes") ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) arguments+=("$argument") ;;
   esac
 done

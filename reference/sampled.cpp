@@ -18,8 +18,15 @@ void require_positions(const char* what, const std::vector<std::int64_t>& positi
     }
 }
 
-/// The tokens at `positions`: (batch, positions, heads, dim).
-Tensor gather(const Tensor& tensor, const std::vector<std::int64_t>& positions) {
+std::vector<std::int64_t> all_positions(std::int64_t tokens) {
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens));
+    std::iota(positions.begin(), positions.end(), std::int64_t{0});
+    return positions;
+}
+
+}  // namespace
+
+Tensor take_tokens(const Tensor& tensor, const std::vector<std::int64_t>& positions) {
     const auto& shape = tensor.shape();
     Tensor gathered({shape[0], positions.size(), shape[2], shape[3]});
     const auto token = shape[2] * shape[3];
@@ -30,14 +37,6 @@ Tensor gather(const Tensor& tensor, const std::vector<std::int64_t>& positions) 
     return gathered;
 }
 
-std::vector<std::int64_t> all_positions(std::int64_t tokens) {
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens));
-    std::iota(positions.begin(), positions.end(), std::int64_t{0});
-    return positions;
-}
-
-}  // namespace
-
 SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                          std::vector<std::int64_t> rows, const BlockedOptions& options) {
     require_inputs(problem, mask, inputs);
@@ -45,7 +44,7 @@ SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& m
     SampledRows sample;
     sample.rows = std::move(rows);
     const auto keys = all_positions(problem.tokens);
-    const auto q = gather(inputs.q, sample.rows), dout = gather(inputs.dout, sample.rows);
+    const auto q = take_tokens(inputs.q, sample.rows), dout = take_tokens(inputs.dout, sample.rows);
     const Patch patch{problem, mask, sample.rows, keys, q, inputs.k, inputs.v};
     patch_forward(patch, sample.o, sample.lse, options);
     patch_backward(patch, dout, sample.lse, row_delta(dout, sample.o), {.dq = &sample.dq}, options);
@@ -72,7 +71,7 @@ RowStatistics row_statistics(const layouts::Problem& problem, const layouts::Mas
     RowStatistics statistics;
     statistics.rows = rows_that_see(mask, columns);
     const auto keys = all_positions(problem.tokens);
-    const auto q = gather(inputs.q, statistics.rows), dout = gather(inputs.dout, statistics.rows);
+    const auto q = take_tokens(inputs.q, statistics.rows), dout = take_tokens(inputs.dout, statistics.rows);
     Tensor o;
     patch_forward({problem, mask, statistics.rows, keys, q, inputs.k, inputs.v}, o, statistics.lse, options);
     statistics.delta = row_delta(dout, o);
@@ -98,8 +97,8 @@ SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::M
 
     SampledColumns sample;
     sample.columns = std::move(columns);
-    const auto q = gather(inputs.q, rows), dout = gather(inputs.dout, rows);
-    const auto k = gather(inputs.k, sample.columns), v = gather(inputs.v, sample.columns);
+    const auto q = take_tokens(inputs.q, rows), dout = take_tokens(inputs.dout, rows);
+    const auto k = take_tokens(inputs.k, sample.columns), v = take_tokens(inputs.v, sample.columns);
     patch_backward({problem, mask, rows, sample.columns, q, k, v}, dout, statistics.lse, statistics.delta,
                    {.dk = &sample.dk, .dv = &sample.dv}, options);
     return sample;

@@ -6,6 +6,9 @@
 
 namespace ringlab::reference {
 
+/// The tokens at `positions`: (batch, positions, heads, dim).
+Tensor take_tokens(const Tensor& tensor, const std::vector<std::int64_t>& positions);
+
 /// Exact fp64 results of a few query rows, for sequences too long to judge whole.
 struct SampledRows {
     std::vector<std::int64_t> rows;  ///< global positions, increasing

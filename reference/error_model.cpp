@@ -1,0 +1,560 @@
+#include "reference/error_model.hpp"
+
+#include "layouts/require.hpp"
+#include "reference/blas.hpp"
+#include "reference/rounding.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace ringlab::reference {
+namespace {
+
+using layouts::DType;
+
+constexpr double square(double x) { return x * x; }
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+bool is_narrow(DType dtype) { return layouts::bytes_of(dtype) == 2; }
+
+/// RMS of the rounding of a number near 0 to fp16, whose step there is 2^-24, relative to unit_of(fp16). bf16 has
+/// fp32's exponents.
+double subnormal_to_unit(DType dtype) {
+    return dtype == DType::fp16 ? std::exp2(-24) / std::sqrt(12.0) / unit_of(DType::fp16) : 0;
+}
+
+struct Norms {
+    double two;      // sum of squares
+    double four;     // root of the sum of fourth powers
+    double largest;  // magnitude
+};
+
+Norms norms_of(const double* x, std::size_t count) {
+    Norms norms{0, 0, 0};
+    for (std::size_t i = 0; i < count; ++i) {
+        norms.two += square(x[i]);
+        norms.four += square(square(x[i]));
+        norms.largest = std::max(norms.largest, std::abs(x[i]));
+    }
+    norms.four = std::sqrt(norms.four);
+    return norms;
+}
+
+/// Of every token of every batch element and head, in the tensor's order.
+std::vector<Norms> norms_of(const Tensor& tensor) {
+    std::vector<Norms> norms;
+    const auto dim = tensor.shape(3);
+    for (std::size_t at = 0; at < tensor.size(); at += dim) norms.push_back(norms_of(tensor.data() + at, dim));
+    return norms;
+}
+
+/// How far a token's largest element stands out of its RMS, at most.
+double crest_of(const Tensor& tensor) {
+    double crest = 1;
+    for (const auto& norms : norms_of(tensor))
+        if (norms.two > 0)
+            crest = std::max(crest, norms.largest * std::sqrt(static_cast<double>(tensor.shape(3)) / norms.two));
+    return crest;
+}
+
+double largest_of(const double* x, std::size_t count) {
+    double largest = 0;
+    for (std::size_t i = 0; i < count; ++i)
+        if (std::isfinite(x[i])) largest = std::max(largest, std::abs(x[i]));
+    return largest;
+}
+
+ConstMatrix tokens_view(const Tensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first,
+                        std::int64_t count) {
+    const auto dim = static_cast<std::int64_t>(tensor.shape(3));
+    const auto stride = static_cast<std::int64_t>(tensor.shape(2)) * dim;
+    return {tensor.data() + (batch * static_cast<std::int64_t>(tensor.shape(1)) + first) * stride + head * dim, count,
+            dim, stride};
+}
+
+std::vector<std::int64_t> all_positions(std::int64_t tokens) {
+    std::vector<std::int64_t> positions(size(tokens));
+    std::iota(positions.begin(), positions.end(), std::int64_t{0});
+    return positions;
+}
+
+/// Positions of `from` that rank owns, as indices into `from` and as positions.
+struct Owned {
+    std::vector<std::size_t> indices;
+    std::vector<std::int64_t> positions;
+};
+Owned owned(const layouts::Layout& layout, int rank, const std::vector<std::int64_t>& from) {
+    auto positions = layout.positions(rank);
+    std::sort(positions.begin(), positions.end());
+    Owned result;
+    for (std::size_t i = 0; i < from.size(); ++i)
+        if (std::binary_search(positions.begin(), positions.end(), from[i])) {
+            result.indices.push_back(i);
+            result.positions.push_back(from[i]);
+        }
+    return result;
+}
+
+/// Roundings of a sum of `terms` numbers in the accumulator, in units of e^2 times the square of a partial sum.
+double sum_roundings(double terms, DType dtype) { return terms / 2 + (is_narrow(dtype) ? square(0.07 * terms) : 0); }
+
+/// Squared errors of a score and of dp, in units of e^2.
+struct Roundings {
+    double head_dim, value_dim;
+
+    double of_score(double s, double scale, double q4, double k4) const {
+        return square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + square(5.0);
+    }
+    double of_dp(double dp, double dout4, double v4) const { return value_dim / 2 * (square(dp) + dout4 * v4); }
+};
+
+/// A tile of some head: scores with -inf where hidden, and dp.
+struct Pairs {
+    std::int64_t batch, query_head, kv_head;
+    std::int64_t first_row, first_key;
+    Matrix s, dp;
+};
+
+/// Calls visit(Pairs) for the visible tiles of rows x keys, which lie at tokens 0, 1, ... of q and dout, and of k and
+/// v.
+template <class Visit>
+void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, const std::vector<std::int64_t>& rows,
+                   const std::vector<std::int64_t>& keys, const Tensor& q, const Tensor& dout, const Tensor& k,
+                   const Tensor& v, Visit visit) {
+    constexpr std::int64_t side = 256;
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    const auto row_count = static_cast<std::int64_t>(rows.size()), key_count = static_cast<std::int64_t>(keys.size());
+    std::vector<double> s_storage(size(side * side)), dp_storage(size(side * side));
+    std::vector<char> visible(size(side * side));
+    std::vector<char> valid;
+    for (const auto key : keys) valid.push_back(mask.key_is_valid(key));
+    for (std::int64_t i = 0; i < row_count; i += side)
+        for (std::int64_t j = 0; j < key_count; j += side) {
+            const auto height = std::min(side, row_count - i), width = std::min(side, key_count - j);
+            bool any = false;
+            for (std::int64_t r = 0; r < height; ++r) {
+                const auto seen = mask.row(rows[size(i + r)]);
+                for (std::int64_t c = 0; c < width; ++c) {
+                    const bool is = seen.contains(keys[size(j + c)]) && valid[size(j + c)];
+                    visible[size(r * side + c)] = is;
+                    any |= is;
+                }
+            }
+            if (!any) continue;
+            const Matrix s{s_storage.data(), height, width, side}, dp{dp_storage.data(), height, width, side};
+            for (std::int64_t b = 0; b < problem.batch; ++b)
+                for (std::int64_t h = 0; h < problem.query_heads; ++h) {
+                    const auto g = h / problem.query_heads_per_kv_head();
+                    multiply(problem.effective_scale(), tokens_view(q, b, h, i, height),
+                             transpose(tokens_view(k, b, g, j, width)), s);
+                    multiply(1, tokens_view(dout, b, h, i, height), transpose(tokens_view(v, b, g, j, width)), dp);
+                    for (std::int64_t r = 0; r < height; ++r)
+                        for (std::int64_t c = 0; c < width; ++c) {
+                            auto& score = s.row(r)[c];
+                            if (problem.soft_cap > 0) score = problem.soft_cap * std::tanh(score / problem.soft_cap);
+                            if (!visible[size(r * side + c)]) score = -infinity;
+                        }
+                    visit(Pairs{b, h, g, i, j, s, dp});
+                }
+        }
+}
+
+double slope_of_cap(const layouts::Problem& problem, double s) {
+    return problem.soft_cap > 0 ? 1 - square(s / problem.soft_cap) : 1;
+}
+
+/// The bound of one result from the expected squared errors of its rows, of `width` elements each.
+struct Errors {
+    double sum = 0, sum_of_squares = 0, largest = 0;
+
+    void add(double row) {
+        sum += row;
+        sum_of_squares += square(row);
+        largest = std::max(largest, row);
+    }
+    Bound bound(double norm, double largest_expected, double width, double crest) const {
+        if (sum == 0) return {};
+        constexpr double worst_mantissa = 1.37, largest_of_one_rounding = 2.4, normal_tail = 5.5;
+        const double independent = square(sum) / sum_of_squares;
+        Bound bound;
+        bound.expected = std::sqrt(sum / norm);
+        bound.relative_rms = bound.expected * worst_mantissa * (1 + 3 / std::sqrt(2 * independent));
+        bound.max_to_largest =
+            std::max(normal_tail, largest_of_one_rounding * crest) * std::sqrt(largest / width) / largest_expected;
+        return bound;
+    }
+};
+
+SampledRows whole_rows(const Outputs& outputs) {
+    return {all_positions(static_cast<std::int64_t>(outputs.o.shape(1))), outputs.o, outputs.lse, outputs.dq};
+}
+
+}  // namespace
+
+double unit_of(DType dtype) {
+    // Mean square of 2^-n/sqrt(3) / x over x in [1, 2) spread evenly in the logarithm: 3 / (8 ln 2).
+    const int bits = dtype == DType::bf16 ? 8 : dtype == DType::fp16 ? 11 : dtype == DType::fp32 ? 24 : 53;
+    return std::exp2(-bits) * std::sqrt(1 / (8 * std::log(2.0)));
+}
+
+/// By (batch, kv head, column): squared norms of expected gradients, and the expected squared errors.
+struct ErrorModel::Columns {
+    std::vector<double> dk, dv;
+};
+
+ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
+                       const Outputs& expected)
+    : ErrorModel(problem, mask, inputs, whole_rows(expected), {all_positions(problem.tokens), expected.dk, expected.dv},
+                 {all_positions(problem.tokens), expected.lse, row_delta(inputs.dout, expected.o)}) {}
+
+ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
+                       const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics)
+    : problem_(problem), mask_(mask), rows_(rows.rows), columns_(columns.columns), statistics_(std::move(statistics)) {
+    measure_rows(inputs, rows);
+    measure_columns(columns);
+}
+
+std::size_t ErrorModel::row_index(std::int64_t batch, std::int64_t head, std::size_t row) const {
+    return size(batch * problem_.query_heads + head) * rows_.size() + row;
+}
+
+void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
+    largest_o_ = largest_of(rows.o.data(), rows.o.size());
+    largest_lse_ = largest_of(rows.lse.data(), rows.lse.size());
+    largest_dq_ = largest_of(rows.dq.data(), rows.dq.size());
+    const auto q = take_tokens(inputs.q, rows_), dout = take_tokens(inputs.dout, rows_);
+    const auto q_norms = norms_of(q), k_norms = norms_of(inputs.k), v_norms = norms_of(inputs.v);
+    const auto heads = size(problem_.query_heads);
+    row_.resize(size(problem_.batch) * heads * rows_.size());
+    for (std::size_t b = 0; b < size(problem_.batch); ++b)
+        for (std::size_t h = 0; h < heads; ++h)
+            for (std::size_t r = 0; r < rows_.size(); ++r) {
+                auto& row = row_[row_index(static_cast<std::int64_t>(b), static_cast<std::int64_t>(h), r)];
+                const auto* o = &rows.o(b, r, h, 0);
+                const auto* doutput = &dout(b, r, h, 0);
+                const auto o_norms = norms_of(o, rows.o.shape(3)), dout_norms = norms_of(doutput, dout.shape(3));
+                row.o = o_norms.two;
+                row.o4 = o_norms.four;
+                row.dout = dout_norms.two;
+                row.dout4 = dout_norms.four;
+                row.dq = norms_of(&rows.dq(b, r, h, 0), rows.dq.shape(3)).two;
+                row.lse = rows.lse(b, r, h);
+                row.delta = std::inner_product(o, o + rows.o.shape(3), doutput, 0.0);
+            }
+
+    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim)};
+    const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
+    struct Largest {
+        double p = 0, v = 0, dp = 0;
+    };
+    std::vector<Largest> largest(row_.size());
+    std::vector<double> mean_key(row_.size() * size(problem_.head_dim));
+    const auto kv_heads = size(problem_.kv_heads);
+    for_each_tile(
+        problem_, mask_, rows_, all_positions(problem_.tokens), q, dout, inputs.k, inputs.v, [&](const Pairs& tile) {
+            for (std::int64_t r = 0; r < tile.s.rows; ++r) {
+                const auto at = row_index(tile.batch, tile.query_head, size(tile.first_row + r));
+                auto& row = row_[at];
+                const auto q4 = q_norms[(size(tile.batch) * rows_.size() + size(tile.first_row + r)) * heads +
+                                        size(tile.query_head)]
+                                    .four;
+                double* s = tile.s.row(r);
+                for (std::int64_t c = 0; c < tile.s.columns; ++c) {
+                    if (std::isinf(s[c])) {
+                        s[c] = 0;
+                        continue;
+                    }
+                    const auto key = (size(tile.batch) * size(problem_.tokens) + size(tile.first_key + c)) * kv_heads +
+                                     size(tile.kv_head);
+                    const auto &k = k_norms[key], &v = v_norms[key];
+                    const double p = std::exp(s[c] - row.lse), dp = tile.dp.row(r)[c];
+                    const double ds = p * (dp - row.delta) * slope_of_cap(problem_, s[c]);
+                    const double score = roundings.of_score(s[c], scale, q4, k.four);
+                    if (p > largest[at].p) largest[at] = {p, v.two, dp};
+                    row.keys += 1;
+                    row.pv_all += square(p) * v.two;
+                    row.pdp += square(p * dp);
+                    row.dsk += (square(ds) + step) * k.two;
+                    row.scores_lse += p * score;
+                    row.scores_o += square(p * (1 - p)) * v.two * score;
+                    row.scores_delta += square(p * (1 - p) * dp) * score;
+                    row.scores_dq += (square(ds) * score + square(p) * roundings.of_dp(dp, row.dout4, v.four)) * k.two;
+                    s[c] = p;
+                }
+                const Matrix mean{mean_key.data() + at * size(problem_.head_dim), 1, problem_.head_dim,
+                                  problem_.head_dim};
+                multiply_add(1, ConstMatrix{s, 1, tile.s.columns, tile.s.stride},
+                             tokens_view(inputs.k, tile.batch, tile.kv_head, tile.first_key, tile.s.columns), mean);
+            }
+        });
+    for (std::size_t at = 0; at < row_.size(); ++at) {
+        auto& row = row_[at];
+        row.pv = std::max(0.0, row.pv_all - square(largest[at].p) * largest[at].v);
+        row.pdp = std::max(0.0, row.pdp - square(largest[at].p * largest[at].dp));
+        row.mean_key = norms_of(mean_key.data() + at * size(problem_.head_dim), size(problem_.head_dim)).two;
+    }
+}
+
+void ErrorModel::measure_columns(const SampledColumns& columns) {
+    largest_dk_ = largest_of(columns.dk.data(), columns.dk.size());
+    largest_dv_ = largest_of(columns.dv.data(), columns.dv.size());
+    for (std::size_t b = 0; b < size(problem_.batch); ++b)
+        for (std::size_t g = 0; g < size(problem_.kv_heads); ++g)
+            for (std::size_t c = 0; c < columns_.size(); ++c) {
+                dk_.push_back(norms_of(&columns.dk(b, c, g, 0), columns.dk.shape(3)).two);
+                dv_.push_back(norms_of(&columns.dv(b, c, g, 0), columns.dv.shape(3)).two);
+            }
+}
+
+/// What rows of the sample have, for every row of the statistics: that of the nearest row of the sample.
+std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows) const {
+    std::vector<double> result;
+    for (std::int64_t head = 0; head < problem_.batch * problem_.query_heads; ++head)
+        for (const auto position : statistics_.rows) {
+            auto after = std::lower_bound(rows_.begin(), rows_.end(), position);
+            if (after == rows_.end() || (after != rows_.begin() && *after - position > position - *(after - 1)))
+                --after;
+            result.push_back(of_rows[row_index(0, head, static_cast<std::size_t>(after - rows_.begin()))]);
+        }
+    return result;
+}
+
+ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std::vector<double>& var_delta,
+                                                const std::vector<double>& var_lse) const {
+    const auto& rows = statistics_.rows;
+    const auto q = take_tokens(inputs.q, rows), dout = take_tokens(inputs.dout, rows);
+    const auto k = take_tokens(inputs.k, columns_), v = take_tokens(inputs.v, columns_);
+    const auto q_norms = norms_of(q), dout_norms = norms_of(dout), k_norms = norms_of(k), v_norms = norms_of(v);
+    const auto delta_errors = at_statistics(var_delta), lse_errors = at_statistics(var_lse);
+    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim)};
+    const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
+    const bool narrow = is_narrow(problem_.dtype);
+    const double u2 = narrow ? square(unit_of(problem_.dtype)) : 0;
+    const double e2 = square(unit_of(problem_.dtype == DType::fp64 ? DType::fp64 : DType::fp32));
+    const auto kv_heads = size(problem_.kv_heads), heads = size(problem_.query_heads);
+    const auto count = size(problem_.batch) * kv_heads * columns_.size();
+    std::vector<double> terms(count), dsq(count), pdo(count);
+    Columns columns{std::vector<double>(count), std::vector<double>(count)};
+    for_each_tile(problem_, mask_, rows, columns_, q, dout, k, v, [&](const Pairs& tile) {
+        for (std::int64_t r = 0; r < tile.s.rows; ++r) {
+            const auto row = size(tile.first_row + r);
+            const auto b = size(tile.batch), h = size(tile.query_head);
+            const double lse = statistics_.lse(b, row, h), delta = statistics_.delta(b, row, h);
+            const auto& qn = q_norms[(b * rows.size() + row) * heads + h];
+            const auto& don = dout_norms[(b * rows.size() + row) * heads + h];
+            const auto head_row = (b * heads + h) * rows.size() + row;
+            for (std::int64_t c = 0; c < tile.s.columns; ++c) {
+                const double s = tile.s.row(r)[c];
+                if (std::isinf(s)) continue;
+                const auto column = size(tile.first_key + c);
+                const auto key = (b * columns_.size() + column) * kv_heads + size(tile.kv_head);
+                const auto at = (b * kv_heads + size(tile.kv_head)) * columns_.size() + column;
+                const double p = std::exp(s - lse), dp = tile.dp.row(r)[c];
+                const double ds = p * (dp - delta) * slope_of_cap(problem_, s);
+                const double score =
+                    e2 * roundings.of_score(s, scale, qn.four, k_norms[key].four) + lse_errors[head_row];
+                const double dp_error = e2 * roundings.of_dp(dp, don.four, v_norms[key].four) + delta_errors[head_row];
+                columns.dk[at] +=
+                    square(scale) * qn.two * (u2 * (square(ds) + step) + square(ds) * score + square(p) * dp_error);
+                columns.dv[at] += don.two * (u2 * (square(p) + step) + square(p) * score);
+                terms[at] += 1;
+                dsq[at] += square(scale * ds) * qn.two;
+                pdo[at] += square(p) * don.two;
+            }
+        }
+    });
+    for (std::size_t at = 0; at < count; ++at) {
+        const double sums = e2 * sum_roundings(terms[at], problem_.dtype);
+        columns.dk[at] += sums * (dsq[at] + dk_[at]);
+        columns.dv[at] += sums * (pdo[at] + dv_[at]);
+    }
+    return columns;
+}
+
+ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layouts::Schedule& forward,
+                                              bool round_running_output) const {
+    Blocks blocks{std::vector<double>(row_.size()), std::vector<double>(row_.size()), std::vector<int>(row_.size())};
+    const double u2 = square(unit_of(problem_.dtype));
+    // Half a step, relative to the number: between 2^-n and 2^-n-1 for n significant bits; 2^-n is 2.36 u.
+    const double half_step = 2.36 * unit_of(problem_.dtype) / std::sqrt(2.0);
+    const auto width = size(problem_.value_dim);
+    for (int rank = 0; rank < forward.ranks(); ++rank) {
+        const auto mine = owned(forward.layout(), rank, rows_);
+        if (mine.positions.empty()) continue;
+        std::vector<int> owners;  // in the order in which their blocks are merged
+        auto ops = forward.ops(rank);
+        while (const auto* op = ops.next())
+            if (op->kind == layouts::OpKind::attend &&
+                std::find(owners.begin(), owners.end(), op->owner) == owners.end())
+                owners.push_back(op->owner);
+        const auto q = take_tokens(inputs.q, mine.positions), dout = take_tokens(inputs.dout, mine.positions);
+        // Of every row: the sum of contributions and of weights so far, and what a running output has lost.
+        Tensor total(dout.shape(), 0.0), lost(dout.shape(), 0.0);
+        Lse weights({dout.shape(0), dout.shape(1), dout.shape(2)}, 0.0);
+        for (const int owner : owners) {
+            auto keys = forward.layout().positions(owner);
+            std::sort(keys.begin(), keys.end());
+            const auto k = take_tokens(inputs.k, keys), v = take_tokens(inputs.v, keys);
+            Tensor o;
+            Lse lse;
+            patch_forward({problem_, mask_, mine.positions, keys, q, k, v}, o, lse, {});
+            for (std::size_t b = 0; b < o.shape(0); ++b)
+                for (std::size_t i = 0; i < o.shape(1); ++i)
+                    for (std::size_t h = 0; h < o.shape(2); ++h) {
+                        if (std::isinf(lse(b, i, h))) continue;
+                        const auto at =
+                            row_index(static_cast<std::int64_t>(b), static_cast<std::int64_t>(h), mine.indices[i]);
+                        const double weight = std::exp(lse(b, i, h) - row_[at].lse);
+                        auto& weight_so_far = weights(b, i, h);
+                        const bool first = blocks.count[at]++ == 0;
+                        for (std::size_t d = 0; d < width; ++d) {
+                            const double part = weight * o(b, i, h, d), before = total(b, i, h, d);
+                            const double sum = total(b, i, h, d) = before + part;
+                            double variance = square(part);
+                            if (round_running_output && !first) {
+                                const double move = part - before * weight / weight_so_far;
+                                if (std::abs(move) < half_step * std::abs(sum))
+                                    lost(b, i, h, d) += move;
+                                else
+                                    variance += square(sum);
+                            }
+                            blocks.o[at] += u2 * variance;
+                            blocks.delta[at] += u2 * variance * square(dout(b, i, h, d));
+                        }
+                        weight_so_far += weight;
+                    }
+        }
+        for (std::size_t b = 0; b < lost.shape(0); ++b)
+            for (std::size_t i = 0; i < lost.shape(1); ++i)
+                for (std::size_t h = 0; h < lost.shape(2); ++h) {
+                    const auto at =
+                        row_index(static_cast<std::int64_t>(b), static_cast<std::int64_t>(h), mine.indices[i]);
+                    const auto* row = &lost(b, i, h, 0);
+                    blocks.o[at] += norms_of(row, width).two;
+                    blocks.delta[at] += square(std::inner_product(row, row + width, &dout(b, i, h, 0), 0.0));
+                }
+    }
+    return blocks;
+}
+
+void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const {
+    struct Contribution {
+        int step, rank;
+        bool rounded;  // leaves the rank in the gradient's dtype
+    };
+    std::map<int, std::vector<Contribution>> contributions;  // by owner
+    std::set<std::pair<int, int>> rounded_sums;              // (owner, step) whose sum travels on
+    for (int rank = 0; rank < backward.ranks(); ++rank) {
+        auto ops = backward.ops(rank);
+        std::set<int> seen;
+        while (const auto* op = ops.next()) {
+            if (op->kind == layouts::OpKind::attend && seen.insert(op->owner).second)
+                contributions[op->owner].push_back({op->step, rank, op->gradient_slot != 0});
+            if (op->kind == layouts::OpKind::add && op->slot != 0) rounded_sums.emplace(op->owner, op->step);
+        }
+    }
+    const double u2 = square(unit_of(backward.options().gradient_dtype));
+    for (auto& [owner, parts] : contributions) {
+        const auto mine = owned(backward.layout(), owner, columns_);
+        if (mine.positions.empty()) continue;
+        std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+        const auto k = take_tokens(inputs.k, mine.positions), v = take_tokens(inputs.v, mine.positions);
+        Tensor dk_sum(k.shape(), 0.0), dv_sum(v.shape(), 0.0);
+        const auto add_squares = [&](const Tensor& from, std::vector<double>& to) {
+            for (std::size_t b = 0; b < from.shape(0); ++b)
+                for (std::size_t i = 0; i < from.shape(1); ++i)
+                    for (std::size_t g = 0; g < from.shape(2); ++g)
+                        to[(b * from.shape(2) + g) * columns_.size() + mine.indices[i]] +=
+                            u2 * norms_of(&from(b, i, g, 0), from.shape(3)).two;
+        };
+        for (const auto& part : parts) {
+            const auto rows = owned(backward.layout(), part.rank, statistics_.rows);
+            if (rows.positions.empty()) continue;
+            const auto q = take_tokens(inputs.q, rows.positions), dout = take_tokens(inputs.dout, rows.positions);
+            Lse lse({q.shape(0), q.shape(1), q.shape(2)}), delta(lse.shape());
+            for (std::size_t b = 0; b < lse.shape(0); ++b)
+                for (std::size_t i = 0; i < lse.shape(1); ++i)
+                    for (std::size_t h = 0; h < lse.shape(2); ++h) {
+                        lse(b, i, h) = statistics_.lse(b, rows.indices[i], h);
+                        delta(b, i, h) = statistics_.delta(b, rows.indices[i], h);
+                    }
+            Tensor dk, dv;
+            patch_backward({problem_, mask_, rows.positions, mine.positions, q, k, v}, dout, lse, delta,
+                           {.dk = &dk, .dv = &dv}, {});
+            if (part.rounded) {
+                add_squares(dk, columns.dk);
+                add_squares(dv, columns.dv);
+            }
+            dk_sum += dk;
+            dv_sum += dv;
+            if (rounded_sums.contains({owner, part.step})) {
+                add_squares(dk_sum, columns.dk);
+                add_squares(dv_sum, columns.dv);
+            }
+        }
+    }
+}
+
+Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward, const layouts::Schedule* backward,
+                          bool round_running_output) const {
+    const auto dtype = problem_.dtype;
+    const auto accumulator = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
+    const double u2 = is_narrow(dtype) ? square(unit_of(dtype)) : 0, e2 = square(unit_of(accumulator));
+    const double scale2 = square(problem_.effective_scale());
+    const auto head_dim = static_cast<double>(problem_.head_dim), value_dim = static_cast<double>(problem_.value_dim);
+    const bool partials = forward.options().accumulation == layouts::Accumulation::partials;
+    require(partials || !round_running_output, "a running output is rounded with partials alone, not with carry");
+    const auto blocks = partials ? forward_blocks(inputs, forward, round_running_output) : Blocks{};
+    // In fp64 the reference is no more exact than what it judges.
+    const double both = dtype == DType::fp64 ? 2 : 1;
+
+    Errors o, o_unrounded, lse, dq, dk, dv;
+    double o_norm = 0, lse_norm = 0, dq_norm = 0;
+    std::vector<double> var_delta, var_lse;
+    for (std::size_t at = 0; at < row_.size(); ++at) {
+        const auto& row = row_[at];
+        if (row.keys == 0) {
+            var_delta.push_back(0);
+            var_lse.push_back(0);
+            continue;
+        }
+        const double sums = e2 * sum_roundings(row.keys, dtype);
+        const double exact_o = e2 * row.scores_o + sums * (row.pv_all + row.o);
+        const int merged = partials ? blocks.count[at] : 0;
+        const double var_o = u2 * row.pv + exact_o + (partials ? blocks.o[at] : 0);
+        // A single partial is the output, and rounded already; so is a running one.
+        const bool rounds = merged != 1 && !round_running_output;
+        o_unrounded.add(both * var_o);
+        o.add(both * (var_o + (rounds ? u2 * row.o : 0)));
+        var_delta.push_back(u2 * row.pdp + (partials ? blocks.delta[at] : 0) + e2 * row.scores_delta +
+                            exact_o * row.dout4 / std::sqrt(value_dim) +
+                            e2 * value_dim / 2 * (square(row.delta) + row.dout4 * row.o4));
+        var_lse.push_back(e2 * (row.scores_lse + (2 + merged) * square(row.lse) + square(7.0)));
+        lse.add(both * var_lse.back());
+        dq.add(both * (scale2 * (u2 * row.dsk + var_delta.back() * row.mean_key + e2 * row.scores_dq) +
+                       sums * (scale2 * row.dsk + row.dq) + var_lse.back() * row.dq));
+        o_norm += row.o;
+        lse_norm += square(row.lse);
+        dq_norm += row.dq;
+    }
+
+    const double v_crest = crest_of(inputs.v);
+    Bounds bounds;
+    bounds.o = o.bound(o_norm, largest_o_, value_dim, v_crest);
+    bounds.o_unrounded = o_unrounded.bound(o_norm, largest_o_, value_dim, v_crest);
+    bounds.lse = lse.bound(lse_norm, largest_lse_, 1, 1);
+    if (backward == nullptr) return bounds;
+    auto columns = measure_columns(inputs, var_delta, var_lse);
+    if (backward->options().gradient_dtype != accumulator) add_gradient_blocks(inputs, *backward, columns);
+    for (const auto variance : columns.dk) dk.add(both * variance);
+    for (const auto variance : columns.dv) dv.add(both * variance);
+    bounds.dq = dq.bound(dq_norm, largest_dq_, head_dim, crest_of(inputs.k));
+    bounds.dk = dk.bound(std::accumulate(dk_.begin(), dk_.end(), 0.0), largest_dk_, head_dim, crest_of(inputs.q));
+    bounds.dv = dv.bound(std::accumulate(dv_.begin(), dv_.end(), 0.0), largest_dv_, value_dim, crest_of(inputs.dout));
+    return bounds;
+}
+
+}  // namespace ringlab::reference

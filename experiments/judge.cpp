@@ -26,18 +26,7 @@ std::vector<std::int64_t> sample_of(std::int64_t tokens) {
     return sample;
 }
 
-reference::Tensor take(const reference::Tensor& from, const std::vector<std::int64_t>& tokens) {
-    const auto& shape = from.shape();
-    reference::Tensor out({shape[0], tokens.size(), shape[2], shape[3]});
-    for (std::size_t b = 0; b < shape[0]; ++b)
-        for (std::size_t i = 0; i < tokens.size(); ++i) {
-            const auto* row = &from(b, static_cast<std::size_t>(tokens[i]), 0, 0);
-            std::copy(row, row + shape[2] * shape[3], &out(b, i, 0, 0));
-        }
-    return out;
-}
-
-reference::Lse take(const reference::Lse& from, const std::vector<std::int64_t>& tokens) {
+reference::Lse lse_of_tokens(const reference::Lse& from, const std::vector<std::int64_t>& tokens) {
     const auto& shape = from.shape();
     reference::Lse out({shape[0], tokens.size(), shape[2]});
     for (std::size_t b = 0; b < shape[0]; ++b)
@@ -54,6 +43,13 @@ Verdict compare(const reference::Outputs& measured, const reference::Tensor& o_u
 
 }  // namespace
 
+Tolerance uniform_tolerance(double largest) {
+    Tolerance tolerance;
+    tolerance.relative_rms.fill(largest);
+    tolerance.max_relative.fill(largest);
+    return tolerance;
+}
+
 double worst(const Verdict& verdict) {
     double largest = 0;
     for (const auto& one : verdict) largest = std::max({largest, one.relative_rms, one.max_to_largest});
@@ -65,9 +61,38 @@ Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& 
                           const reference::Tensor& o_unrounded) {
     prepare(problem, mask, inputs, input_name);
     if (judging_whole_) return compare(measured, o_unrounded, expected_);
-    const reference::Outputs sampled{take(measured.o, sample_), take(measured.lse, sample_), take(measured.dq, sample_),
-                                     take(measured.dk, sample_), take(measured.dv, sample_)};
-    return compare(sampled, take(o_unrounded, sample_), expected_);
+    using reference::take_tokens;
+    const reference::Outputs sampled{take_tokens(measured.o, sample_), lse_of_tokens(measured.lse, sample_),
+                                     take_tokens(measured.dq, sample_), take_tokens(measured.dk, sample_),
+                                     take_tokens(measured.dv, sample_)};
+    return compare(sampled, take_tokens(o_unrounded, sample_), expected_);
+}
+
+Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
+                           const reference::Inputs& inputs, const std::string& input_name, bool round_running_output) {
+    const auto& problem = forward.problem();
+    const auto& mask = forward.mask();
+    prepare(problem, mask, inputs, input_name);
+    if (!model_) {
+        const auto& [o, lse, dq, dk, dv] = expected_;
+        model_ = judging_whole_ ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
+                                : std::make_unique<reference::ErrorModel>(
+                                      problem, mask, inputs, reference::SampledRows{sample_, o, lse, dq},
+                                      reference::SampledColumns{sample_, dk, dv}, statistics_);
+    }
+    const bool carried = forward.options().accumulation == layouts::Accumulation::carry &&
+                         layouts::bytes_of(backward.options().gradient_dtype) > 2;
+    auto known = carried ? carried_bounds_ : std::nullopt;
+    if (!known) known = model_->bounds(inputs, forward, &backward, round_running_output);
+    if (carried) carried_bounds_ = known;
+    const auto& bounds = *known;
+    Tolerance tolerance;
+    std::size_t i = 0;
+    for (const auto& bound : {bounds.o, bounds.o_unrounded, bounds.lse, bounds.dq, bounds.dk, bounds.dv}) {
+        tolerance.relative_rms[i] = bound.relative_rms;
+        tolerance.max_relative[i++] = bound.max_to_largest;
+    }
+    return tolerance;
 }
 
 void Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
@@ -82,10 +107,13 @@ void Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask, 
     } else {
         sample_ = sample_of(problem.tokens);
         auto rows = reference::sampled_rows(problem, mask, inputs, sample_);
-        auto columns = reference::sampled_columns(problem, mask, inputs, sample_);
+        statistics_ = reference::row_statistics(problem, mask, inputs, sample_);
+        auto columns = reference::sampled_columns(problem, mask, inputs, sample_, statistics_);
         expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), std::move(columns.dk),
                      std::move(columns.dv)};
     }
+    model_.reset();
+    carried_bounds_.reset();
     prepared_for_ = key;
 }
 

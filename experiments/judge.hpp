@@ -2,6 +2,8 @@
 
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
+#include "layouts/schedule.hpp"
+#include "reference/error_model.hpp"
 #include "reference/errors.hpp"
 #include "reference/tensors.hpp"
 
@@ -18,6 +20,15 @@ inline constexpr std::array<const char*, 6> judged_tensors{"o", "o_unrounded", "
 
 /// Deviations from fp64, in the order of judged_tensors.
 using Verdict = std::array<reference::Deviation, judged_tensors.size()>;
+
+/// How far results may be from fp64, in the order of judged_tensors.
+struct Tolerance {
+    std::array<double, judged_tensors.size()> relative_rms{};
+    std::array<double, judged_tensors.size()> max_relative{};
+};
+
+/// The same for everything.
+Tolerance uniform_tolerance(double largest);
 
 /// The largest of relative RMS and relative largest element over all tensors; what a tolerance is compared with.
 double worst(const Verdict& verdict);
@@ -36,6 +47,10 @@ public:
                        const std::string& input_name, const reference::Outputs& measured,
                        const reference::Tensor& o_unrounded);
 
+    /// How far from fp64 results of these passes may be, by the error model, in the order of judged_tensors.
+    Tolerance tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
+                        const reference::Inputs& inputs, const std::string& input_name, bool round_running_output);
+
     /// The reference results last judged against, if they are whole.
     const reference::Outputs* expected() const { return judging_whole_ ? &expected_ : nullptr; }
 
@@ -46,8 +61,11 @@ private:
     std::int64_t whole_limit_;
     std::string prepared_for_;
     bool judging_whole_ = true;
-    std::vector<std::int64_t> sample_;  // rows and columns, if not whole
-    reference::Outputs expected_;       // of the sample, if not whole
+    std::vector<std::int64_t> sample_;                 // rows and columns, if not whole
+    reference::RowStatistics statistics_;              // of the rows that see the sample, if not whole
+    reference::Outputs expected_;                      // of the sample, if not whole
+    std::unique_ptr<reference::ErrorModel> model_;     // made when it is first asked for
+    std::optional<reference::Bounds> carried_bounds_;  // the same for every schedule that rounds nothing on the way
 };
 
 }  // namespace ringlab::experiments

@@ -31,6 +31,14 @@ std::vector<Verdict> Trial::judge(Judge& judge) const {
     return verdicts;
 }
 
+std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
+    std::vector<Tolerance> all;
+    for (std::size_t replica = 0; replica < inputs.size(); ++replica)
+        all.push_back(judge.tolerance(*plan.forward, *plan.backward, inputs[replica].inputs,
+                                      fmt::format("{} {}", which.input, replica), policy.running_output_rounded));
+    return all;
+}
+
 RecordMode record_mode(const Config& config) {
     return config.resume ? RecordMode::resume : config.overwrite ? RecordMode::overwrite : RecordMode::create;
 }

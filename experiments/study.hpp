@@ -29,6 +29,9 @@ struct Trial {
 
     /// The verdict on each replica of the last repeat.
     std::vector<Verdict> judge(Judge& judge) const;
+
+    /// What the verdict on each replica may be.
+    std::vector<Tolerance> tolerances(Judge& judge) const;
 };
 
 /// The loop that measuring experiments share: every case of the sweep that the record lacks, one after another, each

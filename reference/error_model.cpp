@@ -213,6 +213,7 @@ ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mas
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                        const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics)
     : problem_(problem), mask_(mask), rows_(rows.rows), columns_(columns.columns), statistics_(std::move(statistics)) {
+    const SingleThreadedBlas guard;  // many small products, which threads would make slower
     measure_rows(inputs, rows);
     measure_columns(columns);
 }
@@ -507,6 +508,7 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
     const auto head_dim = static_cast<double>(problem_.head_dim), value_dim = static_cast<double>(problem_.value_dim);
     const bool partials = forward.options().accumulation == layouts::Accumulation::partials;
     require(partials || !round_running_output, "a running output is rounded with partials alone, not with carry");
+    const SingleThreadedBlas guard;
     const auto blocks = partials ? forward_blocks(inputs, forward, round_running_output) : Blocks{};
     // In fp64 the reference is no more exact than what it judges.
     const double both = dtype == DType::fp64 ? 2 : 1;

@@ -44,6 +44,7 @@ wanted=(
 cmake_is_new_enough || wanted+=(cmake)
 has ninja || wanted+=(ninja-build)
 has g++ || wanted+=(g++)
+has ccache || wanted+=(ccache)
 some_python_draws || wanted+=(python3 python3-numpy python3-h5py python3-matplotlib)
 
 if [ "$cuda" = 1 ]; then

@@ -4,6 +4,17 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# What was compiled once is not compiled again: in another build folder, after another checkout, in another clone.
+find_program(CCACHE ccache)
+if(CCACHE)
+  foreach(language C CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+    endif()
+  endforeach()
+endif()
+
 add_library(ringlab_options INTERFACE)
 target_compile_features(ringlab_options INTERFACE cxx_std_20)
 target_include_directories(ringlab_options INTERFACE ${PROJECT_SOURCE_DIR})

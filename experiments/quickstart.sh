@@ -3,13 +3,15 @@
 # draws the figures.
 #
 #   experiments/quickstart.sh [OUTPUT]       records (HDF5) and figures go to OUTPUT (out/quickstart)
+#
+# RINGLAB_PRESET names another preset of CMakePresets.json than cpu to build.
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/.."
 export RINGLAB_DATA=experiments  # so that records name files by their place in the repository
 
 case ${1:-} in
-  -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
   -*) echo "quickstart.sh: unknown option '$1'; give a folder for the results, or nothing" >&2; exit 2 ;;
 esac
 out=out/quickstart
@@ -17,15 +19,16 @@ out=out/quickstart
 
 # 1. Install, configure, build. Where the tests are built already they stay as they are: one build folder serves both.
 cmake/install_packages.sh
+preset=${RINGLAB_PRESET:-cpu}
 tests=()
-[ -e build/cpu/CMakeCache.txt ] || tests=(-DRINGLAB_TESTS=OFF)
+[ -e "build/$preset/CMakeCache.txt" ] || tests=(-DRINGLAB_TESTS=OFF)
 experiments=(calibrate compare_layouts gradient_equivalence bf16_error predict)
-cmake --preset cpu "${tests[@]}"
-cmake --build --preset cpu --target "${experiments[@]}"
+cmake --preset "$preset" "${tests[@]}"
+cmake --build --preset "$preset" --target "${experiments[@]}"
 
 # 2. Every experiment answers its question on its default input.
 mkdir -p "$out"
-bin=build/cpu/experiments
+bin=build/$preset/experiments
 run() {
   printf '\n== %s\n' "$1"
   local begin=$SECONDS

@@ -5,18 +5,21 @@
 #   tests/run.sh -L layouts          the tests of one folder
 #   tests/run.sh --asan              everything under the address and undefined-behaviour sanitizers instead
 #   tests/run.sh --tsan              what has threads for ranks under the thread sanitizer instead
+#   tests/run.sh --preset gpu        with another preset of CMakePresets.json than cpu
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=cpu
 arguments=()
-for argument in "$@"; do
-  case $argument in
+while [ $# -gt 0 ]; do
+  case $1 in
     --asan) preset=asan ;;
     --tsan) preset=tsan; arguments+=(-L "cpu|processes") ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) arguments+=("$argument") ;;
+    --preset) preset=${2:?tests/run.sh: --preset needs a name}; shift ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) arguments+=("$1") ;;
   esac
+  shift
 done
 
 cmake/install_packages.sh

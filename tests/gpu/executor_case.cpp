@@ -1,6 +1,7 @@
 #include "tests/gpu/executor_case.hpp"
 
 #include "reference/blocked.hpp"
+#include "reference/error_model.hpp"
 #include "reference/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
@@ -33,26 +34,13 @@ reference::Tensor widen(const gpu::HostTensor<float>& tensor) {
     return wide;
 }
 
-// One rounding to bf16 adds 1.65e-3 relative RMS; fp16 has 3 bits more. Independent roundings add in quadrature.
-double rounding(DType dtype) { return dtype == DType::bf16 ? 1.65e-3 : 1.65e-3 / 8; }
-
-// fp32 sums, exp2 within 2 units in the last place, fp32 results.
-constexpr double fp32_floor = 5e-5;
-
-void check(const char* name, const reference::Deviation& measured, double roundings, DType dtype) {
-    // Half as much again for the spread between small samples, whose few large terms do not average.
-    const double bound = 1.5 * std::sqrt(roundings) * rounding(dtype) + fp32_floor;
-    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound << ", largest "
-                            << measured.max_to_largest) {
-        BOOST_TEST(measured.relative_rms <= bound);
-        // Of 10^6 near-normal errors the worst is 5 standard deviations out; rows are no larger than the largest.
-        BOOST_TEST(measured.max_to_largest <= 5 * bound);
+void check(const char* name, const reference::Deviation& measured, const reference::Bound& bound) {
+    BOOST_TEST_CONTEXT(name << ": relative rms " << measured.relative_rms << " of " << bound.relative_rms
+                            << ", largest " << measured.max_to_largest << " of " << bound.max_to_largest) {
+        BOOST_TEST(measured.relative_rms <= bound.relative_rms);
+        BOOST_TEST(measured.max_to_largest <= bound.max_to_largest);
     }
 }
-
-// Scores are fp32 sums of exact products: a few units in the last place of the largest, and of the sum's logarithm.
-// Merging adds as much again at every block.
-constexpr double lse_bound = 3e-5;
 
 bool same_bits(const gpu::HostTensor<float>& a, const gpu::HostTensor<float>& b) {
     return a.shape == b.shape &&
@@ -166,22 +154,17 @@ gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
     return gpu::run(*passes.forward, passes.backward.get(), inputs, options);
 }
 
-void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Outputs& expected) {
+void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
+                   const reference::Outputs& expected) {
+    const auto passes = make_passes(c);
+    const auto bounds = reference::ErrorModel(c.problem, passes.forward->mask(), inputs, expected)
+                            .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
     const auto d = reference::deviations(to_reference(measured), expected);
-    const auto dtype = c.problem.dtype;
-    // P is rounded before PV. A 16-bit partial output is another rounding, and a 16-bit running one each time it is
-    // merged into.
-    const bool partials = c.accumulation == Accumulation::partials;
-    const double o_roundings = 1 + (partials ? 1 : 0) + (c.options.round_running_output ? c.ranks : 0);
-    // dS is rounded before its products; delta has the error of o.
-    const double ds_roundings = 1 + o_roundings;
-    // 16-bit dK and dV are rounded once as a rank's own part and each time a rank has added its part.
-    const double gradient_roundings = c.gradient_dtype == DType::fp32 ? 0 : 1 + c.ranks;
-    check("o", d.o, o_roundings, dtype);
-    BOOST_TEST(d.lse.max_abs <= lse_bound * (partials ? c.ranks : 1));
-    check("dq", d.dq, ds_roundings, dtype);
-    check("dk", d.dk, ds_roundings + gradient_roundings, dtype);
-    check("dv", d.dv, 1 + gradient_roundings, dtype);
+    check("o", d.o, bounds.o_unrounded);
+    check("lse", d.lse, bounds.lse);
+    check("dq", d.dq, bounds.dq);
+    check("dk", d.dk, bounds.dk);
+    check("dv", d.dv, bounds.dv);
 }
 
 void agrees_with_the_reference(const RingCase& c) {
@@ -191,7 +174,7 @@ void agrees_with_the_reference(const RingCase& c) {
         const auto inputs = random_inputs(c.problem, seed);
         const auto expected =
             reference::blocked_attention(c.problem, layouts::make_mask(c.mask, c.problem.tokens), inputs);
-        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, expected);
+        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, inputs, expected);
     }
 }
 

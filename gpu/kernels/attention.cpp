@@ -2,6 +2,7 @@
 
 #include "gpu/cuda_check.hpp"
 #include "gpu/kernels/hopper/backward.hpp"
+#include "gpu/kernels/hopper/forward.hpp"
 #include "gpu/kernels/params.hpp"
 #include "layouts/require.hpp"
 
@@ -166,7 +167,12 @@ void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t 
         params.o_rounded = optional_elements(args.result.o_rounded, "o_rounded");
         params.lse = {args.result.lse.data, args.result.lse.strides};
     }
-    for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });
+    if (work.options().family == KernelFamily::hopper) {
+        const auto launch = hopper::make_forward_launch(args, work, params);
+        for_dims(shape, [&]<DimClass dims>() { hopper::launch_forward<dims>(launch, shape.dtype, stream); });
+    } else {
+        for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });
+    }
 }
 
 void finalise(const Extent& extent, const Carry& carry, const ForwardResult& result, cudaStream_t stream) {

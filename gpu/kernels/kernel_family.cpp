@@ -31,7 +31,8 @@ bool has_kernels(KernelFamily family, layouts::Pass pass, std::int64_t head_dim,
     if (family == KernelFamily::portable) return true;
     // Rows of dense tensors are then multiples of 16 bytes.
     constexpr std::int64_t chunk = 8;
-    return pass == layouts::Pass::backward && head_dim % chunk == 0 && value_dim % chunk == 0 && dims != DimClass::d256;
+    return head_dim % chunk == 0 && value_dim % chunk == 0 &&
+           (pass == layouts::Pass::forward || dims != DimClass::d256);
 }
 
 KernelFamily resolve(KernelFamily asked, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {

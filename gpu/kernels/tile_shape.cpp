@@ -1,6 +1,7 @@
 #include "gpu/kernels/tile_shape.hpp"
 
 #include "gpu/kernels/hopper/backward_config.hpp"
+#include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/tile_config.hpp"
 #include "layouts/require.hpp"
@@ -30,7 +31,9 @@ DimClass dim_class(std::int64_t head_dim, std::int64_t value_dim) {
     return DimClass::d256;
 }
 
-TileShape forward_tile(DimClass dims) { return tile_of<ForwardConfig>(dims); }
+TileShape forward_tile(DimClass dims, KernelFamily family) {
+    return family == KernelFamily::hopper ? tile_of<hopper::ForwardConfig>(dims) : tile_of<ForwardConfig>(dims);
+}
 TileShape backward_tile(DimClass dims, KernelFamily family) {
     if (family != KernelFamily::hopper) return tile_of<BackwardConfig>(dims);
     const auto tile = []<class Config>(Config) { return TileShape{Config::rows, Config::keys}; };

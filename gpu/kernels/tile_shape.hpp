@@ -18,7 +18,7 @@ DimClass dim_class(std::int64_t head_dim, std::int64_t value_dim);
 
 enum class KernelFamily;
 
-TileShape forward_tile(DimClass dims);
+TileShape forward_tile(DimClass dims, KernelFamily family);
 /// Of the kernel that stays on a key tile. Throws Error if the family has none.
 TileShape backward_tile(DimClass dims, KernelFamily family);
 /// Of the portable kernel that stays on a query tile.

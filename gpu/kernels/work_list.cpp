@@ -19,11 +19,11 @@ using layouts::TileKind;
 // A position that no row's interval reaches.
 constexpr std::int32_t unseen = std::numeric_limits<std::int32_t>::max();
 
-// Arrays per row or key are padded to a multiple of this, at least every tile side, so that kernels need no bounds
+// Arrays per row or key go on for this many after the last, at least every tile side, so that kernels need no bounds
 // check.
 constexpr std::int64_t padding = 256;
 
-std::int64_t padded(std::int64_t tokens) { return (tokens + padding - 1) / padding * padding; }
+constexpr std::size_t counters = 16;
 
 std::int64_t count_tokens(std::span<const Run> runs) {
     std::int64_t tokens = 0;
@@ -66,7 +66,8 @@ WorkList::Options resolved(WorkList::Options options) {
 /// Of the kernel that does the pass, or most of it.
 TileShape tile_of(const WorkList::Options& options) {
     const auto dims = dim_class(options.head_dim, options.value_dim);
-    return options.pass == layouts::Pass::forward ? forward_tile(dims) : backward_tile(dims, options.family);
+    return options.pass == layouts::Pass::forward ? forward_tile(dims, options.family)
+                                                  : backward_tile(dims, options.family);
 }
 
 }  // namespace
@@ -74,7 +75,7 @@ TileShape tile_of(const WorkList::Options& options) {
 RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
     : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)) {
     require_small_enough(mask);
-    std::vector<std::array<std::int32_t, 4>> bounds(static_cast<std::size_t>(padded(tokens_)));
+    std::vector<std::array<std::int32_t, 4>> bounds(static_cast<std::size_t>(tokens_ + padding));
     auto next = bounds.begin();
     for (const auto& run : runs_)
         for (std::int64_t i = 0; i < run.count; ++i) {
@@ -88,7 +89,7 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
 KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
     : runs_(keys.begin(), keys.end()), tokens_(count_tokens(keys)) {
     require_small_enough(mask);
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(padded(tokens_)), unseen);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens_ + padding), unseen);
     auto next = positions.begin();
     for (const auto& run : runs_)
         for (std::int64_t i = 0; i < run.count; ++i) {
@@ -109,7 +110,7 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     std::vector<std::array<std::int32_t, 4>> items;
     std::vector<std::int32_t> entries;
     for (std::size_t i = 0; i < own; ++i) {
-        const auto begin = static_cast<std::int32_t>(entries.size());
+        const auto begin = entries.size();
         for (std::size_t j = 0; j < other; ++j) {
             const auto kind = classify(rows[by_query ? i : j], columns[by_query ? j : i], shape.keys);
             if (kind == TileKind::empty) continue;
@@ -119,7 +120,13 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
         }
         require(entries.size() < static_cast<std::size_t>(unseen),
                 "a work list of more than {} tile pairs: use fewer tokens per rank", unseen);
-        items.push_back({static_cast<std::int32_t>(i), begin, static_cast<std::int32_t>(entries.size()), 0});
+        auto partial_end = entries.begin() + static_cast<std::ptrdiff_t>(begin);
+        if (by_query)
+            partial_end =
+                std::stable_partition(partial_end, entries.end(), [](std::int32_t entry) { return entry % 2 != 0; });
+        items.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(begin),
+                         static_cast<std::int32_t>(entries.size()),
+                         static_cast<std::int32_t>(partial_end - entries.begin())});
     }
     // Longest first: the short ones fill the gaps at the end of the launch.
     std::stable_sort(items.begin(), items.end(),
@@ -151,6 +158,11 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
         query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(),
                                                   backward_query_tile(dim_class(options.head_dim, options.value_dim)),
                                                   TileList::Major::queries);
+    if (options_.family == KernelFamily::hopper) counters_ = uploaded(std::vector<std::uint32_t>(counters));
+}
+
+std::uint32_t* WorkList::next_counter() const {
+    return counters_.as<std::uint32_t>() + launches_.fetch_add(1, std::memory_order_relaxed) % counters;
 }
 
 }  // namespace ringlab::gpu

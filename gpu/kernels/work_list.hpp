@@ -6,6 +6,7 @@
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -64,9 +65,10 @@ public:
     std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
 
-    /// (tile, first entry, end of entries, 0) per item.
+    /// (tile, first entry, end of entries, end of the partial ones at their beginning) per item.
     const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }
-    /// 2 * tile of the other side + (1 if partial), in ascending order for each item.
+    /// 2 * tile of the other side + (1 if partial), in ascending order for each item; by query tiles the partial ones
+    /// come first, so that a loop over full ones need not ask.
     const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }
     /// If asked for, beside each entry how many items before its own have one for the same tile of the other side.
     const std::int32_t* device_turns() const { return turns_device_.as<const std::int32_t>(); }
@@ -105,12 +107,18 @@ public:
     /// Backward, deterministic, portable: query tiles, for dq. Otherwise null.
     const TileList* query_tiles() const { return query_tiles_.get(); }
 
+    /// Hopper: a counter on the device that is 0 between launches. Launches take turns with a few, so that those of
+    /// several streams may be under way together.
+    std::uint32_t* next_counter() const;
+
 private:
     std::shared_ptr<const RowBounds> rows_;
     std::shared_ptr<const KeyPositions> keys_;
     Options options_;
     TileList tiles_;
     std::unique_ptr<TileList> query_tiles_;
+    DeviceBuffer counters_;
+    mutable std::atomic<std::uint32_t> launches_ = 0;
 };
 
 }  // namespace ringlab::gpu

@@ -17,6 +17,10 @@ std::ostream& ringlab::gpu::boost_test_print_type(std::ostream& out, TileList::M
     return out << (major == TileList::Major::queries ? "by query tile" : "by key tile");
 }
 
+std::ostream& ringlab::gpu::boost_test_print_type(std::ostream& out, KernelFamily family) {
+    return out << to_string(family);
+}
+
 namespace ringlab::tests {
 namespace {
 
@@ -139,11 +143,14 @@ private:
     }
 
     gpu::WorkList work(int rank, int owner, layouts::Pass pass) const {
-        return {
-            mask_,
-            rows_[static_cast<std::size_t>(rank)],
-            keys_[static_cast<std::size_t>(owner)],
-            {.pass = pass, .head_dim = p_.head_dim, .value_dim = p_.value_dim, .deterministic = case_.deterministic}};
+        return {mask_,
+                rows_[static_cast<std::size_t>(rank)],
+                keys_[static_cast<std::size_t>(owner)],
+                {.pass = pass,
+                 .head_dim = p_.head_dim,
+                 .value_dim = p_.value_dim,
+                 .deterministic = case_.deterministic,
+                 .family = case_.family}};
     }
 
     Block block(int owner, int group) const {
@@ -292,6 +299,14 @@ boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id) {
     return result;
 }
 
+std::vector<gpu::KernelFamily> families() {
+    int devices = 0, major = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return {gpu::KernelFamily::portable};
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major == 9) return {gpu::KernelFamily::portable, gpu::KernelFamily::hopper};
+    return {gpu::KernelFamily::portable};
+}
+
 std::ostream& operator<<(std::ostream& out, Policy policy) {
     switch (policy) {
         case Policy::carry: return out << "carry";
@@ -305,9 +320,10 @@ std::ostream& operator<<(std::ostream& out, const AttendCase& c) {
     const auto& p = c.problem;
     return out << fmt::format(
                       "{} {} over {} ranks, batch {}, {} tokens, heads {}:{}, dims {}/{}, scale {}, cap {}, {}{}, {} "
-                      "head groups, ",
+                      "head groups, {} kernels, ",
                       c.mask, c.layout, c.ranks, p.batch, p.tokens, p.query_heads, p.kv_heads, p.head_dim, p.value_dim,
-                      p.scale, p.soft_cap, to_string(p.dtype), c.deterministic ? ", deterministic" : "", c.head_groups)
+                      p.scale, p.soft_cap, to_string(p.dtype), c.deterministic ? ", deterministic" : "", c.head_groups,
+                      to_string(c.family))
                << c.policy;
 }
 

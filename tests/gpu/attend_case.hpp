@@ -17,12 +17,16 @@ std::ostream& boost_test_print_type(std::ostream& out, DType dtype);
 }
 namespace ringlab::gpu {
 std::ostream& boost_test_print_type(std::ostream& out, TileList::Major major);
-}
+std::ostream& boost_test_print_type(std::ostream& out, KernelFamily family);
+}  // namespace ringlab::gpu
 
 namespace ringlab::tests {
 
 /// Whether this process sees a GPU that the kernels were built for: the precondition of every test that launches one.
 boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id);
+
+/// The kernel families to test here: those that this machine's GPU runs.
+std::vector<gpu::KernelFamily> families();
 
 /// How partial results of several blocks are put together.
 enum class Policy {
@@ -41,7 +45,8 @@ struct AttendCase {
     bool deterministic = false;
     int head_groups = 1;                                   ///< kv heads go in this many launches a block
     layouts::DType gradient_dtype = layouts::DType::fp32;  ///< of the dk, dv of one block, before they are summed
-    bool finalise_apart = false;                           ///< last block not known: finalise() afterwards
+    gpu::KernelFamily family = gpu::KernelFamily::portable;
+    bool finalise_apart = false;  ///< last block not known: finalise() afterwards
 };
 
 std::ostream& operator<<(std::ostream& out, const AttendCase& c);

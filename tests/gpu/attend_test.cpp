@@ -1,5 +1,6 @@
 // The attention kernels against the fp64 reference, over masks, layouts, ranks, dims, heads, types and policies.
 
+#include "gpu/device_buffer.hpp"
 #include "reference/blocked.hpp"
 #include "reference/error_model.hpp"
 #include "reference/errors.hpp"
@@ -101,26 +102,30 @@ const std::vector<Dims> all_dims{{64, 64}, {128, 128}, {192, 128}, {256, 256}, {
 BOOST_AUTO_TEST_SUITE(attend, *boost::unit_test::precondition(has_gpu))
 
 // 1290 tokens over 3 ranks: zigzag chunks of 215, shards of 430; no tile side divides them.
-BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference, data::make(masks) * data::make(layout_names),
-                     mask, layout) {
-    agrees_with_the_reference({.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3});
+BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference,
+                     data::make(families()) * data::make(masks) * data::make(layout_names), family, mask, layout) {
+    agrees_with_the_reference(
+        {.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3, .family = family});
 }
 
-BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too, data::make(masks), mask) {
+BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too, data::make(families()) * data::make(masks), family, mask) {
     agrees_with_the_reference({.problem = problem(1290, 4, 2, 128, 128),
                                .mask = mask,
                                .layout = "zigzag",
                                .ranks = 3,
-                               .deterministic = true});
+                               .deterministic = true,
+                               .family = family});
 }
 
 BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees,
-                     data::make(all_dims) * data::make({DType::bf16, DType::fp16}) * data::make({false, true}), dims,
-                     dtype, deterministic) {
+                     data::make(families()) * data::make(all_dims) * data::make({DType::bf16, DType::fp16}) *
+                         data::make({false, true}),
+                     family, dims, dtype, deterministic) {
     agrees_with_the_reference({.problem = problem(388, 4, 2, dims.head, dims.value, dtype, 2),
                                .layout = "zigzag",
                                .ranks = 2,
-                               .deterministic = deterministic});
+                               .deterministic = deterministic,
+                               .family = family});
 }
 
 struct Heads {
@@ -132,19 +137,23 @@ std::ostream& operator<<(std::ostream& out, const Heads& h) {
 }
 
 BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
-                     data::make(std::vector<Heads>{{1, 1, 1}, {4, 4, 2}, {6, 1, 1}, {6, 2, 2}, {8, 4, 4}}), heads) {
+                     data::make(families()) *
+                         data::make(std::vector<Heads>{{1, 1, 1}, {4, 4, 2}, {6, 1, 1}, {6, 2, 2}, {8, 4, 4}}),
+                     family, heads) {
     agrees_with_the_reference({.problem = problem(291, heads.query, heads.kv, 128, 128, DType::bf16, 3),
                                .layout = "contiguous",
                                .ranks = 3,
-                               .head_groups = heads.groups});
+                               .head_groups = heads.groups,
+                               .family = family});
 }
 
-BOOST_DATA_TEST_CASE(few_tokens_are_enough, data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}), tokens) {
-    agrees_with_the_reference({.problem = problem(tokens, 2, 1, 128, 128)});
+BOOST_DATA_TEST_CASE(few_tokens_are_enough, data::make(families()) * data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}),
+                     family, tokens) {
+    agrees_with_the_reference({.problem = problem(tokens, 2, 1, 128, 128), .family = family});
 }
 
-BOOST_AUTO_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone) {
-    const AttendCase c{.problem = problem(1, 2, 1, 128, 128)};
+BOOST_DATA_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone, data::make(families()), family) {
+    const AttendCase c{.problem = problem(1, 2, 1, 128, 128), .family = family};
     const auto inputs = random_inputs(c.problem, 17);
     const auto m = run_on_device(c, layouts::make_mask("causal", 1), layouts::make_layout("contiguous", 1, 1), inputs);
     for (std::size_t d = 0; d < 128; ++d) {
@@ -157,42 +166,48 @@ BOOST_AUTO_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone) {
 }
 
 BOOST_DATA_TEST_CASE(any_scale_and_soft_cap_agree,
-                     data::make({0.03, 0.0, -0.1, 0.7}) * data::make({0.0, 5.0, 50.0}) * data::make({false, true}),
-                     scale, cap, deterministic) {
+                     data::make(families()) * data::make({0.03, 0.0, -0.1, 0.7}) * data::make({0.0, 5.0, 50.0}) *
+                         data::make({false, true}),
+                     family, scale, cap, deterministic) {
     auto p = problem(260, 2, 1, 128, 128);
     // 0 stands for the default in a Problem.
     p.scale = scale;
     p.soft_cap = cap;
-    agrees_with_the_reference({.problem = p, .layout = "zigzag", .ranks = 2, .deterministic = deterministic});
+    agrees_with_the_reference(
+        {.problem = p, .layout = "zigzag", .ranks = 2, .deterministic = deterministic, .family = family});
 }
 
 BOOST_DATA_TEST_CASE(policies_keep_their_bounds,
-                     data::make({Policy::carry, Policy::partials, Policy::rounded_running}) *
+                     data::make(families()) * data::make({Policy::carry, Policy::partials, Policy::rounded_running}) *
                          data::make({DType::fp32, DType::bf16}) * data::make({"causal", "window:50,0"}),
-                     policy, gradient_dtype, mask) {
+                     family, policy, gradient_dtype, mask) {
     agrees_with_the_reference({.problem = problem(1032, 4, 2, 128, 128),
                                .mask = mask,
                                .layout = "zigzag",
                                .ranks = 4,
                                .policy = policy,
-                               .gradient_dtype = gradient_dtype});
+                               .gradient_dtype = gradient_dtype,
+                               .family = family});
 }
 
-BOOST_AUTO_TEST_CASE(a_last_block_that_shows_only_afterwards_agrees) {
+BOOST_DATA_TEST_CASE(a_last_block_that_shows_only_afterwards_agrees, data::make(families()), family) {
     agrees_with_the_reference({.problem = problem(1032, 4, 2, 128, 128),
                                .mask = "window:50,0",
                                .layout = "zigzag",
                                .ranks = 4,
+                               .family = family,
                                .finalise_apart = true});
 }
 
 // Rows past 50 and keys past 60 are not there; rows 50 to 60 see nothing, nor do any see keys from 50 on.
-BOOST_DATA_TEST_CASE(rows_that_see_nothing_are_exact, data::make({false, true}), deterministic) {
+BOOST_DATA_TEST_CASE(rows_that_see_nothing_are_exact, data::make(families()) * data::make({false, true}), family,
+                     deterministic) {
     AttendCase c{.problem = problem(192, 2, 1, 128, 128),
                  .mask = "causal+valid:0-50",
                  .layout = "zigzag",
                  .ranks = 2,
-                 .deterministic = deterministic};
+                 .deterministic = deterministic,
+                 .family = family};
     const auto mask = layouts::make_mask(c.mask, 192);
     const auto measured = run_on_device(c, mask, layouts::make_layout(c.layout, 192, 2), random_inputs(c.problem, 7));
     for (std::size_t i = 0; i < 192; ++i) {
@@ -211,8 +226,12 @@ BOOST_DATA_TEST_CASE(rows_that_see_nothing_are_exact, data::make({false, true}),
     }
 }
 
-BOOST_AUTO_TEST_CASE(repeats_in_order_are_bit_identical) {
-    const AttendCase c{.problem = problem(1290, 4, 2, 128, 128), .layout = "zigzag", .ranks = 3, .deterministic = true};
+BOOST_DATA_TEST_CASE(repeats_in_order_are_bit_identical, data::make(families()), family) {
+    const AttendCase c{.problem = problem(1290, 4, 2, 128, 128),
+                       .layout = "zigzag",
+                       .ranks = 3,
+                       .deterministic = true,
+                       .family = family};
     const auto mask = layouts::make_mask(c.mask, 1290);
     const auto layout = layouts::make_layout(c.layout, 1290, 3);
     const auto inputs = random_inputs(c.problem, 11);
@@ -225,9 +244,9 @@ BOOST_AUTO_TEST_CASE(repeats_in_order_are_bit_identical) {
 }
 
 // P = 1 against a ring whose blocks each row takes in by another order: only fp32 sums differ.
-BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives, data::make({"contiguous", "zigzag", "striped"}),
-                     layout) {
-    const AttendCase whole{.problem = problem(1536, 4, 2, 128, 128)};
+BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives,
+                     data::make(families()) * data::make({"contiguous", "zigzag", "striped"}), family, layout) {
+    const AttendCase whole{.problem = problem(1536, 4, 2, 128, 128), .family = family};
     AttendCase split = whole;
     split.layout = layout;
     split.ranks = 4;
@@ -253,6 +272,28 @@ BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives, data::make({"c
     BOOST_TEST(d.dv.relative_rms <= 0.2 * bounds.dv.relative_rms);
 }
 
+// The same values, rounded at the same places, but for the running maximum at which P is rounded.
+BOOST_DATA_TEST_CASE(families_agree_within_rounding, data::make({"causal", "window:100,30"}), mask_name) {
+    const auto c = [&](gpu::KernelFamily family) {
+        return AttendCase{.problem = problem(1290, 4, 2, 128, 128),
+                          .mask = mask_name,
+                          .layout = "zigzag",
+                          .ranks = 3,
+                          .family = family};
+    };
+    const auto mask = layouts::make_mask(mask_name, 1290);
+    const auto layout = layouts::make_layout("zigzag", 1290, 3);
+    const auto inputs = random_inputs(c({}).problem, 19);
+    const auto portable = run_on_device(c(gpu::KernelFamily::portable), mask, layout, inputs).exact;
+    const auto fast = run_on_device(c(gpu::KernelFamily::automatic), mask, layout, inputs).exact;
+    const auto d = reference::deviations(fast, portable);
+    check("o", d.o, 2, DType::bf16);
+    check("dq", d.dq, 2, DType::bf16);
+    check("dk", d.dk, 2, DType::bf16);
+    check("dv", d.dv, 2, DType::bf16);
+    BOOST_TEST(d.lse.max_abs <= lse_bound);
+}
+
 BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit_are_refused) {
     const auto mask = layouts::make_mask("causal", 64);
     const layouts::Run all{0, 1, 64};
@@ -266,6 +307,22 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit_are_refused) {
     args.shape = {.head_dim = 64, .value_dim = 64, .dtype = DType::fp32};
     BOOST_CHECK_THROW(gpu::attend_forward(args, work, nullptr), Error);
     BOOST_CHECK_THROW(gpu::WorkList(mask, rows, keys, {.head_dim = 257, .value_dim = 64}), Error);
+}
+
+BOOST_DATA_TEST_CASE(strides_that_bulk_copies_cannot_take_are_refused_by_hopper_alone, data::make(families()), family) {
+    const auto mask = layouts::make_mask("causal", 64);
+    const layouts::Run all{0, 1, 64};
+    const gpu::WorkList work(mask, std::make_shared<gpu::RowBounds>(mask, std::span(&all, 1)),
+                             std::make_shared<gpu::KeyPositions>(mask, std::span(&all, 1)),
+                             {.head_dim = 64, .value_dim = 64, .family = family});
+    const gpu::DeviceBuffer memory(1 << 20);
+    const gpu::View odd{memory.as<char>() + 2, DType::bf16, gpu::dense_strides(64, 1, 64)};
+    const gpu::ForwardArgs args{.shape = {.head_dim = 64, .value_dim = 64}, .q = odd, .k = odd, .v = odd};
+    if (family == gpu::KernelFamily::hopper)
+        BOOST_CHECK_THROW(gpu::attend_forward(args, work, nullptr), Error);
+    else
+        gpu::attend_forward(args, work, nullptr);
+    BOOST_TEST(cudaDeviceSynchronize() == cudaSuccess);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

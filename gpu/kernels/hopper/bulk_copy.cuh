@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/mbarrier.cuh"
 
 #include <cuda.h>
@@ -8,13 +9,6 @@
 // thread's groups. Before a store, the threads that wrote the shared memory fence_shared_for_async() and meet.
 
 namespace ringlab::gpu::hopper {
-
-/// What to do with the lines in L2.
-enum class Keep : std::uint64_t {
-    normal = 0x1000000000000000,
-    first_to_go = 0x12f0000000000000,  ///< read once
-    last_to_go = 0x14f0000000000000,   ///< read by many
-};
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -29,6 +23,13 @@ __device__ inline void load_box(std::uint32_t shared, const CUtensorMap& map, Ba
         "l"(&map), "r"(barrier.address), "r"(dim), "r"(token), "r"(head), "r"(batch),
         "l"(static_cast<std::uint64_t>(keep))
         : "memory");
+}
+
+/// Reads a box of the mapped tensor into L2.
+__device__ inline void prefetch_box(const CUtensorMap& map, int dim, int token, int head, int batch) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(dim), "r"(token),
+                 "r"(head), "r"(batch)
+                 : "memory");
 }
 
 /// `bytes` adjacent bytes, a multiple of 16, between aligned addresses.

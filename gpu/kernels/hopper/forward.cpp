@@ -1,0 +1,53 @@
+#include "gpu/kernels/hopper/forward.hpp"
+
+#include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/hopper/tensor_map.hpp"
+#include "layouts/require.hpp"
+
+#include <limits>
+
+namespace ringlab::gpu::hopper {
+namespace {
+
+CUtensorMap map_of(const ConstView& view, const Extent& extent, int box_tokens, const char* name) {
+    require(can_map(view, extent),
+            "{} at {} with strides {}, {}, {} (batch, token, head): the hopper kernels need data and strides in "
+            "multiples of 16 bytes; make the work list for the portable family",
+            name, view.data, view.strides.batch, view.strides.token, view.strides.head);
+    return make_tensor_map(view, extent, box_tokens);
+}
+
+void require_pairs(const Elements& tensor, const char* name) {
+    require(!tensor.data || tensor.pairs_fit,
+            "{} at {}: the hopper kernels need data and strides in multiples of two elements; make the work list for "
+            "the portable family",
+            name, tensor.data);
+}
+
+}  // namespace
+
+ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work, const ForwardParams& params) {
+    const auto& shape = args.shape;
+    const auto tile = forward_tile(dim_class(shape.head_dim, shape.value_dim), KernelFamily::hopper);
+    const auto query_tokens = work.rows().tokens(), key_tokens = work.keys().tokens();
+    const Extent o_extent{shape.batch, query_tokens, shape.query_heads(), shape.value_dim};
+    require_pairs(params.carry_o, "the carry's o");
+    require_pairs(params.o, "o");
+    require_pairs(params.o_rounded, "o_rounded");
+    const auto units = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch;
+    require(units <= std::numeric_limits<int>::max() / 2, "{} query tiles of all heads are too many for a launch",
+            units);
+    ForwardLaunch launch{
+        .q = map_of(args.q, {shape.batch, query_tokens, shape.query_heads(), shape.head_dim}, tile.rows, "q"),
+        .k = map_of(args.k, {shape.batch, key_tokens, shape.kv_heads, shape.head_dim}, tile.keys, "k"),
+        .v = map_of(args.v, {shape.batch, key_tokens, shape.kv_heads, shape.value_dim}, tile.keys, "v"),
+        .carry = {},
+        .params = params,
+        .counter = work.next_counter(),
+        .units = static_cast<int>(units),
+        .prefetch_carry = !args.first && can_map(args.carry.o, o_extent)};
+    if (launch.prefetch_carry) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
+    return launch;
+}
+
+}  // namespace ringlab::gpu::hopper

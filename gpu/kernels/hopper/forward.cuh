@@ -1,0 +1,554 @@
+#pragma once
+
+#include "gpu/kernels/hopper/bulk_copy.cuh"
+#include "gpu/kernels/hopper/config.hpp"
+#include "gpu/kernels/hopper/forward.hpp"
+#include "gpu/kernels/hopper/wgmma.cuh"
+#include "gpu/kernels/launch.cuh"
+#include "gpu/kernels/tile.cuh"
+
+#include <algorithm>
+
+// Forward pass of one attend on sm_90a, the work of gpu/kernels/forward.cuh in the manner of FlashAttention-3 (Shah et
+// al. 2024, arXiv 2407.08608): one thread of the producer warpgroup fetches tiles by bulk copies; consumer warpgroups
+// of 64 query rows multiply and take softmax, one warpgroup's softmax under the products of the other, and within a
+// warpgroup the softmax of a tile under the product of P and V of the tile before.
+//
+// A block goes from unit to unit, a unit being a query tile of one head, in the list's order, longest first, by a
+// counter in global memory: whichever block is free takes the next. Partial key tiles come first in a unit; the loop
+// over full ones has no test of elements.
+//
+// Every unit starts from nothing, and takes in the carry at its end: that is one merge, at the time of the store, and
+// its rows are prefetched into L2 meanwhile.
+
+namespace ringlab::gpu::hopper {
+
+/// Places of a ring of buffers, with the parity of the current round.
+template <int count>
+struct Ring {
+    int place = 0;
+    std::uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++place == count) {
+            place = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+template <class Config>
+struct ForwardShared {
+    static constexpr int q_bytes = Config::rows * Config::head * 2;
+    static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
+    static constexpr int unit_slots = 2;
+
+    // Offsets. Tiles start at multiples of 1024.
+    static constexpr int q = 0, k = q + q_bytes, v = k + Config::stages * k_bytes;
+    static constexpr int units = v + Config::stages * v_bytes;  // Unit
+    static constexpr int barriers = units + unit_slots * 32;
+    static constexpr int k_full = barriers, k_empty = k_full + 8 * Config::stages;
+    static constexpr int v_full = k_empty + 8 * Config::stages, v_empty = v_full + 8 * Config::stages;
+    static constexpr int unit_full = v_empty + 8 * Config::stages, unit_empty = unit_full + 8 * unit_slots;
+    static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8;
+    static constexpr int bytes = q_empty + 8;
+};
+
+/// What the producer tells the consumers.
+struct __align__(32) Unit {
+    int tile;                     // of queries; -1: no more units
+    int begin, partial_end, end;  // of the list's entries
+    int head, batch;
+};
+
+template <class Config>
+struct ForwardProducer {
+    using Shared = ForwardShared<Config>;
+    const ForwardLaunch& launch;
+    std::uint32_t shared;
+    Unit* units;
+    Ring<Config::stages> k_ring, v_ring;
+
+    __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
+                                         Barrier full, int token, int head, int batch, Keep keep) {
+        full.arrive_and_expect(rows * columns * 2);
+        for (int column = 0; column < columns; column += 64)
+            load_box(tile + column * rows * 2, map, full, column, token, head, batch, keep);
+    }
+
+    __device__ __forceinline__ void load_k(int tile, int head, int batch) {
+        Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
+        load(launch.k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head,
+             Barrier{shared + Shared::k_full + 8 * k_ring.place}, tile * Config::keys, head, batch, Config::keep);
+        k_ring.advance();
+    }
+
+    __device__ __forceinline__ void load_v(int tile, int head, int batch) {
+        Barrier{shared + Shared::v_empty + 8 * v_ring.place}.wait(v_ring.parity ^ 1);
+        load(launch.v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::keys, Config::value,
+             Barrier{shared + Shared::v_full + 8 * v_ring.place}, tile * Config::keys, head, batch, Config::keep);
+        v_ring.advance();
+    }
+
+    __device__ __forceinline__ void prefetch_carry(const Unit& unit) {
+        for (int column = 0; column < Config::value; column += 32)
+            prefetch_box(launch.carry, column, unit.tile * Config::rows, unit.head, unit.batch);
+    }
+
+    __device__ __forceinline__ Unit unit_at(int index) const {
+        const auto& params = launch.params;
+        if (index >= launch.units) return {-1, 0, 0, 0, 0, 0};
+        const int heads = params.geometry.query_heads * params.geometry.batch;
+        const int4 item = __ldg(params.work.items + index / heads);
+        const int head = index % heads % params.geometry.query_heads;
+        return {item.x, item.y, item.w, item.z, head, index % heads / params.geometry.query_heads};
+    }
+
+    __device__ __forceinline__ void run() {
+        const auto& params = launch.params;
+        const auto grid = static_cast<int>(gridDim.x);
+        Ring<Shared::unit_slots> slot;
+        std::uint32_t q_parity = 0;
+        Unit unit = unit_at(static_cast<int>(blockIdx.x));
+        while (true) {
+            Barrier{shared + Shared::unit_empty + 8 * slot.place}.wait(slot.parity ^ 1);
+            units[slot.place] = unit;
+            Barrier{shared + Shared::unit_full + 8 * slot.place}.arrive();
+            slot.advance();
+            if (unit.tile < 0) break;
+
+            const int kv_head = unit.head / params.geometry.group;
+            const int* entries = params.work.entries;
+            int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
+            if (unit.begin < unit.end) {
+                load_k(tile, kv_head, unit.batch);
+                Barrier{shared + Shared::q_empty}.wait(q_parity ^ 1);
+                load(launch.q, shared + Shared::q, Config::rows, Config::head, Barrier{shared + Shared::q_full},
+                     unit.tile * Config::rows, unit.head, unit.batch, Keep::first_to_go);
+                q_parity ^= 1;
+            }
+            if (launch.prefetch_carry) prefetch_carry(unit);
+            // The next unit, while this one's first tiles are on their way.
+            const int next = grid + static_cast<int>(atomicAdd(launch.counter, 1u));
+            const Unit next_unit = unit_at(next);
+            // The last block to ask puts the counter back.
+            if (next == launch.units + grid - 1) *launch.counter = 0;
+            for (int e = unit.begin; e < unit.end; ++e) {
+                const int v_tile = tile;
+                if (e + 1 < unit.end) {
+                    tile = __ldg(entries + e + 1) >> 1;
+                    load_k(tile, kv_head, unit.batch);
+                }
+                load_v(v_tile, kv_head, unit.batch);
+            }
+            unit = next_unit;
+        }
+    }
+};
+
+template <class T, class Config, bool rewrite>
+struct ForwardConsumer {
+    using Shared = ForwardShared<Config>;
+    static constexpr int keys = Config::keys, value = Config::value;
+
+    const ForwardLaunch& launch;
+    std::uint32_t shared;
+    const Unit* units;
+    int group;  // among the consumers
+    int lane, row_in_tile, first_column;
+
+    Ring<Config::stages> k_ring, v_ring;
+    Unit unit;
+    float o[value / 2], s[keys / 2], m[2], l[2], rescale[2];
+    std::uint32_t p[keys / 16][4];
+
+    // ---- turns: a warpgroup issues its products while it holds the token
+
+    __device__ __forceinline__ void take_turn() {
+        if constexpr (Config::ping_pong) sync_named(1 + group, 256);
+    }
+    __device__ __forceinline__ void pass_turn() {
+        if constexpr (Config::ping_pong) arrive_named(1 + (group + 1) % Config::consumers, 256);
+    }
+
+    __device__ __forceinline__ void release(int barrier) {
+        if (lane == 0) Barrier{shared + barrier}.arrive();
+    }
+
+    // ---- products
+
+    __device__ __forceinline__ void issue_scores() {
+        const Operand<Order::rows_outer> q(shared + Shared::q, Config::rows, 64 * group);
+        const Operand<Order::rows_outer> k(shared + Shared::k + k_ring.place * Shared::k_bytes, keys);
+        pin(s);
+        fence_products();
+        multiply<T, Config::head / 16, Config::rows, keys>(s, q, k, false);
+        commit_products();
+    }
+    __device__ __forceinline__ void issue_output() {
+        const Operand<Order::rows_summed> v(shared + Shared::v + v_ring.place * Shared::v_bytes, keys);
+        pin(o);
+        pin_operands();
+        fence_products();
+        multiply<T, keys>(o, p, v, true);
+        commit_products();
+    }
+    __device__ __forceinline__ void pin_operands() {
+#pragma unroll
+        for (int k = 0; k < keys / 16; ++k) pin(p[k]);
+    }
+    __device__ __forceinline__ void wait_k() {
+        Barrier{shared + Shared::k_full + 8 * k_ring.place}.wait(k_ring.parity);
+    }
+    __device__ __forceinline__ void wait_v() {
+        Barrier{shared + Shared::v_full + 8 * v_ring.place}.wait(v_ring.parity);
+    }
+    __device__ __forceinline__ void release_k() {
+        release(Shared::k_empty + 8 * k_ring.place);
+        k_ring.advance();
+    }
+    __device__ __forceinline__ void release_v() {
+        release(Shared::v_empty + 8 * v_ring.place);
+        v_ring.advance();
+    }
+
+    // ---- softmax
+
+    __device__ __forceinline__ int row(int r) const { return unit.tile * Config::rows + row_in_tile + 8 * r; }
+
+    __device__ __forceinline__ void hide(int key_tile) {
+        const auto& geometry = launch.params.geometry;
+        int4 bounds[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) bounds[r] = __ldg(geometry.row_bounds + row(r));
+        const int2* positions = reinterpret_cast<const int2*>(geometry.key_positions + key_tile * keys + first_column);
+#pragma unroll
+        for (int n = 0; n < keys / 8; ++n) {
+            const int2 key = __ldg(positions + 4 * n);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                if (!device::sees(bounds[r], key.x)) s[4 * n + 2 * r] = device::minus_infinity();
+                if (!device::sees(bounds[r], key.y)) s[4 * n + 2 * r + 1] = device::minus_infinity();
+            }
+        }
+    }
+
+    template <bool partial>
+    __device__ __forceinline__ void softmax(int key_tile) {
+        const auto& rule = launch.params.rule;
+        if constexpr (rewrite) {
+#pragma unroll
+            for (int i = 0; i < keys / 2; ++i) s[i] = device::score_of(rule, s[i]);
+        }
+        if constexpr (partial) hide(key_tile);
+        const float factor = rewrite ? 1.0f : rule.factor;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float a = fmaxf(s[2 * r], s[2 * r + 1]), b = fmaxf(s[4 + 2 * r], s[4 + 2 * r + 1]);
+#pragma unroll
+            for (int n = 2; n < keys / 8; n += 2) {
+                a = fmaxf(a, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
+                b = fmaxf(b, fmaxf(s[4 * n + 4 + 2 * r], s[4 * n + 4 + 2 * r + 1]));
+            }
+            float largest = fmaxf(a, b);
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+            float new_m = fmaxf(m[r], largest * factor);
+            if constexpr (Config::lazy_rescale) new_m = new_m > m[r] + 8 ? new_m : m[r];
+            // A row that has seen nothing yet keeps m = -inf; any finite offset then gives p = 0.
+            const float offset = partial && new_m == device::minus_infinity() ? 0.0f : new_m;
+            rescale[r] = device::exp2_fast(m[r] - offset);
+            m[r] = new_m;
+            float x = 0, y = 0;
+#pragma unroll
+            for (int n = 0; n < keys / 8; ++n) {
+                float& left = s[4 * n + 2 * r];
+                float& right = s[4 * n + 2 * r + 1];
+                left = device::exp2_fast(left * factor - offset);
+                right = device::exp2_fast(right * factor - offset);
+                x += left;
+                y += right;
+            }
+            l[r] = l[r] * rescale[r] + (x + y);
+        }
+    }
+    __device__ __forceinline__ void pack_scores() {
+#pragma unroll
+        for (int k = 0; k < keys / 16; ++k)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) p[k][i] = device::pack<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+    }
+    __device__ __forceinline__ void rescale_output() {
+        if constexpr (Config::lazy_rescale)
+            if (!__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) return;
+#pragma unroll
+        for (int i = 0; i < value / 2; ++i) o[i] *= rescale[i / 2 % 2];
+    }
+
+    // ---- a unit
+
+    __device__ __forceinline__ int key_tile(int entry) const { return __ldg(launch.params.work.entries + entry) >> 1; }
+
+    __device__ __forceinline__ void first_tile() {
+        const int tile = key_tile(unit.begin);
+        wait_k();
+        issue_scores();
+        wait_products<0>();
+        pin(s);
+        release_k();
+        unit.begin < unit.partial_end ? softmax<true>(tile) : softmax<false>(tile);
+        pack_scores();
+    }
+
+    template <bool partial>
+    __device__ __forceinline__ void next_tile(int entry) {
+        const int tile = partial ? key_tile(entry) : 0;
+        wait_k();
+        take_turn();
+        issue_scores();
+        wait_v();
+        issue_output();
+        pass_turn();
+        wait_products<1>();
+        pin(s);
+        release_k();
+        softmax<partial>(tile);
+        pin(s);  // or the compiler moves the exponentials behind the wait
+        wait_products<0>();
+        pin(o);
+        release_v();
+        rescale_output();
+        pack_scores();
+    }
+
+    __device__ __forceinline__ void multiply_all() {
+        first_tile();
+        int entry = unit.begin + 1;
+#pragma unroll 1
+        for (; entry < unit.partial_end; ++entry) next_tile<true>(entry);
+#pragma unroll 1
+        for (; entry < unit.end; ++entry) next_tile<false>(entry);
+        release(Shared::q_empty);
+        // On its way while the last product runs, in the registers of the scores, which are free by now.
+        if (!launch.params.first) load_carry_part(0);
+        wait_v();
+        issue_output();
+        wait_products<0>();
+        pin(o);
+        release_v();
+    }
+
+    __device__ __forceinline__ void run() {
+        const auto& params = launch.params;
+        if (Config::ping_pong && group == Config::consumers - 1) pass_turn();
+        Ring<Shared::unit_slots> slot;
+        std::uint32_t q_parity = 0;
+        while (true) {
+            Barrier{shared + Shared::unit_full + 8 * slot.place}.wait(slot.parity);
+            unit = units[slot.place];
+            __syncwarp();
+            release(Shared::unit_empty + 8 * slot.place);
+            slot.advance();
+            if (unit.tile < 0) return;
+
+#pragma unroll
+            for (int i = 0; i < value / 2; ++i) o[i] = 0;
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                m[r] = device::minus_infinity();
+                l[r] = 0;
+            }
+            if (unit.begin < unit.end) {
+                Barrier{shared + Shared::q_full}.wait(q_parity);
+                q_parity ^= 1;
+                multiply_all();
+            } else if (!params.first) {
+                load_carry_part(0);
+            }
+            sum_rows();
+            if (!params.first) merge_carry();
+            params.last ? store_result() : store_carry();
+        }
+    }
+
+    // ---- a unit's end
+
+    // Registers of O that take in their part of the carry at a time.
+    static constexpr int carry_part = value <= keys ? value / 2 : 32;
+
+    __device__ __forceinline__ bool exists(int r) const { return row(r) < launch.params.geometry.query_tokens; }
+    __device__ __forceinline__ std::int64_t index_of(const Elements& tensor, int r) const {
+        return device::row_index(tensor.strides, unit.batch, row(r), unit.head) + first_column;
+    }
+    __device__ __forceinline__ float& value_of(const RowValues& rows, int r) const {
+        return device::value_of(rows, unit.batch, row(r), unit.head);
+    }
+
+    // Value dims are multiples of 8, so columns come and go by eights.
+    __device__ __forceinline__ bool has_columns(int n) const { return 8 * n < launch.params.v.dim; }
+
+    __device__ __forceinline__ void load_carry_part(int part) {
+        const auto& carry = launch.params.carry_o;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float2* from =
+                reinterpret_cast<const float2*>(static_cast<const float*>(carry.data) + index_of(carry, r));
+#pragma unroll
+            for (int n = 0; n < carry_part / 4; ++n) {
+                const int column = part * (carry_part / 4) + n;
+                const float2 pair = exists(r) && has_columns(column) ? from[4 * column] : make_float2(0, 0);
+                s[4 * n + 2 * r] = pair.x;
+                s[4 * n + 2 * r + 1] = pair.y;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void sum_rows() {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            l[r] += __shfl_xor_sync(~0u, l[r], 1);
+            l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        }
+    }
+
+    __device__ __forceinline__ void merge_carry() {
+        const auto& params = launch.params;
+        float old[2];  // factor of the carry; rescale is the one of what this unit has
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float carry_m = exists(r) ? value_of(params.carry_m, r) : device::minus_infinity();
+            const float carry_l = exists(r) ? value_of(params.carry_l, r) : 0.0f;
+            const float new_m = fmaxf(m[r], carry_m);
+            const float offset = new_m == device::minus_infinity() ? 0.0f : new_m;
+            old[r] = device::exp2_fast(carry_m - offset);
+            rescale[r] = device::exp2_fast(m[r] - offset);
+            m[r] = new_m;
+            l[r] = l[r] * rescale[r] + carry_l * old[r];
+        }
+#pragma unroll
+        for (int part = 0; part < value / 2 / carry_part; ++part) {
+            if (part > 0) load_carry_part(part);
+#pragma unroll
+            for (int i = 0; i < carry_part; ++i) {
+                float& x = o[part * carry_part + i];
+                x = x * rescale[i / 2 % 2] + s[i] * old[i / 2 % 2];
+            }
+        }
+    }
+
+    /// O times a factor per row, to a tensor in global memory.
+    __device__ __forceinline__ void store(const Elements& to, const float (&factor)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if (!exists(r)) continue;
+            const auto index = index_of(to, r);
+            const auto pair = [&](int n) {
+                return make_float2(o[4 * n + 2 * r] * factor[r], o[4 * n + 2 * r + 1] * factor[r]);
+            };
+            if (to.dtype == DType::fp32) {
+                auto* target = reinterpret_cast<float2*>(static_cast<float*>(to.data) + index);
+#pragma unroll
+                for (int n = 0; n < value / 8; ++n)
+                    if (has_columns(n)) target[4 * n] = pair(n);
+            } else {
+                auto* target = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(to.data) + index);
+                const bool is_bf16 = to.dtype == DType::bf16;
+#pragma unroll
+                for (int n = 0; n < value / 8; ++n)
+                    if (has_columns(n))
+                        target[4 * n] = is_bf16 ? device::pack<__nv_bfloat16>(pair(n).x, pair(n).y)
+                                                : device::pack<__half>(pair(n).x, pair(n).y);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store_carry() {
+        const auto& params = launch.params;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if (!exists(r) || lane % 4 != 0) continue;
+            value_of(params.carry_m, r) = m[r];
+            value_of(params.carry_l, r) = l[r];
+        }
+        store(params.carry_o, {1.0f, 1.0f});
+    }
+
+    __device__ __forceinline__ void store_result() {
+        const auto& params = launch.params;
+        float inverse[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            inverse[r] = l[r] > 0 ? 1.0f / l[r] : 0.0f;
+            if (params.lse.data && exists(r) && lane % 4 == 0)
+                value_of(params.lse, r) = device::natural_lse(m[r], l[r]);
+        }
+        if (params.o.data) store(params.o, inverse);
+        if (params.o_rounded.data) store(params.o_rounded, inverse);
+    }
+};
+
+template <class T, class Config, bool rewrite>
+__global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
+    forward_kernel(const __grid_constant__ ForwardLaunch launch) {
+    using Shared = ForwardShared<Config>;
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const std::uint32_t shared = shared_address(memory);
+    auto* units = reinterpret_cast<Unit*>(memory + Shared::units);
+    const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+
+    if (threadIdx.x == 0) {
+        prefetch_map(launch.q);
+        prefetch_map(launch.k);
+        prefetch_map(launch.v);
+        constexpr int warps = 4 * Config::consumers;
+        for (int i = 0; i < Config::stages; ++i) {
+            Barrier{shared + Shared::k_full + 8 * i}.initialise(1);
+            Barrier{shared + Shared::v_full + 8 * i}.initialise(1);
+            Barrier{shared + Shared::k_empty + 8 * i}.initialise(warps);
+            Barrier{shared + Shared::v_empty + 8 * i}.initialise(warps);
+        }
+        for (int i = 0; i < Shared::unit_slots; ++i) {
+            Barrier{shared + Shared::unit_full + 8 * i}.initialise(1);
+            Barrier{shared + Shared::unit_empty + 8 * i}.initialise(warps);
+        }
+        Barrier{shared + Shared::q_full}.initialise(1);
+        Barrier{shared + Shared::q_empty}.initialise(warps);
+        fence_barrier_initialisation();
+    }
+    __syncthreads();
+
+    if (group == 0) {
+        shrink_registers<Config::producer_registers>();
+        if (threadIdx.x / 32 == 0 && elected()) ForwardProducer<Config>{launch, shared, units, {}, {}}.run();
+    } else {
+        grow_registers<Config::consumer_registers>();
+        const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+        ForwardConsumer<T, Config, rewrite> consumer{
+            launch, shared, units, group - 1, lane, 64 * (group - 1) + thread / 32 * 16 + lane / 4, 2 * (lane % 4)};
+        consumer.run();
+    }
+}
+
+/// Multiprocessors of the current device.
+inline int multiprocessors() {
+    int device = 0, count = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+}
+
+template <class T, class Config>
+void launch_forward_with(const ForwardLaunch& arguments, cudaStream_t stream) {
+    const dim3 grid(static_cast<unsigned>(std::min(multiprocessors(), arguments.units)));
+    launch(arguments.params.rule.rewrite ? forward_kernel<T, Config, true> : forward_kernel<T, Config, false>,
+           "forward kernel for sm_90a", grid, 128 * (1 + Config::consumers), ForwardShared<Config>::bytes, arguments,
+           stream);
+}
+
+template <DimClass dims>
+void launch_forward(const ForwardLaunch& arguments, DType dtype, cudaStream_t stream) {
+    dtype == DType::bf16 ? launch_forward_with<__nv_bfloat16, ForwardConfig<dims>>(arguments, stream)
+                         : launch_forward_with<__half, ForwardConfig<dims>>(arguments, stream);
+}
+
+}  // namespace ringlab::gpu::hopper

@@ -1,5 +1,7 @@
 #include "layouts/layout.hpp"
 
+#include "layouts/names.hpp"
+
 #include <algorithm>
 #include <numeric>
 
@@ -88,7 +90,7 @@ std::int64_t layout_granularity(const std::string& spec, int ranks) {
     require(ranks > 0 && ranks <= most_ranks, "ranks is {}; a layout spreads tokens over 1 to {} ranks", ranks,
             most_ranks);
     const auto parsed = Spec::parse(spec);
-    return layouts().find(parsed.name).factory.granularity(parsed.arguments, ranks);
+    return find_typed(layouts(), "layout", parsed.name).factory.granularity(parsed.arguments, ranks);
 }
 
 Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks) {

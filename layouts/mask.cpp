@@ -1,5 +1,7 @@
 #include "layouts/mask.hpp"
 
+#include "layouts/names.hpp"
+
 #include <set>
 
 namespace ringlab::layouts {
@@ -127,7 +129,7 @@ Mask make_mask(const std::string& spec, std::int64_t tokens) {
     for (std::size_t begin = 0; begin <= spec.size();) {
         const auto end = std::min(spec.find('+', begin), spec.size());
         const auto term = Spec::parse(std::string_view(spec).substr(begin, end - begin));
-        terms.push_back(masks().find(term.name).factory(term.arguments, tokens));
+        terms.push_back(find_typed(masks(), "mask", term.name).factory(term.arguments, tokens));
         begin = end + 1;
     }
     auto mask = terms.front();

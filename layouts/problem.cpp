@@ -1,5 +1,6 @@
 #include "layouts/problem.hpp"
 
+#include "layouts/checked.hpp"
 #include "layouts/require.hpp"
 
 #include <cmath>
@@ -16,16 +17,31 @@ std::int64_t Problem::dkv_bytes(std::int64_t token_count, std::int64_t heads, DT
     return batch * token_count * heads * (head_dim + value_dim) * bytes_of(gradient_dtype);
 }
 
+std::optional<std::int64_t> tensor_bytes(const Problem& p, std::int64_t bytes_each) {
+    return checked_product({2 * bytes_each, p.batch, p.tokens, p.query_heads + p.kv_heads, p.head_dim + p.value_dim});
+}
+
 void Problem::validate() const {
+    // Heads and dims small enough for any product of three of them; tensors, held twice and in slots, for any sum.
+    constexpr std::int64_t most_heads = 1 << 20, most_dims = 1 << 20, most_bytes = std::int64_t{1} << 58;
     require(batch > 0, "batch is {}; it must be at least 1", batch);
     require(tokens > 0, "tokens is {}; the sequence must hold at least 1 token", tokens);
     require(tokens <= (std::int64_t{1} << 31),
             "tokens is {}; at most 2^31 are supported (pairs are counted in 64 bits)", tokens);
     require(query_heads > 0 && kv_heads > 0, "heads are {}:{}; both must be at least 1", query_heads, kv_heads);
+    require(query_heads <= most_heads && kv_heads <= most_heads, "heads are {}:{}; at most {} are supported (--heads)",
+            query_heads, kv_heads, most_heads);
     require(query_heads % kv_heads == 0,
             "{} query heads do not share {} kv heads evenly; query heads must be a multiple", query_heads, kv_heads);
     require(head_dim > 0 && value_dim > 0, "head and value dims are {} and {}; both must be at least 1", head_dim,
             value_dim);
+    require(head_dim <= most_dims && value_dim <= most_dims,
+            "head and value dims are {} and {}; at most {} are supported (--head-dim, --value-dim)", head_dim,
+            value_dim, most_dims);
+    require(tensor_bytes(*this, bytes_of(DType::fp64)).value_or(most_bytes) < most_bytes,
+            "batch {} of {} tokens with {}:{} heads of {} and {} makes tensors of more than 2^58 bytes; give a smaller "
+            "--batch, --tokens, --heads or --head-dim",
+            batch, tokens, query_heads, kv_heads, head_dim, value_dim);
     require(std::isfinite(scale), "scale is {}; it must be finite (0 for 1/sqrt(head_dim))", scale);
     require(std::isfinite(soft_cap) && soft_cap >= 0, "soft-cap is {}; it must be positive, or 0 for none", soft_cap);
 }

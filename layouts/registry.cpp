@@ -1,7 +1,7 @@
 #include "layouts/registry.hpp"
 
-#include <charconv>
-#include <cstdint>
+#include "layouts/names.hpp"
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,11 +10,9 @@
 namespace ringlab::layouts {
 
 std::int64_t parse_count(std::string_view text, std::string_view what, std::int64_t minimum) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    require(error == std::errc{} && end == text.data() + text.size() && value >= minimum,
-            "{} is '{}'; it must be a whole number of at least {}", what, text, minimum);
-    return value;
+    const auto value = whole_number(text, false);
+    require(value && *value >= minimum, "{} is '{}'; it must be a whole number of at least {}", what, text, minimum);
+    return *value;
 }
 
 std::vector<std::int64_t> parse_lengths(std::string_view text, std::string_view what) {

@@ -1,5 +1,7 @@
 #include "layouts/schedule.hpp"
 
+#include "layouts/names.hpp"
+
 namespace ringlab::layouts {
 
 const char* to_string(OpKind kind) {
@@ -135,7 +137,7 @@ Registry<ScheduleFactory>& schedules() {
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options) {
     const auto spec = Spec::parse(options.algorithm);
-    return schedules().find(spec.name).factory(spec.arguments, problem, mask, layout, options);
+    return find_typed(schedules(), "schedule", spec.name).factory(spec.arguments, problem, mask, layout, options);
 }
 
 }  // namespace ringlab::layouts

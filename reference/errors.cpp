@@ -15,18 +15,28 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 double ratio(double difference, double expected) { return difference == 0 ? 0 : difference / expected; }
 
+/// A power of two that keeps squares of the values in range; 1 but for sizes that no usual tensor has.
+template <class AnyTensor>
+double safe_scale(const AnyTensor& values) {
+    double largest = 0;
+    for (std::size_t n = 0; n < values.size(); ++n)
+        if (std::isfinite(values.data()[n])) largest = std::max(largest, std::abs(values.data()[n]));
+    return largest > 0x1p400 || (largest > 0 && largest < 0x1p-400) ? std::exp2(-std::ilogb(largest)) : 1;
+}
+
 template <class AnyTensor>
 Deviation compare(const char* name, const AnyTensor& measured, const AnyTensor& expected) {
     require(measured.shape() == expected.shape(), "{}: measured shape ({}) differs from expected shape ({})", name,
             fmt::join(measured.shape(), ", "), fmt::join(expected.shape(), ", "));
     double difference_squared = 0, expected_squared = 0, largest_difference = 0, largest = 0;
+    const double scale = safe_scale(expected);
     for (std::size_t n = 0; n < expected.size(); ++n) {
         const double have = measured.data()[n], want = expected.data()[n];
         if (have == want && std::isinf(want)) continue;
         const double difference = std::abs(have - want);
         if (!std::isfinite(difference)) return {infinity, infinity, infinity};
-        difference_squared += difference * difference;
-        expected_squared += want * want;
+        difference_squared += (difference * scale) * (difference * scale);
+        expected_squared += (want * scale) * (want * scale);
         largest_difference = std::max(largest_difference, difference);
         largest = std::max(largest, std::abs(want));
     }

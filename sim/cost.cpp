@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
+#include <functional>
 #include <random>
 #include <set>
 
@@ -53,23 +53,53 @@ void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
     }
 }
 
-Picoseconds ticks(double seconds) { return layouts::to_picoseconds(seconds); }
+Picoseconds ticks(double seconds) { return layouts::checked_picoseconds(seconds); }
+
+/// Gives most of a very large group to the processors, a heap of the times when each is free, as one by one would: each
+/// takes the tiles that it could begin before a common time. Returns how many. Sums of few terms stay one by one, and
+/// so the same as ever to the last bit.
+std::int64_t deal_at_once(const TileGroup& group, std::vector<double>& free) {
+    constexpr std::int64_t few = 1 << 20;
+    if (group.count <= few || group.seconds == 0) return group.seconds == 0 ? group.count : 0;
+    const auto dealt_by = [&](double time, double level) {
+        return level > time ? std::floor((level - time) / group.seconds) : 0;
+    };
+    const auto dealt = [&](double level) {
+        double sum = 0;
+        for (const auto time : free) sum += dealt_by(time, level);
+        return sum;
+    };
+    double low = free.front();
+    double high = *std::max_element(free.begin(), free.end()) + static_cast<double>(group.count) * group.seconds;
+    const auto most = static_cast<double>(group.count - few / 2);
+    for (int halvings = 0; halvings < 200; ++halvings) {
+        const auto middle = low + (high - low) / 2;
+        (dealt(middle) <= most ? low : high) = middle;
+    }
+    auto given = static_cast<std::int64_t>(dealt(low));
+    for (auto& time : free) time += dealt_by(time, low) * group.seconds;
+    if (group.count - given > 2 * few) {  // tiles so short that a time hardly tells one from many
+        for (auto& time : free)
+            time += static_cast<double>(group.count - given) / static_cast<double>(free.size()) * group.seconds;
+        given = group.count;
+    }
+    std::make_heap(free.begin(), free.end(), std::greater<>());
+    return given;
+}
 
 }  // namespace
 
 double makespan(std::vector<TileGroup> tiles, std::int64_t processors) {
     std::sort(tiles.begin(), tiles.end(), [](const TileGroup& a, const TileGroup& b) { return a.seconds > b.seconds; });
-    std::priority_queue<double, std::vector<double>, std::greater<>> free;
-    for (std::int64_t i = 0; i < processors; ++i) free.push(0);
-    double end = 0;
+    std::vector<double> free(static_cast<std::size_t>(processors),
+                             0.0);  // a heap, the first processor to be free on top
     for (const auto& group : tiles)
-        for (std::int64_t i = 0; i < group.count; ++i) {
-            const auto done = free.top() + group.seconds;
-            free.pop();
-            free.push(done);
-            end = std::max(end, done);
+        for (auto left = group.count - deal_at_once(group, free); left > 0; --left) {
+            std::pop_heap(free.begin(), free.end(), std::greater<>());
+            free.back() += group.seconds;
+            std::push_heap(free.begin(), free.end(), std::greater<>());
         }
-    return end;
+    return *std::max_element(free.begin(), free.end());
 }
 
 TileModel::TileModel(const Schedule& schedule, const Machine& machine)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/checked.hpp"
 #include "layouts/schedule.hpp"
 #include "sim/machine.hpp"
 #include "sim/options.hpp"
@@ -57,6 +58,8 @@ struct TransferCost {
     double bytes_per_second = 0;  ///< while it runs at full speed; 0 if it takes no time
     const LinkCost* link = nullptr;
     bool between_hosts = false;
+
+    Picoseconds whole() const { return layouts::later(latency, duration); }
 };
 
 /// How long every operation takes on a machine when it has what it runs on to itself.

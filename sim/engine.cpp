@@ -1,5 +1,6 @@
 #include "sim/engine.hpp"
 
+#include "layouts/checked.hpp"
 #include "layouts/require.hpp"
 
 #include <algorithm>
@@ -53,7 +54,7 @@ ActivityId Engine::start(const Activity& activity) {
     state.crowded_speed = static_cast<float>(activity.crowded_speed);
     if (state.uses == 0) {
         state.speed = state.bound = 1;
-        queue_.set(id, now_ + activity.duration);
+        queue_.set(id, layouts::later(now_, activity.duration));
         return id;
     }
     state.speed = state.bound = 0;
@@ -69,7 +70,9 @@ ActivityId Engine::start(const Activity& activity) {
 bool Engine::next(std::uint32_t& tag) {
     if (!(fresh_.empty() && dirty_.empty()) && (queue_.empty() || queue_.next_time() > now_)) solve();
     if (queue_.empty()) return false;
-    require(queue_.next_time() != never, "the simulation stands still: {} activities have no share of a resource",
+    require(queue_.next_time() != never,
+            "the simulation stands still: {} activities have no share of a resource, or one so small that they would "
+            "take longer than 106 days",
             queue_.size());
     const auto event = queue_.pop();
     now_ = event.time;

@@ -53,7 +53,7 @@ private:
         auto& state = nodes_[index(rank)];
         auto ops = schedule_.ops(rank);
         while (const auto* op = ops.next()) {
-            host += cost_.issue(*op);
+            host = layouts::later(host, cost_.issue(*op));
             Node node{*op};
             node.issued = host;
             if (op->lane == Lane::compute) {
@@ -61,7 +61,7 @@ private:
             } else {
                 const auto cost = op->kind == OpKind::send ? cost_.transfer(rank, op->peer, op->bytes)
                                                            : cost_.transfer(op->peer, rank, op->bytes);
-                node.duration = cost.latency + cost.duration;
+                node.duration = cost.whole();
             }
             auto& lane = state.lanes[static_cast<std::size_t>(op->lane)];
             if (!lane.empty()) node.before = lane.back();
@@ -102,12 +102,12 @@ private:
             node.ready = ready;
         }
         if (node.op.kind != OpKind::send && node.op.kind != OpKind::receive) {
-            node.end = node.ready + node.duration;
+            node.end = layouts::later(node.ready, node.duration);
             return true;
         }
         auto* other = partner(rank, node.op);
         if (!other || other->ready == unknown) return false;
-        node.end = other->end = std::max(node.ready, other->ready) + node.duration;
+        node.end = other->end = layouts::later(std::max(node.ready, other->ready), node.duration);
         ranks.push_back(node.op.peer);
         return true;
     }

@@ -13,6 +13,9 @@ using layouts::Lane;
 using layouts::OpIndex;
 using layouts::OpKind;
 
+/// Of all heads, which 64 bits need not hold.
+__extension__ using Pairs = __int128;
+
 /// One time per rank.
 using Row = std::vector<Picoseconds>;
 
@@ -65,7 +68,7 @@ private:
         auto ops = schedule_.ops(0);
         Picoseconds host = 0;
         while (const auto* op = ops.next()) {
-            host += cost_.issue(*op);
+            host = layouts::later(host, cost_.issue(*op));
             Node added;
             added.op = *op;
             added.issued = host;
@@ -80,6 +83,7 @@ private:
         }
         for (const auto& lane : lanes_)
             if (!lane.empty()) ++node(lane.back()).readers;
+        farthest_ = layouts::later(host, *std::max_element(starts_.begin(), starts_.end()));
     }
 
     void check_sample() {
@@ -113,7 +117,7 @@ private:
     void check_cells() const {
         const layouts::Run all{0, 1, schedule_.problem().tokens};
         const auto pairs = layouts::visible_pairs(schedule_.mask(), {&all, 1}, layouts::KeyCounter({&all, 1}));
-        require(pairs * schedule_.problem().kv_heads == cells_,
+        require(Pairs{pairs} * schedule_.problem().kv_heads == cells_,
                 "ranks differ in their cells; the symmetric recurrence does not hold here");
     }
 
@@ -170,18 +174,25 @@ private:
         const bool attends = self.op.kind == OpKind::attend;
         if (!attends || uniform_cells_) {
             const auto duration = cost_.compute(0, self.op);
+            reach(duration);
             for (auto& time : times) time += duration;
-            if (attends) cells_ += self.op.cells * self.op.heads.count() * ranks_;
+            if (attends) cells_ += Pairs{self.op.cells} * self.op.heads.count() * ranks_;
             return;
         }
         auto op = self.op;
+        durations_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
             op.owner = shifted(self.op.owner, rank);
             op.cells = schedule_.cells(rank, op.owner);
-            cells_ += op.cells * op.heads.count();
-            times[static_cast<std::size_t>(rank)] += cost_.compute(rank, op);
+            cells_ += Pairs{op.cells} * op.heads.count();
+            durations_.push_back(cost_.compute(rank, op));
         }
+        reach(*std::max_element(durations_.begin(), durations_.end()));
+        for (std::size_t r = 0; r < times.size(); ++r) times[r] += durations_[r];
     }
+
+    /// No path of dependencies is longer than one operation after another: what can be told before rows are added up.
+    void reach(Picoseconds duration) { farthest_ = layouts::later(farthest_, duration); }
 
     /// Durations of a send or fetch, by the rank that has the operation; the same from step to step.
     const Row& transfer_row(const Op& op) {
@@ -194,12 +205,13 @@ private:
             const int peer = shifted(op.peer, rank);
             const auto cost =
                 op.kind == OpKind::send ? cost_.transfer(rank, peer, op.bytes) : cost_.transfer(peer, rank, op.bytes);
-            transfers_.push_back(cost.latency + cost.duration);
+            transfers_.push_back(cost.whole());
         }
         return transfers_;
     }
 
-    static void add_durations(Node& self, const Row& durations) {
+    void add_durations(Node& self, const Row& durations) {
+        reach(*std::max_element(durations.begin(), durations.end()));
         for (std::size_t r = 0; r < durations.size(); ++r) (*self.ready)[r] += durations[r];
     }
 
@@ -216,6 +228,7 @@ private:
         auto& send = sends ? self : other;
         auto& receive = sends ? other : self;
         const auto& durations = transfer_row(send.op);
+        reach(*std::max_element(durations.begin(), durations.end()));
         const auto shift = static_cast<std::size_t>(send.op.peer), ranks = durations.size();
         auto *from = send.ready->data(), *to = receive.ready->data();
         const auto* duration = durations.data();
@@ -257,7 +270,9 @@ private:
     std::array<std::size_t, layouts::lane_count> next_{};
     std::vector<std::unique_ptr<Row>> free_;
     bool uniform_cells_ = true;
-    std::int64_t cells_ = 0;
+    Pairs cells_ = 0;
+    Row durations_;  // scratch
+    Picoseconds farthest_ = 0;
     Row transfers_;
     int row_peer_ = -1;
     std::int64_t row_bytes_ = -1;

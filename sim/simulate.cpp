@@ -177,7 +177,7 @@ private:
             return;
         }
         const auto before = rank.host;
-        rank.host += cost_.issue(*op);
+        rank.host = layouts::later(rank.host, cost_.issue(*op));
         const bool computes = op->lane == Lane::compute;
         const auto work = computes ? cost_.compute(id, *op) : op->bytes;
         rank.window.push(*op, rank.host, work);
@@ -200,7 +200,10 @@ private:
 
     void count(Rank& rank, int id, const Op& op, std::int64_t work) {
         switch (op.kind) {
-            case OpKind::attend: rank.totals.cells += op.cells; [[fallthrough]];
+            case OpKind::attend:
+                require(!__builtin_add_overflow(rank.totals.cells, op.cells, &rank.totals.cells),
+                        "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
+                [[fallthrough]];
             case OpKind::merge:
             case OpKind::add: rank.naive.add_compute(op.step, work); return;
             case OpKind::receive: rank.totals.bytes_received += op.bytes; return;
@@ -209,7 +212,7 @@ private:
         }
         const auto cost =
             op.kind == OpKind::fetch ? cost_.transfer(op.peer, id, op.bytes) : cost_.transfer(id, op.peer, op.bytes);
-        rank.naive.add_transfer(op.step, cost.latency + cost.duration);
+        rank.naive.add_transfer(op.step, cost.whole());
     }
 
     // ---- Starting operations ----
@@ -277,7 +280,7 @@ private:
         if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
         const auto cost = transfer_cost(id, op);
         if (!options_.sharing || cost.bytes_per_second == 0) {
-            engine_.start({.duration = cost.latency + cost.duration, .tag = Tag{id, lane, Tag::operation}.pack()});
+            engine_.start({.duration = cost.whole(), .tag = Tag{id, lane, Tag::operation}.pack()});
         } else if (cost.latency > 0) {
             engine_.start({.duration = cost.latency, .tag = Tag{id, lane, Tag::latency}.pack()});
         } else {

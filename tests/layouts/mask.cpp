@@ -6,6 +6,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <functional>
 #include <ostream>
 
 using namespace ringlab::layouts;
@@ -67,6 +68,11 @@ const std::vector<PictureCase> picture_cases{
     {"causal+valid:1-3,4-6", {"......", ".x....", ".xx...", "......", ".xx.x.", ".xx.xx"}},
     {"valid:0-3+valid:2-4", {"......", "......", "..x...", "......", "......", "......"}},
     {"documents:3,3+prefix:4", {"xxx...", "xxx...", "xxx...", "...x..", "...xx.", "...xxx"}},
+    {"documents:2,2,2+sink:3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxx.xx", "xxx.xx"}},
+    {"prefix:2+sink:4", {"xx....", "xx....", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"}},
+    {"block-causal:2x3+sink:3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxxxxx", "xxxxxx"}},
+    {"window:0,1+sink:3", {"xx....", "xxx...", "xxxx..", "xxxxx.", "xxx.xx", "xxx..x"}},
+    {"documents:3,3+valid:1-5+sink:2", {"......", ".xx...", ".xx...", ".x.xx.", ".x.xx.", "......"}},
 };
 
 struct BadMask {
@@ -79,7 +85,8 @@ const std::string known = "block-causal, causal, documents, full, prefix, sink, 
 
 const std::vector<BadMask> bad_masks{
     {"", "unknown mask ''; known: " + known},
-    {"casual", "unknown mask 'casual'; known: " + known},
+    {"casual", "unknown mask 'casual', did you mean 'causal'? Known: " + known},
+    {"docs:6", "unknown mask 'docs'; known: " + known},
     {"causal+", "unknown mask ''; known: " + known},
     {"full:1", "mask full takes no arguments, got '1'"},
     {"causal:x", "mask causal takes no arguments, got 'x'"},
@@ -223,6 +230,63 @@ BOOST_AUTO_TEST_CASE(intersection_is_what_both_see_and_the_sinks_of_either) {
     }
     BOOST_TEST(error_of([] { intersect(make_mask("full", 4), make_mask("causal", 5)); }) ==
                "cannot intersect mask full over 4 tokens with causal over 5");
+}
+
+/// One term of a mask as --list explains it, of one row and one key and nothing else.
+struct Explained {
+    std::string spec;
+    std::function<bool(std::int64_t row, std::int64_t key)> sees;
+};
+
+Explained random_term(std::mt19937_64& random, std::int64_t tokens) {
+    const auto n = pick(random, 1, tokens), cut = pick(random, 1, tokens - 1);
+    const auto two = std::to_string(cut) + "," + std::to_string(tokens - cut);
+    const auto in_same_part = [=](std::int64_t row, std::int64_t key) { return (row < cut) == (key < cut); };
+    switch (pick(random, 0, 5)) {
+        case 0: return {"causal", [](auto row, auto key) { return key <= row; }};
+        case 1:
+            return {"window:" + std::to_string(n) + "," + std::to_string(cut),
+                    [=](auto row, auto key) { return row - n <= key && key <= row + cut; }};
+        case 2: return {"documents:" + two, in_same_part};
+        case 3:
+            return {"prefix:" + std::to_string(n),
+                    [=](auto row, auto key) { return key <= row || (row < n && key < n); }};
+        case 4:
+            return {"block-causal:" + two, [=](auto row, auto key) { return key <= row || in_same_part(row, key); }};
+        default:
+            return {"valid:" + std::to_string(cut - 1) + "-" + std::to_string(tokens),
+                    [=](auto row, auto key) { return row >= cut - 1 && key >= cut - 1; }};
+    }
+}
+
+BOOST_AUTO_TEST_CASE(joined_masks_and_sinks_are_what_their_help_says) {
+    std::mt19937_64 random(5);
+    for (int trial = 0; trial < 3000; ++trial) {
+        const auto tokens = pick(random, 2, 20), sink = pick(random, 0, tokens + 2);
+        std::vector<Explained> terms;
+        for (auto count = pick(random, 1, 3); count > 0; --count) terms.push_back(random_term(random, tokens));
+        std::string spec;
+        for (const auto& term : terms) spec += term.spec + "+";
+        const auto mask = make_mask(spec + "sink:" + std::to_string(sink), tokens);
+        int wrong = 0;
+        for (std::int64_t row = 0; row < tokens; ++row) {
+            // By the other masks together; padding, which no key can lift, apart.
+            const auto of = [&](std::int64_t key, bool padding) {
+                return std::all_of(terms.begin(), terms.end(), [&](const Explained& term) {
+                    return term.spec.starts_with("valid") ? (padding ? term.sees(key, key) : term.sees(row, row))
+                                                          : padding || term.sees(row, key);
+                });
+            };
+            std::int64_t first = tokens;
+            for (std::int64_t key = tokens; key-- > 0;)
+                if (of(key, false)) first = key;
+            for (std::int64_t key = 0; key < tokens; ++key) {
+                const bool looks_back = key < sink && key < first && first < tokens;
+                wrong += mask.visible(row, key) != ((of(key, false) || looks_back) && of(key, true));
+            }
+        }
+        BOOST_TEST(wrong == 0, mask.name() << " over " << tokens << " tokens: " << wrong << " pairs");
+    }
 }
 
 BOOST_AUTO_TEST_CASE(validity_is_the_union_of_the_valid_intervals) {

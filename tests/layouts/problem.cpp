@@ -1,5 +1,7 @@
 #include "layouts/problem.hpp"
 
+#include "layouts/checked.hpp"
+
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -23,6 +25,7 @@ struct BadProblem {
 };
 std::ostream& operator<<(std::ostream& out, const BadProblem& c) { return out << c.error; }
 
+constexpr auto largest_number = std::numeric_limits<std::int64_t>::max();
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
@@ -40,6 +43,15 @@ const std::vector<BadProblem> bad_problems{
      "8 query heads do not share 16 kv heads evenly; query heads must be a multiple"},
     {[](Problem& p) { p.head_dim = 0; }, "head and value dims are 0 and 128; both must be at least 1"},
     {[](Problem& p) { p.value_dim = -1; }, "head and value dims are 128 and -1; both must be at least 1"},
+    {[](Problem& p) { p.query_heads = p.kv_heads = (1 << 20) + 1; },
+     "heads are 1048577:1048577; at most 1048576 are supported (--heads)"},
+    {[](Problem& p) { p.query_heads = std::int64_t{1'000'000'000'000'000}; },
+     "heads are 1000000000000000:2; at most 1048576 are supported (--heads)"},
+    {[](Problem& p) { p.head_dim = largest_number; },
+     "head and value dims are 9223372036854775807 and 128; at most 1048576 are supported (--head-dim, --value-dim)"},
+    {[](Problem& p) { p.batch = largest_number; },
+     "batch 9223372036854775807 of 100 tokens with 8:2 heads of 128 and 128 makes tensors of more than 2^58 bytes; "
+     "give a smaller --batch, --tokens, --heads or --head-dim"},
     {[](Problem& p) { p.scale = nan; }, "scale is nan; it must be finite (0 for 1/sqrt(head_dim))"},
     {[](Problem& p) { p.scale = infinity; }, "scale is inf; it must be finite (0 for 1/sqrt(head_dim))"},
     {[](Problem& p) { p.soft_cap = -1; }, "soft-cap is -1; it must be positive, or 0 for none"},
@@ -61,6 +73,35 @@ BOOST_DATA_TEST_CASE(sizes_that_do_not_fit_are_named_with_their_value, data::mak
     auto spoilt = good;
     sample.spoil(spoilt);
     BOOST_TEST(error_of([&] { spoilt.validate(); }) == sample.error);
+}
+
+BOOST_AUTO_TEST_CASE(bytes_of_the_largest_accepted_sizes_can_be_counted) {
+    auto p = good;
+    p.tokens = std::int64_t{1} << 31;
+    p.query_heads = p.kv_heads = 1 << 10;
+    p.head_dim = p.value_dim = 1 << 10;
+    BOOST_CHECK_NO_THROW(p.validate());
+    BOOST_TEST(p.kv_bytes(p.tokens, p.kv_heads) == std::int64_t{1} << 53);
+    p.batch = 1 << 3;
+    BOOST_TEST(error_of([&] { p.validate(); }).starts_with("batch 8 of 2147483648 tokens"));
+    p.batch = largest_number;
+    BOOST_TEST(!tensor_bytes(p, 8).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_product_that_64_bits_cannot_hold_is_none) {
+    static_assert(checked_product({3, 4, 5}) == 60);
+    BOOST_TEST(checked_product({largest_number, 1}).value() == largest_number);
+    BOOST_TEST(!checked_product({largest_number, 2}).has_value());
+    BOOST_TEST(!checked_product({largest_number, largest_number}).has_value());
+    BOOST_TEST(checked_product({largest_number, largest_number, 0}).value() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(times_that_no_timeline_holds_are_refused) {
+    BOOST_TEST(checked_picoseconds(9.1e6) == 9'100'000'000'000'000'000);
+    for (const double seconds : {9.3e6, -9.3e6, infinity, -infinity})
+        BOOST_TEST(error_of([&] { checked_picoseconds(seconds); }).starts_with("a time exceeds 106 days"));
+    BOOST_TEST(later(3, 4) == 7);
+    BOOST_TEST(error_of([] { later(largest_number, 1); }).starts_with("a time exceeds 106 days"));
 }
 
 BOOST_AUTO_TEST_CASE(scale_is_one_over_root_of_head_dim_unless_given) {

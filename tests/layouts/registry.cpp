@@ -1,4 +1,4 @@
-#include "layouts/registry.hpp"
+#include "layouts/names.hpp"
 
 #include "tests/layouts/cases.hpp"
 
@@ -83,10 +83,41 @@ BOOST_AUTO_TEST_CASE(a_spec_is_a_name_and_arguments_after_the_first_colon) {
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_name_is_quoted_beside_the_known_ones) {
-    BOOST_TEST(error_of([] { layouts().find("zigzga"); }) ==
-               "unknown layout 'zigzga'; known: contiguous, file, striped, zigzag");
-    BOOST_TEST(error_of([] { masks().find(""); }) ==
+    BOOST_TEST(error_of([] { find_typed(layouts(), "layout", "zigzga"); }) ==
+               "unknown layout 'zigzga', did you mean 'zigzag'? Known: contiguous, file, striped, zigzag");
+    BOOST_TEST(error_of([] { find_typed(masks(), "mask", ""); }) ==
                "unknown mask ''; known: block-causal, causal, documents, full, prefix, sink, valid, window");
+}
+
+BOOST_AUTO_TEST_CASE(a_near_miss_is_guessed_and_nothing_else) {
+    const std::vector<std::string> names{"contiguous", "striped", "zigzag", "llama-3.1-8b", "llama-3.1-70b"};
+    for (const auto* near : {"zigzga", "zig-zag", "zagzag", "ZigZag", "zig", "igzag", "zigzagg"})
+        BOOST_TEST(did_you_mean(near, names) == ", did you mean 'zigzag'?", near);
+    BOOST_TEST(did_you_mean("llama-3-8b", names) == ", did you mean 'llama-3.1-8b'?");
+    BOOST_TEST(did_you_mean("llama3.1-70b", names) == ", did you mean 'llama-3.1-70b'?");
+    for (const auto* far : {"", "x", "spiral", "gpt-9", "z"}) BOOST_TEST(did_you_mean(far, names) == "", far);
+    BOOST_TEST(did_you_mean(std::string(100000, 'z'), names) == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_whole_number_may_count_thousands) {
+    const auto check = [](const char* text, std::optional<std::int64_t> ungrouped,
+                          std::optional<std::int64_t> grouped) {
+        BOOST_TEST((whole_number(text, false) == ungrouped), text);
+        BOOST_TEST((whole_number(text, true) == grouped), text);
+    };
+    check("4096", 4096, 4096);
+    check("-3", -3, -3);
+    check("4k", 4000, 4000);
+    check("4K", 4000, 4000);
+    check("8Ki", 8192, 8192);
+    check("2M", 2'000'000, 2'000'000);
+    check("3Gi", 3LL << 30, 3LL << 30);
+    check("8,192", {}, 8192);
+    check("1,048,576", {}, 1048576);
+    check("1,024k", {}, 1'024'000);
+    for (const auto* wrong : {"", "k", "4kk", "4 k", "1.5k", "1e3", "81,92", ",192", "1,,024", "1,024,", "1024,512",
+                              "9223372036854775807k", "99999999999999999999", "0x10", "+4", "4ki"})
+        check(wrong, {}, {});
 }
 
 BOOST_AUTO_TEST_CASE(every_entry_says_how_to_type_it) {

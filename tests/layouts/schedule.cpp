@@ -351,7 +351,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     const auto error = [&](const std::string& algorithm) {
         return error_of([&] { schedule_of(c, {.algorithm = algorithm}); });
     };
-    BOOST_TEST(error("rings") == "unknown schedule 'rings'; known: all-gather, pull, ring");
+    BOOST_TEST(error("rings") == "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, pull, ring");
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
     BOOST_TEST(error("pull:x") == "schedule pull takes no arguments, got 'x'");
     BOOST_TEST(error("all-gather:3") ==

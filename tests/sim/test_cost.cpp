@@ -44,6 +44,33 @@ BOOST_AUTO_TEST_CASE(tiles_go_longest_first_to_the_first_free_processor) {
     BOOST_TEST(makespan({}, 132) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(millions_of_tiles_take_what_dealing_them_one_by_one_takes) {
+    // Quarters add up without rounding, so both ways give the same to the last bit.
+    const auto one_by_one = [](const std::vector<TileGroup>& tiles, std::size_t processors) {
+        std::vector<double> free(processors);
+        for (const auto& group : tiles)
+            for (std::int64_t i = 0; i < group.count; ++i) {
+                std::pop_heap(free.begin(), free.end(), std::greater<>());
+                free.back() += group.seconds;
+                std::push_heap(free.begin(), free.end(), std::greater<>());
+            }
+        return *std::max_element(free.begin(), free.end());
+    };
+    const std::vector<TileGroup> tiles{{1000.25, 7}, {3.5, 5}, {0.75, 3'000'001}, {0.25, 2'000'003}};
+    for (const std::size_t processors : {1, 3, 132})
+        BOOST_TEST(makespan(tiles, static_cast<std::int64_t>(processors)) == one_by_one(tiles, processors));
+}
+
+BOOST_AUTO_TEST_CASE(any_number_of_tiles_of_any_length_is_dealt_at_once) {
+    constexpr auto many = std::int64_t{1} << 50;
+    BOOST_TEST(makespan({{1, many}}, 1) == static_cast<double>(many));
+    BOOST_TEST(makespan({{1, many}}, 128) == static_cast<double>(many / 128));
+    BOOST_TEST(makespan({{0, many}, {2, 1}}, 3) == 2);
+    BOOST_TEST(makespan({{5, 1}, {1e-300, many}}, 3) == 5);
+    BOOST_TEST(makespan({{5, 3}, {1e-16, many}}, 3) == 5 + 1e-16 * static_cast<double>(many) / 3,
+               boost::test_tools::tolerance(1e-12));
+}
+
 BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
     std::mt19937 bits(5);
     auto machine = busy_machine();

@@ -1,0 +1,13 @@
+#include "layouts/checked.hpp"
+
+#include "layouts/require.hpp"
+
+namespace ringlab::layouts {
+
+void fail_of_time() {
+    fail(
+        "a time exceeds 106 days, 2^63 picoseconds, and no timeline is longer; smaller --tokens, --heads, --head-dim, "
+        "--batch or --ranks, or a faster machine, take less");
+}
+
+}  // namespace ringlab::layouts

@@ -2,6 +2,7 @@
 
 #include "experiments/backend_cuda.hpp"
 #include "experiments/message.hpp"
+#include "layouts/names.hpp"
 #include "processes/session.hpp"
 #include "reference/cpu_backend.hpp"
 #include "reference/transport_mpi.hpp"
@@ -104,7 +105,7 @@ layouts::Registry<BackendFactory>& backends() {
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {
-    return backends().find(config.backend).factory(config, ranks);
+    return layouts::find_typed(backends(), "backend", config.backend).factory(config, ranks);
 }
 
 int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body) {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace ringlab::experiments {
 namespace {
 
@@ -51,14 +53,17 @@ int study(const Config& config, int argc, char** argv) {
 
     // 3. Relative RMS, in units of 1e-3.
     Table table({"input", "mask", "layout", "policy", "P", "o", "o fp32", "dq", "dk", "dv"});
+    bool finite = true;
     for (const auto& which : study.cases()) {
         const auto errors = study.record()->numbers(which.name(), "judged/relative_rms");
+        for (const auto error : errors) finite &= std::isfinite(error);
         const auto cell = [&](std::size_t tensor) { return fmt::format("{:.3f}", errors[tensor] * 1e3); };
         table.add({which.input, which.mask, which.layout, which.policy, fmt::format("{}", which.ranks), cell(0),
                    cell(1), cell(3), cell(4), cell(5)});
     }
-    fmt::print("{}\nRelative RMS error against fp64, times 1000.\nRecord: {}\n", table.text(), config.output);
-    return 0;
+    fmt::print("{}\nRelative RMS error against fp64, times 1000.{}\nRecord: {}\n", table.text(),
+               finite ? "" : " NOT FINITE in some runs.", config.output);
+    return finite ? 0 : 2;
 }
 
 int body(int argc, char** argv) {

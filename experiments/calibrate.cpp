@@ -4,6 +4,8 @@
 
 #include "experiments/case.hpp"
 #include "experiments/describe.hpp"
+#include "experiments/forecast.hpp"
+#include "experiments/interrupt.hpp"
 #include "experiments/least_squares.hpp"
 #include "experiments/progress.hpp"
 #include "experiments/record_files.hpp"
@@ -22,9 +24,11 @@ const Experiment experiment{
     "simulator\n"
     "(time = launch + full tile * n + partial tile * m), checks it on "
     "sizes\n"
-    "that were held out, and writes a machine file for --machines. It describes ranks that have a processor each and\n"
-    "messages that cost nothing: compute and balance, not communication.",
-    "calibrate --arithmetic fp32 --output this_cpu.toml && compare_layouts --machines ./this_cpu.toml",
+    "that were held out, and writes a machine file (TOML, to be read and edited; every figure says where it comes "
+    "from)\n"
+    "for --machines of the other experiments. It describes ranks that have a processor each and messages that cost\n"
+    "nothing: compute and balance, not communication.",
+    "calibrate --arithmetic bf16 && compare_layouts --machines ./this_cpu.toml",
     {.measures = true},
     FileKind::machine};
 
@@ -37,6 +41,7 @@ Config defaults() {
     config.algorithms = {"ring"};
     config.ranks = {1};
     config.arithmetic = "bf16";
+    config.judge = false;
     config.output = "this_cpu.toml";
     return config;
 }
@@ -149,37 +154,42 @@ int body(int argc, char** argv) {
     // 1. What to time: every second case is held out, so that the fit is judged on sizes it has not seen.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
+    say_notes(*config);
     Source source(*config);
     const auto backend = make_backend(*config, 1);
     const auto plan_of = [&](const Case& which) {
         return make_plan(which, source.inspect(which.input).problem, *config, {});
     };
     std::vector<Sample> samples;
+    Forecast forecast(*config);
     for (const auto& which : all_cases(*config, source.tokens())) {
-        plan_of(which);  // refuse now, not midway
+        forecast.add_executed(which, plan_of(which));  // refuse now, not midway
         samples.push_back({which, {}, {}, false});
     }
     require(samples.size() >= 2 * parameters, "{} timed cases do not determine {} figures; give more tokens or masks",
             samples.size(), parameters);
     for (std::size_t i = 1; i < samples.size(); i += 3) samples[i].held_out = true;
+    forecast.announce();
 
     // 2. Time them.
+    say_when_interrupted("interrupted; no machine file was written");
     double flops[2] = {0, 0};
     {
         Progress progress(samples.size(), false);
-        for (auto& sample : samples) {
-            progress.start(sample.which.name());
+        for (std::size_t i = 0; i < samples.size(); ++i) {
+            auto& sample = samples[i];
+            progress.start(sample.which.name(), forecast.seconds_of(i));
             const auto plan = plan_of(sample.which);
             sample.counts = count_tiles(plan);
             const auto& inputs = source.get(sample.which, plan.problem.tokens);
             auto repeats = backend->run(plan, {}, std::span(&inputs.front().inputs, 1), config->repeats + 1);
             repeats.erase(repeats.begin());  // warm-up
             for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-                const auto i = static_cast<std::size_t>(pass);
-                sample.seconds[i] = median_attend_seconds(repeats, pass).front();
+                const auto way = static_cast<std::size_t>(pass);
+                sample.seconds[way] = median_attend_seconds(repeats, pass).front();
                 const auto& schedule = pass == layouts::Pass::forward ? *plan.forward : *plan.backward;
                 auto ops = schedule.ops(0);  // one rank: the whole pass is one attend
-                flops[i] = std::max(flops[i], schedule.flop(*ops.next()) / sample.seconds[i]);
+                flops[way] = std::max(flops[way], schedule.flop(*ops.next()) / sample.seconds[way]);
             }
             progress.finish();
         }

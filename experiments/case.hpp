@@ -13,7 +13,8 @@ namespace ringlab::experiments {
 struct Case {
     std::string input, mask, layout, algorithm, policy;
     int ranks = 1;
-    std::int64_t tokens = 0;  ///< of the whole sequence, before padding
+    std::int64_t tokens = 0;      ///< of the whole sequence, before padding
+    std::string input_name = {};  ///< of a file its own name without folders, and a number if others have the same
 
     /// "causal zigzag P=8 S=2048 ring carry real": unique within an experiment, the name of the run in the record.
     std::string name() const;
@@ -50,7 +51,8 @@ Policy policy_from(const std::string& name, layouts::DType arithmetic);
 Plan make_plan(const Case& which, layouts::Problem problem, const Config& config,
                const std::vector<std::int64_t>& document_lengths);
 
-/// The mask that a user typed, with the input's documents put in and cut to `tokens`.
+/// The mask that a user typed, with the input's documents put in, cut to `tokens`, and lengths from files written out:
+/// what it says then depends on nothing else.
 std::string expand_mask(const std::string& mask, std::int64_t tokens,
                         const std::vector<std::int64_t>& document_lengths);
 

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace ringlab::experiments {
 namespace {
 
@@ -84,6 +86,7 @@ int study(const Config& config, int argc, char** argv) {
     for (const auto* tensor : {"o", "dq", "dk", "dv"}) header.push_back(tensor);
     Table table(header);
     const auto& record = *study.record();
+    bool finite = true;
     for (const auto& which : study.cases()) {
         const auto name = which.name();
         std::vector<std::string> row{which.mask,
@@ -96,9 +99,8 @@ int study(const Config& config, int argc, char** argv) {
         for (const auto* pass : {"forward", "backward"})
             row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
         for (const auto* pass : {"forward", "backward"})
-            row.push_back(
-                fmt::format("{:.3g}", record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12 /
-                                          record.number(name, fmt::format("seconds_measured_{}", pass))));
+            row.push_back(quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12,
+                                   record.number(name, fmt::format("seconds_measured_{}", pass)), "{:.3g}"));
         for (const auto& machine : predictor.machines()) {
             const auto forward = prediction_group(machine, layouts::Pass::forward);
             const auto backward = prediction_group(machine, layouts::Pass::backward);
@@ -107,15 +109,16 @@ int study(const Config& config, int argc, char** argv) {
             row.push_back(fmt::format("{:.3g}", record.numbers(name, backward + "/makespan").front() * 1e3));
         }
         const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
+        for (const auto error : errors) finite &= std::isfinite(error);
         for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(config.judge ? format_error(errors[tensor]) : "-");
         table.add(row);
     }
     fmt::print(
         "{}\nBalance (cells, measured attends forward and backward, predicted compute time): largest rank over mean.\n"
         "ms and TF/s on the left: measured, median, backend {}, per rank; after a machine's name: predicted. Errors:\n"
-        "relative RMS against fp64, arithmetic {}.\nRecord: {}\n",
-        table.text(), config.backend, config.arithmetic, config.output);
-    return 0;
+        "relative RMS against fp64, arithmetic {}.{}\nRecord: {}\n",
+        table.text(), config.backend, config.arithmetic, finite ? "" : " NOT FINITE in some runs.", config.output);
+    return finite ? 0 : 2;
 }
 
 int body(int argc, char** argv) {

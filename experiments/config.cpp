@@ -1,180 +1,410 @@
 #include "experiments/config.hpp"
 
+#include "experiments/inputs.hpp"
+#include "experiments/interrupt.hpp"
 #include "experiments/message.hpp"
+#include "experiments/options.hpp"
+#include "experiments/provenance.hpp"
+#include "experiments/record_files.hpp"
+#include "experiments/source.hpp"
+#include "layouts/names.hpp"
 #include "processes/last_word.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
-#include <boost/program_options.hpp>
-
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <limits>
-#include <set>
 #include <sstream>
-
-namespace po = boost::program_options;
 
 namespace ringlab::experiments {
 namespace {
-
-// Options that say where results go or how the run is watched, not what they are.
-const std::set<std::string> not_part_of_results{"help",        "list",        "config",     "preset",
-                                                "output",      "resume",      "overwrite",  "trace",
-                                                "trace-ranks", "trace-steps", "trace-runs", "save-tensors"};
 
 std::string data_directory() {
     if (const char* directory = std::getenv("RINGLAB_DATA")) return directory;
     return RINGLAB_DATA_DIRECTORY;
 }
 
-po::options_description describe(Config& config, const OptionGroups& groups) {
-    constexpr unsigned line_length = 110, description_length = 70;
-    const auto section = [](const char* title) {
-        return po::options_description(title, line_length, description_length);
-    };
-    const auto list = [](std::vector<std::string>& target) { return po::value(&target)->multitoken()->composing(); };
+std::string generators() {
+    std::string names;
+    for (const auto& kind : input_kinds()) names += (names.empty() ? "" : ", ") + kind.name;
+    return names;
+}
 
-    auto what = section("What is computed");
-    what.add_options()                                                                                             //
-        ("tokens", po::value(&config.tokens)->multitoken(), "tokens of the whole sequence; several make a sweep")  //
-        ("tokens-per-rank", po::value(&config.tokens_per_rank)->multitoken(),
-         "instead of --tokens: tokens of each rank")("batch", po::value(&config.batch)->default_value(config.batch),
-                                                     "sequences at a time")                              //
-        ("heads", po::value(&config.heads)->default_value(config.heads), "query and kv heads, as 32:8")  //
-        ("head-dim", po::value(&config.head_dim)->default_value(config.head_dim),
-         "size of a query or key; 0: the input's")  //
-        ("value-dim", po::value(&config.value_dim)->default_value(config.value_dim),
-         "size of a value; 0: the head dim")                                                             //
-        ("scale", po::value(&config.scale)->default_value(config.scale), "of q.k; 0: 1/sqrt(head dim)")  //
-        ("soft-cap", po::value(&config.soft_cap)->default_value(config.soft_cap),
-         "c: scores become c*tanh(s/c); 0: none")  //
-        ("preset", po::value<std::string>(), "sizes of a real model, by name (see --list) or a config file");
+/// What is asked for beside results.
+struct Requests {
+    bool help = false, list = false, version = false;
+    std::vector<std::string> config_files;
+    std::string preset;
+};
+
+Options describe(Config& config, Requests& requests, const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    const bool calibrates = experiment.output == FileKind::machine;
+    Options options;
+
+    options.section("What is computed");
+    options.add({.name = "tokens",
+                 .value = "N",
+                 .help = groups.measures ? "tokens of the whole sequence; of a file, the first so many"
+                                         : "tokens of the whole sequence",
+                 .target = &config.tokens,
+                 .absent = !config.tokens_per_rank.empty() ? "--tokens-per-rank says"
+                                                           : "as many as the input has; 512 of generated ones",
+                 .low = 1});
+    options.add({.name = "tokens-per-rank",
+                 .value = "N",
+                 .help = "instead of --tokens: tokens of each rank",
+                 .target = &config.tokens_per_rank,
+                 .absent = "--tokens says",
+                 .low = 1});
+    options.add({.name = "batch", .value = "N", .help = "sequences at a time", .target = &config.batch, .low = 1});
+    options.add({.name = "heads",
+                 .value = "Q:KV",
+                 .help = "query and kv heads, as 32:8; 32 alone is 32:32",
+                 .target = &config.heads,
+                 .absent = "those of the input; 4:2 for generated ones"});
+    options.add({.name = "head-dim",
+                 .value = "N",
+                 .help = "size of a query or key",
+                 .target = &config.head_dim,
+                 .absent = "that of the input; 128 for generated ones",
+                 .low = 0});
+    options.add({.name = "value-dim",
+                 .value = "N",
+                 .help = "size of a value",
+                 .target = &config.value_dim,
+                 .absent = "the head dim, or that of the input",
+                 .low = 0});
+    options.add({.name = "scale",
+                 .value = "X",
+                 .help = "of q.k",
+                 .target = &config.scale,
+                 .absent = "that of the input, or 1/sqrt(head dim)"});
+    options.add({.name = "soft-cap",
+                 .value = "C",
+                 .help = "scores s become C*tanh(s/C)",
+                 .target = &config.soft_cap,
+                 .absent = "that of the input, or none",
+                 .low = 0});
+    options.add({.name = "preset",
+                 .value = "NAME",
+                 .help = "sizes of a real model, by name (see --list) or a file like those of --config" +
+                         std::string(groups.measures ? "; inputs are then generated, unless --input names some" : ""),
+                 .target = &requests.preset,
+                 .absent = "none",
+                 .decides_results = false});
+    if (groups.measures) {
+        options.add(
+            {.name = "input",
+             .value = "NAME",
+             .help = fmt::format("real (comes with Ringlab), a generator ({}), or an HDF5 file with q, k, v and "
+                                 "perhaps do, each (batch, token, head, dim)",
+                                 generators()),
+             .target = &config.inputs});
+        options.add({.name = "seed", .value = "N", .help = "of the generators", .target = &config.seed, .low = 0});
+    }
+
+    options.section("How it is laid out");
+    if (!calibrates)
+        options.add({.name = "layouts",
+                     .value = "NAME",
+                     .help = "which rank owns which tokens (see --list)",
+                     .target = &config.layouts});
+    options.add({.name = "masks",
+                 .value = "NAME",
+                 .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
+                 .target = &config.masks});
+    if (!calibrates) {
+        options.add({.name = "algorithms",
+                     .value = "NAME",
+                     .help = "schedules that bring queries and keys together (see --list)",
+                     .target = &config.algorithms});
+        options.add(
+            {.name = "ranks", .value = "P", .help = "ring sizes", .target = &config.ranks, .low = 1, .high = 1 << 20});
+        options.add({.name = "pad",
+                     .value = "",
+                     .help = "round tokens up to what the layout divides; the mask excludes the rest",
+                     .target = &config.pad});
+    }
+
+    if (groups.measures) options.section("How it is measured");
+    if (groups.measures && !calibrates) {
+        options.add({.name = "backend",
+                     .value = "NAME",
+                     .help = "cpu, or cuda (GPUs; bf16 and fp16)",
+                     .target = &config.backend});
+        options.add({.name = "transport",
+                     .value = "NAME",
+                     .help =
+                         "cpu: threads, or mpi under mpirun. cuda: copy (copy engines, one host), nccl, or loopback "
+                         "(ranks take turns on the GPUs there are). auto: threads; copy with a GPU per rank, else "
+                         "loopback",
+                     .target = &config.transport,
+                     .choices = {"auto", "threads", "mpi", "copy", "nccl", "loopback"}});
+        options.add({.name = "kernels",
+                     .value = "NAME",
+                     .help =
+                         "with --backend cuda: portable (sm_80 and later), hopper (sm_90a; portable where it has none "
+                         "for a pass or head dim), or auto, the fastest that runs",
+                     .target = &config.kernels,
+                     .choices = {"auto", "portable", "hopper"}});
+        options.add({.name = "mpi",
+                     .value = "",
+                     .help = "with --backend cuda: a process per rank, under mpirun or srun",
+                     .target = &config.mpi});
+    }
     if (groups.measures)
-        what.add_options()  //
-            ("input", list(config.inputs),
-             "real (comes with Ringlab), a generator (normal, outlier, sink, offset) or an HDF5 file with q, k, v, "
-             "do")  //
-            ("seed", po::value(&config.seed)->default_value(config.seed), "of the generators");
-
-    auto how = section("How it is laid out");
-    how.add_options()                                                                                                 //
-        ("layouts", list(config.layouts), "which rank owns which tokens")                                             //
-        ("masks", list(config.masks), "who sees whom; join terms by +. documents:input takes the input's documents")  //
-        ("algorithms", list(config.algorithms), "schedules that bring queries and keys together")                     //
-        ("ranks", po::value(&config.ranks)->multitoken(), "ring sizes P")                                             //
-        ("pad", po::bool_switch(&config.pad), "round tokens up to what the layout divides; the mask excludes the rest");
-
-    auto measure = section("How it is measured");
-    measure.add_options()  //
-        ("backend", po::value(&config.backend)->default_value(config.backend),
-         "cpu, or cuda (GPUs; bf16 and fp16)")  //
-        ("transport", po::value(&config.transport)->default_value(config.transport),
-         "cpu: threads, or mpi under mpirun. cuda: copy (copy engines, one host), nccl, or loopback (ranks take turns "
-         "on the GPUs there are). auto: threads; copy with a GPU per rank, else loopback")  //
-        ("kernels", po::value(&config.kernels)->default_value(config.kernels),
-         "with --backend cuda: portable (sm_80 and later), hopper (sm_90a; portable where it has none for a pass or "
-         "head dim), or auto, the fastest that runs")                                                           //
-        ("mpi", po::bool_switch(&config.mpi), "with --backend cuda: a process per rank, under mpirun or srun")  //
-        ("arithmetic", po::value(&config.arithmetic)->default_value(config.arithmetic),
-         "fp64, fp32, or bf16 or fp16 (emulated by cpu)")  //
-        ("replicas", po::value(&config.replicas)->default_value(config.replicas),
-         "data-parallel copies of the ring")  //
-        ("placement", po::value(&config.placement)->default_value(config.placement),
-         "global ranks of a replica: consecutive or strided")                                               //
-        ("repeats", po::value(&config.repeats)->default_value(config.repeats), "measurements of each run")  //
-        ("timeout", po::value(&config.timeout_seconds)->default_value(config.timeout_seconds),
-         "seconds after which a rank that waits gives up")  //
-        ("check-finite", po::bool_switch(&config.check_finite),
-         "with --backend cuda: end at the first tensor that is not finite and name it; slow")  //
-        ("judge-limit", po::value(&config.judge_limit)->default_value(config.judge_limit),
-         "tokens up to which every element is judged against fp64; above, a sample of rows and columns");
-    if (groups.predicts)
-        measure.add_options()("no-judge", po::bool_switch(), "measure times, compare nothing with fp64");
+        options.add({.name = "arithmetic",
+                     .value = "NAME",
+                     .help = "fp64, fp32, bf16 or fp16; the last two are emulated by the CPU backend",
+                     .target = &config.arithmetic,
+                     .choices = {"fp64", "fp32", "bf16", "fp16"}});
+    if (groups.measures && !calibrates) {
+        options.add({.name = "replicas",
+                     .value = "N",
+                     .help = "data-parallel copies of the ring",
+                     .target = &config.replicas,
+                     .low = 1,
+                     .high = 1024});
+        options.add({.name = "placement",
+                     .value = "NAME",
+                     .help = "global ranks of a replica: consecutive or strided",
+                     .target = &config.placement,
+                     .choices = {"consecutive", "strided"}});
+    }
+    if (groups.measures)
+        options.add({.name = "repeats",
+                     .value = "N",
+                     .help = "measurements of each run",
+                     .target = &config.repeats,
+                     .low = 1,
+                     .high = 1000});
+    if (groups.measures && !calibrates) {
+        options.add({.name = "timeout",
+                     .value = "SECONDS",
+                     .help = "after which a rank that waits for others gives up",
+                     .target = &config.timeout_seconds,
+                     .low = 0.001,
+                     .high = 1e6});
+        options.add({.name = "check-finite",
+                     .value = "",
+                     .help = "with --backend cuda: end at the first tensor that is not finite and name it; slow",
+                     .target = &config.check_finite});
+        options.add({.name = "judge-limit",
+                     .value = "N",
+                     .help = "tokens up to which every element is judged against fp64; above, a sample of rows and "
+                             "columns",
+                     .target = &config.judge_limit,
+                     .low = 0});
+    }
+    if (groups.predicts && groups.measures)
+        options.add({.name = "no-judge",
+                     .value = "",
+                     .help = "measure times, compare nothing with fp64",
+                     .target = &config.judge,
+                     .turns_off = true});
     if (groups.policies)
-        measure.add_options()  //
-            ("policies", list(config.policies),
-             "how partial results become one: carry (fp32), partials (bf16), running (bf16 partials and running "
-             "output)");
+        options.add({.name = "policies",
+                     .value = "NAME",
+                     .help =
+                         "how partial results become one: carry (fp32), partials (bf16), running (bf16 partials and "
+                         "running output)",
+                     .target = &config.policies,
+                     .absent = "carry"});
     if (groups.gate)
-        measure.add_options()  //
-            ("tolerance", po::value<double>(),
-             "largest relative error that passes, above it the exit status is 2; without it, 1e-13 in fp64 and bounds "
-             "from the roundings of other arithmetics");
+        options.add({.name = "tolerance",
+                     .value = "X",
+                     .help = "largest relative error that passes; above it the exit status is 2",
+                     .target = &config.tolerance,
+                     .absent = "1e-13 in fp64, what the roundings of other arithmetics leave",
+                     .low = 0});
 
-    auto time = section("How it is timed");
-    time.add_options()  //
-        ("shapes", list(config.shapes),
-         "instead of --heads, dims and --arithmetic: several HEADS/DIM or HEADS/DIM/ARITHMETIC, as in 32:8/128, "
-         "32:8/192-128 or 16/64/fp16")                                                                   //
-        ("arithmetic", po::value(&config.arithmetic)->default_value(config.arithmetic), "bf16 or fp16")  //
-        ("transports", list(config.transports), "of rings: copy (copy engines, one host), nccl")         //
-        ("beside", list(config.beside),
-         "what is timed for comparison: work (as much of it on one GPU), ceilings (matrix products and links), or "
-         "none")  //
-        ("cudnn", po::value(&config.cudnn)->default_value(config.cudnn),
-         "path of libcudnn.so.9 for the baseline; empty: where the loader finds it")           //
-        ("deterministic", po::bool_switch(&config.deterministic), "rings with an ordered dQ")  //
-        ("mpi", po::bool_switch(&config.mpi), "a process per rank, under mpirun or srun")      //
-        ("warm-up", po::value(&config.warm_up_seconds)->default_value(config.warm_up_seconds),
-         "seconds of device time before each case, and until times are steady")  //
-        ("seconds", po::value(&config.repeat_seconds)->default_value(config.repeat_seconds),
-         "of device time to measure each pass or kernel for")  //
-        ("repeats", po::value(&config.repeats)->default_value(config.repeats),
-         "passes of a ring to measure, at least")  //
-        ("rounds", po::value(&config.rounds)->default_value(config.rounds),
-         "in which kernels alone and baselines take turns")  //
-        ("timeout", po::value(&config.timeout_seconds)->default_value(config.timeout_seconds),
-         "seconds after which a rank that waits gives up");
+    if (groups.throughput) {
+        options.section("How it is timed");
+        options.add({.name = "shapes",
+                     .value = "SHAPE",
+                     .help = "instead of --heads, dims and --arithmetic: HEADS/DIM or HEADS/DIM/ARITHMETIC, as in "
+                             "32:8/128, 32:8/192-128 or 16/64/fp16",
+                     .target = &config.shapes,
+                     .absent = "the one of --heads, dims and --arithmetic"});
+        options.add({.name = "arithmetic",
+                     .value = "NAME",
+                     .help = "bf16 or fp16",
+                     .target = &config.arithmetic,
+                     .choices = {"bf16", "fp16"}});
+        options.add({.name = "kernels",
+                     .value = "NAME",
+                     .help = "families that are timed: auto (the fastest that runs), portable, hopper",
+                     .target = &config.families,
+                     .choices = {"auto", "portable", "hopper"}});
+        options.add({.name = "transports",
+                     .value = "NAME",
+                     .help = "of rings: copy (copy engines, one host), nccl",
+                     .target = &config.transports,
+                     .choices = {"copy", "nccl"}});
+        options.add({.name = "beside",
+                     .value = "NAME",
+                     .help = "what is timed for comparison: work (as much of it on one GPU), ceilings (matrix products "
+                             "and links), or none",
+                     .target = &config.beside,
+                     .choices = {"work", "ceilings", "none"}});
+        options.add({.name = "cudnn",
+                     .value = "FILE",
+                     .help = "libcudnn.so.9 for the baseline",
+                     .target = &config.cudnn,
+                     .absent = "where the loader finds it"});
+        options.add({.name = "deterministic",
+                     .value = "",
+                     .help = "rings with an ordered dQ",
+                     .target = &config.deterministic});
+        options.add(
+            {.name = "mpi", .value = "", .help = "a process per rank, under mpirun or srun", .target = &config.mpi});
+        options.add({.name = "warm-up",
+                     .value = "SECONDS",
+                     .help = "of device time before each case, and until times are steady",
+                     .target = &config.warm_up_seconds,
+                     .low = 0,
+                     .high = 60});
+        options.add({.name = "seconds",
+                     .value = "SECONDS",
+                     .help = "of device time to measure each pass or kernel for",
+                     .target = &config.repeat_seconds,
+                     .low = 1e-6,
+                     .high = 60});
+        options.add({.name = "repeats",
+                     .value = "N",
+                     .help = "passes of a ring to measure, at least",
+                     .target = &config.repeats,
+                     .low = 1,
+                     .high = 1000});
+        options.add({.name = "rounds",
+                     .value = "N",
+                     .help = "in which kernels alone and baselines take turns",
+                     .target = &config.rounds,
+                     .low = 1,
+                     .high = 100});
+        options.add({.name = "timeout",
+                     .value = "SECONDS",
+                     .help = "after which a rank that waits for others gives up",
+                     .target = &config.timeout_seconds,
+                     .low = 0.001,
+                     .high = 1e6});
+    }
 
-    auto predict = section("What it is predicted on");
-    predict.add_options()                                                                   //
-        ("machines", list(config.machines), "machine files, by name (see --list) or path")  //
-        ("compute-model", po::value(&config.compute_model)->default_value(config.compute_model),
-         "tiles: list-schedule every tile; rate: FLOP/s, for thousands of ranks")  //
-        ("engine", po::value(&config.engine)->default_value(config.engine),
-         "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same and share nothing, "
-         "with the "
-         "rate model: 16384 ranks in seconds, but only when each ends")  //
-        ("trace", po::value(&config.trace)->default_value(config.trace),
-         "write a Chrome trace (open it in Perfetto)")                                                             //
-        ("trace-runs", po::value(&config.trace_runs)->default_value(config.trace_runs), "only of the first runs")  //
-        ("trace-ranks", po::value(&config.trace_ranks)->default_value(config.trace_ranks),
-         "only of ranks FIRST-LAST")  //
-        ("trace-steps", po::value(&config.trace_steps)->default_value(config.trace_steps), "only of steps FIRST-LAST");
+    if (groups.predicts) {
+        options.section("What it is predicted on");
+        options.add({.name = "machines",
+                     .value = "NAME",
+                     .help = "machine files, by name (see --list) or path; calibrate makes one of this computer",
+                     .target = &config.machines});
+        options.add({.name = "compute-model",
+                     .value = "NAME",
+                     .help = "tiles: list-schedule every tile; rate: FLOP/s, for thousands of ranks",
+                     .target = &config.compute_model,
+                     .choices = {"tiles", "rate"}});
+        options.add({.name = "engine",
+                     .value = "NAME",
+                     .help = "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same "
+                             "and share nothing, with the rate model: 16384 ranks in seconds, but only when each ends",
+                     .target = &config.engine,
+                     .choices = {"events", "symmetric"}});
+        options.add({.name = "trace",
+                     .value = "FILE",
+                     .help = "write a Chrome trace (open it in Perfetto)",
+                     .target = &config.trace,
+                     .absent = "no trace",
+                     .decides_results = false});
+        options.add({.name = "trace-runs",
+                     .value = "N",
+                     .help = "trace only the first so many runs",
+                     .target = &config.trace_runs,
+                     .low = 1,
+                     .decides_results = false});
+        options.add({.name = "trace-ranks",
+                     .value = "FIRST-LAST",
+                     .help = "trace only these ranks",
+                     .target = &config.trace_ranks,
+                     .absent = "all",
+                     .decides_results = false});
+        options.add({.name = "trace-steps",
+                     .value = "FIRST-LAST",
+                     .help = "trace only these steps",
+                     .target = &config.trace_steps,
+                     .absent = "all",
+                     .decides_results = false});
+    }
 
-    auto where = section("Where results go");
-    where.add_options()                                                                                   //
-        ("output,o", po::value(&config.output)->default_value(config.output), "HDF5 record")              //
-        ("resume", po::bool_switch(&config.resume), "continue a record: do only the runs that it lacks")  //
-        ("overwrite", po::bool_switch(&config.overwrite), "replace a record that exists");
-    if (groups.measures)
-        where.add_options()(
-            "save-tensors", po::value(&config.save_tensors)->default_value(config.save_tensors),
-            "folder for an HDF5 file of inputs and outputs of every run (check one with experiments/check_tensors.py)");
+    options.section("Where results go");
+    options.add(
+        {.name = "output",
+         .value = "FILE",
+         .help = std::string(calibrates ? "machine file (TOML) that --machines of the others takes" : "record (HDF5)") +
+                 "; if this name is not given and taken, the next free one of -2, -3 and so on",
+         .target = &config.output,
+         .letter = "o",
+         .decides_results = false});
+    if (!calibrates)
+        options.add({.name = "resume",
+                     .value = "",
+                     .help = "continue a record: do only the runs that it lacks",
+                     .target = &config.resume,
+                     .decides_results = false});
+    options.add({.name = "overwrite",
+                 .value = "",
+                 .help = calibrates ? "replace a file that exists" : "replace a record that exists",
+                 .target = &config.overwrite,
+                 .decides_results = false});
+    if (groups.measures && !calibrates)
+        options.add({.name = "save-tensors",
+                     .value = "FOLDER",
+                     .help = "for an HDF5 file of inputs and outputs of every run (check one with "
+                             "experiments/check_tensors.py)",
+                     .target = &config.save_tensors,
+                     .absent = "none are saved",
+                     .decides_results = false});
 
-    auto general = section("General");
-    general.add_options()                                                       //
-        ("help,h", "this text")                                                 //
-        ("list", "the known layouts, masks, algorithms, machines and presets")  //
-        ("config", po::value<std::vector<std::string>>()->composing(), "file of 'name = value' lines");
-
-    po::options_description all;
-    all.add(what).add(how);
-    if (groups.measures) all.add(measure);
-    if (groups.throughput) all.add(time);
-    if (groups.predicts) all.add(predict);
-    all.add(where).add(general);
-    return all;
+    options.section("General");
+    options.add({.name = "force",
+                 .value = "",
+                 .help = "run also what, by an estimate made before, exceeds this computer's memory or a week",
+                 .target = &config.force,
+                 .decides_results = false});
+    options.add({.name = "config",
+                 .value = "FILE",
+                 .help = "file of 'name = value' lines, several values between blanks; the command line comes first, "
+                         "then --config, then --preset",
+                 .target = &requests.config_files,
+                 .absent = "none",
+                 .decides_results = false});
+    options.add({.name = "list",
+                 .value = "",
+                 .help = "show the known layouts, masks, algorithms, inputs, machines and presets",
+                 .target = &requests.list,
+                 .decides_results = false});
+    options.add({.name = "version",
+                 .value = "",
+                 .help = "show the version",
+                 .target = &requests.version,
+                 .decides_results = false});
+    options.add({.name = "help",
+                 .value = "",
+                 .help = "show this text",
+                 .target = &requests.help,
+                 .letter = "h",
+                 .decides_results = false});
+    return options;
 }
 
 template <class Entries>
 void print_entries(const char* title, const Entries& entries) {
+    constexpr std::size_t column = 38, line = 116;
     fmt::print("{}\n", title);
-    for (const auto& [name, entry] : entries) fmt::print("  {:<34} {}\n", entry.usage, entry.help);
+    for (const auto& [name, entry] : entries)
+        fmt::print("  {:<34}  {}\n", entry.usage, wrapped(entry.help, column, line - column));
 }
 
 std::vector<std::string> resources(const std::string& folder, const std::string& extension) {
@@ -190,88 +420,24 @@ void print_list() {
     print_entries("Layouts", layouts::layouts().entries());
     print_entries("Masks, joined by +", layouts::masks().entries());
     print_entries("Algorithms", layouts::schedules().entries());
+    fmt::print("Inputs\n  {:<34}  {}\n", "real", "Q, K, V and loss gradient of a causal language model, 2048 tokens");
+    for (const auto& kind : input_kinds()) fmt::print("  {:<34}  {}\n", kind.name, kind.help);
     fmt::print("Machines\n  {}\n", fmt::join(resources("machines", ".toml"), "\n  "));
     fmt::print("Presets\n  {}\n", fmt::join(resources("presets", ".cfg"), "\n  "));
 }
 
-/// Several values on one line of a config file come as one string; commas are part of specs, blanks are not.
-void split_at_blanks(std::vector<std::string>& values) {
-    std::vector<std::string> split;
-    for (const auto& value : values) {
-        std::istringstream words(value);
-        for (std::string word; words >> word;) split.push_back(word);
-    }
-    values = std::move(split);
-}
-
-std::string as_text(const po::variable_value& value) {
-    const auto& any = value.value();
-    if (const auto* text = boost::any_cast<std::string>(&any)) return *text;
-    if (const auto* number = boost::any_cast<std::int64_t>(&any)) return std::to_string(*number);
-    if (const auto* number = boost::any_cast<std::uint64_t>(&any)) return std::to_string(*number);
-    if (const auto* number = boost::any_cast<int>(&any)) return std::to_string(*number);
-    if (const auto* number = boost::any_cast<double>(&any)) return fmt::format("{}", *number);
-    if (const auto* flag = boost::any_cast<bool>(&any)) return *flag ? "true" : "false";
-    if (const auto* list = boost::any_cast<std::vector<std::string>>(&any))
-        return fmt::format("{}", fmt::join(*list, " "));
-    if (const auto* list = boost::any_cast<std::vector<std::int64_t>>(&any))
-        return fmt::format("{}", fmt::join(*list, " "));
-    if (const auto* list = boost::any_cast<std::vector<int>>(&any)) return fmt::format("{}", fmt::join(*list, " "));
-    return "?";
-}
-
-void read_config_file(const std::string& path, const po::options_description& options, po::variables_map& values,
-                      FileGuard& files) {
-    files.reads("config file", path);
-    std::ifstream file(path);
-    require(file.good() && !std::filesystem::is_directory(path), "cannot read config file '{}'", path);
-    try {
-        po::store(po::parse_config_file(file, options), values);
-    } catch (const po::error& error) {
-        fail("config file '{}': {}", path, error.what());
-    }
-}
-
+/// Relations between options; each by itself was judged when it was read.
 void check(const Config& config) {
-    for (const auto tokens : config.tokens) require(tokens > 0, "--tokens {}: must be at least 1", tokens);
-    for (const auto tokens : config.tokens_per_rank)
-        require(tokens > 0, "--tokens-per-rank {}: must be at least 1", tokens);
     require(config.tokens.empty() || config.tokens_per_rank.empty(),
             "both --tokens and --tokens-per-rank are given; give one of them");
-    for (const auto ranks : config.ranks)
-        require(ranks >= 1 && ranks <= 1 << 20, "--ranks {}: must be between 1 and {}", ranks, 1 << 20);
-    require(config.batch >= 1, "--batch {}: must be at least 1", config.batch);
-    require(config.head_dim >= 0, "--head-dim {}: must be at least 1, or 0 for the input's", config.head_dim);
-    require(config.value_dim >= 0, "--value-dim {}: must be at least 1, or 0 for the head dim", config.value_dim);
-    require(config.seed <= std::numeric_limits<std::int64_t>::max(), "--seed {}: must be between 0 and 2^63 - 1",
-            static_cast<std::int64_t>(config.seed));
-    require(config.judge_limit >= 0, "--judge-limit {}: must be at least 0", config.judge_limit);
-    require(config.tolerance.value_or(0) >= 0, "--tolerance {}: must be at least 0", config.tolerance.value_or(0));
-    require(config.trace_runs >= 1, "--trace-runs {}: must be at least 1", config.trace_runs);
     parse_range(config.trace_ranks, "--trace-ranks");
     parse_range(config.trace_steps, "--trace-steps");
-    require(config.repeats >= 1 && config.repeats <= 1000, "--repeats {}: must be between 1 and 1000", config.repeats);
-    require(config.replicas >= 1 && config.replicas <= 1024, "--replicas {}: must be between 1 and 1024",
-            config.replicas);
-    require(config.timeout_seconds > 0 && config.timeout_seconds < 1e6, "--timeout {}: must be above 0 seconds",
-            config.timeout_seconds);
-    require(config.warm_up_seconds >= 0 && config.warm_up_seconds <= 60,
-            "--warm-up {}: must be between 0 and 60 seconds", config.warm_up_seconds);
-    require(config.repeat_seconds > 0 && config.repeat_seconds <= 60, "--seconds {}: must be above 0, at most 60",
-            config.repeat_seconds);
-    require(config.rounds >= 1 && config.rounds <= 100, "--rounds {}: must be between 1 and 100", config.rounds);
-    for (const auto& transport : config.transports) parse_choice(transport, "--transports", {"copy", "nccl"});
-    for (const auto& family : config.families) parse_choice(family, "--kernels", {"auto", "portable", "hopper"});
-    for (const auto& what : config.beside) parse_choice(what, "--beside", {"work", "ceilings", "none"});
-    require(!config.output.empty(), "--output is empty; name the HDF5 file for the record");
+    for (const auto* option : {"trace-runs", "trace-ranks", "trace-steps"})
+        require(!config.trace.empty() || !config.given.contains(option),
+                "--{} is given, but no trace is written; name its file by --trace", option);
     require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
-    parse_choice(config.placement, "--placement", {"consecutive", "strided"});
-    parse_choice(config.compute_model, "--compute-model", {"tiles", "rate"});
-    parse_choice(config.engine, "--engine", {"events", "symmetric"});
     require(config.engine == "events" || config.compute_model == "rate",
             "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
-    parse_choice(config.transport, "--transport", {"auto", "threads", "mpi", "copy", "nccl", "loopback"});
-    parse_choice(config.kernels, "--kernels", {"auto", "portable", "hopper"});
     if (config.backend == "cpu") {
         require(config.transport == "auto" || config.transport == "threads" || config.transport == "mpi",
                 "--transport {} is for --backend cuda; with --backend cpu it is threads or mpi", config.transport);
@@ -295,8 +461,8 @@ void add_files_of_spec(FileGuard& files, const std::string& what, const std::str
                 files.reads(what, term.substr(at + before_path.size()));
 }
 
-/// Tells `config.files` of everything that the configuration names, what is read before what is written.
-void guard_files(Config& config, const Experiment& experiment) {
+/// Tells `config.files` of everything that the configuration reads.
+void guard_reads(Config& config, const Experiment& experiment) {
     for (const auto& layout : config.layouts) add_files_of_spec(config.files, "layout", layout);
     for (const auto& mask : config.masks) add_files_of_spec(config.files, "mask", mask);
     if (experiment.groups.measures)
@@ -306,7 +472,10 @@ void guard_files(Config& config, const Experiment& experiment) {
     if (experiment.groups.predicts)
         for (const auto& machine : config.machines)
             config.files.reads("machine file", find_resource(machine, "machines", ".toml"));
+}
 
+/// And of everything that it writes, after all that it reads.
+void guard_writes(Config& config, const Experiment& experiment) {
     const auto if_there = config.overwrite ? IfThere::replace : IfThere::refuse;
     const bool resumes = config.resume && experiment.output == FileKind::record;
     config.files.writes("--output", config.output, experiment.output, resumes ? IfThere::keep : if_there);
@@ -314,90 +483,79 @@ void guard_files(Config& config, const Experiment& experiment) {
         config.files.writes("--trace", config.trace, FileKind::trace, resumes ? IfThere::replace : if_there);
 }
 
+/// "record.h5", or the first of "record-2.h5", "record-3.h5" and so on that is not there.
+std::string free_name(const std::string& name) {
+    const std::filesystem::path path(name);
+    std::error_code unknown;
+    auto free = path;
+    for (int number = 2;
+         std::filesystem::exists(free, unknown) || std::filesystem::exists(unfinished_of(free), unknown); ++number)
+        free = path.parent_path() / fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string());
+    return free.string();
+}
+
 }  // namespace
 
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv) {
-    auto defaults = config;
-    // Lists given by the user replace the defaults rather than add to them.
-    for (auto* list : {&config.inputs, &config.layouts, &config.masks, &config.algorithms, &config.policies,
-                       &config.machines, &config.transports, &config.families, &config.beside})
-        list->clear();
-    config.ranks.clear();
-    config.tokens.clear();
-    config.tokens_per_rank.clear();
-
-    const auto options = describe(config, experiment.groups);
-    po::variables_map values;
-    try {
-        const auto parsed = po::command_line_parser(argc, argv)
-                                .options(options)
-                                .style(po::command_line_style::default_style & ~po::command_line_style::allow_guessing)
-                                .run();
-        for (const auto& option : parsed.options)
-            require(option.position_key == -1, "'{}' does not belong to an option; --help shows the options",
-                    fmt::join(option.value, " "));
-        po::store(parsed, values);
-    } catch (const po::error& error) {
-        fail("{}; --help shows the options", error.what());
-    }
-    if (values.count("help")) {
-        fmt::print("{}\n\n{}\n", experiment.name, experiment.purpose);
-        std::cout << options;
-        fmt::print("\nLists may be given as several words: --ranks 2 4 8. For instance:\n  {}\n", experiment.example);
+    Requests requests;
+    auto options = describe(config, requests, experiment);
+    options.read_command_line(argc, argv);
+    if (requests.help) {
+        fmt::print("{}\n\n{}\n\n{}\nFor instance:\n  {}\n", experiment.name, experiment.purpose, options.help(),
+                   experiment.example);
         return {};
     }
-    if (values.count("list")) {
+    if (requests.list) {
         print_list();
         return {};
     }
-    if (values.count("config"))
-        for (const auto& path : values["config"].as<std::vector<std::string>>())
-            read_config_file(path, options, values, config.files);
-    if (values.count("preset"))
-        read_config_file(find_resource(values["preset"].as<std::string>(), "presets", ".cfg"), options, values,
-                         config.files);
-    try {
-        po::notify(values);
-    } catch (const po::error& error) {
-        fail("{}; --help shows the options", error.what());
+    if (requests.version) {
+        fmt::print("{} of Ringlab {}\n", experiment.name, version_text());
+        return {};
+    }
+    const auto config_files = requests.config_files;
+    for (const auto& path : config_files) {
+        config.files.reads("config file", path);
+        options.read_file(path, "config file");
+    }
+    require(requests.config_files == config_files, "a config file names another by 'config'; give each by --config");
+    if (!requests.preset.empty()) {
+        const auto preset = find_resource(requests.preset, "presets", ".cfg");
+        config.files.reads("config file", preset);
+        options.read_file(preset, "preset");
     }
 
-    for (const auto* list :
-         {"input", "layouts", "masks", "algorithms", "policies", "machines", "shapes", "transports", "beside"})
-        if (values.count(list))
-            for (const auto& value : values[list].as<std::vector<std::string>>())
-                require(value.find_first_not_of(" \t") != std::string::npos, "--{} is given an empty value", list);
-    const auto fill = [&](auto member) {
-        if ((config.*member).empty()) config.*member = defaults.*member;
-    };
-    split_at_blanks(config.shapes);
-    for (auto member : {&Config::inputs, &Config::layouts, &Config::masks, &Config::algorithms, &Config::policies,
-                        &Config::machines, &Config::transports, &Config::families, &Config::beside}) {
-        split_at_blanks(config.*member);
-        fill(member);
-    }
-    fill(&Config::ranks);
-    if (config.tokens.empty() && config.tokens_per_rank.empty()) {
-        config.tokens = defaults.tokens;
-        config.tokens_per_rank = defaults.tokens_per_rank;
-    }
-    if (values.count("tolerance")) config.tolerance = values["tolerance"].as<double>();
-    if (values.count("no-judge")) config.judge = !values["no-judge"].as<bool>();
+    config.given = options.given();
+    // One of the two replaces the other's default.
+    if (config.given.contains("tokens") && !config.given.contains("tokens-per-rank")) config.tokens_per_rank.clear();
+    if (config.given.contains("tokens-per-rank") && !config.given.contains("tokens")) config.tokens.clear();
     check(config);
-    guard_files(config, experiment);
-
-    config.text = "experiment = " + experiment.name + "\n";
-    for (const auto& [name, value] : values)
-        if (!not_part_of_results.contains(name)) config.text += name + " = " + as_text(value) + "\n";
+    guard_reads(config, experiment);
+    if (experiment.groups.measures) fit_to_inputs(config);
+    if (!config.given.contains("output") && !config.resume && !config.overwrite) {
+        const auto taken = config.output;
+        config.output = free_name(taken);
+        if (config.output != taken)
+            config.notes.push_back(
+                fmt::format("'{}' exists and stays as it is; this goes to '{}'", taken, config.output));
+    }
+    guard_writes(config, experiment);
+    config.text = "experiment = " + experiment.name + "\n" + options.text();
     return config;
+}
+
+void say_notes(const Config& config) {
+    for (const auto& note : config.notes) fmt::print(stderr, "[note] {}\n", note);
 }
 
 std::string find_resource(const std::string& name, const std::string& folder, const std::string& extension) {
     if (std::filesystem::is_regular_file(name)) return name;
     const auto path = data_directory() + "/" + folder + "/" + name + extension;
     if (std::filesystem::is_regular_file(path)) return path;
-    fail("'{}' is neither a file nor one of the known {}: {}", name, folder,
-         fmt::join(resources(folder, extension), ", "));
+    const auto known = resources(folder, extension);
+    const auto hint = layouts::did_you_mean(name, known);
+    fail("'{}' is neither a file nor one of the known {}{} {}", name, folder,
+         hint.empty() ? ":" : hint + " Known:", fmt::join(known, ", "));
 }
 
 layouts::Interval parse_range(const std::string& text, const std::string& what) {
@@ -405,7 +563,8 @@ layouts::Interval parse_range(const std::string& text, const std::string& what) 
     const auto dash = text.find('-');
     require(dash != std::string::npos, "{} is '{}'; it must be FIRST-LAST, as in 0-7", what, text);
     const auto first = layouts::parse_count(std::string_view(text).substr(0, dash), what, 0);
-    return {first, layouts::parse_count(std::string_view(text).substr(dash + 1), what, first) + 1};
+    const auto last = layouts::parse_count(std::string_view(text).substr(dash + 1), what, first);
+    return {first, std::min(last, std::numeric_limits<std::int64_t>::max() - 1) + 1};
 }
 
 std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text) {
@@ -417,7 +576,7 @@ std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text) {
 
 std::size_t parse_choice(const std::string& value, const std::string& what, const std::vector<std::string>& choices) {
     const auto found = std::find(choices.begin(), choices.end(), value);
-    require(found != choices.end(), "{} is '{}'; it must be one of: {}", what, value, fmt::join(choices, ", "));
+    if (found == choices.end()) fail("{}", unknown_choice(value, what, choices));
     return static_cast<std::size_t>(found - choices.begin());
 }
 
@@ -427,12 +586,17 @@ layouts::RingGroup ring_group(const Config& config, int ranks) {
 }
 
 int run_main(const std::string& name, int (*body)(int, char**), int argc, char** argv) {
+    end_on_signals();
+    const std::string not_printed = "cannot write to standard output; what is printed is not complete";
     try {
-        return body(argc, argv);
+        const int status = body(argc, argv);
+        // A full disk or a closed reader shows at the latest when the last of it is written.
+        if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+        fmt::print(stderr, "{}: {}\n", name, not_printed);
     } catch (const std::bad_alloc&) {
         processes::say_last(name, "out of memory; fewer tokens, heads or ranks would need less");
     } catch (const std::exception& error) {
-        processes::say_last(name, shortened(error.what()));
+        processes::say_last(name, std::ferror(stdout) ? not_printed : shortened(error.what()));
     }
     return 1;
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,9 +74,13 @@ struct Config {
     std::string save_tensors;
     bool resume = false;
     bool overwrite = false;
+    bool force = false;  ///< run also what by its forecast does not fit
 
-    /// The options that decide results, as "name = value" lines in the form of a config file: what a record keeps, and
-    /// what --resume compares.
+    std::set<std::string> given;     ///< names of the options that the user gave, by whatever way
+    std::vector<std::string> notes;  ///< what was chosen for the user and why, a line each; see say_notes()
+
+    /// The options that decide results, defaults too, as "name = value" lines in the form of a config file: what a
+    /// record keeps, and what --resume compares.
     std::string text;
 
     /// All that parse() knows this command reads and writes; whoever writes more asks it first.
@@ -100,8 +105,12 @@ struct Experiment {
 };
 
 /// Reads command line, --config files and --preset, in this order of precedence, over the defaults in `config`.
-/// Returns nothing if --help or --list was asked for and printed. Throws Error on anything it does not understand.
+/// Returns nothing if --help, --list or --version was asked for and printed. Throws Error on anything it does not
+/// understand.
 std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv);
+
+/// Tells a person on stderr what was chosen for them.
+void say_notes(const Config& config);
 
 /// A file given by path, or by the name of one that comes with Ringlab: ("h200_cluster", "machines", ".toml").
 /// Throws Error that lists the known names.

@@ -76,7 +76,7 @@ int study(const Config& config, int argc, char** argv) {
                     const auto bounds =
                         study.record()->numbers(which.name(), fmt::format("judged/tolerance_{}", measure));
                     for (std::size_t i = 0; i < errors.size(); ++i) {
-                        largest[i % largest.size()] = std::max(largest[i % largest.size()], errors[i]);
+                        largest[i % largest.size()] = worse(largest[i % largest.size()], errors[i]);
                         passes &= errors[i] <= bounds[i % bounds.size()];  // false for a NaN
                         if (errors[i] > 0) share = std::max(share, errors[i] / bounds[i % bounds.size()]);
                     }

@@ -52,7 +52,7 @@ Tolerance uniform_tolerance(double largest) {
 
 double worst(const Verdict& verdict) {
     double largest = 0;
-    for (const auto& one : verdict) largest = std::max({largest, one.relative_rms, one.max_to_largest});
+    for (const auto& one : verdict) largest = worse(largest, worse(one.relative_rms, one.max_to_largest));
     return largest;
 }
 

@@ -30,6 +30,9 @@ struct Tolerance {
 /// The same for everything.
 Tolerance uniform_tolerance(double largest);
 
+/// The larger error, or the one that is not a number: unlike std::max, which forgets it.
+constexpr double worse(double a, double b) { return a >= b || a != a ? a : b; }
+
 /// The largest of relative RMS and relative largest element over all tensors; what a tolerance is compared with.
 double worst(const Verdict& verdict);
 

@@ -2,6 +2,8 @@
 // lengths, up to thousands of ranks.
 
 #include "experiments/describe.hpp"
+#include "experiments/forecast.hpp"
+#include "experiments/interrupt.hpp"
 #include "experiments/predictor.hpp"
 #include "experiments/progress.hpp"
 #include "experiments/study.hpp"
@@ -44,9 +46,15 @@ int body(int argc, char** argv) {
     // 1. Configuration, machines, cases, record.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
+    say_notes(*config);
     Predictor predictor(*config);
     const auto cases = all_cases(*config, 0);
-    for (const auto& which : cases) make_plan(which, problem_from(*config), *config, {});  // refuse now, not midway
+    Forecast forecast(*config);
+    forecast.require_ranks_to_predict();
+    for (const auto& which : cases)  // refuse now, not midway
+        forecast.add_predicted(which, make_plan(which, problem_from(*config), *config, {}),
+                               predictor.machines().size());
+    forecast.announce();
     auto provenance = collect_provenance(argc, argv);
     predictor.add_provenance(provenance);
     Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
@@ -55,8 +63,10 @@ int body(int argc, char** argv) {
     // 2. Predict each case that the record lacks.
     {
         Progress progress(cases.size(), false);
-        for (const auto& which : cases) {
-            progress.start(which.name());
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+            const auto& which = cases[i];
+            say_when_interrupted(interrupted_text(*config, i, cases.size()));
+            progress.start(which.name(), forecast.seconds_of(i));
             if (!record.has(which.name())) {
                 const auto plan = make_plan(which, problem_from(*config), *config, {});
                 RunWriter run;
@@ -89,7 +99,7 @@ int body(int argc, char** argv) {
                                              fmt::format("{}", which.tokens),
                                              to_string(pass),
                                              fmt::format("{:.4g}", makespan * 1e3),
-                                             fmt::format("{:.0f}", value("flop") / makespan / which.ranks / 1e12)};
+                                             quotient(value("flop") / which.ranks / 1e12, makespan, "{:.0f}")};
                 if (config->engine == "symmetric") {
                     row.insert(row.end(), {"-", "-", "-", "-"});
                 } else {
@@ -97,7 +107,7 @@ int body(int argc, char** argv) {
                     const auto compute = record.numbers(which.name(), group + "/compute_time");
                     const auto mean_exposed =
                         std::accumulate(exposed.begin(), exposed.end(), 0.0) / static_cast<double>(exposed.size());
-                    row.insert(row.end(), {fmt::format("{:.1f} %", 100 * mean_exposed / makespan),
+                    row.insert(row.end(), {quotient(100 * mean_exposed, makespan, "{:.1f} %"),
                                            fmt::format("{:.3f}", layouts::imbalance(compute)),
                                            fmt::format("{:.4g}", value("naive_overlapped") * 1e3),
                                            fmt::format("{:.4g}", value("naive_serial") * 1e3)});

@@ -80,6 +80,10 @@ void Provenance::set_file(const std::string& name, const std::filesystem::path& 
     set(name + "_sha256", std::move(digest));
 }
 
+std::string version_text() {
+    return fmt::format("{} (commit {}, {}, {})", RINGLAB_VERSION, RINGLAB_COMMIT, RINGLAB_COMPILER, RINGLAB_BUILD_TYPE);
+}
+
 Provenance collect_provenance(int argc, const char* const* argv) {
     Provenance provenance;
     std::string command;

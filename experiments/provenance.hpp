@@ -35,6 +35,9 @@ private:
 /// process may use), memory_bytes, os, kernel, and variables of the environment that steer threads.
 Provenance collect_provenance(int argc, const char* const* argv);
 
+/// "0.1.0 (commit 0123456789ab, GNU 12.2.0, Release)".
+std::string version_text();
+
 /// FIPS 180-4, as 64 hexadecimal digits: what `sha256sum` prints.
 std::string sha256(std::span<const std::byte> bytes);
 

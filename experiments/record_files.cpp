@@ -91,9 +91,12 @@ WriterLock::WriterLock(const fs::path& path) : path_(sidecar_of(path)) {
         }, named{};
         if (::fstat(descriptor_, &locked) == 0 && ::stat(path_.c_str(), &named) == 0 && locked.st_ino == named.st_ino &&
             locked.st_dev == named.st_dev)
-            return;
+            break;
         ::close(descriptor_);
     }
+    sidecar_.watch(path_);
+    temporary_.watch(temporary_of(path));
+    unfinished_temporary_.watch(temporary_of(unfinished_of(path)));
 }
 
 WriterLock::~WriterLock() {

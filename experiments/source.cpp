@@ -1,5 +1,8 @@
 #include "experiments/source.hpp"
 
+#include "layouts/checked.hpp"
+#include "layouts/names.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +10,56 @@
 #include <filesystem>
 
 namespace ringlab::experiments {
+
+namespace {
+
+constexpr std::int64_t generated_tokens = 512;
+
+/// The longest sequence that is asked for; 0 if that is up to the input.
+std::int64_t longest(const Config& config) {
+    std::int64_t most = 0;
+    for (const auto tokens : config.tokens) most = std::max(most, tokens);
+    for (const auto tokens : config.tokens_per_rank)
+        for (const auto ranks : config.ranks)
+            most = std::max(most, layouts::checked_product({tokens, ranks}).value_or(tokens));
+    return most;
+}
+
+}  // namespace
+
+void fit_to_inputs(Config& config) {
+    const auto given = [&](const char* option) { return config.given.contains(option); };
+    const auto note = [&]<class... Args>(fmt::format_string<Args...> text, Args&&... args) {
+        config.notes.push_back(fmt::format(text, std::forward<Args>(args)...));
+    };
+    if (given("preset") && !given("input") && std::erase(config.inputs, "real") > 0) {
+        if (config.inputs.empty()) config.inputs.push_back("normal");
+        note("the preset's sizes are not those of the real input: inputs are generated, {} (--input names others)",
+             fmt::join(config.inputs, ", "));
+    }
+    if (given("input") && !given("heads")) config.heads.clear();
+    const Source source(config);
+    const bool from_file = source.tokens() > 0;
+    // Several lengths by default are a sweep that the experiment needs.
+    if (!given("tokens") && !given("tokens-per-rank") && config.tokens.size() <= 1 && config.tokens_per_rank.empty()) {
+        if (given("input") && from_file) config.tokens.clear();
+        if (!from_file && (config.tokens.empty() || given("preset"))) {
+            config.tokens = {generated_tokens};
+            note("{} tokens, as generated inputs have no length of their own (--tokens says another)",
+                 generated_tokens);
+        }
+    }
+    const auto most = longest(config);
+    for (const auto& input : config.inputs) {
+        const auto data = source.inspect(input);
+        if (!given("masks") && data.document_lengths.empty() &&
+            std::erase_if(config.masks, [](const auto& mask) { return mask.find("documents:input") != mask.npos; }) > 0)
+            note("masks of documents:input are left out, as input {} has no documents", input);
+        if (most > 0 && most < data.problem.tokens)
+            note("of the {} tokens of input {} the first {} are taken (--tokens {} takes all)", data.problem.tokens,
+                 input, most, data.problem.tokens);
+    }
+}
 
 layouts::DType dtype_from(const std::string& arithmetic) {
     using layouts::DType;
@@ -19,9 +72,11 @@ std::string Source::path_of(const std::string& input) const {
     for (const auto& kind : input_kinds())
         if (kind.name == input) return "";
     if (std::filesystem::exists(input) && !std::filesystem::is_directory(input)) return input;
-    std::vector<std::string> names;
+    std::vector<std::string> names{"real"};
     for (const auto& kind : input_kinds()) names.push_back(kind.name);
-    fail("input '{}' is neither a file nor one of: real, {}", input, fmt::join(names, ", "));
+    const auto hint = layouts::did_you_mean(input, names);
+    fail("input '{}' is neither a file nor one of those that Ringlab knows{} {}", input,
+         hint.empty() ? ":" : hint + " Known:", fmt::join(names, ", "));
 }
 
 layouts::Problem problem_from(const Config& config) {

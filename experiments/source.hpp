@@ -37,6 +37,12 @@ private:
     std::vector<InputData> held_;
 };
 
+/// Settles what the user left open and the inputs decide: with --preset inputs are generated, as those that come with
+/// Ringlab have sizes of their own; a file gives its own number of tokens and its heads; of the default masks those
+/// that need documents go if an input has none. `config.notes` says what was settled, and where a file is cut. Throws
+/// Error if a file cannot be used.
+void fit_to_inputs(Config& config);
+
 layouts::DType dtype_from(const std::string& arithmetic);
 
 /// The problem that the configuration describes by itself, with no tokens; 4:2 heads of 128 where it is silent.

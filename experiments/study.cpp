@@ -1,5 +1,6 @@
 #include "experiments/study.hpp"
 
+#include "experiments/interrupt.hpp"
 #include "experiments/progress.hpp"
 #include "experiments/tensors_file.hpp"
 
@@ -43,16 +44,23 @@ RecordMode record_mode(const Config& config) {
     return config.resume ? RecordMode::resume : config.overwrite ? RecordMode::overwrite : RecordMode::create;
 }
 
+std::string interrupted_text(const Config& config, std::size_t done, std::size_t runs) {
+    return fmt::format(
+        "interrupted; {} of {} runs are in '{}', and the same command with -o '{}' --resume does the rest", done, runs,
+        config.output, config.output);
+}
+
 std::string format_error(double error) { return fmt::format("{:.2e}", error); }
 
 Study::Study(const Experiment& experiment, const Config& config, int argc, const char* const* argv,
              const std::function<void(Provenance&)>& add_provenance)
-    : config_(config), source_(config) {
+    : config_(config), source_(config), forecast_(config) {
     require(config.save_tensors.empty() || !std::filesystem::exists(config.save_tensors) ||
                 std::filesystem::is_directory(config.save_tensors),
             "--save-tensors '{}' is a file; give a folder", config.save_tensors);
     cases_ = all_cases(config, source_.tokens());
-    for (const auto& one : cases_) plan_of(one);
+    forecast_.require_ranks_to_execute();
+    for (const auto& one : cases_) forecast_.add_executed(one, plan_of(one));
     std::set<int> sizes;
     for (const auto& one : cases_) sizes.insert(one.ranks);
     std::unique_ptr<Backend> backend;
@@ -64,6 +72,8 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
             files.writes("--save-tensors", tensors_path(config.save_tensors, one.name()), FileKind::tensors,
                          config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
     }
+    say_notes(config);
+    forecast_.announce();
     provenance_ = collect_provenance(argc, argv);
     provenance_.set("seed", static_cast<std::int64_t>(config.seed));
     provenance_.set("backend", config.backend);
@@ -86,8 +96,10 @@ Plan Study::plan_of(const Case& which) const {
 
 void Study::run(const std::function<void(Trial&)>& one) {
     Progress progress(cases_.size(), !record_);
-    for (const auto& which : cases_) {
-        progress.start(which.name());
+    if (record_) say_when_interrupted(interrupted_text(config_, 0, cases_.size()));
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+        const auto& which = cases_[i];
+        progress.start(which.name(), forecast_.seconds_of(i));
         const auto backend = make_backend(config_, which.ranks);
         if (!backend->agree(record_ && record_->has(which.name()))) {
             const auto plan = plan_of(which);
@@ -99,11 +111,13 @@ void Study::run(const std::function<void(Trial&)>& one) {
                 backend->describe(trial.run);
                 if (!config_.save_tensors.empty())
                     save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
-                                 trial.repeats.back().front().outputs, plan.problem.dtype, provenance_);
+                                 trial.repeats.back().front().outputs, plan.problem.dtype, provenance_,
+                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths});
                 record_->commit(which.name(), trial.run);
             }
         }
         progress.finish();
+        if (record_) say_when_interrupted(interrupted_text(config_, i + 1, cases_.size()));
     }
     if (record_) record_->finish();
 }

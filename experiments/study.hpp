@@ -4,6 +4,7 @@
 #include "experiments/case.hpp"
 #include "experiments/config.hpp"
 #include "experiments/describe.hpp"
+#include "experiments/forecast.hpp"
 #include "experiments/judge.hpp"
 #include "experiments/record.hpp"
 #include "experiments/source.hpp"
@@ -61,10 +62,14 @@ private:
     std::vector<Case> cases_;
     Provenance provenance_;
     std::optional<Record> record_;
+    Forecast forecast_;
 };
 
 /// What --resume and --overwrite ask for.
 RecordMode record_mode(const Config& config);
+
+/// What a person reads who interrupts a sweep after so many of its runs.
+std::string interrupted_text(const Config& config, std::size_t done, std::size_t runs);
 
 /// An error as tables show it.
 std::string format_error(double error);

@@ -8,6 +8,10 @@
 
 namespace ringlab::experiments {
 
+std::string quotient(double a, double b, const char* format) {
+    return b == 0 ? "-" : fmt::format(fmt::runtime(format), a / b);
+}
+
 void Table::add(std::vector<std::string> cells) {
     require(cells.size() == rows_.front().size(), "a table row has {} cells, the header {}", cells.size(),
             rows_.front().size());

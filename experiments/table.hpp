@@ -5,6 +5,9 @@
 
 namespace ringlab::experiments {
 
+/// a / b in the given format, or "-" where b is 0: no time has a rate.
+std::string quotient(double a, double b, const char* format);
+
 /// Rows of text under a header, printed with aligned columns: the summary at the end of an experiment.
 class Table {
 public:

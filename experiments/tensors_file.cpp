@@ -21,14 +21,14 @@ using layouts::DType;
 
 std::string file_name(const std::string& run) {
     constexpr std::size_t longest = 200, kept_digits = 16;  // file systems end at 255 bytes
+    static const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-=.,_";
     std::string name = run;
     std::replace_if(
         name.begin(), name.end(),
-        [](unsigned char c) {
-            return !std::isalnum(c) && std::string_view("+-=.,_").find(static_cast<char>(c)) == std::string_view::npos;
-        },
-        '_');
-    if (name.size() > longest)
+        [](unsigned char c) { return plain.find(static_cast<char>(c)) == std::string_view::npos; }, '_');
+    // What differs in a replaced character that is common in names of files must not become one file.
+    const bool ambiguous = run.find_first_not_of(plain + " :") != std::string::npos;
+    if (name.size() > longest || ambiguous)
         name = name.substr(0, longest) + "-" + sha256(std::as_bytes(std::span(run))).substr(0, kept_digits);
     return name + ".h5";
 }
@@ -112,12 +112,15 @@ void write_mask(Writer& writer, const layouts::Mask& mask) {
 
 void write_all(const fs::path& path, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
                const reference::Inputs& in, const reference::Outputs& out, DType arithmetic,
-               const Provenance& provenance) {
+               const Provenance& provenance, const TensorNotes& notes) {
     Writer writer(path);
     auto& file = writer.file();
     file.set("description", tensors_file_description);
     file.set("run", run);
+    file.set("input", notes.input);
     file.set("mask", mask.name());
+    file.set("mask_as_typed", notes.mask);
+    file.set("tokens", notes.tokens == 0 ? problem.tokens : notes.tokens);
     file.set("scale", problem.effective_scale());
     file.set("soft_cap", problem.soft_cap);
     file.set("dtype", std::string(layouts::to_string(problem.dtype)));
@@ -130,6 +133,12 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     writer.scale("head_dim", problem.head_dim);
     writer.scale("value_dim", problem.value_dim);
     write_mask(writer, mask);
+    if (!notes.document_lengths.empty()) {
+        auto lengths = notes.document_lengths;
+        if (notes.tokens < problem.tokens) lengths.push_back(problem.tokens - notes.tokens);
+        writer.scale("document", static_cast<std::int64_t>(lengths.size()));
+        writer.values("document_lengths", lengths, {"document"}, "tokens of each packed document of the input");
+    }
 
     const Writer::Dimensions like_q{"batch", "token", "query_head", "head_dim"},
         like_k{"batch", "token", "kv_head", "head_dim"}, like_v{"batch", "token", "kv_head", "value_dim"},
@@ -166,7 +175,7 @@ fs::path tensors_path(const fs::path& folder, const std::string& run) { return f
 
 fs::path save_tensors(const fs::path& folder, const std::string& run, const layouts::Problem& problem,
                       const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,
-                      DType arithmetic, const Provenance& provenance) {
+                      DType arithmetic, const Provenance& provenance, const TensorNotes& notes) {
     reference::require_inputs(problem, mask, inputs);
     require_outputs(problem, outputs);
     std::error_code error;
@@ -176,7 +185,7 @@ fs::path save_tensors(const fs::path& folder, const std::string& run, const layo
     require_replaceable(path);
     const WriterLock lock(path);
     try {
-        write_all(temporary_of(path), run, problem, mask, inputs, outputs, arithmetic, provenance);
+        write_all(temporary_of(path), run, problem, mask, inputs, outputs, arithmetic, provenance, notes);
         replace_by(path, temporary_of(path));
     } catch (...) {
         fs::remove(temporary_of(path), error);

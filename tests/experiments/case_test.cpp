@@ -8,9 +8,15 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 namespace ringlab::experiments {
+
+using Words = std::vector<std::string>;
 
 BOOST_AUTO_TEST_SUITE(least_squares)
 
@@ -58,6 +64,27 @@ BOOST_AUTO_TEST_CASE(a_case_given_twice_is_refused) {
     auto config = two_by_two();
     config.layouts = {"zigzag", "zigzag"};
     BOOST_CHECK_THROW(all_cases(config, 0), Error);
+}
+
+BOOST_AUTO_TEST_CASE(inputs_are_called_by_their_own_names_and_told_apart) {
+    auto config = two_by_two();
+    config.masks = {"causal"};
+    config.layouts = {"zigzag"};
+    config.inputs = {"a/b.h5", "a_b.h5", "/x/y/b.h5", "b.h5-1", "my file.h5", "my_file.h5", "normal"};
+    Words names;
+    for (const auto& one : all_cases(config, 0)) names.push_back(one.name().substr(28));
+    BOOST_TEST(names == (Words{"b.h5-2", "a_b.h5", "b.h5-3", "b.h5-1", "my_file.h5-1", "my_file.h5-2", "normal"}),
+               boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(lengths_from_files_are_written_out) {
+    const auto path = std::filesystem::temp_directory_path() / fmt::format("ringlab-lengths-{}", getpid());
+    std::ofstream(path) << "3 3 3\n5,1x2\n";
+    BOOST_TEST(expand_mask("causal+documents:@" + path.string() + "+sink:2", 16, {}) ==
+               "causal+documents:3x3,5,1x2+sink:2");
+    BOOST_TEST(expand_mask("documents:input+causal", 7, {2, 2, 2, 2}) == "documents:2x3,1+causal");
+    BOOST_TEST(expand_mask("+causal", 7, {}) == "+causal");
+    std::filesystem::remove(path);
 }
 
 BOOST_AUTO_TEST_CASE(documents_of_the_input_are_cut_where_the_sequence_ends) {
@@ -139,9 +166,26 @@ BOOST_AUTO_TEST_CASE(not_a_number_never_passes) {
     BOOST_TEST(!(worst(one.by(judge)) <= 1e300));
 }
 
+BOOST_AUTO_TEST_CASE(an_error_that_is_not_a_number_is_the_worst_of_all) {
+    const auto nan = std::numeric_limits<double>::quiet_NaN();
+    BOOST_TEST(worse(1, 2) == 2);
+    BOOST_TEST(worse(2, 1) == 2);
+    for (const auto error : {worse(nan, 1), worse(1, nan), worse(nan, nan), worse(worse(0, nan), 3)})
+        BOOST_TEST(std::isnan(error));
+    Verdict verdict{};
+    verdict[2].relative_rms = nan;
+    BOOST_TEST(std::isnan(worst(verdict)));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE(table)
+
+BOOST_AUTO_TEST_CASE(a_quotient_by_nothing_is_a_dash) {
+    BOOST_TEST(quotient(3, 2, "{:.1f} %") == "1.5 %");
+    BOOST_TEST(quotient(0, 0, "{:.1f}") == "-");
+    BOOST_TEST(quotient(3, 0, "{:.1f}") == "-");
+}
 
 BOOST_AUTO_TEST_CASE(columns_are_as_wide_as_their_widest_cell) {
     Table table({"a", "long"});

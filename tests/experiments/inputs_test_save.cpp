@@ -6,6 +6,8 @@
 
 #include <boost/test/data/test_case.hpp>
 
+#include <set>
+
 namespace ringlab::experiments::test {
 namespace {
 
@@ -98,13 +100,41 @@ BOOST_DATA_TEST_CASE(saved_inputs_can_be_loaded_again, data::make({DType::fp64, 
 BOOST_AUTO_TEST_CASE(run_names_become_file_names) {
     const Folder folder;
     const auto all = attention(DType::fp64, 0);
-    BOOST_TEST(save(folder, all, "documents:3,@a/b.txt zigzag").filename() == "documents_3,_a_b.txt_zigzag.h5");
+    BOOST_TEST(save(folder, all, "documents:3,4 zigzag P=8 my_input.h5").filename() ==
+               "documents_3,4_zigzag_P=8_my_input.h5.h5");
+    std::set<fs::path> different;
+    for (const auto* run : {"documents:@a_b.txt", "documents:@a@b.txt", "documents:@a#b.txt"})
+        different.insert(save(folder, all, run));
+    BOOST_TEST(different.size() == 3u);
     const std::string name(300, 'x');
     const auto first = save(folder, all, name + "1").filename().string(),
                second = save(folder, all, name + "2").filename().string();
     BOOST_TEST(first != second);
     BOOST_TEST(first.size() < 250);
     BOOST_TEST(!fs::exists(temporary_of(folder / "tensors" / first)));
+}
+
+BOOST_AUTO_TEST_CASE(the_file_says_all_that_its_mask_depends_on) {
+    const Folder folder;
+    const auto all = attention(DType::fp64, 0);
+    const auto path =
+        save_tensors(folder / "tensors", "run", all.problem, hard_mask(), all.data.inputs, all.outputs, DType::fp64,
+                     fixed_provenance(), {"a/b.h5", "window:9,0+sink:3+documents:input", 64, {40, 24}});
+    const auto file = hdf5::File::open(path);
+    BOOST_TEST(file.text("mask") == "window:9,0+sink:3+documents:40,24");
+    BOOST_TEST(file.text("mask_as_typed") == "window:9,0+sink:3+documents:input");
+    BOOST_TEST(file.text("input") == "a/b.h5");
+    BOOST_TEST(file.number("tokens") == 64);
+    // The mask by its text alone, padded to the tokens of the tensors, is the mask row by row.
+    const auto again = layouts::pad(layouts::make_mask(file.text("mask"), 64), 70);
+    const auto begin = file.dataset("row_begin").integers(), end = file.dataset("row_end").integers(),
+               sink = file.dataset("row_sink").integers();
+    for (std::int64_t i = 0; i < 70; ++i) {
+        const auto row = static_cast<std::size_t>(i);
+        BOOST_TEST((again.row(i) == layouts::RowKeys{begin[row], end[row], sink[row]}));
+    }
+    const auto loaded = inspect_inputs(path, {});
+    BOOST_TEST(loaded.document_lengths == (std::vector<std::int64_t>{40, 24, 6}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(wrong_shapes_and_places_are_refused) {

@@ -1,0 +1,356 @@
+#include "fuzz.hpp"
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+// Programs as users start them, with arguments and files that no user should: each ends in time, or says before that it
+// will take longer; says what is wrong in one line, or has figures that are numbers.
+//
+//   RINGLAB_FUZZ=20000 RINGLAB_FUZZ_SEED=7 test_cli --run_test=cli_fuzz_invocations
+
+namespace ringlab::cli::test {
+namespace {
+
+constexpr double longest_unannounced = 10;  // seconds
+
+std::size_t setting(const char* variable, std::size_t otherwise) {
+    const char* text = std::getenv(variable);
+    return text ? static_cast<std::size_t>(std::strtoull(text, nullptr, 10)) : otherwise;
+}
+
+struct Invocation {
+    std::string program;
+    Words arguments;
+};
+
+std::ostream& operator<<(std::ostream& out, const Invocation& one) {
+    out << fs::path(one.program).filename().string();
+    for (const auto& argument : one.arguments) {
+        out << " '";
+        for (const char c : argument)
+            if (static_cast<unsigned char>(c) < 32 || static_cast<unsigned char>(c) > 126)
+                out << "\\x" << std::hex << int(static_cast<unsigned char>(c)) << std::dec;
+            else
+                out << c;
+        out << "'";
+    }
+    return out;
+}
+
+const Words numbers{"0",
+                    "1",
+                    "2",
+                    "3",
+                    "4",
+                    "-1",
+                    "7",
+                    "16",
+                    "60",
+                    "64",
+                    "4k",
+                    "8Ki",
+                    "8,192",
+                    "1024",
+                    "1e9",
+                    "1000000000",
+                    "2147483647",
+                    "2147483648",
+                    "1048576",
+                    "1048577",
+                    "4294967296",
+                    "9223372036854775807",
+                    "9223372036854775808",
+                    "1Gi",
+                    "99999999999999999999",
+                    "-9223372036854775808",
+                    "0.5",
+                    "1e-300",
+                    "1e300",
+                    "1e18",
+                    "nan",
+                    "inf",
+                    "-inf",
+                    "",
+                    " ",
+                    "0x10",
+                    "1,2",
+                    "1000000000000000"};
+const Words layout_specs{"contiguous", "zigzag",    "striped",        "striped:3",
+                         "striped:16", "striped:0", "striped:-1",     "striped:9223372036854775807",
+                         "striped:4k", "zigzag:1",  "spiral",         "file:fuzz.txt",
+                         "file:",      "file:.",    "file:/dev/null", "zig",
+                         "striped:",   ":"};
+const Words mask_specs{"full",
+                       "causal",
+                       "window:8,0",
+                       "window:0,0",
+                       "window:8,0+sink:4",
+                       "sink:3",
+                       "prefix:5",
+                       "prefix:0",
+                       "block-causal:32x2",
+                       "documents:30,34",
+                       "causal+documents:1x64",
+                       "documents:0",
+                       "documents:@fuzz.txt",
+                       "documents:1x99999999999",
+                       "documents:9223372036854775807x2",
+                       "valid:0-10",
+                       "valid:5-3",
+                       "window:9223372036854775807,9223372036854775807",
+                       "sink:9223372036854775807",
+                       "causal+",
+                       "+",
+                       "casual",
+                       "documents:input",
+                       "causal+causal+causal",
+                       "window:,",
+                       "valid:0-64+valid:63-64+full"};
+const Words words{"normal",
+                  "real",
+                  "outlier",
+                  "sink",
+                  "offset",
+                  "ring",
+                  "pull",
+                  "all-gather",
+                  "all-gather:2",
+                  "all-gather:0",
+                  "all-gather:1000000000",
+                  "fp64",
+                  "fp32",
+                  "bf16",
+                  "fp16",
+                  "fp8",
+                  "carry",
+                  "partials",
+                  "running",
+                  "strided",
+                  "consecutive",
+                  "threads",
+                  "mpi",
+                  "loopback",
+                  "cpu",
+                  "cuda",
+                  "ideal",
+                  "h200_cluster",
+                  "h200_nvswitch_nccl",
+                  "fuzz.toml",
+                  "fuzz.cfg",
+                  "fuzz.h5",
+                  "fuzz.txt",
+                  "tiles",
+                  "rate",
+                  "events",
+                  "symmetric",
+                  "llama-3.1-8b",
+                  "4:2",
+                  "8:8",
+                  "4:3",
+                  "1:1",
+                  "1000000:1000000",
+                  ":",
+                  "4:",
+                  "0-1",
+                  "5-2",
+                  "0-9223372036854775807",
+                  "%s%n",
+                  "{}",
+                  "\xff\xfe",
+                  "a\nb",
+                  "/",
+                  ".",
+                  "/dev/null",
+                  "/proc/self/mem"};
+
+/// What such an option names is written, so that a fuzz must not draw names of which one may be a device.
+bool is_written(const std::string& option) {
+    return option == "-o" || option == "--trace" || option == "--save-tensors";
+}
+
+/// Values that an option may be given, sensible ones and others.
+const std::string& value_for(Random& random, const std::string& option) {
+    if (!is_written(option) && below(random, 6) == 0) return any_of(random, words);
+    if (option == "--layouts") return any_of(random, layout_specs);
+    if (option == "--masks") return any_of(random, mask_specs);
+    static const std::map<std::string, Words> by_option{
+        {"--algorithms", {"ring", "pull", "all-gather:2", "all-gather:1000000000", "ring:1"}},
+        {"--heads",
+         {"4:2", "1:1", "8", "4:3", "1000000:1000000", "1000000000000000", "0:0", "-4:2", "9223372036854775807"}},
+        {"--input", {"normal", "outlier", "sink", "offset", "fuzz.h5", "real", "nothere.h5", "fuzz.txt"}},
+        {"--arithmetic", {"fp64", "fp32", "bf16", "fp16", "fp8"}},
+        {"--machines", {"ideal", "h200_cluster", "h200_nvswitch_nccl", "fuzz.toml", "abacus"}},
+        {"--compute-model", {"tiles", "rate", "guess"}},
+        {"--engine", {"events", "symmetric"}},
+        {"--policies", {"carry", "partials", "running", "hope"}},
+        {"--preset", {"llama-3.1-8b", "deepseek-v3", "fuzz.cfg", "gpt-9"}},
+        {"--config", {"fuzz.cfg", "nothere.cfg", "."}},
+        {"--placement", {"consecutive", "strided"}},
+        {"--trace", {"trace.json", "fuzz.h5", "missing/t.json", "."}},
+        {"--trace-ranks", {"0-1", "5-2", "0-9223372036854775807", "x"}},
+        {"--save-tensors", {"tensors", "fuzz.h5", "missing/t"}},
+        {"-o", {"out.h5", "missing/out.h5", ".", "fuzz.h5", "fuzz.txt"}},
+    };
+    const auto found = by_option.find(option);
+    return any_of(random, found == by_option.end() ? numbers : found->second);
+}
+
+const Words common{"--tokens", "--tokens-per-rank", "--batch",    "--heads", "--head-dim", "--value-dim",
+                   "--scale",  "--soft-cap",        "--preset",   "--masks", "--config",   "-o",
+                   "--resume", "--overwrite",       "--nonsense", "--help",  "--version"};
+const Words laid_out{"--layouts", "--algorithms", "--ranks", "--pad"};
+const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas",  "--placement", "--repeats",
+                     "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
+const Words predicted{"--machines", "--compute-model", "--engine", "--trace", "--trace-ranks", "--trace-runs"};
+
+bool is_flag(const std::string& option) {
+    for (const auto* flag : {"--pad", "--resume", "--overwrite", "--help", "--version", "--nonsense"})
+        if (option == flag) return true;
+    return false;
+}
+
+/// Sweeps of one small run, so that most of what is changed about them still ends in milliseconds.
+Invocation small_run(Random& random) {
+    switch (below(random, 8)) {
+        case 0:
+        case 1:
+        case 2:
+            return {predict,
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--machines",
+                     "ideal", "--head-dim", "8", "--heads", "4:2", "-o", "out.h5"}};
+        case 3:
+            return {bf16_error,
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--input", "normal",
+                     "--head-dim", "8", "--heads", "4:2", "--policies", "carry", "-o", "out.h5"}};
+        case 4:
+            return {compare_layouts,
+                    {"--tokens",  "64",      "--ranks",    "2",          "--layouts", "zigzag",  "--masks",
+                     "causal",    "--input", "normal",     "--head-dim", "8",         "--heads", "4:2",
+                     "--repeats", "1",       "--machines", "ideal",      "-o",        "out.h5"}};
+        case 5:
+            return {calibrate,
+                    {"--tokens", "16", "32", "--masks", "causal", "full", "window:5,0", "--head-dim", "8", "--heads",
+                     "1:1", "--repeats", "1", "-o", "out.toml"}};
+        default:
+            return {gradient_equivalence,
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--algorithms",
+                     "ring", "--input", "normal", "--head-dim", "8", "--heads", "4:2", "-o", "out.h5"}};
+    }
+}
+
+/// Takes an option and its values away, if it is there.
+void remove(Words& arguments, const std::string& option) {
+    const auto begin = std::find(arguments.begin(), arguments.end(), option);
+    if (begin == arguments.end()) return;
+    auto end = std::next(begin);
+    while (end != arguments.end() && !end->starts_with("-")) ++end;
+    arguments.erase(begin, end);
+}
+
+void change(Invocation& one, Random& random) {
+    auto options = common;
+    if (one.program != calibrate) options = options + laid_out;
+    if (one.program != predict) options = options + measured;
+    if (one.program == predict || one.program == compare_layouts) options = options + predicted;
+    for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
+        const auto option = any_of(random, options);
+        remove(one.arguments, option);
+        if (below(random, 12) == 0) continue;
+        one.arguments.push_back(option);
+        if (is_flag(option)) continue;
+        one.arguments.push_back(value_for(random, option));
+        if (!is_written(option) && below(random, 12) == 0) one.arguments.back() = mutated(one.arguments.back(), random);
+        // An argument ends where its string does.
+        one.arguments.back() = one.arguments.back().substr(0, one.arguments.back().find('\0'));
+    }
+}
+
+/// What the files named fuzz.* are made of.
+struct Files {
+    std::string config =
+        "# sizes\ntokens = 64\nranks = 2 4\nheads = 4:2\nlayouts = zigzag striped:4\nmasks = causal window:8,0+sink:2\n"
+        "scale = 0.125\npad = true\nhead-dim = 8\n";
+    std::string machine = contents_of(RINGLAB_SOURCE_DIR "/experiments/machines/h200_cluster.toml");
+    std::string permutation, input;
+
+    explicit Files(const Folder& folder) {
+        for (int i = 0; i < 64; ++i) permutation += std::to_string((i * 5) % 64) + "\n";
+        BOOST_REQUIRE(run(folder, gradient_equivalence,
+                          small + Words{"--input", "normal", "--head-dim", "8", "--save-tensors", "t", "-o", "r.h5"})
+                          .status == 0);
+        input = contents_of(fs::directory_iterator(folder / "t")->path());
+        BOOST_REQUIRE((!machine.empty() && input.size() > 2000u));
+        fs::remove_all(folder / "t");
+        fs::remove(folder / "r.h5");
+    }
+
+    void write(const Folder& folder, Random& random) const {
+        const auto perhaps = [&](const std::string& good) {
+            return below(random, 3) == 0 ? good : mutated(good, random);
+        };
+        write_file(folder / "fuzz.cfg", perhaps(config));
+        write_file(folder / "fuzz.toml", perhaps(machine));
+        write_file(folder / "fuzz.txt", perhaps(permutation));
+        // Structure lies at the front of an HDF5 file and between its datasets.
+        write_file(folder / "fuzz.h5", below(random, 4) == 0 ? input.substr(0, below(random, input.size()))
+                                       : below(random, 2) == 0
+                                           ? mutated(input.substr(0, 2000), random).substr(0, 2000) + input.substr(2000)
+                                           : perhaps(input));
+    }
+};
+
+/// A word of a table that no result is: not a number, infinite, or a time below zero.
+std::string nonsense_in(const std::string& text, bool may_be_negative) {
+    std::istringstream stream(text.substr(0, text.find("\n\n")));
+    for (std::string word; stream >> word;) {
+        if (word == "nan" || word == "-nan" || word == "inf" || word == "-inf" || word == "nan%") return word;
+        if (!may_be_negative && word.size() > 1 && word[0] == '-' && std::isdigit(static_cast<unsigned char>(word[1])))
+            return word;
+    }
+    return "";
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_fuzz_invocations)
+
+BOOST_AUTO_TEST_CASE(random_invocations_end_in_time_with_figures_or_one_line) {
+    const auto count = setting("RINGLAB_FUZZ", 150), seed = setting("RINGLAB_FUZZ_SEED", 1);
+    const Folder folder;
+    const Files files(folder);
+    std::map<std::string, std::size_t> endings;
+    double slowest = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        Random random(static_cast<unsigned>(seed * 1'000'003 + i));  // each can be repeated by itself
+        files.write(folder, random);
+        auto one = small_run(random);
+        change(one, random);
+        const auto ending = run(folder, one.program, one.arguments, longest_unannounced);
+        std::ostringstream what;
+        what << "number " << i << ": " << one;
+        if (ending.timed_out) {
+            BOOST_TEST(contains(ending.err, "[estimate]"), what.str() << " runs on without a word\n" << ending.err);
+            ++endings["announced to be long, and stopped"];
+        } else {
+            check_ending(ending, what.str());
+            ++endings["exit status " + std::to_string(ending.status)];
+            slowest = std::max(slowest, ending.seconds);
+            if (ending.status == 0) {
+                const auto nonsense = nonsense_in(ending.out, one.program == calibrate);
+                BOOST_TEST(nonsense == "", what.str() << " ends with 0 and prints " << nonsense << "\n" << ending.out);
+            }
+        }
+        for (const auto& entry : folder.left())
+            if (!entry.starts_with("fuzz.")) fs::remove_all(folder / entry);
+        if (count > 1000 && (i + 1) % 500 == 0)
+            std::cerr << "[" << i + 1 << "/" << count << "] slowest " << slowest << " s\n";
+    }
+    for (const auto& [ending, times] : endings) BOOST_TEST_MESSAGE(times << " times " << ending);
+    BOOST_TEST_MESSAGE("slowest that was not announced: " << slowest << " s");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

@@ -281,24 +281,39 @@ private:
     /// One pass of all ranks; its events are appended to theirs. Returns the first rank's device time, in seconds.
     double run_once(int pass, bool timeline, const std::function<void()>& underway) {
         const auto& options = job_.options;
-        std::vector<const Program*> programs;
+        if (pass == 1 && ranks_.front().work->backward_overwrites_output()) {
+            std::vector<PassEvents> unwanted;
+            for (const auto& rank : ranks_) {
+                const DeviceScope scope(rank.place.device);
+                unwanted.emplace_back(rank.programs.front()->code.size(), false);
+            }
+            std::vector<PassEvents*> events;
+            for (auto& one : unwanted) events.push_back(&one);
+            issue(0, events, [] {});
+        }
         std::vector<PassEvents*> events;
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.place.device);
-            programs.push_back(rank.programs[index(pass)]);
-            events.push_back(&rank.events.emplace_back(programs.back()->code.size(), timeline));
+            const auto& program = *rank.programs[index(pass)];
+            events.push_back(&rank.events.emplace_back(program.code.size(), timeline));
             if (!options.poison) continue;
             const auto stream = rank.lane_streams[static_cast<std::size_t>(layouts::Lane::compute)];
-            rank.work->poison(*programs.back(), stream);
+            rank.work->poison(program, stream);
             RINGLAB_CUDA(cudaStreamSynchronize(stream));
         }
-        issuer_->prepare(programs, events);
-        job_.team.start_together(member_, options.timeout);
-        issuer_->run(underway);
+        issue(pass, events, underway);
         if (options.check_finite) require_finite(pass);
         float milliseconds = 0;
         RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, events.front()->start, events.front()->finish));
         return static_cast<double>(milliseconds) * 1e-3;
+    }
+
+    void issue(int pass, const std::vector<PassEvents*>& events, const std::function<void()>& underway) {
+        std::vector<const Program*> programs;
+        for (const auto& rank : ranks_) programs.push_back(rank.programs[index(pass)]);
+        issuer_->prepare(programs, events);
+        job_.team.start_together(member_, job_.options.timeout);
+        issuer_->run(underway);
     }
 
     /// What the first member says.

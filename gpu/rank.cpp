@@ -86,10 +86,19 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
 
     const bool partials = forward.options().accumulation == layouts::Accumulation::partials;
     const bool rounds_running = partials && options.round_running_output;
-    o_ = make_tensor(p.query_heads, p.value_dim, rounds_running ? p.dtype : DType::fp32, memory_.results);
+    const bool rounds_output = options.round_results && !rounds_running;
+    if (backward && rounds_output) {
+        const auto elements = p.batch * tokens_ * p.query_heads * std::max(p.head_dim, p.value_dim);
+        output_or_dq_ = DeviceBuffer(size(elements) * sizeof(float));
+        memory_.results += static_cast<std::int64_t>(output_or_dq_.bytes());
+        o_ = place_tensor(p.query_heads, p.value_dim, DType::fp32, output_or_dq_.data());
+        dq_ = place_tensor(p.query_heads, p.head_dim, DType::fp32, output_or_dq_.data());
+    } else {
+        o_ = make_tensor(p.query_heads, p.value_dim, rounds_running ? p.dtype : DType::fp32, memory_.results);
+        if (backward) dq_ = make_tensor(p.query_heads, p.head_dim, DType::fp32, memory_.results);
+    }
     lse_ = make_rows(memory_.results);
-    if (options.round_results && !rounds_running)
-        o_rounded_ = make_tensor(p.query_heads, p.value_dim, p.dtype, memory_.results);
+    if (rounds_output) o_rounded_ = make_tensor(p.query_heads, p.value_dim, p.dtype, memory_.results);
     if (partials) {
         o_partial_ = make_tensor(p.query_heads, p.value_dim, p.dtype, memory_.work);
         lse_partial_ = make_rows(memory_.work);
@@ -104,28 +113,11 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     memory_.inputs += static_cast<std::int64_t>(kv_map.scratch_begin());
     auto kv_scratch = kv_map.scratch_bytes();
     if (backward) {
-        require_supported(*backward);
-        dout_ = make_tensor(p.query_heads, p.value_dim, p.dtype, memory_.inputs);
-        dq_ = make_tensor(p.query_heads, p.head_dim, DType::fp32, memory_.results);
-        statistics_memory_ = DeviceBuffer(size(2 * p.batch * p.query_heads * tokens_) * sizeof(float));
-        statistics_ = {statistics_memory_.as<float>(), statistics_strides(p.query_heads, tokens_)};
-        memory_.work += static_cast<std::int64_t>(statistics_memory_.bytes());
-
         own_gradient_dtype_ = programs.at(1)->own_gradient_dtype;
-        const SlotMap gradient_map(*backward, rank, Payload::dkv, own_gradient_dtype_, backward->slots());
         const SlotMap backward_kv_map(*backward, rank, Payload::kv, p.dtype, backward->slots());
         kv_bytes_ = std::max(kv_bytes_, backward_kv_map.bytes());
         kv_scratch = std::max(kv_scratch, backward_kv_map.scratch_bytes());
-        gradient_bytes_ = gradient_map.bytes();
-        gradient_scratch_ = gradient_map.scratch_begin();
-        memory_.results += static_cast<std::int64_t>(gradient_map.scratch_begin());
-        memory_.slots += static_cast<std::int64_t>(gradient_map.scratch_bytes());
-        gradients_ = fabric.allocate(gradient_bytes_);
-        if (options.round_results) {
-            dq_rounded_ = make_tensor(p.query_heads, p.head_dim, p.dtype, memory_.results);
-            dk_rounded_ = make_tensor(p.kv_heads, p.head_dim, p.dtype, memory_.results);
-            dv_rounded_ = make_tensor(p.kv_heads, p.value_dim, p.dtype, memory_.results);
-        }
+        make_gradients(*backward, fabric);
     }
     memory_.slots += static_cast<std::int64_t>(kv_scratch);
     kv_ = fabric.allocate(kv_bytes_);
@@ -139,15 +131,58 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     }
 }
 
+void Rank::make_gradients(const layouts::Schedule& backward, Fabric& fabric) {
+    require_supported(backward);
+    const auto& p = problem_;
+    dout_ = make_tensor(p.query_heads, p.value_dim, p.dtype, memory_.inputs);
+    statistics_memory_ = DeviceBuffer(size(2 * p.batch * p.query_heads * tokens_) * sizeof(float));
+    statistics_ = {statistics_memory_.as<float>(), statistics_strides(p.query_heads, tokens_)};
+    memory_.work += static_cast<std::int64_t>(statistics_memory_.bytes());
+
+    const SlotMap gradient_map(backward, rank_, Payload::dkv, own_gradient_dtype_, backward.slots());
+    gradient_bytes_ = gradient_map.bytes();
+    gradient_scratch_ = gradient_map.scratch_begin();
+    memory_.results += static_cast<std::int64_t>(gradient_map.scratch_begin());
+    memory_.slots += static_cast<std::int64_t>(gradient_map.scratch_bytes());
+    gradients_ = fabric.allocate(gradient_bytes_);
+    if (options_.round_results) place_rounded_gradients();
+}
+
+/// In the scratch slots where there is room: they are written when nothing needs those any more.
+void Rank::place_rounded_gradients() {
+    const auto& p = problem_;
+    auto begin = gradient_scratch_;
+    const auto place = [&](std::int64_t heads, std::int64_t dim) {
+        constexpr std::size_t alignment = 256;  // as slots
+        const auto bytes = size(p.batch * tokens_ * heads * dim * bytes_of(p.dtype));
+        if (begin + bytes > gradient_bytes_) return make_tensor(heads, dim, p.dtype, memory_.results);
+        auto tensor = place_tensor(heads, dim, p.dtype, static_cast<char*>(gradients_.get()) + begin);
+        begin += (bytes + alignment - 1) / alignment * alignment;
+        return tensor;
+    };
+    dq_rounded_ = place(p.query_heads, p.head_dim);
+    dk_rounded_ = place(p.kv_heads, p.head_dim);
+    dv_rounded_ = place(p.kv_heads, p.value_dim);
+}
+
 const layouts::Schedule& Rank::schedule_of(Pass pass) const { return pass == Pass::forward ? forward_ : *backward_; }
 
 Rank::Tensor Rank::make_tensor(std::int64_t heads, std::int64_t dim, DType dtype, std::int64_t& account) const {
-    Tensor tensor;
-    tensor.extent = {problem_.batch, tokens_, heads, dim};
-    tensor.buffer = DeviceBuffer(size(count(tensor.extent) * bytes_of(dtype)));
-    tensor.view = {tensor.buffer.data(), dtype, dense_strides(tokens_, heads, dim)};
-    account += static_cast<std::int64_t>(tensor.buffer.bytes());
+    DeviceBuffer buffer(size(problem_.batch * tokens_ * heads * dim * bytes_of(dtype)));
+    account += static_cast<std::int64_t>(buffer.bytes());
+    auto tensor = place_tensor(heads, dim, dtype, buffer.data());
+    tensor.buffer = std::move(buffer);
     return tensor;
+}
+
+Rank::Tensor Rank::place_tensor(std::int64_t heads, std::int64_t dim, DType dtype, void* memory) const {
+    return {{}, {problem_.batch, tokens_, heads, dim}, {memory, dtype, dense_strides(tokens_, heads, dim)}};
+}
+
+std::size_t Rank::bytes(const Tensor& tensor) { return size(count(tensor.extent) * bytes_of(tensor.view.dtype)); }
+
+void Rank::fill(const Tensor& tensor, std::uint8_t byte, cudaStream_t stream) {
+    if (tensor.view.data) RINGLAB_CUDA(cudaMemsetAsync(tensor.view.data, byte, bytes(tensor), stream));
 }
 
 Rank::Rows Rank::make_rows(std::int64_t& account) const {
@@ -217,28 +252,29 @@ void Rank::load(const HostInputs& inputs) {
 
 void Rank::load_random(int seed) {
     int tensor = 0;
-    const auto fill = [&](void* data, std::size_t bytes) {
-        const auto elements = static_cast<std::int64_t>(bytes) / bytes_of(problem_.dtype);
+    const auto fill_random = [&](void* data, std::size_t data_bytes) {
+        const auto elements = static_cast<std::int64_t>(data_bytes) / bytes_of(problem_.dtype);
         fill_normal(data, problem_.dtype, elements, 16u * static_cast<std::uint64_t>(seed) + size(++tensor), nullptr);
     };
-    fill(q_.buffer.data(), q_.buffer.bytes());
-    fill(kv_.get(), kv_scratch_);
-    fill(dout_.buffer.data(), dout_.buffer.bytes());
+    fill_random(q_.view.data, bytes(q_));
+    fill_random(kv_.get(), kv_scratch_);
+    fill_random(dout_.view.data, bytes(dout_));
     RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
 }
 
 void Rank::poison(const Program& program, cudaStream_t stream) {
-    const auto fill = [&](void* memory, std::size_t begin, std::size_t end) {
+    const auto fill_part = [&](void* memory, std::size_t begin, std::size_t end) {
         if (begin < end)
             RINGLAB_CUDA(cudaMemsetAsync(static_cast<char*>(memory) + begin, nan_byte, end - begin, stream));
     };
-    fill(kv_.get(), kv_scratch_, kv_bytes_);
+    fill_part(kv_.get(), kv_scratch_, kv_bytes_);
     if (program.pass == Pass::forward) {
-        for (auto* tensor : {&o_, &o_rounded_, &o_partial_}) tensor->buffer.fill(nan_byte, stream);
+        for (const auto* tensor : {&o_, &o_rounded_, &o_partial_}) fill(*tensor, nan_byte, stream);
         for (auto* rows : {&lse_, &lse_partial_, &m_, &l_}) rows->buffer.fill(nan_byte, stream);
     } else {
-        fill(gradients_.get(), 0, gradient_bytes_);
-        for (auto* tensor : {&dq_, &dq_rounded_, &dk_rounded_, &dv_rounded_}) tensor->buffer.fill(nan_byte, stream);
+        fill_part(gradients_.get(), 0, gradient_bytes_);
+        for (const auto* tensor : {&dq_rounded_, &dk_rounded_, &dv_rounded_}) fill(*tensor, nan_byte, stream);
+        if (!backward_overwrites_output()) fill(dq_, nan_byte, stream);
         statistics_memory_.fill(nan_byte, stream);
     }
 }
@@ -252,8 +288,8 @@ void Rank::zero_gradients(const Program& program, cudaStream_t stream) {
 void Rank::start(const Program& program, cudaStream_t stream) {
     if (tokens_ == 0) return;
     if (program.pass == Pass::backward) {
-        dq_.buffer.fill(0, stream);
         prepare_backward({o_.extent, o_.view, dout_.view, lse_.view, statistics_}, stream);
+        fill(dq_, 0, stream);  // not before: it may lie where o does
         return;
     }
     // Heads that this rank never attends with see nothing: o = 0, lse = -inf.
@@ -264,8 +300,8 @@ void Rank::start(const Program& program, cudaStream_t stream) {
     if (attended.size() == size(problem_.kv_heads)) return;
     require(attended.empty(), "rank {}: the schedule attends with {} of {} kv heads; it must be all or none", rank_,
             attended.size(), problem_.kv_heads);
-    o_.buffer.fill(0, stream);
-    o_rounded_.buffer.fill(0, stream);
+    fill(o_, 0, stream);
+    fill(o_rounded_, 0, stream);
     fill_rows(o_.extent, lse_.view, -std::numeric_limits<float>::infinity(), stream);
 }
 
@@ -327,7 +363,7 @@ void Rank::attend_forward(const Program& program, const Instruction& instruction
     args.q = ConstView(q_.view).from_head(head);
     args.k = kv.k;
     args.v = kv.v;
-    if (o_partial_.buffer.data()) {
+    if (o_partial_.view.data) {
         args.result = {o_partial_.view.from_head(head), {}, lse_partial_.view.from_head(head)};
     } else {
         args.first = instruction.first;
@@ -336,7 +372,7 @@ void Rank::attend_forward(const Program& program, const Instruction& instruction
         // the other.
         args.carry = {o_.view.from_head(head), m_.view.from_head(head), l_.view.from_head(head)};
         args.result.o = o_.view.from_head(head);
-        if (o_rounded_.buffer.data()) args.result.o_rounded = o_rounded_.view.from_head(head);
+        if (o_rounded_.view.data) args.result.o_rounded = o_rounded_.view.from_head(head);
         args.result.lse = lse_.view.from_head(head);
     }
     gpu::attend_forward(args, work_list(program.pass, op.owner), stream);
@@ -386,7 +422,7 @@ void Rank::finish(const Program& program, cudaStream_t stream) {
     if (!options_.round_results || tokens_ == 0) return;
     if (program.pass == Pass::forward) {
         // With fp32 carry the last attend has written both.
-        if (o_partial_.buffer.data() && o_rounded_.buffer.data()) convert(o_.extent, o_rounded_.view, o_.view, stream);
+        if (o_partial_.view.data && o_rounded_.view.data) convert(o_.extent, o_rounded_.view, o_.view, stream);
         return;
     }
     const auto own = block(gradients_.get(), 0, rank_, own_gradient_dtype_);
@@ -446,7 +482,7 @@ void Rank::check(const Program& program, std::size_t index, cudaStream_t stream)
     switch (op.kind) {
         case OpKind::attend:
             if (program.pass == Pass::forward) {
-                if (o_partial_.buffer.data())
+                if (o_partial_.view.data)
                     check_rows(o_partial_, lse_partial_);
                 else
                     check_rows(o_, instruction.last ? lse_ : l_);  // before the end l stands for lse
@@ -491,9 +527,9 @@ RankOutputs Rank::download() const {
     const auto& p = problem_;
     RankOutputs out;
     const auto take = [](const Tensor& tensor) {
-        return download_numbers(tensor.buffer.data(), size(count(tensor.extent)), tensor.view.dtype);
+        return download_numbers(tensor.view.data, size(count(tensor.extent)), tensor.view.dtype);
     };
-    out.o = take(o_rounded_.buffer.data() ? o_rounded_ : o_);
+    out.o = take(o_rounded_.view.data ? o_rounded_ : o_);
 
     // (batch, heads, tokens) to (batch, tokens, heads)
     const auto rows = download_numbers(lse_.buffer.data(), size(p.batch * tokens_ * p.query_heads), DType::fp32);

@@ -69,7 +69,11 @@ public:
     /// An attend, merge or add.
     void compute(const Program& program, const Instruction& instruction, cudaStream_t stream);
 
-    /// After the last operation: results in the problem's dtype, if asked for.
+    /// Whether a backward pass leaves nothing of the forward pass's fp32 output: with round_results dQ is summed where
+    /// that was, once it has served. Another backward pass then wants a forward pass before it.
+    bool backward_overwrites_output() const { return output_or_dq_.data() != nullptr; }
+
+    /// After the last operation: results in the problem's dtype, if asked for. Gradients lie where scratch slots were.
     void finish(const Program& program, cudaStream_t stream);
 
     /// With check_finite: looks at what an operation has written, in stream order.
@@ -91,7 +95,7 @@ public:
 
 private:
     struct Tensor {
-        DeviceBuffer buffer;
+        DeviceBuffer buffer;  // empty where the tensor lies in other memory
         Extent extent;
         View view;
     };
@@ -105,6 +109,11 @@ private:
 
     const layouts::Schedule& schedule_of(layouts::Pass pass) const;
     Tensor make_tensor(std::int64_t heads, std::int64_t dim, DType dtype, std::int64_t& account) const;
+    Tensor place_tensor(std::int64_t heads, std::int64_t dim, DType dtype, void* memory) const;
+    static std::size_t bytes(const Tensor& tensor);
+    static void fill(const Tensor& tensor, std::uint8_t byte, cudaStream_t stream);
+    void make_gradients(const layouts::Schedule& backward, Fabric& fabric);
+    void place_rounded_gradients();
     Rows make_rows(std::int64_t& account) const;
     void build_work_lists(const Program& program);
     const WorkList& work_list(layouts::Pass pass, int owner) const;
@@ -129,6 +138,7 @@ private:
     std::int64_t tokens_;
     MemoryUse memory_;
 
+    DeviceBuffer output_or_dq_;  // fp32
     Tensor q_, dout_, o_, o_rounded_, o_partial_, dq_, dq_rounded_, dk_rounded_, dv_rounded_;
     Rows lse_, lse_partial_, m_, l_;
     DeviceBuffer statistics_memory_;

@@ -148,26 +148,37 @@ void Forecast::require_ranks_to_predict() const {
 }
 
 Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
-    if (rates_are_known_) return rates_;
-    rates_are_known_ = true;
     constexpr double most_flop = 2e7;
+    constexpr std::int64_t most_dims = 256;
+    const auto flop_per_pair = [](const layouts::Problem& p) {
+        return p.forward_flop_per_cell() + p.backward_flop_per_cell();
+    };
     auto problem = like;
     problem.batch = problem.query_heads = problem.kv_heads = 1;
-    const auto flop = problem.forward_flop_per_cell() + problem.backward_flop_per_cell();
-    problem.tokens = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop)), 16, 512);
+    problem.head_dim = std::min(like.head_dim, most_dims);
+    problem.value_dim = std::min(like.value_dim, most_dims);
+    // Short sequences cost more for each pair, and so are measured as short as they are.
+    const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
+    problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);
+    const auto known = rates_.find(problem.tokens);
+    if (known != rates_.end()) return known->second;
+
     const auto inputs = generate_inputs("normal", problem, 1).inputs;
     const auto mask = layouts::make_mask("causal", problem.tokens);
-    const auto pairs = pairs_of(mask);
-    rates_.judged_pair = seconds_for([&] { reference::blocked_attention(problem, mask, inputs); }) / pairs;
-    rates_.pair = seconds_for([&] { execute(problem, inputs, 1); }) / pairs;
+    const auto stretch = flop_per_pair(like) / flop_per_pair(problem) / pairs_of(mask);
+    Rates rates;
+    rates.judged_pair = seconds_for([&] { reference::blocked_attention(problem, mask, inputs); }) * stretch;
+    rates.pair = seconds_for([&] { execute(problem, inputs, 1); }) * stretch;
 
     constexpr int ranks = 16;
     auto tiny = problem;
     tiny.tokens = ranks;
     tiny.head_dim = tiny.value_dim = 1;
     const auto tiny_inputs = generate_inputs("normal", tiny, 1).inputs;
-    rates_.rank_step = seconds_for([&] { execute(tiny, tiny_inputs, ranks); }) / (ranks * ranks);
-    return rates_;
+    const auto tiny_seconds = seconds_for([&] { execute(tiny, tiny_inputs, ranks); });
+    rates.rank = tiny_seconds / ranks;
+    rates.rank_step = tiny_seconds / (ranks * ranks);
+    return rates_[problem.tokens] = rates;
 }
 
 void Forecast::add(const Case& which, double seconds, double bytes, double rank_bytes) {
@@ -194,13 +205,15 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         static_cast<double>(layouts::tensor_bytes(problem, 8).value_or(0)) * replicas;  // half in, half out
 
     // A small sweep is done before its forecast would be.
-    constexpr double little_flop = 2e8, few_steps = 2e3;
+    constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
     const auto flop = pairs * heads * (problem.forward_flop_per_cell() + problem.backward_flop_per_cell());
     double seconds = 0;
-    if (config_.backend == "cpu" && (flop * repeats > little_flop || steps * repeats > few_steps)) {
+    if (config_.backend == "cpu" && (flop * repeats > little_flop || steps * repeats > few_steps ||
+                                     ranks * replicas > few_ranks || heads * repeats > few_heads)) {
         const auto rates = measured_rates(problem);
         const auto at_once = std::min(processors(), ranks * replicas);
-        seconds = repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step);
+        seconds =
+            repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
         const auto judged = fmt::format("{} {} {}", which.mask, which.input, problem.tokens);
         if (config_.judge && (judged != judged_ || replicas > 1)) {
             const auto tokens = static_cast<double>(problem.tokens);

@@ -4,6 +4,7 @@
 #include "experiments/config.hpp"
 
 #include <cstddef>
+#include <map>
 #include <string>
 
 namespace ringlab::experiments {
@@ -43,6 +44,7 @@ private:
     struct Rates {
         double pair = 0;         ///< a visible pair of one head, both passes, on one processor
         double judged_pair = 0;  ///< the same for the reference
+        double rank = 0;         ///< a rank's thread and buffers
         double rank_step = 0;    ///< of one rank: its operations and messages, whatever their size
     };
 
@@ -50,9 +52,8 @@ private:
     void add(const Case& which, double seconds, double bytes, double rank_bytes);
 
     const Config& config_;
-    Rates rates_;
-    bool rates_are_known_ = false;
-    std::string judged_;  // what the reference was last computed for
+    std::map<std::int64_t, Rates> rates_;  // by tokens of the small case
+    std::string judged_;                   // what the reference was last computed for
     bool predicts_tiles_ = false;
     double seconds_ = 0, bytes_ = 0, rank_bytes_ = 0, longest_seconds_ = 0;
     std::vector<double> seconds_of_;

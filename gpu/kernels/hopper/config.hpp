@@ -18,7 +18,8 @@ struct ForwardConfig : Dims<C> {
     static constexpr int consumers = 2, keys = 128, stages = 2;
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
-    static constexpr bool ping_pong = true;  // warpgroups issue products in turns
+    static constexpr int q_stages = C == DimClass::d128 ? 2 : 1;
+    static constexpr bool ping_pong = true;      // warpgroups issue products in turns
     static constexpr bool lazy_rescale = false;  // O and l keep the scale of a maximum up to 2^8 too small
     static constexpr Keep keep = Keep::last_to_go;
 };
@@ -28,7 +29,8 @@ struct ForwardConfig<DimClass::d64> : Dims<DimClass::d64> {
     static constexpr int consumers = 3, keys = 128, stages = 2;
     static constexpr int producer_registers = 32, consumer_registers = 160;
     static constexpr int rows = 64 * consumers;
-    static constexpr bool ping_pong = true;  // warpgroups issue products in turns
+    static constexpr int q_stages = 2;
+    static constexpr bool ping_pong = true;      // warpgroups issue products in turns
     static constexpr bool lazy_rescale = false;  // O and l keep the scale of a maximum up to 2^8 too small
     static constexpr Keep keep = Keep::last_to_go;
 };
@@ -37,7 +39,8 @@ struct ForwardConfig<DimClass::d256> : Dims<DimClass::d256> {
     static constexpr int consumers = 2, keys = 80, stages = 2;
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
-    static constexpr bool ping_pong = true;  // warpgroups issue products in turns
+    static constexpr int q_stages = 1;
+    static constexpr bool ping_pong = true;      // warpgroups issue products in turns
     static constexpr bool lazy_rescale = false;  // O and l keep the scale of a maximum up to 2^8 too small
     static constexpr Keep keep = Keep::last_to_go;
 };

@@ -44,14 +44,14 @@ struct ForwardShared {
     static constexpr int unit_slots = 2;
 
     // Offsets. Tiles start at multiples of 1024.
-    static constexpr int q = 0, k = q + q_bytes, v = k + Config::stages * k_bytes;
+    static constexpr int q = 0, k = q + Config::q_stages * q_bytes, v = k + Config::stages * k_bytes;
     static constexpr int units = v + Config::stages * v_bytes;  // Unit
     static constexpr int barriers = units + unit_slots * 32;
     static constexpr int k_full = barriers, k_empty = k_full + 8 * Config::stages;
     static constexpr int v_full = k_empty + 8 * Config::stages, v_empty = v_full + 8 * Config::stages;
     static constexpr int unit_full = v_empty + 8 * Config::stages, unit_empty = unit_full + 8 * unit_slots;
-    static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8;
-    static constexpr int bytes = q_empty + 8;
+    static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8 * Config::q_stages;
+    static constexpr int bytes = q_empty + 8 * Config::q_stages;
 };
 
 /// What the producer tells the consumers.
@@ -67,6 +67,7 @@ struct ForwardProducer {
     const ForwardLaunch& launch;
     std::uint32_t shared;
     Unit* units;
+    Ring<Config::q_stages> q_ring;
     Ring<Config::stages> k_ring, v_ring;
 
     __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
@@ -90,6 +91,14 @@ struct ForwardProducer {
         v_ring.advance();
     }
 
+    __device__ __forceinline__ void load_q(const Unit& unit) {
+        Barrier{shared + Shared::q_empty + 8 * q_ring.place}.wait(q_ring.parity ^ 1);
+        load(launch.q, shared + Shared::q + q_ring.place * Shared::q_bytes, Config::rows, Config::head,
+             Barrier{shared + Shared::q_full + 8 * q_ring.place}, unit.tile * Config::rows, unit.head, unit.batch,
+             Keep::first_to_go);
+        q_ring.advance();
+    }
+
     __device__ __forceinline__ void prefetch_carry(const Unit& unit) {
         for (int column = 0; column < Config::value; column += 32)
             prefetch_box(launch.carry, column, unit.tile * Config::rows, unit.head, unit.batch);
@@ -108,7 +117,6 @@ struct ForwardProducer {
         const auto& params = launch.params;
         const auto grid = static_cast<int>(gridDim.x);
         Ring<Shared::unit_slots> slot;
-        std::uint32_t q_parity = 0;
         Unit unit = unit_at(static_cast<int>(blockIdx.x));
         while (true) {
             Barrier{shared + Shared::unit_empty + 8 * slot.place}.wait(slot.parity ^ 1);
@@ -122,10 +130,7 @@ struct ForwardProducer {
             int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
             if (unit.begin < unit.end) {
                 load_k(tile, kv_head, unit.batch);
-                Barrier{shared + Shared::q_empty}.wait(q_parity ^ 1);
-                load(launch.q, shared + Shared::q, Config::rows, Config::head, Barrier{shared + Shared::q_full},
-                     unit.tile * Config::rows, unit.head, unit.batch, Keep::first_to_go);
-                q_parity ^= 1;
+                load_q(unit);
             }
             if (launch.prefetch_carry) prefetch_carry(unit);
             // The next unit, while this one's first tiles are on their way.
@@ -157,8 +162,9 @@ struct ForwardConsumer {
     int group;  // among the consumers
     int lane, row_in_tile, first_column;
 
+    Ring<Config::q_stages> q_ring;
     Ring<Config::stages> k_ring, v_ring;
-    Unit unit;
+    Ring<Shared::unit_slots> slot;
     float o[value / 2], s[keys / 2], m[2], l[2], rescale[2];
     std::uint32_t p[keys / 16][4];
 
@@ -178,7 +184,8 @@ struct ForwardConsumer {
     // ---- products
 
     __device__ __forceinline__ void issue_scores() {
-        const Operand<Order::rows_outer> q(shared + Shared::q, Config::rows, 64 * group);
+        const Operand<Order::rows_outer> q(shared + Shared::q + q_ring.place * Shared::q_bytes, Config::rows,
+                                           64 * group);
         const Operand<Order::rows_outer> k(shared + Shared::k + k_ring.place * Shared::k_bytes, keys);
         pin(s);
         fence_products();
@@ -197,6 +204,13 @@ struct ForwardConsumer {
 #pragma unroll
         for (int k = 0; k < keys / 16; ++k) pin(p[k]);
     }
+    __device__ __forceinline__ void wait_q() {
+        Barrier{shared + Shared::q_full + 8 * q_ring.place}.wait(q_ring.parity);
+    }
+    __device__ __forceinline__ void release_q() {
+        release(Shared::q_empty + 8 * q_ring.place);
+        q_ring.advance();
+    }
     __device__ __forceinline__ void wait_k() {
         Barrier{shared + Shared::k_full + 8 * k_ring.place}.wait(k_ring.parity);
     }
@@ -214,13 +228,15 @@ struct ForwardConsumer {
 
     // ---- softmax
 
-    __device__ __forceinline__ int row(int r) const { return unit.tile * Config::rows + row_in_tile + 8 * r; }
+    __device__ __forceinline__ int row(const Unit& unit, int r) const {
+        return unit.tile * Config::rows + row_in_tile + 8 * r;
+    }
 
-    __device__ __forceinline__ void hide(int key_tile) {
+    __device__ __forceinline__ void hide(const Unit& unit, int key_tile) {
         const auto& geometry = launch.params.geometry;
         int4 bounds[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) bounds[r] = __ldg(geometry.row_bounds + row(r));
+        for (int r = 0; r < 2; ++r) bounds[r] = __ldg(geometry.row_bounds + row(unit, r));
         const int2* positions = reinterpret_cast<const int2*>(geometry.key_positions + key_tile * keys + first_column);
 #pragma unroll
         for (int n = 0; n < keys / 8; ++n) {
@@ -234,13 +250,13 @@ struct ForwardConsumer {
     }
 
     template <bool partial>
-    __device__ __forceinline__ void softmax(int key_tile) {
+    __device__ __forceinline__ void softmax(const Unit& unit, int key_tile) {
         const auto& rule = launch.params.rule;
         if constexpr (rewrite) {
 #pragma unroll
             for (int i = 0; i < keys / 2; ++i) s[i] = device::score_of(rule, s[i]);
         }
-        if constexpr (partial) hide(key_tile);
+        if constexpr (partial) hide(unit, key_tile);
         const float factor = rewrite ? 1.0f : rule.factor;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -285,23 +301,40 @@ struct ForwardConsumer {
         for (int i = 0; i < value / 2; ++i) o[i] *= rescale[i / 2 % 2];
     }
 
-    // ---- a unit
+    // ---- tiles
 
     __device__ __forceinline__ int key_tile(int entry) const { return __ldg(launch.params.work.entries + entry) >> 1; }
 
-    __device__ __forceinline__ void first_tile() {
+    __device__ __forceinline__ void begin_rows() {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            m[r] = device::minus_infinity();
+            l[r] = 0;
+        }
+    }
+    __device__ __forceinline__ void clear_output() {
+#pragma unroll
+        for (int i = 0; i < value / 2; ++i) o[i] = 0;
+    }
+
+    /// A unit's first tile when there is no other product to go with.
+    __device__ __forceinline__ void first_tile(const Unit& unit) {
         const int tile = key_tile(unit.begin);
+        wait_q();
         wait_k();
         issue_scores();
         wait_products<0>();
         pin(s);
         release_k();
-        unit.begin < unit.partial_end ? softmax<true>(tile) : softmax<false>(tile);
+        begin_rows();
+        clear_output();
+        unit.begin < unit.partial_end ? softmax<true>(unit, tile) : softmax<false>(unit, tile);
         pack_scores();
     }
 
+    /// Scores of a tile, and the output of the one before.
     template <bool partial>
-    __device__ __forceinline__ void next_tile(int entry) {
+    __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
         const int tile = partial ? key_tile(entry) : 0;
         wait_k();
         take_turn();
@@ -312,7 +345,7 @@ struct ForwardConsumer {
         wait_products<1>();
         pin(s);
         release_k();
-        softmax<partial>(tile);
+        softmax<partial>(unit, tile);
         pin(s);  // or the compiler moves the exponentials behind the wait
         wait_products<0>();
         pin(o);
@@ -321,16 +354,44 @@ struct ForwardConsumer {
         pack_scores();
     }
 
-    __device__ __forceinline__ void multiply_all() {
-        first_tile();
-        int entry = unit.begin + 1;
-#pragma unroll 1
-        for (; entry < unit.partial_end; ++entry) next_tile<true>(entry);
-#pragma unroll 1
-        for (; entry < unit.end; ++entry) next_tile<false>(entry);
-        release(Shared::q_empty);
-        // On its way while the last product runs, in the registers of the scores, which are free by now.
-        if (!launch.params.first) load_carry_part(0);
+    /// The same where the tile is the next unit's first: the unit before ends while the other warpgroups multiply.
+    template <bool partial>
+    __device__ __forceinline__ void first_tile_after(const Unit& before, const Unit& unit) {
+        const int tile = partial ? key_tile(unit.begin) : 0;
+        wait_q();
+        wait_k();
+        take_turn();
+        issue_scores();
+        wait_v();
+        issue_output();
+        pass_turn();
+        wait_products<1>();
+        pin(s);
+        release_k();
+        const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
+        begin_rows();
+        softmax<partial>(unit, tile);
+        pin(s);
+        wait_products<0>();
+        pin(o);
+        release_v();
+        pack_scores();
+        const float first_m[2] = {m[0], m[1]}, first_l[2] = {l[0], l[1]};
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            m[r] = last_m[r];
+            l[r] = last_l[r];
+        }
+        finish(before);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            m[r] = first_m[r];
+            l[r] = first_l[r];
+        }
+        clear_output();
+    }
+
+    __device__ __forceinline__ void last_output() {
         wait_v();
         issue_output();
         wait_products<0>();
@@ -338,36 +399,45 @@ struct ForwardConsumer {
         release_v();
     }
 
-    __device__ __forceinline__ void run() {
-        const auto& params = launch.params;
-        if (Config::ping_pong && group == Config::consumers - 1) pass_turn();
-        Ring<Shared::unit_slots> slot;
-        std::uint32_t q_parity = 0;
-        while (true) {
-            Barrier{shared + Shared::unit_full + 8 * slot.place}.wait(slot.parity);
-            unit = units[slot.place];
-            __syncwarp();
-            release(Shared::unit_empty + 8 * slot.place);
-            slot.advance();
-            if (unit.tile < 0) return;
+    __device__ __forceinline__ Unit next_unit() {
+        Barrier{shared + Shared::unit_full + 8 * slot.place}.wait(slot.parity);
+        const Unit unit = units[slot.place];
+        __syncwarp();
+        release(Shared::unit_empty + 8 * slot.place);
+        slot.advance();
+        return unit;
+    }
 
-#pragma unroll
-            for (int i = 0; i < value / 2; ++i) o[i] = 0;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                m[r] = device::minus_infinity();
-                l[r] = 0;
+    __device__ __forceinline__ void run() {
+        if (Config::ping_pong && group == Config::consumers - 1) pass_turn();
+        Unit unit = next_unit();
+        while (unit.tile >= 0) {
+            if (unit.begin == unit.end) {
+                begin_rows();
+                clear_output();
+                finish(unit);
+                unit = next_unit();
+                continue;
             }
-            if (unit.begin < unit.end) {
-                Barrier{shared + Shared::q_full}.wait(q_parity);
-                q_parity ^= 1;
-                multiply_all();
-            } else if (!params.first) {
-                load_carry_part(0);
+            first_tile(unit);
+            while (true) {
+                int entry = unit.begin + 1;
+#pragma unroll 1
+                for (; entry < unit.partial_end; ++entry) next_tile<true>(unit, entry);
+#pragma unroll 1
+                for (; entry < unit.end; ++entry) next_tile<false>(unit, entry);
+                release_q();
+                const Unit next = next_unit();
+                if (next.begin == next.end) {
+                    last_output();
+                    finish(unit);
+                    unit = next;
+                    break;
+                }
+                next.begin < next.partial_end ? first_tile_after<true>(unit, next)
+                                              : first_tile_after<false>(unit, next);
+                unit = next;
             }
-            sum_rows();
-            if (!params.first) merge_carry();
-            params.last ? store_result() : store_carry();
         }
     }
 
@@ -376,31 +446,40 @@ struct ForwardConsumer {
     // Registers of O that take in their part of the carry at a time.
     static constexpr int carry_part = value <= keys ? value / 2 : 32;
 
-    __device__ __forceinline__ bool exists(int r) const { return row(r) < launch.params.geometry.query_tokens; }
-    __device__ __forceinline__ std::int64_t index_of(const Elements& tensor, int r) const {
-        return device::row_index(tensor.strides, unit.batch, row(r), unit.head) + first_column;
+    __device__ __forceinline__ bool exists(const Unit& unit, int r) const {
+        return row(unit, r) < launch.params.geometry.query_tokens;
     }
-    __device__ __forceinline__ float& value_of(const RowValues& rows, int r) const {
-        return device::value_of(rows, unit.batch, row(r), unit.head);
+    __device__ __forceinline__ std::int64_t index_of(const Elements& tensor, const Unit& unit, int r) const {
+        return device::row_index(tensor.strides, unit.batch, row(unit, r), unit.head) + first_column;
+    }
+    __device__ __forceinline__ float& value_of(const RowValues& rows, const Unit& unit, int r) const {
+        return device::value_of(rows, unit.batch, row(unit, r), unit.head);
     }
 
     // Value dims are multiples of 8, so columns come and go by eights.
     __device__ __forceinline__ bool has_columns(int n) const { return 8 * n < launch.params.v.dim; }
 
-    __device__ __forceinline__ void load_carry_part(int part) {
+    __device__ __forceinline__ void load_carry_part(const Unit& unit, int part) {
         const auto& carry = launch.params.carry_o;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float2* from =
-                reinterpret_cast<const float2*>(static_cast<const float*>(carry.data) + index_of(carry, r));
+                reinterpret_cast<const float2*>(static_cast<const float*>(carry.data) + index_of(carry, unit, r));
 #pragma unroll
             for (int n = 0; n < carry_part / 4; ++n) {
                 const int column = part * (carry_part / 4) + n;
-                const float2 pair = exists(r) && has_columns(column) ? from[4 * column] : make_float2(0, 0);
+                const float2 pair = exists(unit, r) && has_columns(column) ? from[4 * column] : make_float2(0, 0);
                 s[4 * n + 2 * r] = pair.x;
                 s[4 * n + 2 * r + 1] = pair.y;
             }
         }
+    }
+
+    /// What a unit leaves behind, from o, m and l. Uses the registers of the scores.
+    __device__ __forceinline__ void finish(const Unit& unit) {
+        sum_rows();
+        if (!launch.params.first) merge_carry(unit);
+        launch.params.last ? store_result(unit) : store_carry(unit);
     }
 
     __device__ __forceinline__ void sum_rows() {
@@ -411,13 +490,13 @@ struct ForwardConsumer {
         }
     }
 
-    __device__ __forceinline__ void merge_carry() {
+    __device__ __forceinline__ void merge_carry(const Unit& unit) {
         const auto& params = launch.params;
         float old[2];  // factor of the carry; rescale is the one of what this unit has
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float carry_m = exists(r) ? value_of(params.carry_m, r) : device::minus_infinity();
-            const float carry_l = exists(r) ? value_of(params.carry_l, r) : 0.0f;
+            const float carry_m = exists(unit, r) ? value_of(params.carry_m, unit, r) : device::minus_infinity();
+            const float carry_l = exists(unit, r) ? value_of(params.carry_l, unit, r) : 0.0f;
             const float new_m = fmaxf(m[r], carry_m);
             const float offset = new_m == device::minus_infinity() ? 0.0f : new_m;
             old[r] = device::exp2_fast(carry_m - offset);
@@ -427,7 +506,7 @@ struct ForwardConsumer {
         }
 #pragma unroll
         for (int part = 0; part < value / 2 / carry_part; ++part) {
-            if (part > 0) load_carry_part(part);
+            load_carry_part(unit, part);
 #pragma unroll
             for (int i = 0; i < carry_part; ++i) {
                 float& x = o[part * carry_part + i];
@@ -437,11 +516,11 @@ struct ForwardConsumer {
     }
 
     /// O times a factor per row, to a tensor in global memory.
-    __device__ __forceinline__ void store(const Elements& to, const float (&factor)[2]) const {
+    __device__ __forceinline__ void store(const Unit& unit, const Elements& to, const float (&factor)[2]) const {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (!exists(r)) continue;
-            const auto index = index_of(to, r);
+            if (!exists(unit, r)) continue;
+            const auto index = index_of(to, unit, r);
             const auto pair = [&](int n) {
                 return make_float2(o[4 * n + 2 * r] * factor[r], o[4 * n + 2 * r + 1] * factor[r]);
             };
@@ -462,28 +541,28 @@ struct ForwardConsumer {
         }
     }
 
-    __device__ __forceinline__ void store_carry() {
+    __device__ __forceinline__ void store_carry(const Unit& unit) {
         const auto& params = launch.params;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            if (!exists(r) || lane % 4 != 0) continue;
-            value_of(params.carry_m, r) = m[r];
-            value_of(params.carry_l, r) = l[r];
+            if (!exists(unit, r) || lane % 4 != 0) continue;
+            value_of(params.carry_m, unit, r) = m[r];
+            value_of(params.carry_l, unit, r) = l[r];
         }
-        store(params.carry_o, {1.0f, 1.0f});
+        store(unit, params.carry_o, {1.0f, 1.0f});
     }
 
-    __device__ __forceinline__ void store_result() {
+    __device__ __forceinline__ void store_result(const Unit& unit) {
         const auto& params = launch.params;
         float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             inverse[r] = l[r] > 0 ? 1.0f / l[r] : 0.0f;
-            if (params.lse.data && exists(r) && lane % 4 == 0)
-                value_of(params.lse, r) = device::natural_lse(m[r], l[r]);
+            if (params.lse.data && exists(unit, r) && lane % 4 == 0)
+                value_of(params.lse, unit, r) = device::natural_lse(m[r], l[r]);
         }
-        if (params.o.data) store(params.o, inverse);
-        if (params.o_rounded.data) store(params.o_rounded, inverse);
+        if (params.o.data) store(unit, params.o, inverse);
+        if (params.o_rounded.data) store(unit, params.o_rounded, inverse);
     }
 };
 
@@ -511,15 +590,17 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
             Barrier{shared + Shared::unit_full + 8 * i}.initialise(1);
             Barrier{shared + Shared::unit_empty + 8 * i}.initialise(warps);
         }
-        Barrier{shared + Shared::q_full}.initialise(1);
-        Barrier{shared + Shared::q_empty}.initialise(warps);
+        for (int i = 0; i < Config::q_stages; ++i) {
+            Barrier{shared + Shared::q_full + 8 * i}.initialise(1);
+            Barrier{shared + Shared::q_empty + 8 * i}.initialise(warps);
+        }
         fence_barrier_initialisation();
     }
     __syncthreads();
 
     if (group == 0) {
         shrink_registers<Config::producer_registers>();
-        if (threadIdx.x / 32 == 0 && elected()) ForwardProducer<Config>{launch, shared, units, {}, {}}.run();
+        if (threadIdx.x / 32 == 0 && elected()) ForwardProducer<Config>{launch, shared, units, {}, {}, {}}.run();
     } else {
         grow_registers<Config::consumer_registers>();
         const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;

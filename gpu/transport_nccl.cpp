@@ -251,7 +251,7 @@ private:
             RINGLAB_NCCL(ncclGetUniqueId(&unique));
             std::memcpy(ids[i].data(), &unique, sizeof(unique));
         }
-        const auto& from_root = exchange(team, member, ids)[0];
+        const auto from_root = exchange(team, member, ids)[0];
         for (const auto i : missing)
             communicators_[colours[i]] = std::make_unique<Communicator>(from_root[i], rank_, ranks_, patience_);
     }

@@ -103,11 +103,15 @@ double sum_roundings(double terms, DType dtype) { return terms / 2 + (is_narrow(
 
 /// Squared errors of a score and of dp, in units of e^2.
 struct Roundings {
-    double head_dim, value_dim;
+    double head_dim, value_dim, soft_cap;
 
     double of_score(double s, double scale, double q4, double k4) const {
-        return square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + square(5.0);
+        return square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + square(5.0) +
+               of_tanh * square(soft_cap);
     }
+    // The cap's tanh as 1 - 2 / (1 + e^2x), whose terms are near 1 however small the result: the exponential, within 2
+    // units in the last place, counts half at x = 0; then a sum, a quotient within 2 units, a difference.
+    static constexpr double of_tanh = 1 + 1 + 4 + 1;
     double of_dp(double dp, double dout4, double v4) const { return value_dim / 2 * (square(dp) + dout4 * v4); }
 };
 
@@ -246,7 +250,8 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
                 row.delta = std::inner_product(o, o + rows.o.shape(3), doutput, 0.0);
             }
 
-    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim)};
+    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
+                              problem_.soft_cap};
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
     struct Largest {
         double p = 0, v = 0, dp = 0;
@@ -330,7 +335,8 @@ ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std:
     const auto k = take_tokens(inputs.k, columns_), v = take_tokens(inputs.v, columns_);
     const auto q_norms = norms_of(q), dout_norms = norms_of(dout), k_norms = norms_of(k), v_norms = norms_of(v);
     const auto delta_errors = at_statistics(var_delta), lse_errors = at_statistics(var_lse);
-    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim)};
+    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
+                              problem_.soft_cap};
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
     const bool narrow = is_narrow(problem_.dtype);
     const double u2 = narrow ? square(unit_of(problem_.dtype)) : 0;

@@ -56,7 +56,7 @@ std::string ThroughputCase::name() const {
     std::string name;
     switch (kind) {
         case Kind::ceilings: return "ceilings";
-        case Kind::device: name = fmt::format("device {} {} S={}", shape, which.mask, which.tokens); break;
+        case Kind::device: name = fmt::format("device {} {} S={} {}", shape, which.mask, which.tokens, kernels); break;
         case Kind::same_work:
             name = fmt::format("same work {} {} S={} on each of {} {}", shape, which.mask, which.tokens, gpus, kernels);
             break;

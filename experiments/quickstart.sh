@@ -53,6 +53,8 @@ run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" 
 printf '\n== figures\n'
 export MPLBACKEND=Agg
 # One process for each processor, the longest first; each says what it has drawn.
-printf '%s\n' notebooks/*.py | grep -v figures.py | sort --reverse |
+printf '%s\n' notebooks/*.py | grep -v -e figures.py -e throughput.py | sort --reverse |
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
+# What only GPUs can measure comes from the records that lie in the repository.
+"$python" notebooks/throughput.py experiments/results/throughput_{h200,2xh200}.h5 --figures "$out/figures"
 printf '\nRecords and figures are in %s\n' "$out"

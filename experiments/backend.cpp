@@ -45,8 +45,8 @@ public:
     }
 
     void describe(RunWriter& run) const override {
-        run.attribute("backend", std::string("cpu"));
-        run.attribute("transport", transport_);
+        run.attribute("backend", std::string("cpu"), "1", "what executed it");
+        run.attribute("transport", transport_, "1", "how messages travelled");
         run.attribute("measured",
                       std::string("results, and each rank's processor time in its operations; ranks may "
                                   "share processors, and the time of a pass is then not that of P devices"));

@@ -88,15 +88,15 @@ public:
     }
 
     void describe(RunWriter& run) const override {
-        run.attribute("backend", std::string("cuda"));
-        run.attribute("transport", std::string(to_string(options_.transport)));
+        run.attribute("backend", std::string("cuda"), "1", "what executed it");
+        run.attribute("transport", std::string(to_string(options_.transport)), "1", "how messages travelled");
         for (const auto& [pass, family] : kernels_) run.attribute("kernels_" + pass, family);
         run.attribute("processes", team_->size() == team_->local_size() ? 1 : team_->size());
         run.attribute("measured", std::string(what_is_measured()));
         if (runs_.empty()) return;
         std::vector<std::string> names;
         for (const auto& ring : runs_) names.insert(names.end(), ring.devices.begin(), ring.devices.end());
-        run.attribute("devices", names);
+        run.attribute("devices", names, "1", "GPUs, by replica and rank");
         std::vector<std::int64_t> memory;
         for (const auto& use : runs_.front().memory) memory.push_back(use.total());
         const auto ranks = static_cast<std::int64_t>(memory.size());

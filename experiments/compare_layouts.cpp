@@ -56,21 +56,13 @@ int study(const Config& config, int argc, char** argv) {
 
         // 3. Predict.
         const auto name = trial.which.name();
-        predictor.predict(trial.run, name, trial.plan);
+        describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.repeats);
         const auto& last = trial.repeats.back().front();
         predictor.keep_measured(name, layouts::Pass::forward, last.forward);
         predictor.keep_measured(name, layouts::Pass::backward, last.backward);
 
         // 4. Judge.
         if (config.judge) describe_verdicts(trial.run, trial.judge(judge));
-        trial.run.attribute("balance_cells", layouts::imbalance(cells_by_rank(*trial.plan.forward)));
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-            trial.run.attribute(fmt::format("balance_measured_{}", to_string(pass)),
-                                layouts::imbalance(median_attend_seconds(trial.repeats, pass)));
-            trial.run.attribute(fmt::format("seconds_measured_{}", to_string(pass)),
-                                median_pass_seconds(trial.repeats, pass));
-            trial.run.attribute(fmt::format("flop_{}", to_string(pass)), pass_flop(*trial.plan.schedule(pass)));
-        }
     });
     if (!study.record()) return 0;
     predictor.write_trace();
@@ -102,11 +94,13 @@ int study(const Config& config, int argc, char** argv) {
             row.push_back(quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12,
                                    record.number(name, fmt::format("seconds_measured_{}", pass)), "{:.3g}"));
         for (const auto& machine : predictor.machines()) {
-            const auto forward = prediction_group(machine, layouts::Pass::forward);
-            const auto backward = prediction_group(machine, layouts::Pass::backward);
-            row.push_back(ratio(layouts::imbalance(record.numbers(name, forward + "/compute_time"))));
-            row.push_back(fmt::format("{:.3g}", record.numbers(name, forward + "/makespan").front() * 1e3));
-            row.push_back(fmt::format("{:.3g}", record.numbers(name, backward + "/makespan").front() * 1e3));
+            const auto column = [&](const char* what) {
+                return record.number(name, fmt::format("{}_{}", what, machine));
+            };
+            // The symmetric engine predicts no balance.
+            row.push_back(config.engine == "symmetric" ? "-" : ratio(column("balance_predicted_forward")));
+            for (const auto* seconds : {"seconds_predicted_forward", "seconds_predicted_backward"})
+                row.push_back(fmt::format("{:.3g}", column(seconds) * 1e3));
         }
         const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
         for (const auto error : errors) finite &= std::isfinite(error);

@@ -1,6 +1,7 @@
 #include "experiments/describe.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace ringlab::experiments {
@@ -9,9 +10,16 @@ namespace {
 constexpr int most_ranks_for_pairs = 512;            // ranks x owners are written up to this many ranks
 constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are written up to this many
 
-void describe_pairs(RunWriter& run, const layouts::Schedule& schedule) {
+double flop_of(const layouts::Schedule& schedule, const std::vector<double>& cells) {
+    const auto& problem = schedule.problem();
+    return std::accumulate(cells.begin(), cells.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
+                                                              : problem.backward_flop_per_cell());
+}
+
+void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std::vector<double>& cells_of_rank) {
     const int ranks = schedule.ranks();
-    run.dataset("work/cells_of_rank", cells_by_rank(schedule), {{"rank", ranks}}, "1",
+    run.dataset("work/cells_of_rank", cells_of_rank, {{"rank", ranks}}, "1",
                 "visible (query, key) pairs of a rank's queries, one head");
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
@@ -46,7 +54,6 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
     const auto timeline_of = [&](const Measurement& m) -> const layouts::Timeline& {
         return pass == layouts::Pass::forward ? m.forward : m.backward;
     };
-    const auto group = std::string("measured/") + to_string(pass);
     const auto replicas = static_cast<std::int64_t>(repeats.front().size());
     const auto ranks = static_cast<std::int64_t>(timeline_of(repeats.front().front()).ranks);
     const auto count = static_cast<std::int64_t>(repeats.size());
@@ -59,14 +66,22 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
             const auto& whole = pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds;
             seconds_of_rank.insert(seconds_of_rank.end(), whole.begin(), whole.end());
         }
-    run.dataset(group + "/attend_time", compute, {{"repeat", count}, {"replica", replicas}, {"rank", ranks}}, "s",
+    const auto of_pass = Dimension::at("pass", to_string(pass));
+    const std::vector<Dimension> by_rank{of_pass, {"repeat", count}, {"replica", replicas}, {"rank", ranks}};
+    run.dataset("measured/attend_time", compute, by_rank, "s",
                 "time of the rank's own processor or device in its attends");
-    run.dataset(group + "/seconds", seconds_of_rank, {{"repeat", count}, {"replica", replicas}, {"rank", ranks}}, "s",
+    run.dataset("measured/seconds", seconds_of_rank, by_rank, "s",
                 "from the start of the pass on the first rank to its end on this one");
-    run.dataset(group + "/makespan", makespan, {{"repeat", count}, {"replica", replicas}}, "s",
+    run.dataset("measured/makespan", makespan, {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
                 "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
                 "take turns");
-    run.timeline(group + "/spans", timeline_of(repeats.back().front()));
+    run.timeline("measured", to_string(pass), timeline_of(repeats.back().front()));
+
+    const std::string name = to_string(pass);
+    run.attribute("balance_measured_" + name, layouts::imbalance(median_attend_seconds(repeats, pass)), "1",
+                  "largest over mean of the ranks' measured attend_time, each the median of the repeats");
+    run.attribute("seconds_measured_" + name, median_pass_seconds(repeats, pass), "s",
+                  "the slowest rank's measured time for the pass, median of the repeats");
 }
 
 const char* moment_text(gpu::ClockSample::Moment moment) {
@@ -78,6 +93,9 @@ const char* moment_text(gpu::ClockSample::Moment moment) {
     return "?";
 }
 
+/// The larger of two errors; NaN, once met, stays.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
 double median(std::vector<double> samples) {
     const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
     std::nth_element(samples.begin(), middle, samples.end());
@@ -88,25 +106,31 @@ double median(std::vector<double> samples) {
 
 void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     const auto& problem = plan.problem;
-    run.attribute("mask", which.mask);
-    run.attribute("layout", which.layout);
-    run.attribute("algorithm", which.algorithm);
-    run.attribute("policy", which.policy);
-    run.attribute("input", which.input);
-    run.attribute("ranks", which.ranks);
-    run.attribute("tokens", which.tokens);
-    run.attribute("padded_tokens", problem.tokens);
-    run.attribute("batch", problem.batch);
-    run.attribute("query_heads", problem.query_heads);
-    run.attribute("kv_heads", problem.kv_heads);
-    run.attribute("head_dim", problem.head_dim);
-    run.attribute("value_dim", problem.value_dim);
-    run.attribute("scale", problem.effective_scale());
-    run.attribute("soft_cap", problem.soft_cap);
-    run.attribute("dtype", std::string(to_string(problem.dtype)));
-    run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes());
-    run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes());
-    describe_pairs(run, *plan.forward);
+    run.attribute("mask", which.mask, "1", "who sees whom, as given");
+    run.attribute("layout", which.layout, "1", "which rank owns which tokens");
+    run.attribute("algorithm", which.algorithm, "1", "schedule that brings queries and keys together");
+    run.attribute("policy", which.policy, "1", "how partial results become one; empty: carry");
+    run.attribute("input", which.input, "1", "what attention is computed from, as given; empty: nothing is computed");
+    run.attribute("ranks", which.ranks, "1", "ring size P");
+    run.attribute("tokens", which.tokens, "1", "of the whole sequence");
+    run.attribute("padded_tokens", problem.tokens, "1", "of the whole sequence with padding");
+    run.attribute("batch", problem.batch, "1", "sequences at a time");
+    run.attribute("query_heads", problem.query_heads, "1", "heads of q, o and do");
+    run.attribute("kv_heads", problem.kv_heads, "1", "heads of k and v");
+    run.attribute("head_dim", problem.head_dim, "1", "size of a query or key");
+    run.attribute("value_dim", problem.value_dim, "1", "size of a value");
+    run.attribute("scale", problem.effective_scale(), "1", "of q.k");
+    run.attribute("soft_cap", problem.soft_cap, "1", "c: scores become c*tanh(s/c); 0: they stay");
+    run.attribute("dtype", std::string(to_string(problem.dtype)), "1", "of q, k, v and do");
+    run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes(), "B",
+                  "scratch of a rank that the schedule of the forward pass asks for");
+    run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
+                  "scratch of a rank that the schedule of the backward pass asks for");
+    const auto cells = cells_by_rank(*plan.forward);
+    run.attribute("flop_forward", flop_of(*plan.forward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute("balance_cells", layouts::imbalance(cells), "1", "largest over mean of the ranks' visible pairs");
+    describe_pairs(run, *plan.forward, cells);
     describe_maps(run, plan.mask(), plan.layout());
 }
 
@@ -126,6 +150,18 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts) {
     run.dataset("judged/max_abs", max_abs, dimensions, "1", "largest difference of an element");
     run.dataset("judged/max_relative", max_relative, dimensions, "1",
                 "largest difference of an element over the largest expected magnitude");
+    for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor) {
+        double worst_rms = 0, worst_relative = 0;
+        for (const auto& verdict : verdicts) {
+            worst_rms = larger(worst_rms, verdict[tensor].relative_rms);
+            worst_relative = larger(worst_relative, verdict[tensor].max_to_largest);
+        }
+        const std::string name = judged_tensors[tensor];
+        run.attribute("error_rms_" + name, worst_rms, "1",
+                      "judged/relative_rms of " + name + ", the worst of the replicas");
+        run.attribute("error_max_" + name, worst_relative, "1",
+                      "judged/max_relative of " + name + ", the worst of the replicas");
+    }
 }
 
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
@@ -134,8 +170,8 @@ void describe_measurements(RunWriter& run, const std::vector<std::vector<Measure
     const auto& last = repeats.back().front();
     run.dataset("measured/memory", last.memory_bytes, {{"rank", static_cast<std::int64_t>(last.memory_bytes.size())}},
                 "B", "scratch memory of a rank beyond inputs and results");
-    run.scalar("measured/clock_uncertainty", last.clock_uncertainty, "s",
-               "by how much times of different ranks may disagree");
+    run.attribute("clock_uncertainty", last.clock_uncertainty, "s",
+                  "by how much times of different ranks may disagree");
 }
 
 void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
@@ -214,12 +250,6 @@ double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats,
     return median(std::move(slowest));
 }
 
-double pass_flop(const layouts::Schedule& schedule) {
-    const auto& problem = schedule.problem();
-    const auto cells = cells_by_rank(schedule);
-    return std::accumulate(cells.begin(), cells.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
-           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
-                                                              : problem.backward_flop_per_cell());
-}
+double pass_flop(const layouts::Schedule& schedule) { return flop_of(schedule, cells_by_rank(schedule)); }
 
 }  // namespace ringlab::experiments

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 
@@ -80,6 +81,12 @@ hid_t native<std::int32_t>() {
 template <>
 hid_t native<std::int8_t>() {
     return H5T_NATIVE_INT8;
+}
+
+/// What an element that was not written holds.
+template <class T>
+T fill_value() {
+    return std::is_floating_point_v<T> ? std::numeric_limits<T>::quiet_NaN() : std::numeric_limits<T>::min();
 }
 
 std::vector<const char*> pointers(const std::vector<std::string>& texts) {
@@ -350,6 +357,57 @@ void Dataset::read_block(std::span<const std::int64_t> offset, std::span<const s
     read_block(offset, count, H5T_NATIVE_UINT16, out.data());
 }
 
+void Dataset::grow(std::span<const std::int64_t> shape) {
+    check(H5Dset_extent(id(), extents(shape).data()), "cannot extend", name());
+}
+
+void Dataset::write_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count,
+                          const Values& values) {
+    if (size_of(values) == 0) return;
+    const auto space = checked(H5Dget_space(id()), H5Sclose, "cannot open", name());
+    const auto memory = space_of(count, name());
+    check(H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, extents(offset).data(), nullptr, extents(count).data(),
+                              nullptr),
+          "cannot select in", name());
+    const auto write = [&](hid_t type, const void* data) {
+        check(H5Dwrite(id(), type, memory.id(), space.id(), H5P_DEFAULT, data), "cannot write", name());
+    };
+    std::visit(
+        [&](const auto& all) {
+            using T = typename std::decay_t<decltype(all)>::value_type;
+            if constexpr (std::is_same_v<T, std::string>)
+                write(text_type().id(), pointers(all).data());
+            else
+                write(native<T>(), all.data());
+        },
+        values);
+}
+
+void Dataset::tell_missing() {
+    const auto type = checked(H5Dget_type(id()), H5Tclose, "cannot open", name());
+    if (H5Tget_class(type.id()) != H5T_INTEGER || has("_FillValue")) return;
+    const auto creation = checked(H5Dget_create_plist(id()), H5Pclose, "cannot open", name());
+    std::int64_t value = 0;  // as large as any of the types
+    check(H5Pget_fill_value(creation.id(), type.id(), &value), "cannot read the fill value of", name());
+    const auto space = space_of({}, name());
+    const auto made = checked(H5Acreate2(id(), "_FillValue", type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+                              "cannot make an attribute of", name());
+    check(H5Awrite(made.id(), type.id(), &value), "cannot write an attribute of", name());
+}
+
+std::vector<std::string> Dataset::scales() const {
+    std::vector<std::string> names(shape().size());
+    const auto take = [](hid_t, unsigned, hid_t scale, void* out) -> herr_t {
+        auto& name = *static_cast<std::string*>(out);
+        name.resize(static_cast<std::size_t>(std::max<ssize_t>(H5DSget_scale_name(scale, nullptr, 0), 0)));
+        H5DSget_scale_name(scale, name.data(), name.size() + 1);
+        return 1;
+    };
+    for (unsigned i = 0; i < names.size(); ++i)
+        check(H5DSiterate_scales(id(), i, nullptr, take, &names[i]), "cannot list the scales of", name());
+    return names;
+}
+
 void Dataset::make_scale(const std::string& dimension_name) {
     check(H5DSset_scale(id(), dimension_name.c_str()), "cannot make a dimension scale of", name());
 }
@@ -372,6 +430,11 @@ bool Group::contains(const std::string& path) const {
         if (check(H5Lexists(id(), path.substr(0, end).c_str(), H5P_DEFAULT), "cannot search", name()) == 0)
             return false;
     return check(H5Lexists(id(), path.c_str(), H5P_DEFAULT), "cannot search", name()) > 0;
+}
+
+bool Group::is_group(const std::string& path) const {
+    const auto object = checked(H5Oopen(id(), path.c_str(), H5P_DEFAULT), H5Oclose, "cannot open", path_name(path));
+    return H5Iget_type(object.id()) == H5I_GROUP;
 }
 
 Group Group::group(const std::string& path) const {
@@ -438,6 +501,38 @@ Dataset Group::make_dataset(const std::string& path, const Values& values, std::
             }
         },
         values);
+}
+
+Dataset Group::make_growing(const std::string& path, const Values& like, std::span<const std::int64_t> shape,
+                            std::span<const std::int64_t> chunk) {
+    const auto full = path_name(path);
+    const std::vector<hsize_t> now = extents(shape), largest(shape.size(), H5S_UNLIMITED);
+    const auto space = checked(H5Screate_simple(static_cast<int>(now.size()), now.data(), largest.data()), H5Sclose,
+                               "cannot describe", full);
+    Handle storage(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_obj_track_times(storage.id(), false);
+    H5Pset_chunk(storage.id(), static_cast<int>(chunk.size()), extents(chunk).data());
+    const auto make = [&](hid_t type) {
+        return Dataset(
+            checked(H5Dcreate2(id(), path.c_str(), type, space.id(), link_creation().id(), storage.id(), H5P_DEFAULT),
+                    H5Dclose, "cannot make dataset", full),
+            full);
+    };
+    return std::visit(
+        [&](const auto& all) {
+            using T = typename std::decay_t<decltype(all)>::value_type;
+            if constexpr (std::is_same_v<T, std::string>) {
+                return make(text_type().id());
+            } else {
+                const T fill = fill_value<T>();
+                H5Pset_fill_value(storage.id(), native<T>(), &fill);
+                H5Pset_shuffle(storage.id());
+                if (H5Zfilter_avail(H5Z_FILTER_DEFLATE) > 0) H5Pset_deflate(storage.id(), deflate_level);
+                H5Pset_fletcher32(storage.id());
+                return make(native<T>());
+            }
+        },
+        like);
 }
 
 Dataset Group::make_dataset(const std::string& path, Element stored, std::span<const std::int64_t> shape) {

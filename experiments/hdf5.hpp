@@ -92,6 +92,17 @@ public:
     void read_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count,
                     std::span<std::uint16_t> out) const;
 
+    /// One that make_growing() made, so large; what is new holds the fill value.
+    void grow(std::span<const std::int64_t> shape);
+    void write_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count, const Values& values);
+
+    /// Tells readers, by the attribute _FillValue, that elements of an integer dataset are missing. Floating-point and
+    /// text ones say so by NaN and "".
+    void tell_missing();
+
+    /// Names of the scales attached, one for each dimension, "" where there is none.
+    std::vector<std::string> scales() const;
+
     /// Makes this dataset a dimension scale, the thing that gives a dimension its name and coordinates.
     void make_scale(const std::string& dimension_name);
     void attach_scale(const Dataset& scale, std::size_t dimension);
@@ -110,6 +121,7 @@ public:
 
     /// A path that leads somewhere: "a/b/c", no leading slash.
     bool contains(const std::string& path) const;
+    bool is_group(const std::string& path) const;
     Group group(const std::string& path) const;
     Dataset dataset(const std::string& path) const;
 
@@ -121,6 +133,10 @@ public:
 
     /// A dataset of this shape (none: a single value), with what is large compressed without loss.
     Dataset make_dataset(const std::string& path, const Values& values, std::span<const std::int64_t> shape);
+
+    /// A dataset of the type of `like` that can grow in all its dimensions, compressed without loss by `chunk`.
+    Dataset make_growing(const std::string& path, const Values& like, std::span<const std::int64_t> shape,
+                         std::span<const std::int64_t> chunk);
 
     /// An empty, uncompressed dataset to write() to. `stored` must be a floating type or uint16.
     Dataset make_dataset(const std::string& path, Element stored, std::span<const std::int64_t> shape);

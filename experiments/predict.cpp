@@ -86,10 +86,12 @@ int body(int argc, char** argv) {
     for (const auto& machine : predictor.machines())
         for (const auto& which : cases)
             for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-                const auto group = prediction_group(machine, pass);
-                const auto value = [&](const char* name) {
-                    return record.numbers(which.name(), group + "/" + name).front();
+                const auto values = [&](const char* name) {
+                    return record.numbers(which.name(), fmt::format("predicted/{}", name),
+                                          prediction_labels(machine, pass));
                 };
+                const auto value = [&](const char* name) { return values(name).front(); };
+                const auto flop = record.number(which.name(), fmt::format("flop_{}", to_string(pass)));
                 const auto makespan = value("makespan");
                 std::vector<std::string> row{machine,
                                              which.mask,
@@ -99,12 +101,12 @@ int body(int argc, char** argv) {
                                              fmt::format("{}", which.tokens),
                                              to_string(pass),
                                              fmt::format("{:.4g}", makespan * 1e3),
-                                             quotient(value("flop") / which.ranks / 1e12, makespan, "{:.0f}")};
+                                             quotient(flop / which.ranks / 1e12, makespan, "{:.0f}")};
                 if (config->engine == "symmetric") {
                     row.insert(row.end(), {"-", "-", "-", "-"});
                 } else {
-                    const auto exposed = record.numbers(which.name(), group + "/exposed_time");
-                    const auto compute = record.numbers(which.name(), group + "/compute_time");
+                    const auto exposed = values("exposed_time");
+                    const auto compute = values("compute_time");
                     const auto mean_exposed =
                         std::accumulate(exposed.begin(), exposed.end(), 0.0) / static_cast<double>(exposed.size());
                     row.insert(row.end(), {quotient(100 * mean_exposed, makespan, "{:.1f} %"),

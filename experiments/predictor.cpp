@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
 #include <sstream>
 
 namespace ringlab::experiments {
@@ -17,20 +16,26 @@ namespace {
 
 constexpr int most_ranks_for_spans = 64;  // spans go to the record up to this many ranks
 
-/// Of the visible pairs of all ranks and heads.
-double total_flop(const layouts::Schedule& schedule) {
-    const auto cells = cells_by_rank(schedule);
-    const auto& problem = schedule.problem();
-    const auto per_cell = schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
-                                                                            : problem.backward_flop_per_cell();
-    return std::accumulate(cells.begin(), cells.end(), 0.0) * per_cell *
-           static_cast<double>(problem.query_heads * problem.batch);
-}
-
 }  // namespace
 
-std::string prediction_group(const std::string& machine, layouts::Pass pass) {
-    return fmt::format("predicted/{}/{}", machine, to_string(pass));
+Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass) {
+    return {{"machine", machine}, {"pass", to_string(pass)}};
+}
+
+void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
+                                const std::vector<std::vector<Measurement>>& repeats) {
+    for (const auto& [machine, pass, seconds, balance] : predicted) {
+        const auto add = [&](const char* what, double predicted_value, double measured_value) {
+            run.attribute(
+                fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
+                predicted_value / measured_value - 1, "1",
+                fmt::format("{0}_predicted_{1}_{2} over {0}_measured_{1}, less 1; it says something where the "
+                            "machine is the one measured",
+                            what, to_string(pass), machine));
+        };
+        if (balance) add("balance", *balance, layouts::imbalance(median_attend_seconds(repeats, pass)));
+        add("seconds", seconds, median_pass_seconds(repeats, pass));
+    }
 }
 
 Predictor::Predictor(const Config& config) : config_(config) {
@@ -45,8 +50,10 @@ Predictor::Predictor(const Config& config) : config_(config) {
 }
 
 void Predictor::add_provenance(Provenance& provenance) const {
-    for (std::size_t i = 0; i < files_.size(); ++i)
+    for (std::size_t i = 0; i < files_.size(); ++i) {
         provenance.set_file(fmt::format("machine_{}", names_[i]), files_[i]);
+        provenance.set(fmt::format("machine_{}_text", names_[i]), machines_[i].text);
+    }
 }
 
 bool Predictor::traces(const std::string& run_name) {
@@ -57,28 +64,43 @@ bool Predictor::traces(const std::string& run_name) {
     return true;
 }
 
-void Predictor::predict(RunWriter& run, const std::string& run_name, const Plan& plan) {
+std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::string& run_name, const Plan& plan) {
+    if (!machines_.empty()) {
+        run.attribute("compute_model", config_.compute_model, "1", "of the predictions");
+        run.attribute("engine", config_.engine, "1", "of the predictions");
+    }
+    std::vector<Figures> all;
     for (std::size_t machine = 0; machine < machines_.size(); ++machine)
-        for (const auto* schedule : {plan.forward.get(), plan.backward.get()})
-            predict(run, run_name, *schedule, machine);
+        for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+            const auto& figures = all.emplace_back(predict(run, run_name, *schedule, machine));
+            const auto column = [&](const char* what, double value, const char* unit, const char* description) {
+                run.attribute(fmt::format("{}_predicted_{}_{}", what, to_string(figures.pass), figures.machine), value,
+                              unit, description);
+            };
+            if (figures.balance)
+                column("balance", *figures.balance, "1", "largest over mean of the ranks' predicted compute_time");
+            column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
+        }
+    return all;
 }
 
-void Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
-                        std::size_t machine) {
-    const auto group = prediction_group(names_[machine], schedule.options().pass);
+Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                                      std::size_t machine) {
+    const auto pass = schedule.options().pass;
+    const std::vector<Dimension> place{Dimension::at("machine", names_[machine]),
+                                       Dimension::at("pass", to_string(pass))};
     const auto scalar = [&](const char* name, double value, const char* unit, const char* description) {
-        run.scalar(fmt::format("{}/{}", group, name), value, unit, description);
+        run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
     };
     const auto by_rank = [&](const char* name, const std::vector<layouts::Picoseconds>& times,
                              const char* description) {
         std::vector<double> seconds;
         for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
-        run.dataset(fmt::format("{}/{}", group, name), seconds, {{"rank", schedule.ranks()}}, "s", description);
+        auto dimensions = place;
+        dimensions.push_back({"rank", schedule.ranks()});
+        run.dataset(fmt::format("predicted/{}", name), std::move(seconds), dimensions, "s", description);
     };
-    scalar("flop", total_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
-    run.attribute_at(group, "machine", machines_[machine].name);
-    run.attribute_at(group, "compute_model", config_.compute_model);
-    run.attribute_at(group, "engine", config_.engine);
+    scalar("flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
     const char* end_time = "end of the rank's last operation";
     const char* makespan = "end of the last operation of any rank";
 
@@ -86,9 +108,10 @@ void Predictor::predict(RunWriter& run, const std::string& run_name, const layou
         auto options = options_;
         options.sharing = false;
         const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
+        const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
         by_rank("end_time", ends, end_time);
-        scalar("makespan", layouts::to_seconds(*std::max_element(ends.begin(), ends.end())), "s", makespan);
-        return;
+        scalar("makespan", last, "s", makespan);
+        return {names_[machine], pass, last, {}};
     }
 
     const bool keeps_trace = traces(run_name);
@@ -109,12 +132,15 @@ void Predictor::predict(RunWriter& run, const std::string& run_name, const layou
            "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
     scalar("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
            "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
-    run.attribute_at(group, "notes", fmt::format("{}", fmt::join(predicted.notes, "; ")));
-    if (schedule.ranks() <= most_ranks_for_spans) run.timeline(group + "/spans", predicted.timeline);
+    run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
+                "1", "what the prediction had to assume");
+    if (schedule.ranks() <= most_ranks_for_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
     if (keeps_trace)
-        kept_.push_back(
-            {fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(schedule.options().pass)),
-             std::move(predicted.timeline), std::move(predicted.host_issue)});
+        kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
+                         std::move(predicted.timeline), std::move(predicted.host_issue)});
+    std::vector<double> compute;
+    for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
+    return {names_[machine], pass, layouts::to_seconds(predicted.makespan), layouts::imbalance(compute)};
 }
 
 void Predictor::keep_measured(const std::string& run_name, layouts::Pass pass, const layouts::Timeline& timeline) {

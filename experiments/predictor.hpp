@@ -1,5 +1,6 @@
 #pragma once
 
+#include "experiments/backend.hpp"
 #include "experiments/case.hpp"
 #include "experiments/config.hpp"
 #include "experiments/provenance.hpp"
@@ -7,6 +8,7 @@
 #include "sim/machine.hpp"
 #include "sim/simulate.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,15 +19,22 @@ class Predictor {
 public:
     explicit Predictor(const Config& config);
 
-    /// Names of the machine files without folder and ending; what prediction_group() takes.
+    /// Names of the machine files without folder and ending, as in the record.
     const std::vector<std::string>& machines() const { return names_; }
 
-    /// Paths and digests of the machine files.
+    /// Paths, digests and full texts of the machine files.
     void add_provenance(Provenance& provenance) const;
 
-    /// Predicts both passes of the plan on every machine and writes them to the run, in prediction_group()s. Throws
-    /// Error if the ranks do not fit on a machine.
-    void predict(RunWriter& run, const std::string& run_name, const Plan& plan);
+    /// Predicts both passes of the plan on every machine and writes them to the run: datasets predicted/... by machine
+    /// and pass, columns balance_predicted_PASS_MACHINE and seconds_predicted_PASS_MACHINE, timelines. Returns the
+    /// figures of the columns. Throws Error if the ranks do not fit on a machine.
+    struct Figures {
+        std::string machine;
+        layouts::Pass pass;
+        double seconds;
+        std::optional<double> balance;  ///< not from the symmetric engine
+    };
+    std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
 
     /// A measured timeline for the trace, to stand beside the predicted ones.
     void keep_measured(const std::string& run_name, layouts::Pass pass, const layouts::Timeline& timeline);
@@ -40,7 +49,8 @@ private:
         std::vector<layouts::Interval> host_issue;
     };
 
-    void predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule, std::size_t machine);
+    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                    std::size_t machine);
     bool traces(const std::string& run_name);
 
     const Config& config_;
@@ -51,7 +61,11 @@ private:
     std::vector<Kept> kept_;
 };
 
-/// "predicted/MACHINE/PASS": where a run holds what predict() gave.
-std::string prediction_group(const std::string& machine, layouts::Pass pass);
+/// Adds to the run, for each figure with a measured counterpart, a column with the error of prediction.
+void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
+                                const std::vector<std::vector<Measurement>>& repeats);
+
+/// The labels that choose a machine's and a pass's numbers in the datasets predicted/....
+Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass);
 
 }  // namespace ringlab::experiments

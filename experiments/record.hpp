@@ -14,35 +14,41 @@
 
 namespace ringlab::experiments {
 
-/// A dimension of a dataset by name, with its length where no earlier use tells it. The last part of "a/b/span" is the
-/// name, the rest the group where its scale lives and its length holds; without one that is the whole run.
+/// A dimension of a dataset of one run.
 struct Dimension {
     Dimension(const char* dimension_name, std::int64_t dimension_length = unknown)
         : name(dimension_name), length(dimension_length) {}
     Dimension(std::string dimension_name, std::int64_t dimension_length = unknown)
         : name(std::move(dimension_name)), length(dimension_length) {}
 
+    /// The place of `label` in a dimension of named things: values for this one machine, or this pass.
+    static Dimension at(std::string dimension_name, std::string label) {
+        Dimension dimension(std::move(dimension_name), 1);
+        dimension.label = std::move(label);
+        return dimension;
+    }
+
     static constexpr std::int64_t unknown = -1;
-    std::string name;
-    std::int64_t length;
+    std::string name;     ///< "rank"; in "a/b/sample" the last part is the name, the rest the group of its scale
+    std::int64_t length;  ///< where no earlier use in the run tells it
+    std::string label;    ///< "" but from at()
 };
 
 /// Everything one run has to say, gathered in memory until Record::commit() makes it visible.
 ///
-/// Paths are "group/name". Units are as people write them ("s", "B", "FLOP"; "1" for a plain number). Every dimension
-/// becomes an HDF5 dimension scale: with the coordinates given to dimension(), or 0, 1, 2 ...
+/// Units are as people write them ("s", "B", "FLOP"; "1" for a plain number).
 class RunWriter {
 public:
-    void attribute(const std::string& name, hdf5::Attribute value) { attribute_at("", name, std::move(value)); }
+    /// A column of the table of all runs.
+    void attribute(const std::string& name, hdf5::Attribute value, const std::string& unit = "1",
+                   const std::string& description = "");
     template <std::integral T>
-    void attribute(const std::string& name, T value) {
-        attribute_at("", name, static_cast<std::int64_t>(value));
+    void attribute(const std::string& name, T value, const std::string& unit = "1",
+                   const std::string& description = "") {
+        attribute(name, hdf5::Attribute(static_cast<std::int64_t>(value)), unit, description);
     }
 
-    /// Of a group inside the run.
-    void attribute_at(const std::string& group, const std::string& name, hdf5::Attribute value);
-
-    /// Coordinates of a dimension: token counts, step numbers, names of things.
+    /// Coordinates of a dimension, equal in all runs: names of things.
     void dimension(const std::string& name, hdf5::Values coordinates, const std::string& unit,
                    const std::string& description);
 
@@ -51,14 +57,8 @@ public:
     void dataset(const std::string& path, hdf5::Values values, const std::vector<Dimension>& dimensions,
                  const std::string& unit, const std::string& description);
 
-    void scalar(const std::string& path, double value, const std::string& unit, const std::string& description) {
-        dataset(path, std::vector<double>{value}, {}, unit, description);
-    }
-
-    /// Spans as columns of equal length in the group `path`: rank, op, step, kind, lane, peer, owner, begin, end, busy,
-    /// cells, bytes. Kind and lane are small numbers whose meanings, words between blanks, stand in flag_values and
-    /// flag_meanings (the CF convention); the group's attribute `ranks` is the timeline's.
-    void timeline(const std::string& path, const layouts::Timeline& timeline);
+    /// Spans of one pass, `source` being a machine they are predicted for, or "measured".
+    void timeline(const std::string& source, const std::string& pass, layouts::Timeline timeline);
 
 private:
     friend class Record;
@@ -66,24 +66,20 @@ private:
     struct Item {
         std::string path;
         hdf5::Values values;
-        std::vector<std::string> dimensions;
-        std::vector<std::int64_t> shape;
+        std::vector<Dimension> dimensions;
         std::string unit, description;
-        std::vector<std::string> meanings;  ///< of the values 0, 1, 2 ..., if they are an enumeration
     };
-    struct GroupAttribute {
-        std::string group, name;
-        hdf5::Attribute value;
+    struct Spans {
+        std::string source, pass;
+        layouts::Timeline timeline;
     };
 
     void add(Item item);
-    std::int64_t& length_of(const std::string& dimension);
-    void write(hdf5::Group& run) const;
 
-    std::vector<GroupAttribute> attributes_;
     std::vector<Item> items_;
-    std::vector<Item> coordinates_;  ///< of dimensions that were given them
-    std::map<std::string, std::int64_t> lengths_;
+    std::vector<Item> coordinates_;                ///< of dimensions that were given them
+    std::map<std::string, std::int64_t> lengths_;  ///< of dimensions without labels
+    std::vector<Spans> spans_;
 };
 
 enum class RecordMode {
@@ -100,20 +96,30 @@ struct RecordHeader {
     std::string configuration;  ///< lines "name = value", without what does not change results
 };
 
-/// One HDF5 file per experiment:
+// clang-format off
+/// One HDF5 file per experiment. Its datasets are about all runs, so that they stay few:
 ///
-///     /                  ringlab_schema, experiment, description, configuration
-///     /provenance/0, 1…  one for each invocation that added runs: see collect_provenance()
-///     /runs/NAME         one for each finished run: session (its provenance), attributes, datasets, timelines
+///     /                   ringlab_schema, experiment, description, configuration (every option, defaults too)
+///     /run, /rank, ...    dimension scales: run holds the names of the runs, the others names of things or 0, 1 ...
+///     /runs/COLUMN        (run): a flat table of all runs: what was run, and figures that sum it up
+///     /GROUP/DATASET      (run, ...): what RunWriter::dataset() was given. Runs differ in size: what lies beyond the
+///                         size of one is missing (NaN, "", or _FillValue), and
+///     /lengths/DIMENSION  (run) says how far each run goes
+///     /spans/COLUMN       (span): a flat table of all operations of all timelines, with run, source and pass; those
+///                         of one timeline are /spans/count (run, source, pass) rows from /spans/first on
+///     /provenance/0, 1…   one for each invocation that added runs: see collect_provenance()
+///
+/// Every dataset has the attributes units and description.
 ///
 /// The file on disk holds finished runs alone, at every moment: a commit writes a new file beside it and renames. The
 /// cost of a commit is therefore one copy of the file in memory and on disk. It ends in a checksum that a resume
 /// verifies, so that a damaged file is told before HDF5 stumbles over it. One writer at a time; readers at any time.
 ///
 /// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
+// clang-format on
 class Record {
 public:
-    static constexpr std::int64_t schema = 1;
+    static constexpr std::int64_t schema = 2;
 
     /// Throws Error, and leaves any file there as it is, if the mode forbids it, if another process is writing it, or
     /// if a record to resume cannot be read or is of something else; the first difference is then named.
@@ -127,17 +133,21 @@ public:
     void finish();
 
     /// Names of finished runs, in the order in which they finished.
-    std::vector<std::string> runs() const;
+    const std::vector<std::string>& runs() const { return runs_; }
     bool has(const std::string& run) const;
+
+    /// Whether a finished run has any number in the dataset, or there is such a group.
+    bool has(const std::string& run, const std::string& path) const;
 
     /// Makes the run part of the file, all of it or, if Error is thrown, none.
     void commit(const std::string& name, const RunWriter& run);
 
-    /// What a finished run holds, for tables over all runs; throws Error if it is missing or of another type.
-    bool has(const std::string& run, const std::string& dataset) const;
-    std::vector<double> numbers(const std::string& run, const std::string& dataset) const;
-    std::string text(const std::string& run, const std::string& attribute) const;
-    double number(const std::string& run, const std::string& attribute) const;
+    /// What a finished run holds, for tables over all runs, without what is missing at the end of a dimension. `labels`
+    /// choose from dimensions of named things. Throws Error if there is no such thing, or if it is of another type.
+    using Labels = std::map<std::string, std::string>;
+    std::vector<double> numbers(const std::string& run, const std::string& dataset, const Labels& labels = {}) const;
+    std::string text(const std::string& run, const std::string& column) const;
+    double number(const std::string& run, const std::string& column) const;
 
 private:
     void start();
@@ -147,11 +157,25 @@ private:
     void require_same(const std::string& attribute, const std::string& value) const;
     void add_session();
 
+    void look_around();
+    std::int64_t index_of(const std::string& run) const;
+
+    void make_folder_of(const std::string& path);
+    hdf5::Dataset make_scale(const std::string& dimension, const hdf5::Values& like, const std::string& unit,
+                             const std::string& description);
+    void count_up(const std::string& dimension, std::int64_t length);
+    void set_coordinates(const RunWriter::Item& given);
+    std::int64_t place_of(const std::string& dimension, const std::string& label);
+    void append(const RunWriter::Item& item, std::int64_t run);
+    void append(const RunWriter::Spans& item, std::int64_t run);
+    void extend_all(std::int64_t runs);
+
     std::filesystem::path target_, path_;
     RecordHeader header_;
     Provenance provenance_;
     WriterLock lock_;
-    std::optional<hdf5::File> file_;  // in memory; what is on disk, but while a commit goes on
+    std::optional<hdf5::File> file_;           // in memory; what is on disk, but while a commit goes on
+    std::vector<std::string> runs_, stacked_;  // names; paths of the datasets whose first dimension is run
     std::optional<std::int64_t> session_;
 };
 

@@ -26,9 +26,9 @@ std::vector<double> flat(const std::vector<std::vector<double>>& rows) {
 
 /// How fast something was that takes `flop` on each GPU.
 void describe_rate(RunWriter& run, const std::string& name, double flop, const Typical& seconds) {
-    run.scalar("rate/" + name, flop / seconds.median, "FLOP/s", "median, per GPU, over visible pairs");
-    run.scalar("rate/" + name + "_seconds", seconds.median, "s", "median");
-    run.scalar("rate/" + name + "_spread", seconds.spread, "1", "distance of the quartiles over the median");
+    run.attribute("rate_" + name, flop / seconds.median, "FLOP/s", "median, per GPU, over visible pairs");
+    run.attribute("rate_" + name + "_seconds", seconds.median, "s", "median");
+    run.attribute("rate_" + name + "_spread", seconds.spread, "1", "distance of the quartiles over the median");
 }
 
 void describe_samples(RunWriter& run, const std::string& pass, const PassSamples& samples, std::int64_t gpus) {
@@ -39,7 +39,7 @@ void describe_samples(RunWriter& run, const std::string& pass, const PassSamples
                 "from the start of the pass on the first GPU of the ring to its end on this one");
     run.dataset(group + "/issue", flat(samples.issue), dimensions, "s",
                 "host time until the whole pass was enqueued, waiting for peers included");
-    run.timeline(group + "/spans", samples.timeline);
+    run.timeline("measured", pass, samples.timeline);
 }
 
 void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryShare>& memory) {
@@ -51,15 +51,15 @@ void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryS
         const auto gradients = p.batch * plan.layout().shard_tokens(rank) * gradient_row * layouts::bytes_of(p.dtype);
         most = std::max(most, memory[i].results + memory[i].slots + memory[i].work - gradients);
     }
-    run.scalar(
-        "memory/extra", static_cast<double>(most), "B",
+    run.attribute(
+        "extra_bytes", static_cast<double>(most), "B",
         "device memory of a rank beyond Q, K, V, dO and their gradients, all in the problem's dtype; the most of "
         "any rank");
     const auto column = [&](const char* name, std::int64_t MemoryShare::*field, const char* description) {
         std::vector<std::int64_t> values;
         for (const auto& share : memory) values.push_back(share.*field);
-        run.dataset(std::string("measured/memory/") + name, values,
-                    {{"gpu", static_cast<std::int64_t>(memory.size())}}, "B", description);
+        run.dataset(std::string("measured/memory/") + name, values, {{"gpu", static_cast<std::int64_t>(memory.size())}},
+                    "B", description);
     };
     column("inputs", &MemoryShare::inputs, "Q, K, V and dO");
     column("results", &MemoryShare::results, "O in fp32 and in the problem's dtype, lse, dQ, dK and dV likewise");
@@ -121,13 +121,15 @@ void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan
     const double both = forward.median + backward.median;
     describe_rate(run, "both", forward_flop + backward_flop,
                   {both, (forward.median * forward.spread + backward.median * backward.spread) / both});
-    run.scalar("issue/forward", typical(slowest(samples.forward.issue)).median, "s", "median, slowest rank's host");
-    run.scalar("issue/backward", typical(slowest(samples.backward.issue)).median, "s", "median, slowest rank's host");
+    run.attribute("issue_seconds_forward", typical(slowest(samples.forward.issue)).median, "s",
+                  "median, slowest rank's host");
+    run.attribute("issue_seconds_backward", typical(slowest(samples.backward.issue)).median, "s",
+                  "median, slowest rank's host");
     describe_samples(run, "forward", samples.forward, which.gpus);
     describe_samples(run, "backward", samples.backward, which.gpus);
     describe_memory(run, plan, samples.memory);
-    run.scalar("measured/clock_uncertainty", samples.clock_uncertainty, "s",
-               "by how much times of different ranks may disagree");
+    run.attribute("clock_uncertainty", samples.clock_uncertainty, "s",
+                  "by how much times of different ranks may disagree");
     describe_clocks(run, samples.clocks);
 }
 
@@ -151,8 +153,8 @@ void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& pl
         std::vector<double> ratios;
         for (std::size_t round = 0; round < own.size(); ++round) ratios.push_back(theirs->second[round] / own[round]);
         const auto ratio = typical(ratios);
-        run.scalar("ratio/" + name, ratio.median, "1", "rate over that of cuDNN, median over rounds");
-        run.scalar("ratio/" + name + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
+        run.attribute("ratio_" + name, ratio.median, "1", "rate over that of cuDNN, median over rounds");
+        run.attribute("ratio_" + name + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
     }
     describe_clocks(run, samples.clocks);
 }

@@ -22,13 +22,13 @@ Typical typical(const std::vector<std::vector<double>>& rounds);
 /// By repeat the slowest rank's seconds.
 std::vector<double> slowest(const std::vector<std::vector<double>>& seconds);
 
-/// Raw samples, rates ("rate/forward", "rate/backward", "rate/both"), memory, clocks, the extra pass's spans.
+/// Columns rate_forward, rate_backward, rate_both and their like; raw samples, memory, clocks, the extra pass's spans.
 void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples);
 
-/// Raw samples and "rate/CALL" of each call, and for ours "ratio/CALL", how many times cuDNN's rate it is.
+/// Raw samples and the column rate_CALL of each call, and for ours ratio_CALL, how many times cuDNN's rate it is.
 void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples);
 
-/// "rate/matrix_product" and, by transport and message size, "link/TRANSPORT/bandwidth".
+/// The column rate_matrix_product and, by transport and message size, "link/TRANSPORT/bandwidth".
 void describe_ceilings(RunWriter& run, const CeilingSamples& samples);
 
 /// The experiment's tables, from a record that holds the cases.

@@ -11,8 +11,8 @@ namespace {
 using Kind = ThroughputCase::Kind;
 
 /// A number of a record; NaN, which tables show as "-", where it has none.
-double number(const Record& record, const std::string& run, const std::string& dataset) {
-    return record.has(run, dataset) ? record.numbers(run, dataset).front() : std::nan("");
+double number(const Record& record, const std::string& run, const std::string& column) {
+    return record.has(run, "runs/" + column) ? record.number(run, column) : std::nan("");
 }
 
 std::string cell(double value, const char* format) {
@@ -35,17 +35,17 @@ std::string ring_table(const Record& record, const std::vector<ThroughputCase>& 
         any = true;
         const auto value = [&](const char* name) { return number(record, which.name(), name); };
         const bool one_gpu = which.kind == Kind::same_work;
-        if (one_gpu) one_forward = value("rate/forward"), one_both = value("rate/both");
+        if (one_gpu) one_forward = value("rate_forward"), one_both = value("rate_both");
         const auto& c = which.which;
         constexpr double mebibyte = 1 << 20;
         table.add({which.shape, c.mask, fmt::format("{}", c.tokens / c.ranks), one_gpu ? "(one GPU)" : c.layout,
                    one_gpu ? "-" : c.algorithm, one_gpu ? "-" : which.transport, which.kernels,
-                   milliseconds(value("rate/forward_seconds")), milliseconds(value("rate/backward_seconds")),
-                   teraflops(value("rate/forward")), teraflops(value("rate/backward")), teraflops(value("rate/both")),
-                   percent(value("rate/both_spread")), ratio(value("rate/forward") / one_forward),
-                   ratio(value("rate/both") / one_both), ratio(value("rate/forward") / ceiling),
-                   microseconds(value("issue/forward")), microseconds(value("issue/backward")),
-                   cell(value("memory/extra") / mebibyte, "{:.0f}")});
+                   milliseconds(value("rate_forward_seconds")), milliseconds(value("rate_backward_seconds")),
+                   teraflops(value("rate_forward")), teraflops(value("rate_backward")), teraflops(value("rate_both")),
+                   percent(value("rate_both_spread")), ratio(value("rate_forward") / one_forward),
+                   ratio(value("rate_both") / one_both), ratio(value("rate_forward") / ceiling),
+                   microseconds(value("issue_seconds_forward")), microseconds(value("issue_seconds_backward")),
+                   cell(value("extra_bytes") / mebibyte, "{:.0f}")});
     }
     return any ? "Rings, TFLOP/s per GPU\n" + table.text() + "\n" : "";
 }
@@ -60,30 +60,30 @@ std::string device_table(const Record& record, const std::vector<ThroughputCase>
         any = true;
         const auto value = [&](const char* name) { return number(record, which.name(), name); };
         const auto both = [&](const std::string& forward, const std::string& backward) {
-            const double forward_seconds = value(("rate/" + forward + "_seconds").c_str());
-            const double backward_seconds = value(("rate/" + backward + "_seconds").c_str());
-            return (value(("rate/" + forward).c_str()) * forward_seconds +
-                    value(("rate/" + backward).c_str()) * backward_seconds) /
+            const double forward_seconds = value(("rate_" + forward + "_seconds").c_str());
+            const double backward_seconds = value(("rate_" + backward + "_seconds").c_str());
+            return (value(("rate_" + forward).c_str()) * forward_seconds +
+                    value(("rate_" + backward).c_str()) * backward_seconds) /
                    (forward_seconds + backward_seconds);
         };
         table.add({which.shape,
                    which.which.mask,
                    fmt::format("{}", which.which.tokens),
                    which.kernels,
-                   milliseconds(value("rate/forward_seconds")),
-                   teraflops(value("rate/forward")),
-                   teraflops(value("rate/cudnn_forward")),
-                   ratio(value("ratio/forward")),
-                   percent(value("ratio/forward_spread")),
-                   ratio(value("rate/forward") / ceiling),
-                   ratio(value("rate/forward_carried") / value("rate/forward")),
-                   milliseconds(value("rate/backward_seconds")),
-                   teraflops(value("rate/backward")),
-                   teraflops(value("rate/cudnn_backward")),
-                   ratio(value("ratio/backward")),
-                   percent(value("ratio/backward_spread")),
-                   teraflops(value("rate/backward_kernel")),
-                   ratio(value("rate/backward_deterministic") / value("rate/backward")),
+                   milliseconds(value("rate_forward_seconds")),
+                   teraflops(value("rate_forward")),
+                   teraflops(value("rate_cudnn_forward")),
+                   ratio(value("ratio_forward")),
+                   percent(value("ratio_forward_spread")),
+                   ratio(value("rate_forward") / ceiling),
+                   ratio(value("rate_forward_carried") / value("rate_forward")),
+                   milliseconds(value("rate_backward_seconds")),
+                   teraflops(value("rate_backward")),
+                   teraflops(value("rate_cudnn_backward")),
+                   ratio(value("ratio_backward")),
+                   percent(value("ratio_backward_spread")),
+                   teraflops(value("rate_backward_kernel")),
+                   ratio(value("rate_backward_deterministic") / value("rate_backward")),
                    teraflops(both("forward", "backward")),
                    teraflops(both("cudnn_forward", "cudnn_backward"))});
     }
@@ -93,7 +93,7 @@ std::string device_table(const Record& record, const std::vector<ThroughputCase>
 std::string ceiling_lines(const Record& record) {
     const std::string run = "ceilings";
     if (!record.has(run)) return "";
-    const double product = number(record, run, "rate/matrix_product");
+    const double product = number(record, run, "rate_matrix_product");
     std::string text = std::isnan(product)
                            ? "Matrix product: none (" + record.text(run, "absent_matrix_product") + ")\n"
                            : fmt::format("Matrix product: {} TFLOP/s\n", teraflops(product));
@@ -115,7 +115,7 @@ std::string ceiling_lines(const Record& record) {
 std::string absences(const Record& record, const std::vector<ThroughputCase>& cases) {
     std::string text;
     for (const auto& which : cases) {
-        if (which.kind != Kind::device || !std::isnan(number(record, which.name(), "rate/cudnn_forward"))) continue;
+        if (which.kind != Kind::device || !std::isnan(number(record, which.name(), "rate_cudnn_forward"))) continue;
         const auto line =
             fmt::format("cuDNN is missing for {}: {}\n", which.name(), record.text(which.name(), "absent_cudnn"));
         text += line;
@@ -126,7 +126,7 @@ std::string absences(const Record& record, const std::vector<ThroughputCase>& ca
 }  // namespace
 
 std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases) {
-    const double ceiling = number(record, "ceilings", "rate/matrix_product");
+    const double ceiling = number(record, "ceilings", "rate_matrix_product");
     return ring_table(record, cases, ceiling) + device_table(record, cases, ceiling) + ceiling_lines(record) +
            absences(record, cases);
 }

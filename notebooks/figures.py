@@ -1,6 +1,7 @@
 """What all figures share: reading the runs of a record, one style for print, saving.
 
-A record (HDF5) explains itself: /runs/NAME holds one run's attributes and datasets, each with units and description.
+A record (HDF5) explains itself: /runs is a flat table of all runs, every other group holds datasets of (run, ...), each
+with units and description. Records made before schema 2 have a group for each run instead.
 """
 
 import argparse
@@ -20,7 +21,7 @@ if not IN_NOTEBOOK:
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator
 
-SCHEMA = 1
+SCHEMAS = 1, 2
 QUICKSTART = Path(__file__).resolve().parent.parent / "out" / "quickstart"
 PAGE_WIDTH = 7.1  # inches: two columns of a paper
 PASSES = ("forward", "backward")
@@ -49,12 +50,23 @@ plt.rcParams.update({
 
 # Reading
 
-class Run:
-    """One run of a record: `run["mask"]` is an attribute, `run.read("work/cells")` the values of a dataset."""
+def values_of(dataset, index=()):
+    """Values of an HDF5 dataset, or of a part; texts as str, enumerations as their names."""
+    values = (dataset.asstr() if h5py.check_string_dtype(dataset.dtype) else dataset)[index]
+    if "flag_meanings" in dataset.attrs:
+        meanings = dict(zip(dataset.attrs["flag_values"], dataset.attrs["flag_meanings"].split()))
+        values = np.array([meanings[value] for value in values], dtype=str)
+    return values
+
+
+class GroupedRun:
+    """One run of a record of schema 1: /runs/NAME with its attributes and datasets."""
 
     def __init__(self, group, name, record):
-        self.group, self.name, self.record = group, name, record
+        self.group, self.file, self.name, self.record = group, group.file, name, record
         self.attributes = dict(group.attrs)  # read once: filters ask for them thousands of times
+        for kind in "rate", "ratio":
+            self.attributes |= {f"{kind}_{key}": float(value[()]) for key, value in group.get(kind, {}).items()}
 
     def __getitem__(self, attribute):
         if attribute not in self.attributes:
@@ -64,21 +76,106 @@ class Run:
     def __contains__(self, path):
         return path in self.group
 
-    def members(self, path):
-        return list(self.group[path]) if path in self.group else []
+    def machines(self):
+        return list(self.group["predicted"]) if "predicted" in self.group else []
 
     def read(self, path):
         if path not in self.group:
             stop(f"{self.record}: run '{self.name}' has no dataset '{path}'")
-        dataset = self.group[path]
-        values = dataset.asstr()[()] if h5py.check_string_dtype(dataset.dtype) else dataset[()]
-        if "flag_meanings" in dataset.attrs:
-            meanings = dict(zip(dataset.attrs["flag_values"], dataset.attrs["flag_meanings"].split()))
-            values = np.array([meanings[value] for value in values], dtype=str)
-        return values
+        return values_of(self.group[path])
+
+
+class Run(GroupedRun):
+    """One run: `run["mask"]` is its entry in the table of runs, `run.read("work/cells")` its part of a dataset. For a
+    machine and a pass: `run.read("predicted/MACHINE/PASS/compute_time")`, likewise "measured/PASS/attend_time"; spans
+    are "predicted/MACHINE/PASS/spans/begin"."""
+
+    def __init__(self, table, index, record):
+        self.table, self.index, self.file, self.record = table, index, table.file, record
+        self.attributes = {column: values[index] for column, values in table.columns.items()}
+        self.name = self.attributes["name"]
 
     def machines(self):
-        return self.members("predicted")
+        return list(self.table.labels.get("machine", []))
+
+    def __contains__(self, path):
+        return self.find(path) is not None
+
+    def read(self, path):
+        found = self.find(path)
+        if found is None:
+            stop(f"{self.record}: run '{self.name}' has no dataset '{path}'")
+        return values_of(*found)
+
+    def find(self, path):
+        """The dataset that holds it, and which part; None if the run has no such thing."""
+        parts, places, source = path.split("/"), {}, None
+        if parts[0] == "predicted":
+            source, parts = parts[1], [parts[0], *parts[2:]]
+            places["machine"] = source
+        if parts[0] in ("predicted", "measured") and parts[1] in PASSES:
+            places["pass"] = parts.pop(1)
+        if "spans" in parts:
+            return self.find_spans(source or parts[0], places["pass"], parts[2:])
+        dataset, dimensions = self.table.dataset("/".join(parts))
+        if dataset is None:
+            return None
+        index = []
+        for dimension in dimensions:
+            labels = self.table.labels.get(dimension)
+            if dimension == "run":
+                index.append(self.index)
+            elif dimension in places:
+                if places[dimension] not in labels:
+                    return None
+                index.append(labels.index(places[dimension]))
+            else:
+                index.append(slice(int(self.table.lengths[dimension][self.index])))
+        return dataset, tuple(index)
+
+    def find_spans(self, source, which, column):
+        labels = self.table.labels
+        if source not in labels.get("source", ()) or which not in labels.get("pass", ()):
+            return None
+        place = self.index, labels["source"].index(source), labels["pass"].index(which)
+        count, first = (int(self.file[f"spans/{name}"][place]) for name in ("count", "first"))
+        if count < 0:
+            return None
+        return self.table.dataset(f"spans/{column[0] if column else 'rank'}")[0], slice(first, first + count)
+
+
+class Table:
+    """What all runs of a file share: the columns of /runs, how long each run is in each dimension, names of things."""
+
+    def __init__(self, file):
+        self.file = file
+        self.columns = {name: values_of(column) for name, column in file["runs"].items()}
+        self.lengths = {}
+        if "lengths" in file:
+            file["lengths"].visititems(self.add_length)
+        self.labels = {name: list(values_of(scale)) for name, scale in file.items()
+                       if isinstance(scale, h5py.Dataset) and scale.ndim == 1 and h5py.check_string_dtype(scale.dtype)}
+        self.datasets = {}
+
+    def add_length(self, name, item):
+        if isinstance(item, h5py.Dataset):
+            self.lengths[name] = values_of(item)
+
+    def dataset(self, path):
+        """The dataset and the names of its dimensions (none of a scale); None if there is none."""
+        if path not in self.datasets:
+            dataset = self.file.get(path)
+            dataset = dataset if isinstance(dataset, h5py.Dataset) else None
+            scales = [scale for scale in dataset.dims if len(scale)] if dataset else []
+            self.datasets[path] = dataset, [scale[0].name.lstrip("/") for scale in scales]
+        return self.datasets[path]
+
+
+def runs_of(file, record):
+    if file.attrs["ringlab_schema"] == 1:
+        return [GroupedRun(group, name, record) for name, group in file["runs"].items()]
+    table = Table(file)
+    return [Run(table, index, record) for index in range(len(file["run"]))]
 
 
 class Runs(list):
@@ -132,11 +229,11 @@ def read_runs(records, experiment):
         found = file.attrs.get("experiment")
         if "ringlab_schema" not in file.attrs or found is None:
             stop(f"{path} is not a record of Ringlab")
-        if file.attrs["ringlab_schema"] != SCHEMA:
-            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads schema {SCHEMA}")
+        if file.attrs["ringlab_schema"] not in SCHEMAS:
+            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads up to {SCHEMAS[-1]}")
         if found != experiment:
             stop(f"{path} is a record of {found}; this script draws records of {experiment}")
-        runs += [Run(group, name, path) for name, group in file["runs"].items()]
+        runs += runs_of(file, path)
     if not runs:
         stop(f"{records[0]} holds no finished run")
     return runs
@@ -144,7 +241,7 @@ def read_runs(records, experiment):
 
 def configuration(run):
     """The configuration of the run's record: {"tolerance": "1e-13", ...}."""
-    lines = run.group.file.attrs["configuration"].splitlines()
+    lines = run.file.attrs["configuration"].splitlines()
     return dict(line.split(" = ", 1) for line in lines if " = " in line)
 
 

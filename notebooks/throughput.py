@@ -27,7 +27,7 @@ MEASURED_GPUS, MEASURED_SHAPE, MEASURED_MASK = 4, "32:8/128/bf16", "causal"  # w
 # %%
 def rate(run, name):
     """TFLOP/s per GPU, NaN where it was not timed."""
-    return float(run.read(f"rate/{name}")) / 1e12 if f"rate/{name}" in run else math.nan
+    return run.attributes.get(f"rate_{name}", math.nan) / 1e12
 
 
 def tokens_per_gpu(run):
@@ -113,7 +113,7 @@ def draw_kernels(cases):
             axis.bar(place - 0.2, own, 0.38, color=color)
             if not math.isnan(theirs):
                 axis.bar(place + 0.2, theirs, 0.38, color=figures.GREY)
-                axis.annotate(f"{float(run.read(f'ratio/{which}')):.2f}", (place, max(own, theirs)), ha="center",
+                axis.annotate(f"{run[f'ratio_{which}']:.2f}", (place, max(own, theirs)), ha="center",
                               va="bottom", fontsize=6)
         if not math.isnan(matrix_product()):
             axis.axhline(matrix_product(), color=figures.DARK, lw=0.6)

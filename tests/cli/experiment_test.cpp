@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -74,10 +75,9 @@ BOOST_AUTO_TEST_CASE(the_command_line_comes_before_config_files_and_presets) {
                              "2", "4", "--machines", "ideal", "-o", "r.h5"});
     BOOST_TEST(ending.status == 0, ending.err);
     const auto file = experiments::hdf5::File::open(folder / "r.h5");
-    const auto runs = file.group("runs");
-    BOOST_TEST(runs.members().size() == 2u);
-    const auto one = runs.group("causal contiguous P=4 S=4096 ring");
-    BOOST_TEST(one.number("query_heads") == 16);
+    BOOST_TEST(file.dataset("run").texts() ==
+               (std::vector<std::string>{"causal contiguous P=2 S=2048 ring", "causal contiguous P=4 S=4096 ring"}));
+    BOOST_TEST(file.dataset("runs/query_heads").integers() == (std::vector<std::int64_t>{16, 16}));
     const auto configuration = file.text("configuration");
     for (const auto* line : {"layouts = contiguous\n", "ranks = 2 4\n", "heads = 16:2\n", "batch = 1\n",
                              "compute-model = tiles\n", "masks = causal\n", "# scale: "})
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(sizes_may_be_written_as_people_write_them) {
     BOOST_TEST(ending.status == 0, ending.err);
     std::set<std::string> names;
     const auto file = experiments::hdf5::File::open(folder / "r.h5");
-    for (const auto& name : file.group("runs").members()) names.insert(name);
+    for (const auto& name : file.dataset("run").texts()) names.insert(name);
     BOOST_TEST(
         names == (std::set<std::string>{"window:1k,0 zigzag P=4 S=4000 ring", "window:1k,0 zigzag P=4 S=8192 ring",
                                         "window:1k,0 zigzag P=4 S=16000 ring"}),
@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(an_input_file_gives_its_own_number_of_tokens_unless_told_ot
         const auto cut = contains(ending.err, "of the 96 tokens of input mine.h5 the first 64 are taken");
         BOOST_TEST(cut == !more.empty(), ending.err);
         const auto file = experiments::hdf5::File::open(folder / record);
-        return file.group("runs").members();
+        return file.dataset("run").texts();
     };
     for (const auto& program : {gradient_equivalence, bf16_error, compare_layouts}) {
         const auto record = fs::path(program).filename().string();
@@ -206,29 +206,61 @@ BOOST_AUTO_TEST_CASE(compare_layouts_on_the_real_input_finds_zigzag_balanced_and
                              "1024", "--repeats", "1", "--machines", "ideal", "-o", "r.h5"});
     BOOST_REQUIRE(ending.status == 0);
     const auto file = experiments::hdf5::File::open(folder / "r.h5");
-    const auto runs = file.group("runs");
-    const auto zigzag = runs.group("causal zigzag P=8 S=1024 ring real");
-    const auto contiguous = runs.group("causal contiguous P=8 S=1024 ring real");
+    const auto names = file.dataset("run").texts();
+    const auto number = [&](const std::string& layout, const std::string& column) {
+        const auto run = std::find(names.begin(), names.end(), "causal " + layout + " P=8 S=1024 ring real");
+        BOOST_REQUIRE((run != names.end()));
+        return file.dataset("runs/" + column).doubles().at(static_cast<std::size_t>(run - names.begin()));
+    };
     // d + r f over the mean, c = 128 tokens a rank: (d + 7 f) / (d + 3.5 f), which is 2 - 1/P but for 1/c.
     const double d = 128.0 * 129 / 2, f = 128.0 * 128;
-    BOOST_TEST(zigzag.number("balance_cells") == 1.0, boost::test_tools::tolerance(1e-12));
-    BOOST_TEST(contiguous.number("balance_cells") == (d + 7 * f) / (d + 3.5 * f), boost::test_tools::tolerance(1e-12));
-    BOOST_TEST(std::abs(contiguous.number("balance_cells") - (2 - 1.0 / 8)) < 1e-3);
-    for (const auto* layout : {&zigzag, &contiguous}) {
-        for (const auto* pass : {"forward", "backward"}) {
+    BOOST_TEST(number("zigzag", "balance_cells") == 1.0, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(number("contiguous", "balance_cells") == (d + 7 * f) / (d + 3.5 * f),
+               boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(std::abs(number("contiguous", "balance_cells") - (2 - 1.0 / 8)) < 1e-3);
+    for (const auto* layout : {"zigzag", "contiguous"}) {
+        for (const std::string pass : {"forward", "backward"}) {
             // Time is noisy; largest over mean is between 1 and the number of ranks whatever the noise.
-            const auto balance = layout->number(std::string("balance_measured_") + pass);
+            const auto balance = number(layout, "balance_measured_" + pass);
             BOOST_TEST(balance >= 1);
             BOOST_TEST(balance <= 8);
+            // An error of prediction is what its definition says.
+            const auto predicted = number(layout, "balance_predicted_" + pass + "_ideal");
+            BOOST_TEST(number(layout, "prediction_error_balance_" + pass + "_ideal") == predicted / balance - 1,
+                       boost::test_tools::tolerance(1e-12));
         }
-        const auto errors = layout->dataset("judged/relative_rms").doubles();  // o, o unrounded, lse, dq, dk, dv
-        BOOST_REQUIRE(errors.size() == 6u);
+        const auto errors = runs_of(folder / "r.h5", "judged/relative_rms")
+                                .at(std::string("causal ") + layout + " P=8 S=1024 ring real");
+        BOOST_REQUIRE(errors.size() == 6u);  // o, o unrounded, lse, dq, dk, dv
+        BOOST_TEST(errors[0] == number(layout, "error_rms_o"));
         BOOST_TEST((errors[0] > 1.2e-3 && errors[0] < 4.6e-3), "o " << errors[0]);
         BOOST_TEST(errors[1] < errors[0]);
         BOOST_TEST(errors[2] < 1e-4);
         for (std::size_t gradient = 3; gradient < 6; ++gradient)
             BOOST_TEST((errors[gradient] > 5e-4 && errors[gradient] < 1e-2), gradient << ": " << errors[gradient]);
     }
+    for (const auto& name : file.group("runs").members()) {
+        const auto column = file.group("runs").dataset(name);
+        BOOST_TEST(column.shape() == std::vector<std::int64_t>{2}, name);
+        BOOST_TEST(column.text("description").size() > 3u, name);
+    }
+    const auto machine = file.group("provenance/0").text("machine_ideal_text");
+    BOOST_TEST(machine == contents_of(RINGLAB_SOURCE_DIR "/experiments/machines/ideal.toml"));
+}
+
+// What a user did not say is in the record all the same.
+BOOST_AUTO_TEST_CASE(the_configuration_of_a_record_is_complete) {
+    const Folder folder;
+    BOOST_REQUIRE(run(folder, gradient_equivalence, small + Words{"-o", "r.h5"}).status == 0);
+    const auto text = "\n" + experiments::hdf5::File::open(folder / "r.h5").text("configuration");
+    for (const std::string line :
+         {"experiment = gradient_equivalence", "input = real", "layouts = zigzag", "masks = causal", "ranks = 4",
+          "tokens = 64", "arithmetic = fp64", "seed = 1", "repeats = 1", "backend = cpu", "transport = auto"})
+        BOOST_TEST(contains(text, "\n" + line + "\n"), text);
+    // The same said in full is the same configuration.
+    BOOST_TEST(run(folder, gradient_equivalence,
+                   small + Words{"--input", "real", "--arithmetic", "fp64", "--resume", "-o", "r.h5"})
+                   .status == 0);
 }
 
 BOOST_AUTO_TEST_CASE(predict_takes_seconds_for_1024_ranks) {

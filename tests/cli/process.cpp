@@ -110,8 +110,14 @@ Words operator+(Words a, const Words& b) {
 std::map<std::string, std::vector<double>> runs_of(const fs::path& record, const std::string& dataset) {
     std::map<std::string, std::vector<double>> values;
     const auto file = experiments::hdf5::File::open(record);
-    const auto runs = file.group("runs");
-    for (const auto& name : runs.members()) values[name] = runs.group(name).dataset(dataset).doubles();
+    const auto names = file.dataset("run").texts();
+    if (names.empty()) return values;
+    const auto all = file.dataset(dataset).doubles();  // runs of equal size
+    const auto each = static_cast<std::ptrdiff_t>(all.size() / names.size());
+    for (auto run = all.begin(); const auto& name : names) {
+        values[name].assign(run, run + each);
+        run += each;
+    }
     return values;
 }
 

@@ -2,8 +2,11 @@
 #include "record_test_support.hpp"
 
 #include <fmt/format.h>
-#include <array>
 #include <boost/test/data/test_case.hpp>
+
+#include <cmath>
+#include <functional>
+#include <limits>
 
 namespace ringlab::experiments::test {
 namespace {
@@ -15,9 +18,9 @@ int check_every_dataset(const hdf5::Group& group, const std::string& path) {
     int count = 0;
     for (const auto& name : group.members()) {
         const auto full = path + "/" + name;
-        try {
+        if (group.is_group(name)) {
             count += check_every_dataset(group.group(name), full);
-        } catch (const Error&) {
+        } else {
             const auto dataset = group.dataset(name);
             BOOST_TEST(!dataset.text("units").empty(), full);
             BOOST_TEST(!dataset.text("description").empty(), full);
@@ -47,16 +50,110 @@ BOOST_AUTO_TEST_CASE(a_run_comes_back_as_it_was_committed) {
     const auto file = open(path);
     BOOST_TEST(file.text("experiment") == "record_test");
     BOOST_TEST(file.text("configuration") == header().configuration);
-    const auto run = file.group("runs/first run");
-    const auto times = run.dataset("measured/cpu_time");
-    BOOST_TEST(times.shape() == (std::vector<std::int64_t>{3, 8}));
+    BOOST_TEST(runs_of(file) == std::vector<std::string>{"first run"});
+    const auto times = file.dataset("measured/cpu_time");
+    BOOST_TEST(times.shape() == (std::vector<std::int64_t>{1, 3, 8}));
+    BOOST_TEST(times.scales() == (std::vector<std::string>{"run", "repeat", "rank"}));
     BOOST_TEST(times.doubles()[23] == 1 + 23 * 1e-3);
     BOOST_TEST(times.text("units") == "s");
-    BOOST_TEST(run.dataset("measured/cells").integers() == std::vector<std::int64_t>(8, 1LL << 40));
-    BOOST_TEST(run.dataset("names").texts() == (std::vector<std::string>{"o", "lse", "dq"}));
-    BOOST_TEST(run.dataset("policy").texts() == (std::vector<std::string>{"carry", "partials"}));
-    // cpu_time, cells, by_policy, imbalance, names, 12 columns; scales policy, rank, repeat, tensor, span
-    BOOST_TEST(check_every_dataset(run, "") == 5 + 12 + 5);
+    BOOST_TEST(file.dataset("measured/cells").integers() == std::vector<std::int64_t>(8, 1LL << 40));
+    BOOST_TEST(!file.dataset("measured/cells").has("_FillValue"));
+    BOOST_TEST(file.dataset("names").texts() == (std::vector<std::string>{"o", "lse", "dq"}));
+    BOOST_TEST(file.dataset("policy").texts() == (std::vector<std::string>{"carry", "partials"}));
+    BOOST_TEST(file.dataset("runs/devices").texts() == std::vector<std::string>{"one; two"});
+    BOOST_TEST(file.dataset("runs/tolerance").doubles() == std::vector<double>{1e-13});
+    BOOST_TEST(file.dataset("runs/tolerance").text("description") == "what passes");
+    // cpu_time, cells, by_policy, imbalance, names; 4 columns, name and session; lengths of 4 dimensions; 15 columns of
+    // spans, first and count; scales run, policy, rank, repeat, tensor, source, pass, span
+    BOOST_TEST(check_every_dataset(file, "") == 5 + 6 + 4 + 17 + 8);
+}
+
+// What a reader of the flat table and of the datasets relies on when runs are not alike.
+BOOST_AUTO_TEST_CASE(runs_of_different_sizes_stand_side_by_side_and_what_is_missing_shows) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    const auto run_of = [](std::int64_t ranks, bool complete) {
+        RunWriter run;
+        run.attribute("ranks", ranks, "1", "ring size");
+        if (complete) run.attribute("gpus", ranks, "1", "number of GPUs");
+        std::vector<double> times;
+        std::vector<std::int64_t> cells;
+        for (std::int64_t i = 0; i < 2 * ranks; ++i) times.push_back(static_cast<double>(10 * ranks + i));
+        for (std::int64_t i = 0; i < ranks * ranks; ++i) cells.push_back(100 * ranks + i);
+        run.dataset("measured/time", times, {{"repeat", 2}, {"rank", ranks}}, "s", "x");
+        run.dataset("work/cells", cells, {{"rank", ranks}, {"owner", ranks}}, "1", "x");
+        for (const char* machine : {"slow", "fast"})
+            if (complete || machine == std::string("fast"))
+                run.dataset("predicted/time", std::vector<double>(static_cast<std::size_t>(ranks), machine[0]),
+                            {Dimension::at("machine", machine), {"rank"}}, "s", "x");
+        return run;
+    };
+    const std::vector<std::pair<std::int64_t, bool>> sizes{{2, true}, {20, false}, {3, true}};
+    const auto check = [&](const Record& record) {
+        for (const auto& [ranks, complete] : sizes) {
+            const auto name = fmt::format("P={}", ranks);
+            const auto size = static_cast<std::size_t>(ranks);
+            BOOST_TEST(record.number(name, "ranks") == static_cast<double>(ranks));
+            const auto times = record.numbers(name, "measured/time");
+            BOOST_REQUIRE(times.size() == 2 * size);
+            for (std::size_t i = 0; i < times.size(); ++i)
+                BOOST_TEST(times[i] == static_cast<double>(10 * ranks) + static_cast<double>(i));
+            const auto cells = record.numbers(name, "work/cells");
+            BOOST_REQUIRE(cells.size() == size * size);
+            for (std::size_t i = 0; i < cells.size(); ++i)
+                BOOST_TEST(cells[i] == static_cast<double>(100 * ranks) + static_cast<double>(i));
+            BOOST_TEST(record.numbers(name, "predicted/time", {{"machine", "fast"}}) == std::vector<double>(size, 'f'));
+            const auto slow = record.numbers(name, "predicted/time", {{"machine", "slow"}});
+            for (const auto value : slow) BOOST_TEST((complete ? value == 's' : std::isnan(value)));
+        }
+    };
+    {
+        Record record(path, RecordMode::create, header(), fixed_provenance());
+        record.commit("P=2", run_of(2, true));
+        record.commit("P=20", run_of(20, false));
+    }
+    Record record(path, RecordMode::resume, header(), fixed_provenance());
+    record.commit("P=3", run_of(3, true));
+    check(record);
+    BOOST_TEST(contains(error_of([&] { record.numbers("P=2", "predicted/time", {{"machine", "none"}}); }), "'none'"));
+
+    const auto file = open(path);
+    BOOST_TEST(file.dataset("measured/time").shape() == (std::vector<std::int64_t>{3, 2, 20}));
+    BOOST_TEST(std::isnan(file.dataset("measured/time").doubles()[2]));
+    const auto cells = file.dataset("work/cells"), gpus = file.dataset("runs/gpus"), ranks = file.dataset("runs/ranks");
+    BOOST_TEST(cells.has("_FillValue"));
+    BOOST_TEST(cells.integers()[2] == std::numeric_limits<std::int64_t>::min());
+    BOOST_TEST(gpus.integers() == (std::vector<std::int64_t>{2, std::numeric_limits<std::int64_t>::min(), 3}));
+    BOOST_TEST(gpus.has("_FillValue"));
+    BOOST_TEST(!ranks.has("_FillValue"));
+    BOOST_TEST(file.dataset("lengths/rank").integers() == (std::vector<std::int64_t>{2, 20, 3}));
+    BOOST_TEST(file.dataset("rank").integers().back() == 19);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_does_not_fit_the_others_is_refused_and_leaves_them_as_they_are) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    Record record(path, RecordMode::create, header(), fixed_provenance());
+    record.commit("one", sample_run(1));
+    const auto before = bytes_of(path);
+    const auto refused = [&](const char* why, const std::function<void(RunWriter&)>& add) {
+        RunWriter run;
+        add(run);
+        const auto text = error_of([&] { record.commit("two", run); });
+        BOOST_TEST(contains(text, why), text);
+        BOOST_TEST(one_line(text));
+        BOOST_TEST((bytes_of(path) == before));
+        BOOST_TEST(record.runs() == std::vector<std::string>{"one"});
+    };
+    refused("another type", [](RunWriter& run) { run.attribute("ranks", 1.5); });
+    refused("other dimensions", [](RunWriter& run) {
+        run.dataset("measured/cpu_time", std::vector<double>(3), {{"rank", 3}}, "s", "x");
+    });
+    refused("other coordinates", [](RunWriter& run) {
+        run.dimension("policy", std::vector<std::string>{"carry", "running"}, "1", "x");
+    });
+    record.commit("two", sample_run(2, 4));
+    BOOST_TEST(record.runs().size() == 2u);
 }
 
 BOOST_AUTO_TEST_CASE(a_timeline_comes_back_to_the_picosecond) {
@@ -65,30 +162,39 @@ BOOST_AUTO_TEST_CASE(a_timeline_comes_back_to_the_picosecond) {
     const auto timeline = small_timeline(16, 200);  // large enough to be compressed
     {
         Record record(path, RecordMode::create, header(), fixed_provenance());
-        RunWriter run;
-        run.timeline("predicted/forward", timeline);
-        record.commit("run", run);
+        RunWriter first, second;
+        first.timeline("m", "backward", small_timeline(2, 3));
+        record.commit("first", first);
+        second.timeline("m", "forward", timeline);
+        second.timeline("n", "forward", layouts::Timeline{4, {}});
+        record.commit("second", second);
     }
     const auto file = open(path);
-    const auto columns = file.group("runs/run/predicted/forward");
-    BOOST_TEST(columns.number("ranks") == 16);
-    const auto begin = columns.dataset("begin").doubles(), busy = columns.dataset("busy").doubles();
-    const auto kind = columns.dataset("kind").integers(), bytes = columns.dataset("bytes").integers(),
-               peer = columns.dataset("peer").integers();
-    BOOST_REQUIRE(begin.size() == timeline.spans.size());
-    for (std::size_t i = 0; i < begin.size(); ++i) {
+    const auto spans = file.group("spans");
+    BOOST_TEST(file.dataset("source").texts() == (std::vector<std::string>{"m", "n"}));
+    BOOST_TEST(file.dataset("pass").texts() == (std::vector<std::string>{"backward", "forward"}));
+    const auto none = std::numeric_limits<std::int64_t>::min();  // by run, source, pass
+    BOOST_TEST(spans.dataset("first").integers() ==
+               (std::vector<std::int64_t>{0, none, none, none, none, 6, none, 3206}));
+    BOOST_TEST(spans.dataset("count").integers() ==
+               (std::vector<std::int64_t>{6, none, none, none, none, 3200, none, 0}));
+    const auto begin = spans.dataset("begin").doubles(), busy = spans.dataset("busy").doubles();
+    const auto kind = spans.dataset("kind").integers(), bytes = spans.dataset("bytes").integers(),
+               peer = spans.dataset("peer").integers(), run = spans.dataset("run").integers();
+    BOOST_REQUIRE(begin.size() == 6 + timeline.spans.size());
+    for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
         const auto& span = timeline.spans[i];
-        BOOST_TEST(layouts::to_picoseconds(begin[i]) == span.begin);
-        BOOST_TEST(layouts::to_picoseconds(busy[i]) == span.busy);
-        BOOST_TEST(kind[i] == static_cast<int>(span.kind));
-        BOOST_TEST(bytes[i] == span.bytes);
-        BOOST_TEST(peer[i] == span.peer);
+        BOOST_TEST(run[6 + i] == 1);
+        BOOST_TEST(layouts::to_picoseconds(begin[6 + i]) == span.begin);
+        BOOST_TEST(layouts::to_picoseconds(busy[6 + i]) == span.busy);
+        BOOST_TEST(kind[6 + i] == static_cast<int>(span.kind));
+        BOOST_TEST(bytes[6 + i] == span.bytes);
+        BOOST_TEST(peer[6 + i] == span.peer);
     }
-    BOOST_TEST(columns.dataset("kind").text("flag_meanings") == "attend merge add send receive fetch");
-    BOOST_TEST(columns.dataset("lane").text("flag_meanings") ==
-               "compute send_K,V receive_K,V send_dK,dV receive_dK,dV");
-    // 3200 spans of 12 columns and an index, 74 bytes each uncompressed.
-    BOOST_TEST(fs::file_size(path) < 3200 * 74 / 3);
+    BOOST_TEST(spans.dataset("kind").text("flag_meanings") == "attend merge add send receive fetch");
+    BOOST_TEST(spans.dataset("lane").text("flag_meanings") == "compute send_K,V receive_K,V send_dK,dV receive_dK,dV");
+    // 3200 spans of 15 columns and an index, 86 bytes each uncompressed.
+    BOOST_TEST(fs::file_size(path) < 3200 * 86 / 2);
 }
 
 BOOST_AUTO_TEST_CASE(empty_and_one_element_things_are_kept_too) {
@@ -97,16 +203,19 @@ BOOST_AUTO_TEST_CASE(empty_and_one_element_things_are_kept_too) {
     {
         Record record(path, RecordMode::create, header(), fixed_provenance());
         RunWriter run;
-        run.timeline("measured/forward", layouts::Timeline{4, {}});
+        run.timeline("measured", "forward", layouts::Timeline{4, {}});
         run.dataset("none", std::vector<double>{}, {{"nothing", 0}}, "1", "no values");
         run.dataset("one", std::vector<std::int64_t>{7}, {}, "1", "one value");
         record.commit("empty", run);
         record.commit("nothing at all", RunWriter());
+        BOOST_TEST(record.numbers("empty", "one") == std::vector<double>{7});
+        BOOST_TEST(record.numbers("empty", "none").empty());
     }
     const auto file = open(path);
-    BOOST_TEST(file.group("runs/empty").dataset("measured/forward/begin").doubles().empty());
-    BOOST_TEST(file.group("runs/empty").dataset("one").integers() == std::vector<std::int64_t>{7});
-    BOOST_TEST(file.group("runs").members() == (std::vector<std::string>{"empty", "nothing at all"}));
+    BOOST_TEST(file.dataset("spans/begin").doubles().empty());
+    BOOST_TEST(file.dataset("one").integers() ==
+               (std::vector<std::int64_t>{7, std::numeric_limits<std::int64_t>::min()}));
+    BOOST_TEST(runs_of(file) == (std::vector<std::string>{"empty", "nothing at all"}));
 }
 
 BOOST_AUTO_TEST_CASE(five_dimensions_and_large_datasets_come_back) {
@@ -121,7 +230,7 @@ BOOST_AUTO_TEST_CASE(five_dimensions_and_large_datasets_come_back) {
         record.commit("run", run);
         BOOST_TEST(record.numbers("run", "x") == values);
     }
-    BOOST_TEST(open(path).group("runs/run").dataset("x").shape() == (std::vector<std::int64_t>{3, 5, 7, 11, 301}));
+    BOOST_TEST(open(path).dataset("x").shape() == (std::vector<std::int64_t>{1, 3, 5, 7, 11, 301}));
 }
 
 BOOST_AUTO_TEST_CASE(a_run_that_contradicts_itself_is_refused_with_the_reason) {
@@ -154,8 +263,8 @@ BOOST_AUTO_TEST_CASE(a_run_that_hdf5_cannot_store_leaves_the_record_as_it_was) {
     record.commit("good", sample_run(1));
     const auto before = bytes_of(path);
     RunWriter run;
-    run.scalar("a", 1, "1", "a dataset");
-    run.scalar("a/b", 1, "1", "a dataset inside a dataset");
+    run.dataset("a", std::vector<double>{1}, {}, "1", "a dataset");
+    run.dataset("a/b", std::vector<double>{1}, {}, "1", "a dataset inside a dataset");
     const auto text = error_of([&] { record.commit("bad", run); });
     BOOST_TEST(contains(text, "'bad' is not recorded"), text);
     BOOST_TEST(one_line(text));
@@ -183,9 +292,9 @@ BOOST_AUTO_TEST_CASE(an_existing_file_is_refused_unless_it_is_to_be_resumed_or_o
     BOOST_TEST(open(path).group("provenance").members() == (std::vector<std::string>{"0", "1"}));
     Record record(path, RecordMode::overwrite, header("other = 1"), fixed_provenance());
     BOOST_TEST(record.runs().empty());
-    BOOST_TEST(open(path).group("runs").members().size() == 2u);  // the old one, until the new one is finished
+    BOOST_TEST(runs_of(open(path)).size() == 2u);  // the old one, until the new one is finished
     record.finish();
-    BOOST_TEST(open(path).group("runs").members().empty());
+    BOOST_TEST(runs_of(open(path)).empty());
 }
 
 BOOST_AUTO_TEST_CASE(resuming_what_is_not_there_starts_a_new_record) {
@@ -230,8 +339,8 @@ BOOST_AUTO_TEST_CASE(a_second_writer_is_refused_while_readers_are_welcome) {
         }
         const auto reader = open(path);
         record.commit("two", sample_run(2));
-        BOOST_TEST(reader.group("runs").members() == std::vector<std::string>{"one"});  // the file it had opened
-        BOOST_TEST(open(path).group("runs").members() == (std::vector<std::string>{"one", "two"}));
+        BOOST_TEST(runs_of(reader) == std::vector<std::string>{"one"});  // the file it had opened
+        BOOST_TEST(runs_of(open(path)) == (std::vector<std::string>{"one", "two"}));
     }
     BOOST_TEST(!fs::exists(WriterLock::sidecar_of(path)));
     Record(path, RecordMode::resume, header(), fixed_provenance()).commit("three", sample_run(3));
@@ -244,7 +353,7 @@ BOOST_AUTO_TEST_CASE(a_record_reached_by_a_link_stays_behind_the_link) {
     fs::create_symlink(path, link);
     Record(link, RecordMode::resume, header(), fixed_provenance()).commit("one", sample_run(1));
     BOOST_TEST(fs::is_symlink(link));
-    BOOST_TEST(open(path).group("runs").contains("one"));
+    BOOST_TEST(runs_of(open(path)) == std::vector<std::string>{"one"});
 }
 
 BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_give_one_clear_line) {
@@ -274,8 +383,8 @@ BOOST_AUTO_TEST_CASE(h5py_finds_units_descriptions_dimensions_and_enumerations,
     put_bytes(script, R"(
 import sys, h5py, numpy as np
 f = h5py.File(sys.argv[1], 'r')
-assert f.attrs['ringlab_schema'] == 1 and isinstance(f.attrs['experiment'], str)
-assert list(f['runs']) == ['a', 'b']
+assert f.attrs['ringlab_schema'] == 2 and isinstance(f.attrs['experiment'], str)
+assert f['run'].asstr()[()].tolist() == ['a', 'b']
 assert f['provenance/0'].attrs['date'] == '2024-01-01T00:00:00Z'
 datasets = 0
 def look(name, d):
@@ -289,18 +398,24 @@ def look(name, d):
     for axis, dimension in enumerate(d.dims):
         assert len(dimension) == 1, (name, axis)
         assert dimension[0].shape == (d.shape[axis],), (name, axis)
-f['runs'].visititems(look)
-assert datasets == 2 * 22, datasets
-a = f['runs/a']
-assert [d[0].name for d in a['measured/cpu_time'].dims] == ['/runs/a/repeat', '/runs/a/rank']
-assert a['measured/cpu_time'][2, 7] == 1 + 23e-3
-assert a['policy'].asstr()[()].tolist() == ['carry', 'partials']
-assert a.attrs['layout'] == 'zigzag' and a.attrs['ranks'] == 8 and list(a.attrs['devices']) == ['one', 'two']
-t = f['runs/b/predicted/forward']
+f.visititems(look)
+assert datasets == 40, datasets
+# The flat table in three lines.
+table = {name: column.asstr()[()] if column.dtype == object else column[()] for name, column in f['runs'].items()}
+assert all(len(column) == 2 for column in table.values())
+assert table['layout'].tolist() == ['zigzag', 'zigzag'] and table['ranks'].tolist() == [8, 4], table
+assert table['name'].tolist() == ['a', 'b'] and table['devices'][0] == 'one; two'
+assert [d[0].name for d in f['measured/cpu_time'].dims] == ['/run', '/repeat', '/rank']
+assert f['measured/cpu_time'].shape == (2, 3, 8)
+assert f['measured/cpu_time'][0, 2, 7] == 1 + 23e-3 and np.isnan(f['measured/cpu_time'][1, 0, 4])
+assert f['policy'].asstr()[()].tolist() == ['carry', 'partials']
+t = f['spans']
 kind = dict(zip(t['kind'].attrs['flag_values'].tolist(), t['kind'].attrs['flag_meanings'].split()))
-assert [kind[k] for k in t['kind'][:4]] == ['attend', 'send', 'attend', 'send'], kind
-assert t['begin'].shape == (2000,) and t['begin'].compression == 'gzip' and t['begin'].fletcher32
-assert abs(t['end'][1] - 1.999999999e-3) < 1e-15 and t['end'].attrs['units'] == 's'
+first, count = t['first'][1, 0, 0], t['count'][1, 0, 0]
+assert (first, count) == (240, 2000)
+assert [kind[k] for k in t['kind'][first:first + 4]] == ['attend', 'send', 'attend', 'send'], kind
+assert t['begin'].compression == 'gzip' and t['begin'].fletcher32
+assert abs(t['end'][first + 1] - 1.999999999e-3) < 1e-15 and t['end'].attrs['units'] == 's'
 )");
     const auto result = run_python(script.string() + " " + path.string());
     BOOST_TEST(result.status == 0, result.output);

@@ -116,12 +116,14 @@ inline layouts::Timeline small_timeline(int ranks, int steps) {
     return timeline;
 }
 
+inline std::vector<std::string> runs_of(const hdf5::File& file) { return file.dataset("run").texts(); }
+
 /// Everything a run can hold; different for each number.
 inline RunWriter sample_run(int number, int ranks = 8, int repeats = 3, int steps = 30) {
     RunWriter run;
     run.attribute("layout", "zigzag");
     run.attribute("ranks", ranks);
-    run.attribute("tolerance", 1e-13);
+    run.attribute("tolerance", 1e-13, "1", "what passes");
     run.attribute("devices", std::vector<std::string>{"one", "two"});
     run.dimension("policy", std::vector<std::string>{"carry", "partials"}, "1", "accumulation policy");
     std::vector<double> times;
@@ -130,9 +132,9 @@ inline RunWriter sample_run(int number, int ranks = 8, int repeats = 3, int step
     run.dataset("measured/cells", std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 1LL << 40), {"rank"}, "1",
                 "visible pairs");
     run.dataset("error/by_policy", std::vector<double>{1e-3, 2e-3}, {"policy"}, "1", "relative RMS");
-    run.scalar("imbalance", 1.0 + number, "1", "largest over mean");
+    run.dataset("imbalance", std::vector<double>{1.0 + number}, {}, "1", "largest over mean");
     run.dataset("names", std::vector<std::string>{"o", "lse", "dq"}, {{"tensor", 3}}, "1", "what was compared");
-    run.timeline("predicted/forward", small_timeline(ranks, steps));
+    run.timeline("a machine", "forward", small_timeline(ranks, steps));
     return run;
 }
 

@@ -288,8 +288,12 @@ void Rank::zero_gradients(const Program& program, cudaStream_t stream) {
 void Rank::start(const Program& program, cudaStream_t stream) {
     if (tokens_ == 0) return;
     if (program.pass == Pass::backward) {
-        prepare_backward({o_.extent, o_.view, dout_.view, lse_.view, statistics_}, stream);
-        fill(dq_, 0, stream);  // not before: it may lie where o does
+        // dq may lie where o does: then it is set to 0 row by row as o is read, or where rows differ afterwards.
+        const bool with_o = !backward_overwrites_output() || problem_.head_dim == problem_.value_dim;
+        prepare_backward(
+            {o_.extent, o_.view, dout_.view, lse_.view, statistics_, with_o ? dq_.view : View{}, problem_.head_dim},
+            stream);
+        if (!with_o) fill(dq_, 0, stream);
         return;
     }
     // Heads that this rank never attends with see nothing: o = 0, lse = -inf.
@@ -422,13 +426,15 @@ void Rank::finish(const Program& program, cudaStream_t stream) {
     if (!options_.round_results || tokens_ == 0) return;
     if (program.pass == Pass::forward) {
         // With fp32 carry the last attend has written both.
-        if (o_partial_.view.data && o_rounded_.view.data) convert(o_.extent, o_rounded_.view, o_.view, stream);
+        if (o_partial_.view.data && o_rounded_.view.data)
+            convert(std::array{Conversion{o_.extent, o_rounded_.view, o_.view}}, stream);
         return;
     }
     const auto own = block(gradients_.get(), 0, rank_, own_gradient_dtype_);
-    convert(dq_.extent, dq_rounded_.view, dq_.view, stream);
-    convert(dk_rounded_.extent, dk_rounded_.view, own.k, stream);
-    convert(dv_rounded_.extent, dv_rounded_.view, own.v, stream);
+    convert(std::array{Conversion{dq_.extent, dq_rounded_.view, dq_.view},
+                       Conversion{dk_rounded_.extent, dk_rounded_.view, own.k},
+                       Conversion{dv_rounded_.extent, dv_rounded_.view, own.v}},
+            stream);
 }
 
 void* Rank::exchange(const Instruction& instruction) const {

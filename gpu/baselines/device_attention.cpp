@@ -4,6 +4,8 @@
 #include "gpu/device_buffer.hpp"
 #include "gpu/elementwise.hpp"
 
+#include <array>
+
 namespace ringlab::gpu {
 
 struct DeviceAttention::Work {
@@ -94,17 +96,14 @@ struct DeviceAttention::Work {
                 .dout = dout.view,
                 .statistics = statistics(),
                 .dq = dq.view,
-                .dk = dk.view,
-                .dv = dv.view};
+                .dk = rounded_dk.view,
+                .dv = rounded_dv.view};
     }
 
     void backward(const WorkList& work, cudaStream_t stream) {
-        prepare_backward({o.extent, o.view, dout.view, row_view(lse), statistics()}, stream);
-        dq.buffer.fill(0, stream);
+        prepare_backward({o.extent, o.view, dout.view, row_view(lse), statistics(), dq.view, problem.head_dim}, stream);
         attend_backward(backward_args(), work, stream);
-        convert(dq.extent, rounded_dq.view, dq.view, stream);
-        convert(dk.extent, rounded_dk.view, dk.view, stream);
-        convert(dv.extent, rounded_dv.view, dv.view, stream);
+        convert(std::array{Conversion{dq.extent, rounded_dq.view, dq.view}}, stream);
     }
 
     layouts::Problem problem;
@@ -121,8 +120,7 @@ struct DeviceAttention::Work {
            carried_o = query_side(problem.value_dim, DType::fp32);
     Tensor lse = query_side(1, DType::fp32), m = query_side(1, DType::fp32), l = query_side(1, DType::fp32),
            pairs = query_side(2, DType::fp32);
-    Tensor dq = query_side(problem.head_dim, DType::fp32), dk = key_side(problem.head_dim, DType::fp32),
-           dv = key_side(problem.value_dim, DType::fp32);
+    Tensor dq = query_side(problem.head_dim, DType::fp32);
     Tensor rounded_dq = query_side(problem.head_dim, problem.dtype),
            rounded_dk = key_side(problem.head_dim, problem.dtype),
            rounded_dv = key_side(problem.value_dim, problem.dtype);

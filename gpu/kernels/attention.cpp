@@ -7,6 +7,7 @@
 #include "layouts/require.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -63,7 +64,7 @@ Sizes sizes(const Extent& extent) {
                 extent.batch <= int_max && extent.tokens <= int_max && extent.heads <= int_max,
             "extent of {} x {} tokens x {} heads x dim {}: each must be 0 to {}", extent.batch, extent.tokens,
             extent.heads, extent.dim, int_max);
-    constexpr std::int64_t most_rows = 8 * int_max;  // a block takes 8 rows
+    constexpr std::int64_t most_rows = std::numeric_limits<std::uint32_t>::max() - 1024;  // less than a block's rows
     require(extent.batch * extent.tokens * extent.heads <= most_rows, "{} x {} x {} rows are more than {}",
             extent.batch, extent.tokens, extent.heads, most_rows);
     return {extent.batch, extent.tokens, extent.heads, extent.dim};
@@ -117,6 +118,13 @@ void for_dims(const AttendShape& shape, Launcher launcher) {
         case DimClass::d192_128: return launcher.template operator()<DimClass::d192_128>();
         case DimClass::d256: return launcher.template operator()<DimClass::d256>();
     }
+}
+
+CombineParams combine_params(const Extent& extent, const View& destination, const ConstView& source, bool add) {
+    return {.sizes = sizes(extent),
+            .add = add,
+            .destination = elements(destination, "the destination"),
+            .source = elements(source, "the source")};
 }
 
 void require_fp32(const Elements& tensor, const char* name) {
@@ -198,12 +206,17 @@ void merge(const MergeArgs& args, cudaStream_t stream) {
 
 void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
     require_data(args.statistics.data, "statistics");
+    const Elements zeroed = optional_elements(args.dq, "dq");
+    require_fp32(zeroed, "dq");
+    require(args.dq_dim >= 0 && args.dq_dim <= int_max, "dq has dim {}; it must be 0 to {}", args.dq_dim, int_max);
     launch_statistics({.sizes = sizes(args.extent),
                        .o = elements(args.o, "o"),
                        .dout = elements(args.dout, "dout"),
                        .lse = row_values(args.lse, "lse"),
                        .statistics = reinterpret_cast<float2*>(args.statistics.data),
-                       .statistics_strides = args.statistics.strides},
+                       .statistics_strides = args.statistics.strides,
+                       .zeroed = zeroed,
+                       .zeroed_dim = static_cast<int>(args.dq_dim)},
                       stream);
 }
 
@@ -260,19 +273,13 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
 }
 
 void add(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream) {
-    launch_combine({.sizes = sizes(extent),
-                    .add = true,
-                    .destination = elements(destination, "the destination"),
-                    .source = elements(source, "the source")},
-                   stream);
+    launch_combine(std::array{combine_params(extent, destination, source, true)}, stream);
 }
 
-void convert(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream) {
-    launch_combine({.sizes = sizes(extent),
-                    .add = false,
-                    .destination = elements(destination, "the destination"),
-                    .source = elements(source, "the source")},
-                   stream);
+void convert(std::span<const Conversion> conversions, cudaStream_t stream) {
+    std::vector<CombineParams> all;
+    for (const auto& one : conversions) all.push_back(combine_params(one.extent, one.destination, one.source, false));
+    launch_combine(all, stream);
 }
 
 }  // namespace ringlab::gpu

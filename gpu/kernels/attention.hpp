@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 // The kernels of one attention step. Every function enqueues on `stream` of the current device and returns at once; its
 // operands must stay alive and unchanged until the stream has passed it. Errors of arguments and of launches throw
 // Error.
@@ -91,9 +93,13 @@ struct PrepareBackwardArgs {
     ConstView dout = {};    ///< bf16, fp16 or fp32
     ConstRowView lse = {};  ///< of the whole row, over all blocks
     Statistics statistics = {};
+    /// Set to 0 if its data is not null: fp32, `dq_dim` dims. It may lie where o does if that has its type, dims and
+    /// strides.
+    View dq = {};
+    std::int64_t dq_dim = 0;
 };
 
-/// delta = sum over dims of dout * o, in fp32, and lse in the form that attend_backward reads. Once per pass.
+/// delta = sum over dims of dout * o, in fp32, and lse in the form that attend_backward reads; dq = 0. Once per pass.
 void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream);
 
 struct BackwardArgs {
@@ -115,7 +121,14 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
 /// destination += source, in fp32, rounded to the destination's type.
 void add(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream);
 
-/// destination = source, rounded to the destination's type (to nearest even).
-void convert(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream);
+struct Conversion {
+    Extent extent = {};
+    View destination = {};
+    ConstView source = {};
+};
+
+/// destination = source, rounded to the destination's type (to nearest even), for each; up to three of the same types
+/// in one launch.
+void convert(std::span<const Conversion> conversions, cudaStream_t stream);
 
 }  // namespace ringlab::gpu

@@ -1,7 +1,9 @@
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile.cuh"
 
-// Kernels that take each row, or each element, on its own: they move bytes. A warp takes a row.
+// Kernels that take each row, or each element, on its own: they move bytes. Where rows can be read four elements at a
+// time, 16 lanes take a few rows, so that loads of several are under way together; elsewhere a warp takes one. Rows are
+// counted in 32 bits: divisions by 64-bit sizes took longer than the bytes.
 
 namespace ringlab::gpu {
 namespace {
@@ -15,14 +17,15 @@ struct Row {
     bool exists;
 };
 
-/// The row of this warp, or of `count` the i-th: heads fastest, then tokens, as tensors usually lie.
-__device__ Row own_row(const Sizes& sizes, int count = 1, int i = 0) {
-    const std::int64_t row =
-        (static_cast<std::int64_t>(blockIdx.x) * rows_per_block + static_cast<int>(threadIdx.x) / 32) * count + i;
-    const std::int64_t token = row / sizes.heads;
-    return {static_cast<int>(token / sizes.tokens), static_cast<int>(token % sizes.tokens),
-            static_cast<int>(row % sizes.heads), row < sizes.batch * sizes.tokens * sizes.heads};
+__device__ Row row_at(const Sizes& sizes, std::uint32_t row) {
+    const auto heads = static_cast<std::uint32_t>(sizes.heads), tokens = static_cast<std::uint32_t>(sizes.tokens);
+    const std::uint32_t token = row / heads;
+    return {static_cast<int>(token / tokens), static_cast<int>(token % tokens), static_cast<int>(row % heads),
+            row < static_cast<std::uint64_t>(sizes.batch) * tokens * heads};
 }
+
+/// The row of this warp: heads fastest, then tokens, as tensors usually lie.
+__device__ Row own_row(const Sizes& sizes) { return row_at(sizes, blockIdx.x * rows_per_block + threadIdx.x / 32); }
 
 /// Calls visit(column, count) for this lane's pairs of a row, of whose dims `count` are left from `column` on.
 template <class Visit>
@@ -72,15 +75,15 @@ __global__ void __launch_bounds__(block_threads) merge_kernel(const __grid_const
     });
 }
 
-__device__ void write_statistics(const StatisticsParams& params, const Row& row, float delta) {
+__device__ void write_statistics(const StatisticsParams& params, const Row& row, float lse, float delta) {
     constexpr float log2_e = 1.4426950408889634f;
-    const float lse = value_of(params.lse, row.batch, row.token, row.head);
     params.statistics[row_index(params.statistics_strides, row.batch, row.token, row.head)] =
         make_float2(lse == minus_infinity() ? -minus_infinity() : lse * log2_e, delta);
 }
 
+template <int lanes = 32>
 __device__ float sum_over_lanes(float x) {
-    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+    for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
     return x;
 }
 
@@ -96,7 +99,15 @@ __global__ void __launch_bounds__(block_threads) statistics_kernel(const __grid_
         delta += o.x * dout.x + o.y * dout.y;
     });
     delta = sum_over_lanes(delta);
-    if (is_row_leader()) write_statistics(params, row, delta);
+    if (is_row_leader()) write_statistics(params, row, value_of(params.lse, row.batch, row.token, row.head), delta);
+    if (!params.zeroed.data) return;
+    __syncwarp();  // all lanes have read o, which may lie there
+    Sizes sizes = params.sizes;
+    sizes.dim = params.zeroed_dim;
+    for_own_pairs(sizes, [&](int column, int count) {
+        store_pair(params.zeroed, row_index(params.zeroed.strides, row.batch, row.token, row.head) + column, 0, 0,
+                   count);
+    });
 }
 
 template <class T>
@@ -119,42 +130,96 @@ __device__ float4 load_four(const T* from) {
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
-constexpr int rows_per_warp = 4;
+__device__ void store_four(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
 
-/// The same for four neighbours at a time; a warp takes four rows, so that loads of several are under way together.
+template <class T>
+__device__ void store_four(T* to, float4 x) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
+}
+
+// Rows by fours: 16 lanes take 64 columns of `rows_at_once` rows at a time.
+constexpr int row_lanes = 16, rows_at_once = 4, row_columns = 4 * row_lanes;
+constexpr int rows_of_block = block_threads / row_lanes * rows_at_once;
+
+/// Rows that this lane takes a part in, from `first` on.
+struct RowsAtOnce {
+    Row rows[rows_at_once];
+
+    __device__ RowsAtOnce(const Sizes& sizes, std::uint32_t first) {
+        rows[0] = row_at(sizes, first);
+        const std::uint64_t count = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(sizes.tokens) *
+                                    static_cast<std::uint64_t>(sizes.heads);
+#pragma unroll
+        for (int i = 1; i < rows_at_once; ++i) {
+            Row row = rows[i - 1];
+            if (++row.head == sizes.heads) {
+                row.head = 0;
+                if (++row.token == sizes.tokens) {
+                    row.token = 0;
+                    ++row.batch;
+                }
+            }
+            row.exists = first + i < count;
+            rows[i] = row;
+        }
+    }
+};
+
+__device__ std::uint32_t first_row_of_lane(unsigned block) {
+    return (block * (block_threads / row_lanes) + threadIdx.x / row_lanes) * rows_at_once;
+}
+__device__ int first_column_of_lane() { return 4 * (static_cast<int>(threadIdx.x) % row_lanes); }
+
+/// Where a row begins; for one that does not exist, where the tensor does.
+template <class T>
+__device__ T* row_of(const Elements& tensor, const Row& row) {
+    return static_cast<T*>(tensor.data) + (row.exists ? row_index(tensor.strides, row.batch, row.token, row.head) : 0);
+}
+
 template <class O, class Dout>
 __global__ void __launch_bounds__(block_threads)
     statistics_by_four_kernel(const __grid_constant__ StatisticsParams params) {
-    Row rows[rows_per_warp];
-    const O* o[rows_per_warp];
-    const Dout* dout[rows_per_warp];
-    float delta[rows_per_warp] = {};
+    const std::uint32_t first = first_row_of_lane(blockIdx.x);
+    // The first lanes answer for a row each.
+    const int lane = static_cast<int>(threadIdx.x) % row_lanes;
+    const Row own = row_at(params.sizes, first + static_cast<std::uint32_t>(lane));
+    const bool writes = lane < rows_at_once && own.exists;
+    const float lse = writes ? value_of(params.lse, own.batch, own.token, own.head) : 0.0f;
+
+    const auto [rows] = RowsAtOnce(params.sizes, first);
+    const O* o[rows_at_once];
+    const Dout* dout[rows_at_once];
+    float delta[rows_at_once] = {};
 #pragma unroll
-    for (int i = 0; i < rows_per_warp; ++i) {
-        rows[i] = own_row(params.sizes, rows_per_warp, i);
-        // One that does not exist reads another's.
-        const Row row = rows[i].exists ? rows[i] : rows[0];
-        o[i] = static_cast<const O*>(params.o.data) + row_index(params.o.strides, row.batch, row.token, row.head);
-        dout[i] =
-            static_cast<const Dout*>(params.dout.data) + row_index(params.dout.strides, row.batch, row.token, row.head);
+    for (int i = 0; i < rows_at_once; ++i) {
+        o[i] = row_of<const O>(params.o, rows[i]);
+        dout[i] = row_of<const Dout>(params.dout, rows[i]);
     }
-    if (!rows[0].exists) return;
-    for (int column = 4 * (static_cast<int>(threadIdx.x) % 32); column < params.sizes.dim; column += 128) {
-        float4 x[rows_per_warp], y[rows_per_warp];
+    for (int column = first_column_of_lane(); column < params.sizes.dim; column += row_columns) {
+        float4 x[rows_at_once], y[rows_at_once];
 #pragma unroll
-        for (int i = 0; i < rows_per_warp; ++i) {
+        for (int i = 0; i < rows_at_once; ++i) {
             x[i] = load_four(o[i] + column);
             y[i] = load_four(dout[i] + column);
         }
 #pragma unroll
-        for (int i = 0; i < rows_per_warp; ++i)
+        for (int i = 0; i < rows_at_once; ++i)
             delta[i] += x[i].x * y[i].x + x[i].y * y[i].y + (x[i].z * y[i].z + x[i].w * y[i].w);
     }
+    float own_delta = 0;
 #pragma unroll
-    for (int i = 0; i < rows_per_warp; ++i) {
-        delta[i] = sum_over_lanes(delta[i]);
-        if (is_row_leader() && rows[i].exists) write_statistics(params, rows[i], delta[i]);
+    for (int i = 0; i < rows_at_once; ++i) {
+        delta[i] = sum_over_lanes<row_lanes>(delta[i]);
+        if (lane == i) own_delta = delta[i];
     }
+    if (writes) write_statistics(params, own, lse, own_delta);
+    if (!params.zeroed.data) return;
+        // If o lies there, this lane has read what it overwrites.
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i)
+        if (rows[i].exists)
+            for (int column = first_column_of_lane(); column < params.zeroed_dim; column += row_columns)
+                store_four(row_of<float>(params.zeroed, rows[i]) + column, make_float4(0, 0, 0, 0));
 }
 
 __global__ void __launch_bounds__(block_threads) combine_kernel(const __grid_constant__ CombineParams params) {
@@ -171,13 +236,54 @@ __global__ void __launch_bounds__(block_threads) combine_kernel(const __grid_con
     });
 }
 
+/// Tensors of the same types that one launch takes, each from some block on.
+struct CombineList {
+    static constexpr int most = 3;
+    CombineParams tensors[most];
+    unsigned first_block[most];
+    int count;
+};
+
+template <class Destination, class Source>
+__global__ void __launch_bounds__(block_threads) combine_by_four_kernel(const __grid_constant__ CombineList list) {
+    int tensor = 0;
+    while (tensor + 1 < list.count && blockIdx.x >= list.first_block[tensor + 1]) ++tensor;
+    const CombineParams& params = list.tensors[tensor];
+    const auto [rows] = RowsAtOnce(params.sizes, first_row_of_lane(blockIdx.x - list.first_block[tensor]));
+    Destination* to[rows_at_once];
+    const Source* from[rows_at_once];
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+        to[i] = row_of<Destination>(params.destination, rows[i]);
+        from[i] = row_of<const Source>(params.source, rows[i]);
+    }
+    for (int column = first_column_of_lane(); column < params.sizes.dim; column += row_columns) {
+        float4 x[rows_at_once];
+#pragma unroll
+        for (int i = 0; i < rows_at_once; ++i) x[i] = load_four(from[i] + column);
+        if (params.add) {
+            float4 old[rows_at_once];
+#pragma unroll
+            for (int i = 0; i < rows_at_once; ++i) old[i] = load_four(to[i] + column);
+#pragma unroll
+            for (int i = 0; i < rows_at_once; ++i)
+                x[i] = make_float4(old[i].x + x[i].x, old[i].y + x[i].y, old[i].z + x[i].z, old[i].w + x[i].w);
+        }
+#pragma unroll
+        for (int i = 0; i < rows_at_once; ++i)
+            if (rows[i].exists) store_four(to[i] + column, x[i]);
+    }
+}
+
+std::int64_t count_rows(const Sizes& sizes) { return sizes.batch * sizes.tokens * sizes.heads; }
+
+unsigned blocks_for(std::int64_t rows, int rows_of_one) {
+    return static_cast<unsigned>((rows + rows_of_one - 1) / rows_of_one);
+}
+
 template <class Params>
-void launch_by_row(void (*kernel)(Params), const char* name, const Params& params, cudaStream_t stream,
-                   int warp_rows = 1) {
-    const auto rows = params.sizes.batch * params.sizes.tokens * params.sizes.heads;
-    const auto block_rows = rows_per_block * warp_rows;
-    launch(kernel, name, dim3(static_cast<unsigned>((rows + block_rows - 1) / block_rows)), block_threads, 0, params,
-           stream);
+void launch_by_row(void (*kernel)(Params), const char* name, const Params& params, cudaStream_t stream) {
+    launch(kernel, name, dim3(blocks_for(count_rows(params.sizes), rows_per_block)), block_threads, 0, params, stream);
 }
 
 /// Whether data and strides allow access to four neighbours at once.
@@ -188,11 +294,33 @@ bool fours_fit(const Elements& tensor) {
            strides.batch % 4 == 0 && strides.token % 4 == 0 && strides.head % 4 == 0;
 }
 
-template <class O>
-auto statistics_by_four(DType dout) {
-    return dout == DType::bf16   ? statistics_by_four_kernel<O, __nv_bfloat16>
-           : dout == DType::fp16 ? statistics_by_four_kernel<O, __half>
-                                 : statistics_by_four_kernel<O, float>;
+/// Calls visit.operator()<T>() for the element type.
+template <class Visit>
+auto for_type(DType dtype, Visit visit) {
+    return dtype == DType::bf16   ? visit.template operator()<__nv_bfloat16>()
+           : dtype == DType::fp16 ? visit.template operator()<__half>()
+                                  : visit.template operator()<float>();
+}
+
+bool goes_by_fours(const CombineParams& params) {
+    return params.sizes.dim % 4 == 0 && fours_fit(params.destination) && fours_fit(params.source);
+}
+
+bool same_types(const CombineParams& a, const CombineParams& b) {
+    return a.destination.dtype == b.destination.dtype && a.source.dtype == b.source.dtype;
+}
+
+void launch_list(CombineList& list, cudaStream_t stream) {
+    unsigned blocks = 0;
+    for (int i = 0; i < list.count; ++i) {
+        list.first_block[i] = blocks;
+        blocks += blocks_for(count_rows(list.tensors[i].sizes), rows_of_block);
+    }
+    const auto kernel = for_type(list.tensors[0].destination.dtype, [&]<class Destination>() {
+        return for_type(list.tensors[0].source.dtype,
+                        [&]<class Source>() { return combine_by_four_kernel<Destination, Source>; });
+    });
+    launch(kernel, "add or convert kernel", dim3(blocks), block_threads, 0, list, stream);
 }
 
 }  // namespace
@@ -204,15 +332,29 @@ void launch_merge(const MergeParams& params, cudaStream_t stream) {
     launch_by_row(merge_kernel, "merge kernel", params, stream);
 }
 void launch_statistics(const StatisticsParams& params, cudaStream_t stream) {
-    if (params.sizes.dim % 4 != 0 || !fours_fit(params.o) || !fours_fit(params.dout))
+    if (params.sizes.dim % 4 != 0 || params.zeroed_dim % 4 != 0 || !fours_fit(params.o) || !fours_fit(params.dout) ||
+        !fours_fit(params.zeroed))
         return launch_by_row(statistics_kernel, "statistics kernel", params, stream);
-    const auto kernel = params.o.dtype == DType::fp32   ? statistics_by_four<float>(params.dout.dtype)
-                        : params.o.dtype == DType::bf16 ? statistics_by_four<__nv_bfloat16>(params.dout.dtype)
-                                                        : statistics_by_four<__half>(params.dout.dtype);
-    launch_by_row(kernel, "statistics kernel", params, stream, rows_per_warp);
+    const auto kernel = for_type(params.o.dtype, [&]<class O>() {
+        return for_type(params.dout.dtype, [&]<class Dout>() { return statistics_by_four_kernel<O, Dout>; });
+    });
+    launch(kernel, "statistics kernel", dim3(blocks_for(count_rows(params.sizes), rows_of_block)), block_threads, 0,
+           params, stream);
 }
-void launch_combine(const CombineParams& params, cudaStream_t stream) {
-    launch_by_row(combine_kernel, "add or convert kernel", params, stream);
+void launch_combine(std::span<const CombineParams> all, cudaStream_t stream) {
+    CombineList list{};
+    for (const auto& params : all) {
+        if (!goes_by_fours(params)) {
+            launch_by_row(combine_kernel, "add or convert kernel", params, stream);
+            continue;
+        }
+        if (list.count > 0 && (list.count == CombineList::most || !same_types(list.tensors[0], params))) {
+            launch_list(list, stream);
+            list.count = 0;
+        }
+        list.tensors[list.count++] = params;
+    }
+    if (list.count > 0) launch_list(list, stream);
 }
 
 }  // namespace ringlab::gpu

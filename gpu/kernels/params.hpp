@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 // What the host side, having checked it, hands to the kernels; and their launchers, one translation unit for each dim
 // class so that they compile in parallel.
 
@@ -119,6 +121,8 @@ struct StatisticsParams {
     RowValues lse;
     float2* statistics;
     Strides statistics_strides;
+    Elements zeroed;  // rows of it too are set to 0, if there is one
+    int zeroed_dim;
 };
 
 struct CombineParams {
@@ -130,7 +134,8 @@ struct CombineParams {
 void launch_finalise(const FinaliseParams& params, cudaStream_t stream);
 void launch_merge(const MergeParams& params, cudaStream_t stream);
 void launch_statistics(const StatisticsParams& params, cudaStream_t stream);
-void launch_combine(const CombineParams& params, cudaStream_t stream);
+/// As few launches as their types and alignment allow.
+void launch_combine(std::span<const CombineParams> all, cudaStream_t stream);
 
 /// Lets thread blocks of a kernel have so much dynamic shared memory on the current device. Throws Error if the device
 /// has too little. Asks the driver at a kernel's first launch from a thread on a device alone: that costs microseconds,

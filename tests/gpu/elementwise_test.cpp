@@ -9,6 +9,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -92,7 +93,7 @@ BOOST_DATA_TEST_CASE(add_and_convert_round_once, data::make(shapes) * data::make
     const gpu::ConstView source_view{source.data(), from, shape.strides()};
     gpu::add(shape.extent(), view, source_view, nullptr);
     const auto sum = from_device(destination, to);
-    gpu::convert(shape.extent(), view, source_view, nullptr);
+    gpu::convert(std::array{gpu::Conversion{shape.extent(), view, source_view}}, nullptr);
     const auto copy = from_device(destination, to);
     for (std::size_t i = 0; i < sum.size(); ++i) {
         BOOST_TEST_REQUIRE(std::abs(sum[i] - (a[i] + b[i])) <= step(to) * std::abs(a[i] + b[i]) + 1e-7);
@@ -199,6 +200,69 @@ BOOST_DATA_TEST_CASE(statistics_hold_delta_and_a_guarded_lse, data::make(shapes)
         else
             BOOST_TEST_REQUIRE(std::abs(pairs[at] - lse[row] * std::log2(std::exp(1.0))) <=
                                2e-7 * std::abs(pairs[at]) + 1e-9);
+    }
+}
+
+BOOST_DATA_TEST_CASE(dq_is_zeroed_beside_the_statistics_or_where_o_lies, data::make(shapes) * data::make({false, true}),
+                     shape, in_place) {
+    auto o = random_values(shape.elements()), dout = random_values(shape.elements());
+    reference::round_in_place(o, DType::fp32);
+    reference::round_in_place(dout, DType::bf16);
+    const gpu::DeviceBuffer d_o = on_device(o, DType::fp32), d_dout = on_device(dout, DType::bf16),
+                            d_lse = on_device(row_lse(shape.rows(), 0), DType::fp32);
+    gpu::DeviceBuffer alone(shape.rows() * 8), beside(shape.rows() * 8);
+    gpu::PrepareBackwardArgs args{
+        .extent = shape.extent(),
+        .o = {d_o.data(), DType::fp32, shape.strides()},
+        .dout = {d_dout.data(), DType::bf16, shape.strides()},
+        .lse = {d_lse.as<const float>(), shape.row_strides()},
+        .statistics = {alone.as<float>(), gpu::statistics_strides(shape.heads, shape.tokens)}};
+    gpu::prepare_backward(args, nullptr);
+    // Where it lies apart, rows of other dims, and a guard behind each.
+    const auto dim = in_place ? shape.dim : shape.dim + 64, guard = std::int64_t{in_place ? 0 : 4};
+    gpu::DeviceBuffer apart(shape.rows() * static_cast<std::size_t>(dim + guard) * sizeof(float));
+    apart.fill(0xff, nullptr);
+    args.statistics.data = beside.as<float>();
+    args.dq = {in_place ? d_o.data() : apart.data(), DType::fp32,
+               gpu::dense_strides(shape.tokens, shape.heads, dim + guard)};
+    args.dq_dim = dim;
+    gpu::prepare_backward(args, nullptr);
+    BOOST_TEST((from_device(alone, DType::fp32) == from_device(beside, DType::fp32)));
+    const auto dq = from_device(in_place ? d_o : apart, DType::fp32);
+    for (std::size_t i = 0; i < dq.size(); ++i) {
+        const bool is_guard = static_cast<std::int64_t>(i) % (dim + guard) >= dim;
+        BOOST_TEST_REQUIRE((is_guard ? std::isnan(dq[i]) : dq[i] == 0));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(tensors_of_several_sizes_and_types_are_converted_together) {
+    struct Pair {
+        Shape shape;
+        DType from, to;
+    };
+    const std::vector<Pair> pairs{
+        {{2, 7, 3, 128}, DType::fp32, DType::bf16}, {{1, 130, 1, 64}, DType::fp32, DType::bf16},
+        {{1, 0, 3, 64}, DType::fp32, DType::bf16},  {{1, 1, 1, 4}, DType::fp32, DType::bf16},
+        {{1, 5, 2, 33}, DType::fp32, DType::bf16},  {{1, 9, 2, 40}, DType::bf16, DType::bf16},
+        {{1, 9, 2, 256}, DType::fp16, DType::fp32}};
+    std::vector<gpu::Conversion> conversions;
+    std::vector<gpu::DeviceBuffer> sources, destinations;
+    std::vector<std::vector<double>> values;
+    for (const auto& [shape, from, to] : pairs) {
+        values.push_back(random_values(shape.elements()));
+        reference::round_in_place(values.back(), from);
+        sources.push_back(on_device(values.back(), from));
+        destinations.emplace_back(shape.elements() * static_cast<std::size_t>(layouts::bytes_of(to)));
+        destinations.back().fill(0xff, nullptr);
+        conversions.push_back({shape.extent(),
+                               {destinations.back().data(), to, shape.strides()},
+                               {sources.back().data(), from, shape.strides()}});
+    }
+    std::erase_if(conversions, [](const auto& one) { return one.extent.tokens == 0; });
+    gpu::convert(conversions, nullptr);
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+        reference::round_in_place(values[i], pairs[i].to);
+        BOOST_TEST((from_device(destinations[i], pairs[i].to) == values[i]));
     }
 }
 

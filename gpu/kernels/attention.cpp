@@ -12,6 +12,7 @@
 #include <limits>
 #include <numbers>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace ringlab::gpu {
@@ -222,14 +223,21 @@ void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
 
 namespace {
 
-/// Of the hopper family: two blocks share an item where the longest takes more than half of what a multiprocessor gets
-/// in all, since its end would otherwise be waited for.
+/// Of the hopper family. The end of the longest item would be waited for if that is more than half of what a
+/// multiprocessor gets in all: two blocks share an item then, and more where even their parts would be longer than
+/// that.
 int blocks_per_item(const AttendShape& shape, const TileList& tiles) {
     int device = 0, multiprocessors = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
     RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    const auto heads = shape.batch * shape.kv_heads;
-    return 2 * tiles.longest() * multiprocessors > (tiles.full() + tiles.partial()) * heads ? 2 : 1;
+    const auto all = static_cast<double>((tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads);
+    const double longest = static_cast<double>(tiles.longest()) * multiprocessors / all;  // 1: such a share
+    if (!(longest > 0.5)) return 1;
+    constexpr int most = 8;          // blocks of a cluster
+    constexpr double enough = 1.25;  // a little more waits less than another round of adding up
+    int blocks = 2;
+    while (blocks < most && longest > enough * blocks) blocks *= 2;
+    return blocks;
 }
 
 }  // namespace
@@ -258,6 +266,14 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
     params.quads_fit = shape.head_dim % quad == 0 &&
                        fits(params.dq.data, DType::fp32, params.dq.strides, quad * layouts::bytes_of(DType::fp32));
     if (work.options().family == KernelFamily::hopper) {
+        for (const auto& [tensor, name] : {std::pair(&params.dk, "dk"), std::pair(&params.dv, "dv")}) {
+            require(tensor->pairs_fit,
+                    "{} at {}: the hopper kernels need data and strides in multiples of two elements; make the work "
+                    "list for the portable family",
+                    name, tensor->data);
+            require(tensor->dtype == DType::fp32 || tensor->dtype == shape.dtype, "{} is {}; it must be fp32 or {}",
+                    name, to_string(tensor->dtype), to_string(shape.dtype));
+        }
         const hopper::BackwardLaunch launch{.params = params,
                                             .blocks_per_item = blocks_per_item(shape, work.tiles()),
                                             .turns = work.tiles().device_turns()};

@@ -154,6 +154,16 @@ BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
                                .family = family});
 }
 
+// On 132 multiprocessors the batch decides whether an item of the backward pass has a block to itself or is shared by
+// 2, 4 or 8, which add up.
+BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks,
+                     data::make(families()) * data::make({1, 40, 100, 290}) * data::make({false, true}), family, batch,
+                     deterministic) {
+    agrees_with_the_reference({.problem = problem(130, 2, 1, 128, 128, DType::bf16, batch),
+                               .deterministic = deterministic,
+                               .family = family});
+}
+
 BOOST_DATA_TEST_CASE(few_tokens_are_enough, data::make(families()) * data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}),
                      family, tokens) {
     agrees_with_the_reference({.problem = problem(tokens, 2, 1, 128, 128), .family = family});

@@ -36,34 +36,38 @@ struct BackwardKernelParams {
     int* flags;  // to take turns by
 };
 
+/// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 both do the
+/// last 64 dims too, each over its own keys; of head dim 64 each does half of the rows.
+template <class Config>
+struct DqPart {
+    static constexpr bool split_by_dim = Config::head > 64, has_shared_dims = Config::head == 192;
+    static constexpr int rows = split_by_dim ? Config::rows : Config::rows / 2, count = rows / 2;  // registers
+    static constexpr int box_bytes = rows * 128, bytes = (has_shared_dims ? 4 : 2) * box_bytes, shared_dim = 128;
+
+    __device__ static int first_dim(int warpgroup) { return split_by_dim ? 64 * warpgroup : 0; }
+    __device__ static int first_row(int warpgroup) { return split_by_dim ? 0 : rows * warpgroup; }
+};
+
 /// Places in shared memory, in bytes. Every tile is stretches of 64 columns (32 of dq), as bulk copies leave them.
 template <class Config>
 struct BackwardLayout {
     static constexpr int q_bytes = Config::rows * Config::head * 2, dout_bytes = Config::rows * Config::value * 2;
     static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
-    // Of each row (lse, delta), its bounds (in a partial tile), and of the step its entry of the work list.
-    static constexpr int bounds = Config::rows * 8, entry = bounds + Config::rows * 16, rows_bytes = entry + 16;
-    static constexpr int ds_stretch = Config::keys * 128, ds_bytes = (Config::rows + 63) / 64 * ds_stretch;
+    // Of each row lse, delta and its bounds (in a partial tile), and of the step its entry of the work list. A thread
+    // reads lse, or delta, of the rows 2 t and 2 t + 1 of each eight, t = lane % 4: they lie together, by fours, and
+    // t's part begins in other banks than those of the other t.
+    static constexpr int thread_rows_bytes = Config::rows + 16, delta = 4 * thread_rows_bytes;
+    static constexpr int bounds = 2 * delta, entry = bounds + Config::rows * 16, rows_bytes = entry + 16;
+    __device__ static int place_of_row(int row) { return row % 8 / 2 * thread_rows_bytes + row / 8 * 8 + row % 2 * 4; }
+
+    static_assert(Config::rows <= 64);
+    static constexpr int ds_bytes = Config::keys * 128;
 
     // Two of dS: a warpgroup writes the next while the other still reads the last.
     static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, dout = q + Config::q_stages * q_bytes;
     static constexpr int ds = dout + Config::dout_stages * dout_bytes, dq = ds + 2 * ds_bytes;
-    static constexpr int rows = dq + 2 * 64 * 64 * 4, barriers = rows + Config::q_stages * rows_bytes;
+    static constexpr int rows = dq + 2 * DqPart<Config>::bytes, barriers = rows + Config::q_stages * rows_bytes;
     static constexpr int bytes = barriers + (6 + 2 * Config::q_stages + 2 * Config::dout_stages) * 8;
-};
-
-/// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 both do the
-/// last 64 dims too, each over its own keys.
-template <class Config>
-struct DqPart {
-    static constexpr bool split_by_dim = Config::rows <= 64, has_shared_dims = Config::head == 192;
-    static constexpr int rows = split_by_dim ? Config::rows : 64, count = rows / 2;  // registers
-    static constexpr int box_bytes = rows * 128, bytes = 64 * 64 * 4, shared_dim = 128;
-    static_assert(rows * (has_shared_dims ? 128 : 64) * 4 == bytes);
-    static_assert(Config::rows / rows * Config::head == (has_shared_dims ? 192 : 128));
-
-    __device__ static int first_dim(int warpgroup) { return split_by_dim ? 64 * warpgroup : 0; }
-    __device__ static int first_row(int warpgroup) { return split_by_dim ? 0 : 64 * warpgroup; }
 };
 
 constexpr int backward_threads = 3 * 128, computing_threads = 2 * 128;
@@ -116,7 +120,6 @@ struct Stage {
             parity ^= 1;
         }
     }
-    __device__ int previous() const { return (index + stages - 1) % stages; }
 };
 
 __device__ inline int blocks_of_cluster() {
@@ -137,7 +140,7 @@ struct Share {
     int batch, kv_head, steps;
 };
 
-/// The query tiles of a share. Two blocks that share an item take steps in turns.
+/// The query tiles of a share. Blocks that share an item take steps in turns.
 ///
 /// Without an order to keep: head by head. In order: all heads of a tile, from the last tile to the first, which most
 /// items have in common: they run through the tiles together, each a step or two behind the one before it.
@@ -155,7 +158,8 @@ struct QueryTiles {
           first_head(share.kv_head * group),
           e(begin),
           head(first_head) {
-        if (share.steps > 0 && block_of_cluster() > 0) next();
+        if (share.steps > 0)
+            for (int i = 0; i < block_of_cluster(); ++i) next();
     }
     __device__ int place() const { return turns ? begin + end - 1 - e : e; }
     __device__ int entry() const { return __ldg(entries + place()); }
@@ -176,14 +180,15 @@ struct QueryTiles {
     }
 };
 
-__device__ inline void arrive_by_warp(Barrier barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier.arrive();
-}
-
 /// This thread's copies by cp.async count as one of the barrier's arrivals once they are there.
 __device__ inline void arrive_after_copies(Barrier barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address) : "memory");
+}
+
+/// 4 bytes from global to shared memory, or zeros.
+__device__ inline void copy_async_4(std::uint32_t shared, const float* global, bool exists) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
+                 : "memory");
 }
 
 __device__ inline float4 load_shared_4(std::uint32_t address) {
@@ -276,9 +281,12 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
         // Rows that do not exist get zeros: p = 1 there, but q and dout are 0, so nothing comes of it.
         const Strides& strides = params.statistics_strides;
         const float2* const statistics = params.statistics + share.batch * strides.batch + tiles.head * strides.head;
-        for (int row = lane; row < Config::rows; row += 32)
-            device::copy_async_8(rows + row * 8, statistics + (token + row) * strides.token,
-                                 token + row < params.geometry.query_tokens);
+        for (int row = lane; row < Config::rows; row += 32) {
+            const auto* of_row = reinterpret_cast<const float*>(statistics + (token + row) * strides.token);
+            const bool exists = token + row < params.geometry.query_tokens;
+            copy_async_4(rows + Layout::place_of_row(row), of_row, exists);
+            copy_async_4(rows + Layout::delta + Layout::place_of_row(row), of_row + 1, exists);
+        }
         if (entry & 1)
             for (int row = lane; row < Config::rows; row += 32)
                 device::copy_async_16(rows + Layout::bounds + row * 16, params.geometry.row_bounds + token + row, true);
@@ -349,17 +357,28 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
     }
 }
 
+/// What belongs to element i, of columns 2 t and 2 t + 1 of eight after eight: `x` is of two eights.
+__device__ inline float of_element(const float4& x, int i) {
+    return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
+}
+
 /// One warpgroup's half of the keys: dk and dv of `head / 2` and `value / 2` registers, and its part of dq.
 template <class T, class Config, bool rewrite>
 __device__ inline void compute(const BackwardParams& params, std::uint32_t base, const Share& share, int warpgroup) {
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
-    constexpr int s_count = rows / 2, part_rows = Config::part_rows;
+    constexpr int s_count = rows / 2;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
     const Geometry& geometry = params.geometry;
-    const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    int lane;  // kept in a register: reading it anew in every step took 6 % of the step
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
     const int g = lane / 4, t = lane % 4;
+    const auto arrive = [&](Barrier barrier) {
+        __syncwarp();
+        if (lane == 0) barrier.arrive();
+    };
     const int own_key = share.item.x * keys + warpgroup * 64 + warp * 16 + g;  // and own_key + 8
 
     float dk[head / 2], dv[value / 2];
@@ -392,6 +411,7 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
         };
         Stage<Config::q_stages> q;
         Stage<Config::dout_stages> dout;
+        int last_q = 0;
         barriers.keys_full().wait(0);
 
         // s, dp and dq are written by products alone: ptxas serialises products whose results other instructions touch.
@@ -400,7 +420,7 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
             const std::uint32_t q_tile = base + Layout::q + q.index * Layout::q_bytes;
             const std::uint32_t dout_tile = base + Layout::dout + dout.index * Layout::dout_bytes;
             const std::uint32_t row_data = base + Layout::rows + q.index * Layout::rows_bytes;
-            const std::uint32_t statistics = row_data + 2 * t * 8;
+            const std::uint32_t statistics = row_data + t * Layout::thread_rows_bytes;
 
             float s[s_count], dp[s_count];
             barriers.q_full(q.index).wait(q.parity);
@@ -411,41 +431,35 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
             fence_products();
             multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
             commit_products();
+            float4 of_row[rows / 16];  // lse, then delta: both on their way while products are waited for
+#pragma unroll
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
             wait_products<1>();  // s, and the last step's dK
             pin(s);
-            if (step > 0) arrive_by_warp(barriers.q_empty(q.previous()));
+            if (step > 0) arrive(barriers.q_empty(last_q));
 
             float p[s_count];
 #pragma unroll
-            for (int n = 0; n < rows / 8; ++n) {
-                const float4 row = load_shared_4(statistics + n * 64);
-#pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    const float x = s[4 * n + c], lse = c % 2 ? row.z : row.x;
-                    p[4 * n + c] =
-                        exp2_fast(rewrite ? score_of(params.rule, x) - lse : fmaf(x, params.rule.factor, -lse));
-                }
+            for (int i = 0; i < s_count; ++i) {
+                const float lse = of_element(of_row[i / 8], i);
+                p[i] = exp2_fast(rewrite ? score_of(params.rule, s[i]) - lse : fmaf(s[i], params.rule.factor, -lse));
             }
             if (load_shared_int(row_data + Layout::entry) & 1) {
                 const int2 positions =
                     make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
                 // As bits first, in a loop, since so many bounds have no place in registers beside the accumulators.
-#pragma unroll
-                for (int first = 0; first < rows; first += part_rows) {
-                    std::uint32_t visible = 0;
+                std::uint32_t visible = 0;
 #pragma unroll 1
-                    for (int n = 0; n < part_rows / 8; ++n)
+                for (int n = 0; n < rows / 8; ++n)
 #pragma unroll
-                        for (int c = 0; c < 2; ++c) {
-                            const int4 bounds =
-                                load_shared_int4(row_data + Layout::bounds + (first + 8 * n + 2 * t + c) * 16);
-                            visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
-                                       (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
-                        }
+                    for (int c = 0; c < 2; ++c) {
+                        const int4 bounds = load_shared_int4(row_data + Layout::bounds + (8 * n + 2 * t + c) * 16);
+                        visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
+                                   (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
+                    }
 #pragma unroll
-                    for (int i = 0; i < part_rows / 2; ++i)
-                        if (!(visible >> i & 1)) p[first / 2 + i] = 0;
-                }
+                for (int i = 0; i < s_count; ++i)
+                    if (!(visible >> i & 1)) p[i] = 0;
             }
 
             std::uint32_t p_operand[rows / 16][4], ds_operand[rows / 16][4];
@@ -454,48 +468,37 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
                 pin(dp);
             }
             const std::uint32_t ds_tile = base + Layout::ds + (step & 1) * Layout::ds_bytes;
-            constexpr int depth = part_rows / 16;
 #pragma unroll
-            for (int part = 0; part < rows / part_rows; ++part) {
-                auto& own_p = reinterpret_cast<std::uint32_t(&)[depth][4]>(p_operand[part * depth]);
+            for (int i = 0; i < rows / 16; ++i)
 #pragma unroll
-                for (int i = 0; i < depth; ++i)
+                for (int c = 0; c < 4; ++c) p_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+            fence_products();
+            multiply<T, rows>(dv, p_operand, Operand<Order::rows_summed>(dout_tile, rows), true);
+            commit_products();
 #pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        const int from = part * (part_rows / 2) + 8 * i + 2 * c;
-                        own_p[i][c] = pack<T>(p[from], p[from + 1]);
-                    }
-                fence_products();
-                multiply<T, rows>(dv, own_p, Operand<Order::rows_summed>(dout_tile, rows).after_rows(part * part_rows),
-                                  true);
-                commit_products();
-                if constexpr (Config::early_dv) {
-                    wait_products<1>();  // dP
-                    pin(dp);
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + Layout::delta + n * 16);
+            if constexpr (Config::early_dv) {
+                wait_products<1>();  // dP
+                pin(dp);
+            }
+#pragma unroll
+            for (int i = 0; i < s_count; ++i) {
+                float x = p[i] * (dp[i] - of_element(of_row[i / 8], i));
+                // The score again, from p: where p is 0, so is ds.
+                if (rewrite && params.rule.cap_log2 > 0 && p[i] > 0) {
+                    const float4 lse = load_shared_4(statistics + i / 8 * 16);
+                    x *= slope_of(params.rule, __log2f(p[i]) + of_element(lse, i));
                 }
+                p[i] = x;
+            }
 #pragma unroll
-                for (int n = part * (part_rows / 8); n < (part + 1) * (part_rows / 8); ++n) {
-                    const float4 row = load_shared_4(statistics + n * 64);
+            for (int i = 0; i < rows / 16; ++i) {
 #pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        float x = p[4 * n + c] * (dp[4 * n + c] - (c % 2 ? row.w : row.y));
-                        // The score again, from p: where p is 0, so is ds.
-                        if (rewrite && params.rule.cap_log2 > 0 && p[4 * n + c] > 0)
-                            x *= slope_of(params.rule, __log2f(p[4 * n + c]) + (c % 2 ? row.z : row.x));
-                        p[4 * n + c] = x;
-                    }
-                }
-#pragma unroll
-                for (int i = part * depth; i < (part + 1) * depth; ++i) {
-#pragma unroll
-                    for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
-                    store_matrices(
-                        ((ds_place + (step & 1) * Layout::ds_bytes) ^ (i % 4 * 32)) + i / 4 * Layout::ds_stretch,
-                        ds_operand[i]);
-                }
+                for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+                store_matrices((ds_place + (step & 1) * Layout::ds_bytes) ^ (i * 32), ds_operand[i]);
             }
             fence_shared_for_async();
-            arrive_by_warp(barriers.ds_full());
+            arrive(barriers.ds_full());
 
             // In the registers of dP and S, whose work is done.
             auto& dq = reinterpret_cast<float(&)[Part::count]>(dp);
@@ -503,8 +506,7 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
             barriers.ds_full().wait(step & 1);
             const Operand<Order::rows_summed> ds(ds_tile, keys);
             fence_products();
-            multiply<T, keys / 16, keys, keys>(dq, dq_k, ds.after_stretches(Part::first_row(warpgroup) / 64, keys),
-                                               false);
+            multiply<T, keys / 16, keys, keys>(dq, dq_k, ds.after_columns(Part::first_row(warpgroup)), false);
             if constexpr (Part::has_shared_dims)
                 multiply<T, 4, keys, keys>(
                     shared_dq, all_k.after_stretches(Part::shared_dim / 64, keys).after_rows(warpgroup * 64),
@@ -513,15 +515,16 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
             fence_products();
             multiply<T, rows>(dk, ds_operand, Operand<Order::rows_summed>(q_tile, rows), true);
             commit_products();
-            wait_products<Config::dk_waits ? 0 : 1>();  // all but dK
-            arrive_by_warp(barriers.dout_empty(dout.index));
+            wait_products<1>();  // all but dK
+            arrive(barriers.dout_empty(dout.index));
             pin(dq);
             if constexpr (Part::has_shared_dims) pin(shared_dq);
             barriers.dq_empty(warpgroup).wait(~step & 1);
             store_dq(dq, 0);
             if constexpr (Part::has_shared_dims) store_dq(shared_dq, 2);
             fence_shared_for_async();
-            arrive_by_warp(barriers.dq_full(warpgroup));
+            arrive(barriers.dq_full(warpgroup));
+            last_q = q.index;
             q.advance();
             dout.advance();
         }
@@ -530,55 +533,79 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
         pin(dv);
     }
 
+    // Dims are multiples of 8, so columns exist or not by eights.
     const auto write = [&](const Elements& result, const auto& sums, int dim, float factor) {
+        constexpr int eights = static_cast<int>(sizeof(sums) / sizeof(float)) / 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int key = own_key + 8 * r;
             if (key >= geometry.key_tokens) continue;
-            const auto index = device::row_index(result.strides, share.batch, key, share.kv_head);
+            const auto index = device::row_index(result.strides, share.batch, key, share.kv_head) + 2 * t;
+            const auto pair = [&](int n) {
+                return make_float2(sums[4 * n + 2 * r] * factor, sums[4 * n + 2 * r + 1] * factor);
+            };
+            if (result.dtype == DType::fp32) {
+                auto* const to = reinterpret_cast<float2*>(static_cast<float*>(result.data) + index);
 #pragma unroll
-            for (int n = 0; n < static_cast<int>(sizeof(sums) / sizeof(float)) / 4; ++n) {
-                const int column = 8 * n + 2 * t;
-                device::store_pair(result, index + column, sums[4 * n + 2 * r] * factor,
-                                   sums[4 * n + 2 * r + 1] * factor, dim - column);
+                for (int n = 0; n < eights; ++n)
+                    if (8 * n < dim) to[4 * n] = pair(n);
+            } else {  // of the inputs' type
+                auto* const to = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(result.data) + index);
+#pragma unroll
+                for (int n = 0; n < eights; ++n)
+                    if (8 * n < dim) to[4 * n] = pack<T>(pair(n).x, pair(n).y);
             }
         }
     };
-    if (blocks_of_cluster() == 1) {
+    const int blocks = blocks_of_cluster(), block = block_of_cluster();
+    if (blocks == 1) {
         write(params.dk, dk, params.q.dim, params.scale);
         write(params.dv, dv, params.v.dim, 1.0f);
         return;
     }
-    // Two blocks share an item: the first writes dk, the second dv; each hands the other its part, thread by thread,
-    // where the tiles were.
+    // Blocks share an item. Of each pair the even one takes dk of both and the odd one dv; those with dk then add up
+    // pair by pair, and so do those with dv, until the first two blocks have all. Parts are handed over thread by
+    // thread, where the tiles were.
     static_assert(Layout::ds >= keys * 4 * (head > value ? head : value));
     const std::uint32_t handed = base + (static_cast<std::uint32_t>(threadIdx.x) - 128) * 16;
     constexpr int row_bytes = computing_threads * 16;
-    const auto exchange = [&](const auto& give, auto& keep) {
+    const auto give = [&](const auto& sums) {
         sync_named(1, computing_threads);  // nobody reads the tiles any more
 #pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(give) / 16); ++i)
+        for (int i = 0; i < static_cast<int>(sizeof(sums) / 16); ++i)
             store_shared_4(handed + i * row_bytes,
-                           make_float4(give[4 * i], give[4 * i + 1], give[4 * i + 2], give[4 * i + 3]));
-        sync_cluster();
-        const std::uint32_t other = shared_of_block(handed, 1 - block_of_cluster());
+                           make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+    };
+    const auto take = [&](auto& sums, int from) {
+        const std::uint32_t other = shared_of_block(handed, from);
 #pragma unroll
-        for (int i = 0; i < static_cast<int>(sizeof(keep) / 16); ++i) {
+        for (int i = 0; i < static_cast<int>(sizeof(sums) / 16); ++i) {
             const float4 x = load_cluster_4(other + i * row_bytes);
-            keep[4 * i] += x.x;
-            keep[4 * i + 1] += x.y;
-            keep[4 * i + 2] += x.z;
-            keep[4 * i + 3] += x.w;
+            sums[4 * i] += x.x;
+            sums[4 * i + 1] += x.y;
+            sums[4 * i + 2] += x.z;
+            sums[4 * i + 3] += x.w;
         }
     };
-    if (block_of_cluster() == 0) {
-        exchange(dv, dk);
-        write(params.dk, dk, params.q.dim, params.scale);
+    const auto add_up = [&](const auto& given, auto& kept) {
+        give(given);
+        sync_cluster();
+        take(kept, block ^ 1);
+        for (int distance = 2; distance < blocks; distance *= 2) {
+            sync_cluster();  // what was handed over has been read
+            if (block % (2 * distance) / 2 == distance / 2) give(kept);
+            sync_cluster();
+            if (block % (2 * distance) < 2) take(kept, block + distance);
+        }
+    };
+    if (block % 2 == 0) {
+        add_up(dv, dk);
+        if (block == 0) write(params.dk, dk, params.q.dim, params.scale);
     } else {
-        exchange(dk, dv);
-        write(params.dv, dv, params.v.dim, 1.0f);
+        add_up(dk, dv);
+        if (block == 1) write(params.dv, dv, params.v.dim, 1.0f);
     }
-    sync_cluster();  // the other has read this block's part
+    sync_cluster();  // the others have read this block's part
 }
 
 template <class T, class Config, bool rewrite>

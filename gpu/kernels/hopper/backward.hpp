@@ -6,7 +6,7 @@ namespace ringlab::gpu::hopper {
 
 struct BackwardLaunch {
     BackwardParams params;
-    int blocks_per_item;  // thread blocks that share an item, 1 or 2
+    int blocks_per_item;  // thread blocks that share an item: 1, 2, 4 or 8
     const int* turns;     // for dq in order: TileList::device_turns(); otherwise null
 };
 

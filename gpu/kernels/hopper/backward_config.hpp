@@ -11,18 +11,18 @@ template <DimClass>
 struct BackwardConfig;
 template <>
 struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
-    static constexpr int rows = 128, part_rows = 64, keys = 128, q_stages = 2, dout_stages = 2;
-    static constexpr bool early_dv = false, dk_waits = true;
+    static constexpr int rows = 64, keys = 128, q_stages = 4, dout_stages = 3;
+    static constexpr bool early_dv = true;
 };
 template <>
 struct BackwardConfig<DimClass::d128> : Dims<DimClass::d128> {
-    static constexpr int rows = 64, part_rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
-    static constexpr bool early_dv = true, dk_waits = false;
+    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
+    static constexpr bool early_dv = true;
 };
 template <>
 struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
-    static constexpr int rows = 32, part_rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
-    static constexpr bool early_dv = false, dk_waits = false;
+    static constexpr int rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
+    static constexpr bool early_dv = false;
 };
 // None of dims 256: dK and dV of 64 keys would be 256 registers.
 

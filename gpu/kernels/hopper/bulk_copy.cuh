@@ -1,6 +1,5 @@
 #pragma once
 
-#include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/mbarrier.cuh"
 
 #include <cuda.h>
@@ -9,6 +8,13 @@
 // thread's groups. Before a store, the threads that wrote the shared memory fence_shared_for_async() and meet.
 
 namespace ringlab::gpu::hopper {
+
+/// What to do with the lines in L2 (bits of the cache hint).
+enum class Keep : std::uint64_t {
+    normal = 0x1000000000000000,
+    first_to_go = 0x12f0000000000000,  ///< read once
+    last_to_go = 0x14f0000000000000,   ///< read by many
+};
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

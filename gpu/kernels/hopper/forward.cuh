@@ -80,14 +80,14 @@ struct ForwardProducer {
     __device__ __forceinline__ void load_k(int tile, int head, int batch) {
         Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
         load(launch.k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head,
-             Barrier{shared + Shared::k_full + 8 * k_ring.place}, tile * Config::keys, head, batch, Config::keep);
+             Barrier{shared + Shared::k_full + 8 * k_ring.place}, tile * Config::keys, head, batch, Keep::last_to_go);
         k_ring.advance();
     }
 
     __device__ __forceinline__ void load_v(int tile, int head, int batch) {
         Barrier{shared + Shared::v_empty + 8 * v_ring.place}.wait(v_ring.parity ^ 1);
         load(launch.v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::keys, Config::value,
-             Barrier{shared + Shared::v_full + 8 * v_ring.place}, tile * Config::keys, head, batch, Config::keep);
+             Barrier{shared + Shared::v_full + 8 * v_ring.place}, tile * Config::keys, head, batch, Keep::last_to_go);
         v_ring.advance();
     }
 
@@ -170,30 +170,26 @@ struct ForwardConsumer {
 
     // ---- turns: a warpgroup issues its products while it holds the token
 
-    __device__ __forceinline__ void take_turn() {
-        if constexpr (Config::ping_pong) sync_named(1 + group, 256);
-    }
-    __device__ __forceinline__ void pass_turn() {
-        if constexpr (Config::ping_pong) arrive_named(1 + (group + 1) % Config::consumers, 256);
-    }
+    __device__ __forceinline__ void take_turn() { sync_named(1 + group, 256); }
+    __device__ __forceinline__ void pass_turn() { arrive_named(1 + (group + 1) % Config::consumers, 256); }
 
     __device__ __forceinline__ void release(int barrier) {
         if (lane == 0) Barrier{shared + barrier}.arrive();
     }
 
-    // ---- products
+    // ---- products. Where their tiles lie is known to be uniform, or descriptors would be made in threads' registers.
 
     __device__ __forceinline__ void issue_scores() {
-        const Operand<Order::rows_outer> q(shared + Shared::q + q_ring.place * Shared::q_bytes, Config::rows,
+        const Operand<Order::rows_outer> q(uniform(shared + Shared::q + q_ring.place * Shared::q_bytes), Config::rows,
                                            64 * group);
-        const Operand<Order::rows_outer> k(shared + Shared::k + k_ring.place * Shared::k_bytes, keys);
+        const Operand<Order::rows_outer> k(uniform(shared + Shared::k + k_ring.place * Shared::k_bytes), keys);
         pin(s);
         fence_products();
         multiply<T, Config::head / 16, Config::rows, keys>(s, q, k, false);
         commit_products();
     }
     __device__ __forceinline__ void issue_output() {
-        const Operand<Order::rows_summed> v(shared + Shared::v + v_ring.place * Shared::v_bytes, keys);
+        const Operand<Order::rows_summed> v(uniform(shared + Shared::v + v_ring.place * Shared::v_bytes), keys);
         pin(o);
         pin_operands();
         fence_products();
@@ -269,8 +265,7 @@ struct ForwardConsumer {
             float largest = fmaxf(a, b);
             largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-            float new_m = fmaxf(m[r], largest * factor);
-            if constexpr (Config::lazy_rescale) new_m = new_m > m[r] + 8 ? new_m : m[r];
+            const float new_m = fmaxf(m[r], largest * factor);
             // A row that has seen nothing yet keeps m = -inf; any finite offset then gives p = 0.
             const float offset = partial && new_m == device::minus_infinity() ? 0.0f : new_m;
             rescale[r] = device::exp2_fast(m[r] - offset);
@@ -295,8 +290,6 @@ struct ForwardConsumer {
             for (int i = 0; i < 4; ++i) p[k][i] = device::pack<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
     }
     __device__ __forceinline__ void rescale_output() {
-        if constexpr (Config::lazy_rescale)
-            if (!__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) return;
 #pragma unroll
         for (int i = 0; i < value / 2; ++i) o[i] *= rescale[i / 2 % 2];
     }
@@ -346,7 +339,7 @@ struct ForwardConsumer {
         pin(s);
         release_k();
         softmax<partial>(unit, tile);
-        pin(s);  // or the compiler moves the exponentials behind the wait
+        pin(s);
         wait_products<0>();
         pin(o);
         release_v();
@@ -409,7 +402,7 @@ struct ForwardConsumer {
     }
 
     __device__ __forceinline__ void run() {
-        if (Config::ping_pong && group == Config::consumers - 1) pass_turn();
+        if (group == Config::consumers - 1) pass_turn();
         Unit unit = next_unit();
         while (unit.tile >= 0) {
             if (unit.begin == unit.end) {

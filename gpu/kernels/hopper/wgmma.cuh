@@ -56,6 +56,13 @@ struct Operand {
         return next;
     }
 
+    /// The same tile from column 32 of its first stretch on, or from its beginning; for rows_summed.
+    __device__ Operand after_columns(int count) const {
+        Operand next = *this;
+        next.bits += static_cast<std::uint64_t>(count) * 2 >> 4;
+        return next;
+    }
+
     /// The same tile, `count` rows further down, a multiple of 8.
     __device__ Operand after_rows(int count) const {
         Operand next = *this;

@@ -221,10 +221,20 @@ public:
         communicators_.clear();
     }
 
+    /// All communicators at once. NCCL tells a communicator's kernels to quit when its own rank aborts it; the last
+    /// rank of a process to do so then frees the memory of all of them there, for which CUDA can wait for every kernel
+    /// of their devices. So that one may only be waited for once the others have been told to quit too.
     void abort() noexcept override {
         for (auto& registration : registrations_) registration.forget();
-        for (auto& [colour, communicator] : communicators_)
-            if (communicator) communicator->abort();
+        std::vector<std::jthread> threads;
+        for (auto& [colour, communicator] : communicators_) {
+            if (!communicator) continue;
+            try {
+                threads.emplace_back([&one = *communicator] { one.abort(); });
+            } catch (const std::exception&) {
+                communicator->abort();
+            }
+        }
     }
 
 private:

@@ -51,7 +51,8 @@ bool same_bits(const gpu::HostTensor<float>& a, const gpu::HostTensor<float>& b)
 
 class SilentTransport : public gpu::Transport {
 public:
-    explicit SilentTransport(std::unique_ptr<gpu::Transport> real) : real_(std::move(real)) {}
+    SilentTransport(std::unique_ptr<gpu::Transport> real, std::function<void()> instead)
+        : real_(std::move(real)), instead_(std::move(instead)) {}
 
     void post_receive(const gpu::Message& message, cudaStream_t stream) override {
         real_->post_receive(message, stream);
@@ -63,7 +64,7 @@ public:
         return real_->can_complete_receive(message);
     }
     bool can_send(const gpu::Message&) const override { return true; }
-    void send(const gpu::Message&, cudaStream_t) override {}
+    void send(const gpu::Message&, cudaStream_t) override { instead_(); }
     void fetch(const gpu::Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
     void check() override { real_->check(); }
     void leave() override { real_->leave(); }
@@ -71,24 +72,26 @@ public:
 
 private:
     std::unique_ptr<gpu::Transport> real_;
+    std::function<void()> instead_;
 };
 
 class SilentFabric : public gpu::Fabric {
 public:
-    SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank)
-        : real_(std::move(real)), silent_rank_(silent_rank) {}
+    SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank, std::function<void()> instead)
+        : real_(std::move(real)), silent_rank_(silent_rank), instead_(std::move(instead)) {}
 
     bool fetches() const override { return real_->fetches(); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<gpu::Transport> join(const gpu::Member& member) override {
         auto transport = real_->join(member);
         if (member.rank != silent_rank_) return transport;
-        return std::make_unique<SilentTransport>(std::move(transport));
+        return std::make_unique<SilentTransport>(std::move(transport), instead_);
     }
 
 private:
     std::unique_ptr<gpu::Fabric> real_;
     int silent_rank_;
+    std::function<void()> instead_;
 };
 
 }  // namespace
@@ -186,12 +189,12 @@ void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& e
     BOOST_TEST(same_bits(measured.dv, expected.dv), "dv differs");
 }
 
-gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank) {
+gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, std::function<void()> instead) {
     return [=](gpu::Team& team, const gpu::FabricOptions& options,
                const gpu::PassPrograms& programs) -> std::unique_ptr<gpu::Fabric> {
         auto real = kind == gpu::TransportKind::nccl ? make_nccl_fabric(team, options, programs)
                                                      : make_copy_fabric(team, options, programs);
-        return std::make_unique<SilentFabric>(std::move(real), silent_rank);
+        return std::make_unique<SilentFabric>(std::move(real), silent_rank, instead);
     };
 }
 

@@ -4,6 +4,7 @@
 #include "reference/errors.hpp"
 #include "reference/tensors.hpp"
 
+#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -48,8 +49,10 @@ void agrees_with_the_reference(const RingCase& c);
 /// Every bit of every result.
 void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& expected);
 
-/// As the fabric of `kind`, but one rank's sends never leave: what the others see when it dies.
-gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank);
+/// As the fabric of `kind`, but one rank's sends never leave: what the others see when it dies. `instead` is called in
+/// their place.
+gpu::FabricFactory silent_rank_fabric(
+    gpu::TransportKind kind, int silent_rank, std::function<void()> instead = [] {});
 
 /// The message of the Error that `action` throws; "(no error)" if it throws none.
 std::string error_of(const std::function<void()>& action);

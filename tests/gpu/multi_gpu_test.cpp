@@ -9,7 +9,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <ostream>
+#include <thread>
 
 namespace ringlab::gpu {
 std::ostream& boost_test_print_type(std::ostream& out, TransportKind kind) { return out << to_string(kind); }
@@ -107,6 +109,27 @@ BOOST_DATA_TEST_CASE(a_silent_rank_ends_the_run_on_all, data::make({TransportKin
                  silent_rank_fabric(transport, 1));
     });
     BOOST_TEST(message.find("has not ended after 5 s without progress") != std::string::npos, message);
+}
+
+// The others wait on their devices for what will not come, and are the last to let go.
+BOOST_DATA_TEST_CASE(a_rank_that_fails_ends_the_run_on_all,
+                     data::make({TransportKind::copy, TransportKind::nccl}) * data::make({0, 1}), transport, failing) {
+    RingCase c{small_problem(), "full", "contiguous", "ring", 2};
+    c.options.transport = transport;
+    c.options.group.ring = 2;
+    const auto passes = make_passes(c);
+    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
+    const auto team = gpu::make_thread_team(2);
+    const auto begin = gpu::Clock::now();
+    const auto message = error_of([&] {
+        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
+                 silent_rank_fabric(transport, failing, [] {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                     fail("the test pulls the plug");
+                 }));
+    });
+    BOOST_TEST(message.find("the test pulls the plug") != std::string::npos, message);
+    BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 20);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -3,6 +3,7 @@
 #include "layouts/require.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -71,6 +72,16 @@ void become_a_reader(pid_t parent) {
     _exit(1);
 }
 
+/// Nothing has come from the child for too long.
+class Silence : public Error {
+public:
+    Silence() : Error("the child process is silent") {}
+};
+
+/// How long a reader whose limit of processor time is `limit_seconds` may be silent: it may have to wait for a disk, or
+/// for its turn on a busy machine.
+constexpr int clock_seconds(int limit_seconds) { return 6 * limit_seconds; }
+
 std::string how_it_ended(int status, int limit_seconds) {
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
         return fmt::format("HDF5 did not come to an end within {} s", limit_seconds);
@@ -93,10 +104,20 @@ void PipeEnd::write_all(std::span<const std::byte> bytes) {
 
 void PipeEnd::read_all(std::span<std::byte> bytes) {
     while (!bytes.empty()) {
+        wait_for_more();
         const auto got = ::read(descriptor_, bytes.data(), bytes.size());
         if (got < 0 && errno == EINTR) continue;
         require(got > 0, "the pipe from the child process ended");
         bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+}
+
+/// Counts seconds rather than looks at a clock: while this process is stopped, so may be its child.
+void PipeEnd::wait_for_more() {
+    pollfd pipe{descriptor_, POLLIN, 0};
+    for (int second = 0; limit_seconds_ > 0; ++second) {
+        if (second == clock_seconds(limit_seconds_)) throw Silence();
+        if (poll(&pipe, 1, 1000) > 0) return;
     }
 }
 
@@ -145,11 +166,15 @@ void read_untrusted(const std::filesystem::path& file, const std::function<void(
     }
     ::close(ends[1]);
     std::exception_ptr error;
+    bool silent = false;
     {
-        PipeEnd from_child(ends[0]);
+        PipeEnd from_child(ends[0], limit_seconds);
         require(child > 0, "cannot read {}: no child process: {}", file.string(), error_text());
         try {
             take(from_child);
+        } catch (const Silence&) {
+            silent = true;
+            kill(child, SIGKILL);
         } catch (...) {
             error = std::current_exception();
         }
@@ -157,6 +182,8 @@ void read_untrusted(const std::filesystem::path& file, const std::function<void(
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
+    require(!silent, "cannot read {}: nothing has come of it for {} s; its disk is not there, or it is damaged",
+            file.string(), clock_seconds(limit_seconds));
     // A status of 1 is that of a failure, which it told.
     require(WIFEXITED(status) && WEXITSTATUS(status) <= 1, "cannot read {}: it is damaged, {}", file.string(),
             how_it_ended(status, limit_seconds));

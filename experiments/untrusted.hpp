@@ -13,7 +13,8 @@ namespace ringlab::experiments {
 /// same pieces.
 class PipeEnd {
 public:
-    /// With a limit, each piece that is put grants this process so many more seconds of processor time.
+    /// With a limit, each piece that is put grants this process so many more seconds of processor time, and each piece
+    /// that is got is waited for so many times six seconds at most.
     explicit PipeEnd(int descriptor, int limit_seconds = 0) : descriptor_(descriptor), limit_seconds_(limit_seconds) {}
     ~PipeEnd();
     PipeEnd(const PipeEnd&) = delete;
@@ -50,6 +51,7 @@ private:
     void put_bytes(std::span<const std::byte> bytes);
     void get_bytes(std::span<std::byte> bytes);
     void write_all(std::span<const std::byte> bytes);
+    void wait_for_more();
     void read_all(std::span<std::byte> bytes);
 
     int descriptor_;
@@ -63,7 +65,8 @@ private:
 /// not return, in the releases that distributions have as in newer ones. Checks before use would be a second HDF5
 /// library; a child that only validates would read everything twice and still leave the bytes to HDF5 in here. So no
 /// file of unknown origin is opened in this process. If HDF5 ends the child, or takes `limit_seconds` of processor time
-/// between two pieces, this throws Error of one line that calls the file damaged.
+/// between two pieces, this throws Error of one line that calls the file damaged; one too if the child comes to nothing
+/// for six times as long on the clock, whatever holds it. The child does not outlive this process.
 void read_untrusted(const std::filesystem::path& file, const std::function<void(PipeEnd& to_parent)>& look,
                     const std::function<void(PipeEnd& from_child)>& take, int limit_seconds = 10);
 

@@ -4,9 +4,13 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <cmath>
+#include <csignal>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -358,12 +362,49 @@ BOOST_AUTO_TEST_CASE(whatever_ends_the_reading_process_becomes_one_line) {
                             },
                             1),
                         "within 1 s"));
+    BOOST_TEST(contains(reading([](PipeEnd&) { sleep(60); }, 1), "nothing has come of it for 6 s"));
     BOOST_TEST(contains(reading([](PipeEnd& pipe) { pipe.put(1.0); }), "8 bytes where 4"));
     BOOST_TEST(contains(reading([](PipeEnd&) {}), "ended"));
     int got = 0;
     read_untrusted(
         folder / "file", [](PipeEnd& pipe) { pipe.put(42); }, [&](PipeEnd& pipe) { got = pipe.get<int>(); });
     BOOST_TEST(got == 42);
+}
+
+/// Whether the process runs; one that has ended but that nobody has waited for does not.
+bool runs(pid_t process) {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string stat;
+    std::getline(file, stat);
+    const auto name_end = stat.rfind(") ");
+    return name_end != std::string::npos && stat.at(name_end + 2) != 'Z';
+}
+
+BOOST_AUTO_TEST_CASE(a_reading_process_dies_with_the_one_that_started_it) {
+    const Folder folder;
+    put_bytes(folder / "file", "x");
+    int ends[2];
+    BOOST_REQUIRE(pipe(ends) == 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+        const auto tell_and_stay = [&](PipeEnd&) {
+            const pid_t self = getpid();
+            [[maybe_unused]] const auto written = write(ends[1], &self, sizeof(self));
+            for (;;) pause();
+        };
+        read_untrusted(folder / "file", tell_and_stay, [](PipeEnd& pipe) { pipe.get<int>(); });
+        _exit(0);
+    }
+    pid_t reader = 0;
+    BOOST_REQUIRE(read(ends[0], &reader, sizeof(reader)) == static_cast<ssize_t>(sizeof(reader)));
+    BOOST_TEST(runs(reader));
+    kill(parent, SIGKILL);
+    waitpid(parent, nullptr, 0);
+    for (int i = 0; i < 500 && runs(reader); ++i) usleep(10'000);
+    BOOST_TEST(!runs(reader));
+    kill(reader, SIGKILL);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 BOOST_AUTO_TEST_CASE(a_fifo_or_device_as_input_is_refused_at_once) {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace ringlab::experiments {
 namespace {
 
@@ -77,8 +79,12 @@ int study(const Config& config, int argc, char** argv) {
                         study.record()->numbers(which.name(), fmt::format("judged/tolerance_{}", measure));
                     for (std::size_t i = 0; i < errors.size(); ++i) {
                         largest[i % largest.size()] = worse(largest[i % largest.size()], errors[i]);
-                        passes &= errors[i] <= bounds[i % bounds.size()];  // false for a NaN
-                        if (errors[i] > 0) share = std::max(share, errors[i] / bounds[i % bounds.size()]);
+                        const double bound = bounds[i % bounds.size()];
+                        // What is not finite never passes: beyond the range of the arithmetic its model allows
+                        // anything.
+                        passes &= std::isfinite(errors[i]) && errors[i] <= bound;
+                        if (errors[i] > 0)
+                            share = std::max(share, std::isfinite(errors[i]) ? errors[i] / bound : errors[i]);
                     }
                 }
             }

@@ -182,6 +182,7 @@ struct Errors {
     }
     Bound bound(double norm, double largest_expected, double width, double crest) const {
         if (sum == 0) return {};
+        if (largest_expected == 0) norm = largest_expected = 1;  // as deviations are counted
         constexpr double worst_mantissa = 1.37, largest_of_one_rounding = 2.4, normal_tail = 5.5;
         const double independent = square(sum) / sum_of_squares;
         Bound bound;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-double ratio(double difference, double expected) { return difference == 0 ? 0 : difference / expected; }
+double ratio(double difference, double expected) { return expected == 0 ? difference : difference / expected; }
 
 /// A power of two that keeps squares of the values in range; 1 but for sizes that no usual tensor has.
 template <class AnyTensor>

@@ -5,11 +5,12 @@
 namespace ringlab::reference {
 
 /// How far a measured tensor is from the expected one. All are infinite if either holds a NaN, or one an infinity that
-/// the other does not hold in the same place; equal infinities (-inf in the lse of empty rows) count as no error.
+/// the other does not hold in the same place; equal infinities (-inf in the lse of empty rows) count as no error. Where
+/// nothing but zeros is expected (dq and dk of rows that see one key), differences count as they are, over 1.
 struct Deviation {
-    double relative_rms = 0;    ///< norm of the difference over norm of expected; 0/0 is 0
+    double relative_rms = 0;    ///< norm of the difference over norm of expected
     double max_abs = 0;         ///< largest difference
-    double max_to_largest = 0;  ///< largest difference over largest expected magnitude; 0/0 is 0
+    double max_to_largest = 0;  ///< largest difference over largest expected magnitude
 };
 
 /// Throws Error that gives both shapes if they differ; `name` says of what.

@@ -56,9 +56,10 @@ double simulated_seconds(const Config& config, double operations) {
     return operations * (config.engine == "symmetric" ? seconds_per_symmetric : seconds_per_simulated);
 }
 
-/// Head groups of all-gather:4, which multiply its steps.
-double groups_of(const std::string& algorithm) {
+/// Head groups, which multiply the steps: of all-gather:4, and of pull, which fetches kv head by kv head.
+double groups_of(const std::string& algorithm, const layouts::Problem& problem) {
     const auto spec = layouts::Spec::parse(algorithm);
+    if (spec.name == "pull") return static_cast<double>(problem.kv_heads);
     return static_cast<double>(layouts::whole_number(spec.arguments, false).value_or(1));
 }
 
@@ -200,7 +201,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const double ranks = which.ranks, replicas = config_.replicas, repeats = config_.repeats;
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
     const auto pairs = pairs_of(plan.mask());
-    const auto steps = ranks * ranks * groups_of(which.algorithm) * replicas;
+    const auto steps = ranks * ranks * groups_of(which.algorithm, plan.problem) * replicas;
     const auto tensors =
         static_cast<double>(layouts::tensor_bytes(problem, 8).value_or(0)) * replicas;  // half in, half out
 
@@ -228,13 +229,13 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto scratch = static_cast<double>(std::max(plan.forward->scratch_bytes(), plan.backward->scratch_bytes()));
     add(which, seconds,
         program_bytes + processes_here(config_, which.ranks) * own + own + 5 * results + ranks * replicas * scratch +
-            span_bytes(ranks, groups_of(which.algorithm)) * replicas,
+            span_bytes(ranks, groups_of(which.algorithm, plan.problem)) * replicas,
         (own + results) / (ranks * replicas) + scratch);
 }
 
 void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines) {
     const double ranks = which.ranks, count = static_cast<double>(machines);
-    const auto operations = operations_per_step * ranks * ranks * groups_of(which.algorithm) * count;
+    const auto operations = operations_per_step * ranks * ranks * groups_of(which.algorithm, plan.problem) * count;
     double seconds = simulated_seconds(config_, operations);
     predicts_tiles_ = config_.compute_model == "tiles";
     if (predicts_tiles_) {
@@ -244,7 +245,8 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
     }
     constexpr int most_ranks_for_spans = 64;
     const bool spans = config_.engine == "events" && (which.ranks <= most_ranks_for_spans || !config_.trace.empty());
-    add(which, seconds, program_bytes + (spans ? span_bytes(ranks, groups_of(which.algorithm)) * count : 0), 0);
+    add(which, seconds,
+        program_bytes + (spans ? span_bytes(ranks, groups_of(which.algorithm, plan.problem)) * count : 0), 0);
 }
 
 void Forecast::announce() const {

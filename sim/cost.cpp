@@ -59,7 +59,7 @@ Picoseconds ticks(double seconds) { return layouts::checked_picoseconds(seconds)
 /// takes the tiles that it could begin before a common time. Returns how many. Sums of few terms stay one by one, and
 /// so the same as ever to the last bit.
 std::int64_t deal_at_once(const TileGroup& group, std::vector<double>& free) {
-    constexpr std::int64_t few = 1 << 20;
+    constexpr std::int64_t few = 1 << 16;
     if (group.count <= few || group.seconds == 0) return group.seconds == 0 ? group.count : 0;
     const auto dealt_by = [&](double time, double level) {
         return level > time ? std::floor((level - time) / group.seconds) : 0;

@@ -17,18 +17,6 @@ std::vector<std::string> or_none(const std::vector<std::string>& list) {
     return list.empty() ? std::vector<std::string>{""} : list;
 }
 
-std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens) {
-    if (!config.tokens.empty()) return config.tokens;
-    if (config.tokens_per_rank.empty()) return {input_tokens};
-    std::vector<std::int64_t> lengths;
-    for (const auto tokens : config.tokens_per_rank) {
-        require(tokens <= (std::int64_t{1} << 31) / ranks, "{} tokens on each of {} ranks are more than 2^31 in all",
-                tokens, ranks);
-        lengths.push_back(tokens * ranks);
-    }
-    return lengths;
-}
-
 /// Short names for inputs, all different: "b.h5" for "a/b.h5", with a number where several would be called the same.
 std::map<std::string, std::string> input_names(const std::vector<std::string>& inputs) {
     const auto short_name = [](const std::string& input) {
@@ -83,6 +71,18 @@ std::vector<std::int64_t> cut_documents(const std::string& mask, std::int64_t to
 }
 
 }  // namespace
+
+std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens) {
+    if (!config.tokens.empty()) return config.tokens;
+    if (config.tokens_per_rank.empty()) return {input_tokens};
+    std::vector<std::int64_t> lengths;
+    for (const auto tokens : config.tokens_per_rank) {
+        require(tokens <= (std::int64_t{1} << 31) / ranks, "{} tokens on each of {} ranks are more than 2^31 in all",
+                tokens, ranks);
+        lengths.push_back(tokens * ranks);
+    }
+    return lengths;
+}
 
 std::string Case::name() const {
     std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, algorithm);

@@ -25,6 +25,9 @@ struct Case {
 /// Lists an experiment has no use for may be empty. `input_tokens` are used where the user gave none.
 std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens);
 
+/// Lengths of the whole sequence over `ranks` ranks, before padding.
+std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens);
+
 /// A case with everything in place to run it.
 struct Plan {
     layouts::Problem problem;  ///< tokens include padding

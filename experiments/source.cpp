@@ -25,6 +25,18 @@ std::int64_t longest(const Config& config) {
     return most;
 }
 
+/// Whether the mask can be made for every length that is asked for: one that is a list of lengths is for their sum.
+bool fits(const std::string& mask, const Config& config, const InputData& data) {
+    try {
+        for (const auto ranks : config.ranks)
+            for (const auto tokens : sequence_lengths(config, ranks, data.problem.tokens))
+                layouts::make_mask(expand_mask(mask, tokens, data.document_lengths), tokens);
+    } catch (const Error&) {
+        return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 void fit_to_inputs(Config& config) {
@@ -55,6 +67,12 @@ void fit_to_inputs(Config& config) {
         if (!given("masks") && data.document_lengths.empty() &&
             std::erase_if(config.masks, [](const auto& mask) { return mask.find("documents:input") != mask.npos; }) > 0)
             note("masks of documents:input are left out, as input {} has no documents", input);
+        if (!given("masks") && config.masks.size() > 1)
+            std::erase_if(config.masks, [&](const auto& mask) {
+                const bool unfit = !fits(mask, config, data);
+                if (unfit) note("mask {} is left out, as it is for another number of tokens", mask);
+                return unfit;
+            });
         if (most > 0 && most < data.problem.tokens)
             note("of the {} tokens of input {} the first {} are taken (--tokens {} takes all)", data.problem.tokens,
                  input, most, data.problem.tokens);

@@ -10,12 +10,15 @@ const MaskRegistration block_causal(
         std::vector<MaskSegment> segments;
         std::int64_t begin = 0;
         for (const auto length : parse_lengths(arguments, "segment lengths")) {
-            require(length <= tokens - begin, "segment lengths sum to more than the {} tokens of the sequence", tokens);
+            require(length <= tokens - begin,
+                    "the segment lengths of mask block-causal:{} sum to more than the {} tokens of the sequence",
+                    arguments, tokens);
             segments.push_back({{begin, begin + length}, {0, 0}, {begin + length, 0}});
             begin += length;
         }
-        require(begin == tokens, "segment lengths sum to {}, the sequence has {} tokens; they must be equal", begin,
-                tokens);
+        require(begin == tokens,
+                "the segment lengths of mask block-causal:{} sum to {}, the sequence has {} tokens; they must be equal",
+                arguments, begin, tokens);
         return Mask("block-causal", tokens, segments);
     });
 

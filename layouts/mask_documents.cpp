@@ -10,13 +10,15 @@ const MaskRegistration documents(
         std::vector<MaskSegment> segments;
         std::int64_t begin = 0;
         for (const auto length : parse_lengths(arguments, "document lengths")) {
-            require(length <= tokens - begin, "document lengths sum to more than the {} tokens of the sequence",
-                    tokens);
+            require(length <= tokens - begin,
+                    "the document lengths of mask documents:{} sum to more than the {} tokens of the sequence",
+                    arguments, tokens);
             segments.push_back({{begin, begin + length}, {begin, 0}, {begin + length, 0}});
             begin += length;
         }
-        require(begin == tokens, "document lengths sum to {}, the sequence has {} tokens; they must be equal", begin,
-                tokens);
+        require(begin == tokens,
+                "the document lengths of mask documents:{} sum to {}, the sequence has {} tokens; they must be equal",
+                arguments, begin, tokens);
         return Mask("documents", tokens, segments);
     });
 

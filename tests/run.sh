@@ -14,7 +14,7 @@ arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --asan) preset=asan ;;
-    --tsan) preset=tsan; arguments+=(-L "cpu|processes") ;;
+    --tsan) preset=tsan; arguments+=(-L "cpu|processes|gpu_host") ;;
     --preset) preset=${2:?tests/run.sh: --preset needs a name}; shift ;;
     -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) arguments+=("$1") ;;

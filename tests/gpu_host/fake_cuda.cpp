@@ -1,0 +1,253 @@
+// As much of the CUDA runtime as the executor's host code asks for, without a GPU: device memory is host memory, every
+// stream has a thread that works its queue off in order, and events order them as CUDA's do. So the thread sanitizer
+// sees what threads of the host, and streams behind each other's backs, do to the same memory.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int device_count = 4;
+thread_local int current_device = 0;
+
+/// Of all streams and events.
+std::mutex mutex;
+std::condition_variable changed;
+
+/// Recorded so many times, and passed by its stream so many times.
+struct EventState {
+    std::uint64_t recorded = 0, passed = 0;
+    Clock::time_point time;
+};
+
+/// Works off its queue one by one; a task is ready when its condition, asked under the mutex, is true.
+class FakeStream {
+public:
+    struct Task {
+        std::function<bool()> ready;
+        std::function<void()> work;   // outside the mutex
+        std::function<void()> ended;  // under it
+    };
+
+    FakeStream() : device(current_device), thread_([this](std::stop_token stop) { run(stop); }) {}
+    ~FakeStream() {
+        thread_.request_stop();
+        changed.notify_all();
+        thread_.join();
+    }
+
+    void push(Task task) {
+        const std::lock_guard lock(mutex);
+        queue_.push_back(std::move(task));
+        changed.notify_all();
+    }
+    bool idle() const { return queue_.empty(); }  // under the mutex
+
+    const int device;
+
+private:
+    void run(const std::stop_token& stop) {
+        std::unique_lock lock(mutex);
+        for (;;) {
+            // With a limit: the request to stop comes without the mutex.
+            changed.wait_for(lock, std::chrono::milliseconds(20), [&] {
+                return stop.stop_requested() || (!queue_.empty() && (!queue_.front().ready || queue_.front().ready()));
+            });
+            if (queue_.empty() || (queue_.front().ready && !queue_.front().ready())) {
+                if (stop.stop_requested()) return;
+                continue;
+            }
+            auto& task = queue_.front();
+            if (task.work) {
+                lock.unlock();
+                task.work();
+                lock.lock();
+            }
+            if (task.ended) task.ended();
+            queue_.pop_front();
+            changed.notify_all();
+        }
+    }
+
+    std::deque<Task> queue_;
+    std::jthread thread_;
+};
+
+std::set<FakeStream*> streams;  // under the mutex
+
+FakeStream& of(cudaStream_t stream) { return *reinterpret_cast<FakeStream*>(stream); }
+std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<std::shared_ptr<EventState>*>(event); }
+
+/// On a stream, or at once where there is none.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+    if (stream)
+        of(stream).push({{}, std::move(work), {}});
+    else
+        work();
+    return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = device_count;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+    *device = current_device;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    current_device = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+    *properties = {};
+    std::strcpy(properties->name, "none");
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+    *value = 8;  // a compute capability, for one
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int) {
+    std::strncpy(text, "none", static_cast<std::size_t>(size));
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    *least = *greatest = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* possible, int, int) {
+    *possible = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [] {
+        for (const auto* stream : streams)
+            if (stream->device == current_device && !stream->idle()) return false;
+        return true;
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "an error"; }
+const char* cudaGetErrorString(cudaError_t) { return "of the fake runtime"; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+    *memory = std::malloc(bytes);
+    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* memory) {
+    std::free(memory);
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+    *free = *total = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+    std::memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+    return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+    return enqueue(stream, [=] { function(data); });
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+    return enqueue(stream, [=] { std::memset(memory, value, bytes); });
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+    auto* made = new FakeStream;
+    const std::lock_guard lock(mutex);
+    streams.insert(made);
+    *stream = reinterpret_cast<cudaStream_t>(made);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    cudaStreamSynchronize(stream);
+    {
+        const std::lock_guard lock(mutex);
+        streams.erase(&of(stream));
+    }
+    delete &of(stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (!stream) return cudaSuccess;
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return of(stream).idle(); });
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    auto state = of(event);
+    std::uint64_t recorded = 0;
+    {
+        const std::lock_guard lock(mutex);
+        recorded = state->recorded;
+    }
+    of(stream).push({[=] { return state->passed >= recorded; }, {}, {}});
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+    *event = reinterpret_cast<cudaEvent_t>(new std::shared_ptr(std::make_shared<EventState>()));
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete &of(event);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    auto state = of(event);
+    std::uint64_t recorded = 0;
+    {
+        const std::lock_guard lock(mutex);
+        recorded = ++state->recorded;
+    }
+    of(stream).push({{}, {}, [=] {
+                         state->passed = std::max(state->passed, recorded);
+                         state->time = Clock::now();
+                     }});
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    const std::lock_guard lock(mutex);
+    return of(event)->passed >= of(event)->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+    const std::lock_guard lock(mutex);
+    *milliseconds = std::chrono::duration<float, std::milli>(of(to)->time - of(from)->time).count();
+    return cudaSuccess;
+}
+
+// One process alone.
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) { return cudaErrorNotSupported; }
+cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) { return cudaErrorNotSupported; }
+cudaError_t cudaIpcCloseMemHandle(void*) { return cudaErrorNotSupported; }
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t*, cudaEvent_t) { return cudaErrorNotSupported; }
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHandle_t) { return cudaErrorNotSupported; }
+
+}  // extern "C"

@@ -1,0 +1,98 @@
+// The executor, its ranks, issuers and copy transport over a runtime without devices: what their threads do to each
+// other, for the thread sanitizer to watch.
+
+#include "gpu/executor.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::gpu {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Pass;
+
+struct Passes {
+    std::unique_ptr<layouts::Schedule> forward, backward;
+};
+
+Passes make_passes(const std::string& algorithm, int ranks) {
+    layouts::Problem problem;
+    problem.tokens = 48 * ranks;
+    problem.query_heads = 4;
+    problem.kv_heads = 2;
+    problem.head_dim = problem.value_dim = 16;
+    const auto mask = layouts::make_mask("causal", problem.tokens);
+    const auto layout = layouts::make_layout("zigzag", problem.tokens, ranks);
+    layouts::ScheduleOptions how;
+    how.algorithm = algorithm;
+    Passes passes;
+    passes.forward = make_schedule(problem, mask, layout, how);
+    how.pass = Pass::backward;
+    passes.backward = make_schedule(problem, mask, layout, how);
+    return passes;
+}
+
+GpuOptions options_for(TransportKind transport, int ranks) {
+    GpuOptions options;
+    options.transport = transport;
+    options.group.ring = ranks;
+    options.repeats = 3;
+    options.keep_results = false;
+    options.kernels = KernelFamily::portable;
+    return options;
+}
+
+/// As the copy fabric, but one rank cannot join it.
+class FabricThatFails : public Fabric {
+public:
+    FabricThatFails(std::unique_ptr<Fabric> real, int rank) : real_(std::move(real)), rank_(rank) {}
+
+    bool fetches() const override { return real_->fetches(); }
+    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+    std::unique_ptr<Transport> join(const Member& member) override {
+        if (member.rank == rank_) fail("rank {} cannot join", rank_);
+        return real_->join(member);
+    }
+
+private:
+    std::unique_ptr<Fabric> real_;
+    int rank_;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(host_threads)
+
+BOOST_DATA_TEST_CASE(ranks_of_every_schedule_come_to_an_end,
+                     data::make({"ring", "all-gather:2", "pull"}) * data::make({2, 3, 4}) *
+                         data::make({static_cast<int>(TransportKind::copy), static_cast<int>(TransportKind::loopback)}),
+                     algorithm, ranks, kind) {
+    const auto transport = static_cast<TransportKind>(kind);
+    const auto passes = make_passes(algorithm, ranks);
+    const auto options = options_for(transport, ranks);
+    const auto team = make_thread_team(team_size(options));
+    const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options);
+    BOOST_TEST_REQUIRE(runs.size() == 1u);
+    BOOST_TEST(runs[0].forward.rank_seconds.size() == 3u);
+    BOOST_TEST(runs[0].backward.timelines.size() == 3u);
+    BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_fails_ends_the_others) {
+    constexpr int ranks = 3;
+    const auto passes = make_passes("ring", ranks);
+    const auto team = make_thread_team(ranks);
+    const auto make_fabric = [](Team& members, const FabricOptions& how, const PassPrograms& programs) {
+        return std::make_unique<FabricThatFails>(make_copy_fabric(members, how, programs), 1);
+    };
+    BOOST_CHECK_EXCEPTION(
+        run(*team, *passes.forward, passes.backward.get(), {}, options_for(TransportKind::copy, ranks), make_fabric),
+        Error,
+        [](const Error& error) { return std::string(error.what()).find("rank 1 cannot join") != std::string::npos; });
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::gpu

@@ -190,6 +190,32 @@ BOOST_DATA_TEST_CASE(results_that_overflow_are_shown_and_are_a_failure,
     BOOST_TEST((contains(ending.out, "inf") || contains(ending.out, "nan")), ending.out);
 }
 
+BOOST_AUTO_TEST_CASE(gradients_that_are_zero_in_exact_arithmetic_have_errors_that_are_numbers) {
+    for (const auto* arithmetic : {"fp64", "fp32", "bf16", "fp16"}) {
+        const Folder folder;
+        // Rows that see themselves alone, by either mask.
+        const auto ending =
+            run(folder, gradient_equivalence,
+                {"--masks", "window:0,0", "causal+documents:1x64", "--layouts", "zigzag", "--algorithms", "ring",
+                 "--ranks", "2", "--tokens", "64", "--input", "normal", "--arithmetic", arithmetic, "-o", "r.h5"});
+        BOOST_TEST(ending.status == 0, ending.out);
+        BOOST_TEST(!contains(ending.out, "inf"), ending.out);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(masks_of_the_default_that_are_for_another_length_are_left_out_and_said_to_be) {
+    const Folder folder;
+    const Words fast{"--layouts", "zigzag", "--algorithms", "ring", "--ranks", "2", "--tokens", "96", "-o", "r.h5"};
+    const auto ending = run(folder, gradient_equivalence, fast);
+    BOOST_TEST(ending.status == 0, ending.err);
+    for (const auto* mask : {"prefix:100", "block-causal:64x8"})
+        BOOST_TEST(contains(ending.err, std::string("[note] mask ") + mask + " is left out"), ending.err);
+    BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 4u);
+    const auto asked = run(folder, gradient_equivalence, fast + Words{"--overwrite", "--masks", "block-causal:64x8"});
+    BOOST_TEST(asked.status == 1);
+    BOOST_TEST(contains(asked.err, "block-causal:64x8 sum to more than the 96 tokens"), asked.err);
+}
+
 BOOST_AUTO_TEST_CASE(a_tolerance_that_is_exceeded_shows_in_the_exit_status) {
     const Folder folder;
     const auto ending = run(folder, gradient_equivalence, small + Words{"--tolerance", "1e-30", "-o", "r.h5"});

@@ -213,7 +213,11 @@ bool is_flag(const std::string& option) {
 
 /// Sweeps of one small run, so that most of what is changed about them still ends in milliseconds.
 Invocation small_run(Random& random) {
-    switch (below(random, 8)) {
+    switch (below(random, 9)) {
+        case 8:  // which gets as far as there are GPUs
+            return {throughput,
+                    {"--ranks", "1", "--tokens-per-rank", "64", "--layouts", "zigzag", "--masks", "causal", "--shapes",
+                     "4:2/64", "--rounds", "1", "--seconds", "0.001", "-o", "out.h5"}};
         case 0:
         case 1:
         case 2:
@@ -322,6 +326,7 @@ BOOST_AUTO_TEST_CASE(random_invocations_end_in_time_with_figures_or_one_line) {
     const Files files(folder);
     std::map<std::string, std::size_t> endings;
     double slowest = 0;
+    std::string slowest_one;
     for (std::size_t i = 0; i < count; ++i) {
         Random random(static_cast<unsigned>(seed * 1'000'003 + i));  // each can be repeated by itself
         files.write(folder, random);
@@ -336,7 +341,10 @@ BOOST_AUTO_TEST_CASE(random_invocations_end_in_time_with_figures_or_one_line) {
         } else {
             check_ending(ending, what.str());
             ++endings["exit status " + std::to_string(ending.status)];
-            slowest = std::max(slowest, ending.seconds);
+            if (ending.seconds > slowest) {
+                slowest = ending.seconds;
+                slowest_one = what.str();
+            }
             if (ending.status == 0) {
                 const auto nonsense = nonsense_in(ending.out, one.program == calibrate);
                 BOOST_TEST(nonsense == "", what.str() << " ends with 0 and prints " << nonsense << "\n" << ending.out);
@@ -348,7 +356,7 @@ BOOST_AUTO_TEST_CASE(random_invocations_end_in_time_with_figures_or_one_line) {
             std::cerr << "[" << i + 1 << "/" << count << "] slowest " << slowest << " s\n";
     }
     for (const auto& [ending, times] : endings) BOOST_TEST_MESSAGE(times << " times " << ending);
-    BOOST_TEST_MESSAGE("slowest that was not announced: " << slowest << " s");
+    BOOST_TEST_MESSAGE("slowest that was not stopped: " << slowest << " s, " << slowest_one);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

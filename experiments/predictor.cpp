@@ -24,7 +24,7 @@ Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass)
 
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
                                 const std::vector<std::vector<Measurement>>& repeats) {
-    for (const auto& [machine, pass, seconds, balance] : predicted) {
+    for (const auto& [machine, pass, seconds, balance, compute] : predicted) {
         const auto add = [&](const char* what, double predicted_value, double measured_value) {
             run.attribute(
                 fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
@@ -33,7 +33,9 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
                             "machine is the one measured",
                             what, to_string(pass), machine));
         };
-        if (balance) add("balance", *balance, layouts::imbalance(median_attend_seconds(repeats, pass)));
+        const auto attends = median_attend_seconds(repeats, pass);
+        if (balance) add("balance", *balance, layouts::imbalance(attends));
+        if (compute) add("compute", *compute, *std::max_element(attends.begin(), attends.end()));
         add("seconds", seconds, median_pass_seconds(repeats, pass));
     }
 }
@@ -79,6 +81,8 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
             };
             if (figures.balance)
                 column("balance", *figures.balance, "1", "largest over mean of the ranks' predicted compute_time");
+            if (figures.compute)
+                column("compute", *figures.compute, "s", "largest of the ranks' predicted compute_time");
             column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
         }
     return all;
@@ -111,7 +115,7 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
         const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
         by_rank("end_time", ends, end_time);
         scalar("makespan", last, "s", makespan);
-        return {names_[machine], pass, last, {}};
+        return {names_[machine], pass, last, {}, {}};
     }
 
     const bool keeps_trace = traces(run_name);
@@ -140,7 +144,8 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
                          std::move(predicted.timeline), std::move(predicted.host_issue)});
     std::vector<double> compute;
     for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
-    return {names_[machine], pass, layouts::to_seconds(predicted.makespan), layouts::imbalance(compute)};
+    return {names_[machine], pass, layouts::to_seconds(predicted.makespan), layouts::imbalance(compute),
+            *std::max_element(compute.begin(), compute.end())};
 }
 
 void Predictor::keep_measured(const std::string& run_name, layouts::Pass pass, const layouts::Timeline& timeline) {

@@ -26,13 +26,13 @@ public:
     void add_provenance(Provenance& provenance) const;
 
     /// Predicts both passes of the plan on every machine and writes them to the run: datasets predicted/... by machine
-    /// and pass, columns balance_predicted_PASS_MACHINE and seconds_predicted_PASS_MACHINE, timelines. Returns the
+    /// and pass, columns balance_predicted_PASS_MACHINE and likewise compute and seconds, timelines. Returns the
     /// figures of the columns. Throws Error if the ranks do not fit on a machine.
     struct Figures {
         std::string machine;
         layouts::Pass pass;
         double seconds;
-        std::optional<double> balance;  ///< not from the symmetric engine
+        std::optional<double> balance, compute;  ///< not from the symmetric engine
     };
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
 

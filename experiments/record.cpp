@@ -529,7 +529,8 @@ std::vector<double> Record::numbers(const std::string& run, const std::string& p
             offset[i] = found - known.begin();
             count[i] = 1;
         } else if (file_->contains("lengths/" + names[i])) {
-            count[i] = file_->dataset("lengths/" + names[i]).integers().at(static_cast<std::size_t>(index));
+            const auto length = file_->dataset("lengths/" + names[i]).integers().at(static_cast<std::size_t>(index));
+            count[i] = std::max<std::int64_t>(length, 0);  // missing: the run has nothing of it
         }
         elements *= count[i];
     }

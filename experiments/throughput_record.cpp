@@ -68,7 +68,7 @@ void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryS
 }
 
 void describe_bursts(RunWriter& run, const CallSamples& call) {
-    const auto group = "measured/" + call.name;
+    const auto group = "calls/" + call.name;
     run.dataset(group + "/seconds", flat(call.seconds),
                 {{"round", static_cast<std::int64_t>(call.seconds.size())},
                  {group + "/call", static_cast<std::int64_t>(call.seconds.front().size())}},

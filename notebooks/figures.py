@@ -1,7 +1,7 @@
 """What all figures share: reading the runs of a record, one style for print, saving.
 
 A record (HDF5) explains itself: /runs is a flat table of all runs, every other group holds datasets of (run, ...), each
-with units and description. Records made before schema 2 have a group for each run instead.
+with units and description.
 """
 
 import argparse
@@ -21,7 +21,7 @@ if not IN_NOTEBOOK:
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator
 
-SCHEMAS = 1, 2
+SCHEMA = 2
 QUICKSTART = Path(__file__).resolve().parent.parent / "out" / "quickstart"
 PAGE_WIDTH = 7.1  # inches: two columns of a paper
 PASSES = ("forward", "backward")
@@ -59,33 +59,7 @@ def values_of(dataset, index=()):
     return values
 
 
-class GroupedRun:
-    """One run of a record of schema 1: /runs/NAME with its attributes and datasets."""
-
-    def __init__(self, group, name, record):
-        self.group, self.file, self.name, self.record = group, group.file, name, record
-        self.attributes = dict(group.attrs)  # read once: filters ask for them thousands of times
-        for kind in "rate", "ratio":
-            self.attributes |= {f"{kind}_{key}": float(value[()]) for key, value in group.get(kind, {}).items()}
-
-    def __getitem__(self, attribute):
-        if attribute not in self.attributes:
-            stop(f"{self.record}: run '{self.name}' has no attribute '{attribute}'")
-        return self.attributes[attribute]
-
-    def __contains__(self, path):
-        return path in self.group
-
-    def machines(self):
-        return list(self.group["predicted"]) if "predicted" in self.group else []
-
-    def read(self, path):
-        if path not in self.group:
-            stop(f"{self.record}: run '{self.name}' has no dataset '{path}'")
-        return values_of(self.group[path])
-
-
-class Run(GroupedRun):
+class Run:
     """One run: `run["mask"]` is its entry in the table of runs, `run.read("work/cells")` its part of a dataset. For a
     machine and a pass: `run.read("predicted/MACHINE/PASS/compute_time")`, likewise "measured/PASS/attend_time"; spans
     are "predicted/MACHINE/PASS/spans/begin"."""
@@ -94,6 +68,11 @@ class Run(GroupedRun):
         self.table, self.index, self.file, self.record = table, index, table.file, record
         self.attributes = {column: values[index] for column, values in table.columns.items()}
         self.name = self.attributes["name"]
+
+    def __getitem__(self, attribute):
+        if attribute not in self.attributes:
+            stop(f"{self.record}: run '{self.name}' has no attribute '{attribute}'")
+        return self.attributes[attribute]
 
     def machines(self):
         return list(self.table.labels.get("machine", []))
@@ -109,6 +88,7 @@ class Run(GroupedRun):
 
     def find(self, path):
         """The dataset that holds it, and which part; None if the run has no such thing."""
+        dataset, dimensions = self.table.dataset(path)
         parts, places, source = path.split("/"), {}, None
         if parts[0] == "predicted":
             source, parts = parts[1], [parts[0], *parts[2:]]
@@ -117,7 +97,8 @@ class Run(GroupedRun):
             places["pass"] = parts.pop(1)
         if "spans" in parts:
             return self.find_spans(source or parts[0], places["pass"], parts[2:])
-        dataset, dimensions = self.table.dataset("/".join(parts))
+        if dataset is None:
+            dataset, dimensions = self.table.dataset("/".join(parts))
         if dataset is None:
             return None
         index = []
@@ -172,8 +153,6 @@ class Table:
 
 
 def runs_of(file, record):
-    if file.attrs["ringlab_schema"] == 1:
-        return [GroupedRun(group, name, record) for name, group in file["runs"].items()]
     table = Table(file)
     return [Run(table, index, record) for index in range(len(file["run"]))]
 
@@ -229,8 +208,8 @@ def read_runs(records, experiment):
         found = file.attrs.get("experiment")
         if "ringlab_schema" not in file.attrs or found is None:
             stop(f"{path} is not a record of Ringlab")
-        if file.attrs["ringlab_schema"] not in SCHEMAS:
-            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads up to {SCHEMAS[-1]}")
+        if file.attrs["ringlab_schema"] != SCHEMA:
+            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads schema {SCHEMA}")
         if found != experiment:
             stop(f"{path} is a record of {found}; this script draws records of {experiment}")
         runs += runs_of(file, path)

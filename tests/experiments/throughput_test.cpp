@@ -190,6 +190,34 @@ BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
     BOOST_TEST(throughput_tables(record, cases).find("1.250") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
+    const test::Folder folder;
+    auto config = four_gpus();
+    config.ranks = {1, 4};
+    config.tokens_per_rank = {2048};
+    DeviceSamples calls;
+    calls.calls = {{"forward", {{1, 2, 3}}}, {"backward", {{4}}}};
+    RingSamples passes;
+    passes.forward = even_samples(3, 4, 1e-3);
+    passes.backward = even_samples(5, 4, 4e-3);
+    passes.memory.assign(4, {});
+    Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
+    for (const auto& which : throughput_cases(config)) {
+        RunWriter run;
+        if (which.kind == Kind::ceilings) describe_ceilings(run, {});
+        if (which.kind == Kind::device) describe_device(run, which, plan_of(which, config), calls);
+        if (which.kind == Kind::ring) describe_ring(run, which, plan_of(which, config), passes);
+        record.commit(which.name(), run);
+    }
+    const auto size = [&](const ThroughputCase& which, const char* dataset) {
+        return record.has(which.name(), dataset) ? record.numbers(which.name(), dataset).size() : 0;
+    };
+    for (const auto& which : throughput_cases(config)) {
+        BOOST_TEST(size(which, "calls/forward/seconds") == (which.kind == Kind::device ? 3u : 0u), which.name());
+        BOOST_TEST(size(which, "measured/backward/seconds") == (which.kind == Kind::ring ? 20u : 0u), which.name());
+    }
+}
+
 BOOST_AUTO_TEST_CASE(what_could_not_be_timed_is_named_with_its_reason) {
     const test::Folder folder;
     auto config = four_gpus();

@@ -56,10 +56,10 @@ double simulated_seconds(const Config& config, double operations) {
     return operations * (config.engine == "symmetric" ? seconds_per_symmetric : seconds_per_simulated);
 }
 
-/// Head groups, which multiply the steps: of all-gather:4, and of pull, which fetches kv head by kv head.
+/// Head groups, which multiply the steps: of all-gather:4, and of pull, of which there may be one for each kv head.
 double groups_of(const std::string& algorithm, const layouts::Problem& problem) {
     const auto spec = layouts::Spec::parse(algorithm);
-    if (spec.name == "pull") return static_cast<double>(problem.kv_heads);
+    if (spec.name == "pull" && spec.arguments.empty()) return static_cast<double>(problem.kv_heads);
     return static_cast<double>(layouts::whole_number(spec.arguments, false).value_or(1));
 }
 

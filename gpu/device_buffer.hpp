@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace ringlab::gpu {
 
@@ -41,5 +42,13 @@ private:
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
 };
+
+/// Device memory that holds these values.
+template <class T>
+DeviceBuffer uploaded(const std::vector<T>& values) {
+    DeviceBuffer buffer(values.size() * sizeof(T));
+    buffer.upload(values.data());
+    return buffer;
+}
 
 }  // namespace ringlab::gpu

@@ -205,9 +205,10 @@ private:
         RINGLAB_CUDA(cudaSetDevice(rank.place.device));
         for (const auto& of_pass : job_.programs) rank.programs.push_back(&of_pass[index(ring_rank(rank))]);
         const auto& o = job_.options;
-        rank.work = std::make_unique<Rank>(
-            job_.forward, job_.backward, ring_rank(rank), rank.programs, fabric_,
-            RankOptions{o.round_running_output, o.round_results, o.deterministic, o.check_finite, o.kernels});
+        rank.work =
+            std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), rank.programs, fabric_,
+                                   RankOptions{o.round_running_output, o.round_results, o.deterministic, o.check_finite,
+                                               o.kernels, joined_waits(rank.place.device), o.timeout});
         rank.transport = fabric_.join({member_, rank.place.global_rank, rank.place.device, rank.work->kv(),
                                        rank.work->kv_bytes(), rank.work->gradients(), rank.work->gradient_bytes()});
         if (job_.inputs.empty())
@@ -215,6 +216,21 @@ private:
         else
             rank.work->load(job_.inputs[index(replica(rank))]);
         clocks_.try_emplace(rank.place.device, job_.team);
+    }
+
+    /// Launches may hold a device while they wait for copies between devices, but not for what needs the device itself:
+    /// NCCL's kernels, other ranks' launches, copies inside of it. Called by all members at the same time.
+    JoinedWaits joined_waits(int device) const {
+        const auto transport = job_.options.transport;
+        if (transport == TransportKind::nccl) return JoinedWaits::apart;
+        if (transport == TransportKind::loopback) return JoinedWaits::before;
+        std::array<char, 32> bus_id{};
+        RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
+        Bytes own;
+        append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
+        const auto all = job_.team.all_gather(member_, own, job_.options.timeout);
+        const bool shared = std::ranges::count(all, own) > 1;
+        return shared ? JoinedWaits::before : JoinedWaits::inside;
     }
 
     void make_streams() {
@@ -365,8 +381,10 @@ private:
             const auto timelines = job_.options.timelines;
             if (timelines == Timelines::none || (timelines == Timelines::extra && repeat < repeats)) continue;
             times.timeline_start.push_back(clock.time(events.start));
+            const auto intervals = intervals_of(rank, program, events);
             for (std::size_t i = 0; i < program.operations; ++i) {
                 const auto& op = program.code[i].op;
+                const auto [begin, end] = intervals[i];
                 Span span{ring_rank(rank),
                           static_cast<layouts::OpIndex>(i),
                           op.step,
@@ -374,8 +392,8 @@ private:
                           op.lane,
                           op.peer,
                           op.owner,
-                          clock.time(events.begin[i]),
-                          clock.time(events.end[i]),
+                          begin,
+                          end,
                           0,
                           op.cells,
                           op.bytes};
@@ -384,6 +402,53 @@ private:
             }
         }
         result.clock_uncertainty = std::max(result.clock_uncertainty, clock.uncertainty());
+    }
+
+    using Interval = std::pair<Picoseconds, Picoseconds>;
+
+    /// Begin and end of every operation. Attends of one launch have no times of their own: they share the launch's by
+    /// the work of each, as far as that agrees with what they waited for and what waited for them.
+    std::vector<Interval> intervals_of(const LocalRank& rank, const Program& program, const PassEvents& events) const {
+        const auto& clock = clocks_.at(rank.place.device);
+        std::vector<Interval> intervals(program.operations);
+        // By attend: when the first operation began that waited for it.
+        std::vector<Picoseconds> awaited(program.operations, std::numeric_limits<Picoseconds>::max());
+        for (std::size_t i = 0; i < program.operations; ++i) {
+            const auto* launch = rank.work->launch(program, i);
+            const auto first = launch ? launch->attends.front() : i;
+            intervals[i] = {clock.time(events.begin[first]), clock.time(events.end[first])};
+            if (launch) continue;
+            for (const auto before : program.code[i].op.after())
+                awaited[index(static_cast<int>(before))] =
+                    std::min(awaited[index(static_cast<int>(before))], intervals[i].first);
+        }
+        for (std::size_t i = 0; i < program.operations; ++i)
+            if (const auto* launch = rank.work->launch(program, i); launch && launch->attends.front() == i)
+                share_out(program, launch->attends, awaited, intervals);
+        return intervals;
+    }
+
+    static void share_out(const Program& program, const std::vector<std::size_t>& attends,
+                          const std::vector<Picoseconds>& awaited, std::vector<Interval>& intervals) {
+        const auto work = [&](std::size_t attend) {
+            const auto& op = program.code[attend].op;
+            return static_cast<double>(op.cells) * op.heads.count();
+        };
+        const auto [begin, end] = intervals[attends.front()];
+        double all = 0, done = 0;
+        for (const auto attend : attends) all += work(attend);
+        std::vector<Picoseconds> latest(attends.size() + 1, end);  // that keeps the order of all that follow
+        for (auto i = attends.size(); i-- > 0;) latest[i] = std::min(latest[i + 1], awaited[attends[i]]);
+        auto now = begin;
+        for (std::size_t i = 0; i < attends.size(); ++i) {
+            done += work(attends[i]);
+            for (const auto before : program.code[attends[i]].op.after())
+                now = std::max(now, intervals[index(static_cast<int>(before))].second);
+            now = std::min(now, latest[i]);
+            const auto share = begin + static_cast<Picoseconds>(static_cast<double>(end - begin) * done / all);
+            intervals[attends[i]] = {now, std::clamp(share, now, latest[i])};
+            now = intervals[attends[i]].second;
+        }
     }
 
     void collect(const LocalRank& rank, RankResult& result) const {

@@ -53,6 +53,7 @@ void Issuer::run(const std::function<void()>& underway) {
         look();
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].work->require_arrived(*passes_[rank].program);
 }
 
 void Issuer::start(std::size_t rank) {
@@ -80,11 +81,18 @@ void Issuer::finish(std::size_t rank) {
     pass.events->finish.record(compute);
 }
 
-bool Issuer::may_issue(const Pass& pass, const Lane& lane) const {
+bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
     if (lane.issued == lane.code.size() || lane.issued - lane.ended >= most_ahead) return false;
-    const auto after = pass.program->code[lane.code[lane.issued]].op.after();
-    return std::all_of(after.begin(), after.end(),
-                       [&](layouts::OpIndex before) { return pass.issued[static_cast<std::size_t>(before)]; });
+    const auto& pass = passes_[rank];
+    const auto all_before_issued = [&](std::size_t index) {
+        const auto after = pass.program->code[index].op.after();
+        return std::all_of(after.begin(), after.end(),
+                           [&](layouts::OpIndex before) { return pass.issued[static_cast<std::size_t>(before)]; });
+    };
+    const auto index = lane.code[lane.issued];
+    const auto* launch = ranks_[rank].work->launch(*pass.program, index);
+    if (!launch || launch->attends.front() != index) return all_before_issued(index);
+    return launch->runs_ahead || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
 }
 
 /// Of the lanes' next operations one that may be enqueued, in schedule order, but for computing: that goes first where
@@ -100,7 +108,7 @@ bool Issuer::issue_next(std::size_t rank) {
     while (true) {
         Lane* first = nullptr;
         for (std::size_t i = 0; i < tried.size(); ++i)
-            if (!tried[i] && may_issue(pass, pass.lanes[i]) && (!first || order(pass.lanes[i]) < order(*first)))
+            if (!tried[i] && may_issue(rank, pass.lanes[i]) && (!first || order(pass.lanes[i]) < order(*first)))
                 first = &pass.lanes[i];
         if (!first) return false;
         if (issue(rank, *first)) return true;
@@ -137,7 +145,7 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
             if (instruction.op.kind == OpKind::fetch)
                 self.transport->fetch(what, stream);
             else
-                self.work->compute(program, instruction, stream);
+                self.work->compute(program, index, stream);
         }
         end(rank, lane);
         return true;
@@ -150,22 +158,43 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
 
 void Issuer::begin(std::size_t rank, std::size_t index) {
     auto& pass = passes_[rank];
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane)];
+    if (const auto* launch = ranks_[rank].work->launch(*pass.program, index)) {
+        if (launch->attends.front() != index) return;
+        if (!launch->waits_inside)
+            for (const auto attend : launch->attends) hold_back(rank, attend);
+    } else {
+        hold_back(rank, index);
+    }
+    if (!pass.events->begin.empty()) pass.events->begin[index].record(stream);
+}
+
+/// Lets an instruction's lane wait for what it comes after on others.
+void Issuer::hold_back(std::size_t rank, std::size_t index) {
+    auto& pass = passes_[rank];
+    const auto& work = *ranks_[rank].work;
     const auto& op = pass.program->code[index].op;
     const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(op.lane)];
     for (const auto before : op.after()) {
         const auto which = static_cast<std::size_t>(before);
-        if (pass.program->code[which].op.lane != op.lane) pass.events->end[which].hold_back(stream);
+        if (pass.program->code[which].op.lane == op.lane) continue;
+        if (work.wait_until_ended(*pass.program, which, stream)) continue;
+        const auto* launch = work.launch(*pass.program, which);
+        pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
     }
-    if (!pass.events->begin.empty()) pass.events->begin[index].record(stream);
 }
 
 void Issuer::end(std::size_t rank, Lane& lane) {
     auto& pass = passes_[rank];
     const auto index = lane.code[lane.issued++];
-    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane)];
-    ranks_[rank].work->check(*pass.program, index, stream);
-    pass.events->end[index].record(stream);
+    auto& work = *ranks_[rank].work;
     pass.issued[index] = true;
+    const auto* launch = work.launch(*pass.program, index);
+    if (launch && launch->attends.front() != index) return;  // its launch's first attend stands for it
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane)];
+    work.check(*pass.program, index, stream);
+    work.arrived(*pass.program, index, stream);
+    pass.events->end[index].record(stream);
 }
 
 Message Issuer::message(std::size_t rank, const Instruction& instruction) const {
@@ -210,14 +239,17 @@ void Issuer::look() {
             }
         }
         ranks_[rank].transport->check();
+        ranks_[rank].work->require_arrived(*pass.program);
     }
     if (team_.cancelled()) throw Cancelled();
     if (Clock::now() - last_progress_ > options_.timeout) fail_stalled();
 }
 
 void Issuer::abort() noexcept {
-    for (auto& rank : ranks_)
+    for (auto& rank : ranks_) {
         if (rank.transport) rank.transport->abort();
+        if (rank.work) rank.work->give_up();
+    }
     for (auto& rank : ranks_)
         for (const auto lane : rank.lanes)
             if (lane) cudaStreamSynchronize(lane);

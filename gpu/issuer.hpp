@@ -83,10 +83,11 @@ private:
     void start(std::size_t rank);
     void finish(std::size_t rank);
     bool issue_next(std::size_t rank);
-    bool may_issue(const Pass& pass, const Lane& lane) const;
+    bool may_issue(std::size_t rank, const Lane& lane) const;
     bool issue(std::size_t rank, Lane& lane);
 
     void begin(std::size_t rank, std::size_t index);
+    void hold_back(std::size_t rank, std::size_t index);
     void end(std::size_t rank, Lane& lane);
     Message message(std::size_t rank, const Instruction& instruction) const;
     bool all_issued() const;

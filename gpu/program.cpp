@@ -91,6 +91,36 @@ void mark_first_and_last(Program& program, OpKind kind) {
     }
 }
 
+/// Runs of fused attends. An attend that waits for what waits for another one of its run begins a new run.
+std::vector<std::vector<std::size_t>> find_joins(const Program& program) {
+    std::vector<std::vector<std::size_t>> joins;
+    std::vector<std::size_t> join;
+    // By operation: 1 + the last attend that must have ended before it can begin, apart from the compute lane's order.
+    std::vector<std::size_t> needs(program.operations);
+    std::array<std::size_t, layouts::lane_count> lane_needs{};
+    for (std::size_t i = 0; i < program.operations; ++i) {
+        const auto& op = program.code[i].op;
+        for (const auto before : op.after()) {
+            const auto which = size(before);
+            needs[i] =
+                std::max({needs[i], needs[which], program.code[which].op.kind == OpKind::attend ? which + 1 : 0});
+        }
+        if (op.lane != layouts::Lane::compute) {
+            auto& lane = lane_needs[static_cast<std::size_t>(op.lane)];
+            lane = needs[i] = std::max(needs[i], lane);
+            continue;
+        }
+        const bool continues = op.kind == OpKind::attend && op.fused && !join.empty() && needs[i] <= join.front();
+        if (!continues) {
+            if (join.size() > 1) joins.push_back(join);
+            join.clear();
+        }
+        if (op.kind == OpKind::attend) join.push_back(i);
+    }
+    if (join.size() > 1) joins.push_back(join);
+    return joins;
+}
+
 /// Whether an operation takes in the own gradient before anything has overwritten it, or nothing ever does.
 bool adds_to_own_gradient(const Program& program, int all_heads) {
     std::vector<bool> written(size(all_heads));
@@ -156,8 +186,9 @@ Program resolve(const Schedule& schedule, int rank) {
             fail("{} is to move {} bytes, but the slot holds {} for them",
                  describe(rank, instruction, static_cast<OpIndex>(i)), op.bytes, bytes);
     }
-    mark_first_and_last(program, OpKind::attend);
+    if (program.pass == Pass::forward) mark_first_and_last(program, OpKind::attend);
     mark_first_and_last(program, OpKind::merge);
+    program.joins = find_joins(program);
     program.adds_to_own_gradient = program.pass == Pass::backward && adds_to_own_gradient(program, all_heads);
     return program;
 }

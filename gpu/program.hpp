@@ -62,6 +62,9 @@ struct Program {
     std::size_t operations = 0;     ///< of the schedule
     /// Some part of the own gradient is read before it is written, or never written: it has to be zero at the start.
     bool adds_to_own_gradient = false;
+    /// Attends that the schedule joins, two or more in the order in which it has them: none of a join waits for another
+    /// one's end.
+    std::vector<std::vector<std::size_t>> joins;
 
     bool uses(layouts::Lane lane) const;
 };

@@ -2,6 +2,7 @@
 
 #include "gpu/elementwise.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
@@ -123,7 +124,10 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     kv_ = fabric.allocate(kv_bytes_);
 
     row_bounds_ = std::make_shared<RowBounds>(forward.mask(), forward.layout().shard(rank));
-    for (const auto* program : programs) build_work_lists(*program);
+    for (const auto* program : programs) {
+        join_attends(*program);
+        build_work_lists(*program);
+    }
     if (options.check_finite) {
         std::size_t instructions = 0;
         for (const auto* program : programs) instructions = std::max(instructions, program->code.size());
@@ -195,9 +199,143 @@ Rank::Rows Rank::make_rows(std::int64_t& account) const {
     return rows;
 }
 
+std::size_t JoinedLaunch::place_of(std::size_t attend) const {
+    return static_cast<std::size_t>(std::lower_bound(attends.begin(), attends.end(), attend) - attends.begin());
+}
+
+const Rank::PassLaunches& Rank::launches_of(const Program& program) const {
+    return launches_[static_cast<std::size_t>(program.pass)];
+}
+
+const JoinedLaunch* Rank::launch(const Program& program, std::size_t index) const {
+    const auto& launches = launches_of(program);
+    const auto found = launches.of_attend.find(index);
+    return found == launches.of_attend.end() ? nullptr : &launches.launches[found->second];
+}
+
+void Rank::join_attends(const Program& program) {
+    const bool partials = o_partial_.view.data && program.pass == Pass::forward;
+    const auto family = resolve(options_.kernels, program.pass, problem_.head_dim, problem_.value_dim);
+    if (family != KernelFamily::hopper || partials) return;
+    for (const auto& join : program.joins) {
+        const auto heads = [&](std::size_t attend) { return program.code[attend].op.heads.count(); };
+        if (!std::all_of(join.begin(), join.end(), [&](auto attend) { return heads(attend) == heads(join.front()); }))
+            continue;
+        if (options_.joined_waits != JoinedWaits::apart) {
+            add_launch(program, join);
+            continue;
+        }
+        std::vector<std::size_t> ahead, rest;
+        for (const auto attend : join) (program.code[attend].op.after().empty() ? ahead : rest).push_back(attend);
+        for (auto* part : {&ahead, &rest})
+            if (!part->empty()) add_launch(program, *part);
+    }
+}
+
+void Rank::add_launch(const Program& program, std::vector<std::size_t> attends) {
+    const auto& schedule = schedule_of(program.pass);
+    const auto op_of = [&](std::size_t attend) -> const layouts::Op& { return program.code[attend].op; };
+    JoinedLaunch launch;
+    launch.heads = op_of(attends.front()).heads;
+    launch.first = launch.last = false;
+    // One wait for each block is all that the kernel has.
+    launch.waits_inside = options_.joined_waits == JoinedWaits::inside;
+    for (const auto attend : attends) {
+        const auto& op = op_of(attend);
+        launch.heads = {std::min(launch.heads.begin, op.heads.begin), std::max(launch.heads.end, op.heads.end)};
+        launch.first |= program.code[attend].first;
+        launch.last |= program.code[attend].last;
+        launch.waits_inside &= op.after_count <= 1;
+    }
+    launch.runs_ahead =
+        launch.waits_inside && std::ranges::all_of(attends, [&](std::size_t attend) {
+            return std::ranges::all_of(op_of(attend).after(), [&](layouts::OpIndex before) {
+                const auto& transfer = program.code[size(before)];
+                return transfer.op.kind == OpKind::fetch && !transfer.two_sided && transfer.op.after_count == 0;
+            });
+        });
+    std::set<std::size_t> awaited;  // by others than the compute lane
+    for (const auto& instruction : program.code)
+        if (instruction.op.lane != layouts::Lane::compute)
+            for (const auto before : instruction.op.after()) awaited.insert(size(before));
+
+    std::vector<JoinedWork::Block> blocks;
+    auto& launches = launches_[static_cast<std::size_t>(program.pass)];
+    for (const auto attend : attends) {
+        const auto& instruction = program.code[attend];
+        const auto& op = instruction.op;
+        const auto kv = block(kv_.get(), instruction.local, op.owner, problem_.dtype);
+        JoinedWork::Block one{.owner = op.owner,
+                              .keys = schedule.layout().shard(op.owner),
+                              .first_head = op.heads.begin - launch.heads.begin,
+                              .k = kv.k,
+                              .v = kv.v,
+                              .dk = {},
+                              .dv = {}};
+        one.arrives = launch.waits_inside && op.after_count > 0;
+        if (program.pass == Pass::backward) {
+            const auto gradient =
+                block(gradients_.get(), instruction.gradient, op.owner, gradient_dtype(program, op.gradient_slot));
+            one.dk = gradient.k;
+            one.dv = gradient.v;
+            one.is_awaited = awaited.contains(attend);
+        }
+        blocks.push_back(one);
+        launches.of_attend[attend] = launches.launches.size();
+        if (one.arrives) launches.waiting.emplace(size(op.after().front()), attend);
+    }
+    launch.attends = std::move(attends);
+    launch.work = std::make_unique<JoinedWork>(
+        schedule.mask(), row_bounds_, blocks,
+        JoinedWork::Options{
+            {program.pass, problem_.head_dim, problem_.value_dim, options_.deterministic, KernelFamily::hopper},
+            shape(launch.heads),
+            program.code[launch.attends.front()].op.heads.count(),
+            options_.most_wait});
+    memory_.work += launch.work->device_bytes();
+    launches.launches.push_back(std::move(launch));
+}
+
+void Rank::arrived(const Program& program, std::size_t index, cudaStream_t stream) {
+    const auto [begin, end] = launches_of(program).waiting.equal_range(index);
+    for (auto waiting = begin; waiting != end; ++waiting) {
+        const auto& launch = *this->launch(program, waiting->second);
+        launch.work->arrived(launch.place_of(waiting->second), stream);
+    }
+}
+
+bool Rank::wait_until_ended(const Program& program, std::size_t attend, cudaStream_t stream) const {
+    const auto* joined = launch(program, attend);
+    if (!joined || program.pass == Pass::forward) return false;
+    joined->work->wait_until_ended(joined->place_of(attend), stream);
+    return true;
+}
+
+void Rank::require_arrived(const Program& program) const {
+    for (const auto& launch : launches_of(program).launches) {
+        const auto late = launch.work->late();
+        if (!late) continue;
+        const auto attend = launch.attends[*late];
+        const auto transfer = program.code[attend].op.after().front();
+        fail(
+            "a launch of {} attends has waited {} s for what {} brings; its peer is dead or stuck, or the time-out is "
+            "too "
+            "short",
+            launch.attends.size(), std::chrono::duration<double>(options_.most_wait).count(),
+            describe(rank_, program.code[size(transfer)], transfer));
+    }
+}
+
+void Rank::give_up() noexcept {
+    for (auto& pass : launches_)
+        for (auto& launch : pass.launches) launch.work->give_up();
+}
+
 void Rank::build_work_lists(const Program& program) {
     const auto& schedule = schedule_of(program.pass);
-    for (const auto& instruction : program.code) {
+    for (std::size_t i = 0; i < program.code.size(); ++i) {
+        const auto& instruction = program.code[i];
+        if (launch(program, i)) continue;
         const int owner = instruction.op.owner;
         const std::pair key(program.pass, owner);
         if (instruction.op.kind != OpKind::attend || work_lists_.contains(key)) continue;
@@ -281,6 +419,7 @@ void Rank::poison(const Program& program, cudaStream_t stream) {
 
 void Rank::zero_gradients(const Program& program, cudaStream_t stream) {
     if (options_.check_finite) finite_flags_.fill(0, stream);
+    for (auto& launch : launches_[static_cast<std::size_t>(program.pass)].launches) launch.work->begin_pass();
     if (program.pass == Pass::backward && gradient_scratch_ > 0 && program.adds_to_own_gradient)
         RINGLAB_CUDA(cudaMemsetAsync(gradients_.get(), 0, gradient_scratch_, stream));
 }
@@ -342,7 +481,12 @@ Extent Rank::rows_extent(HeadRange heads) const {
     return {problem_.batch, tokens_, heads.count() * problem_.query_heads_per_kv_head(), problem_.value_dim};
 }
 
-void Rank::compute(const Program& program, const Instruction& instruction, cudaStream_t stream) {
+void Rank::compute(const Program& program, std::size_t index, cudaStream_t stream) {
+    const auto& instruction = program.code[index];
+    if (const auto* joined = launch(program, index)) {
+        if (joined->attends.front() == index) attend_joined(program, *joined, stream);
+        return;
+    }
     switch (instruction.op.kind) {
         case OpKind::attend:
             if (program.pass == Pass::forward)
@@ -358,20 +502,16 @@ void Rank::compute(const Program& program, const Instruction& instruction, cudaS
     }
 }
 
-void Rank::attend_forward(const Program& program, const Instruction& instruction, cudaStream_t stream) {
-    const auto& op = instruction.op;
-    const auto head = first_query_head(op.heads);
-    const auto kv = block(kv_.get(), instruction.local, op.owner, problem_.dtype);
+ForwardArgs Rank::forward_args(HeadRange heads, bool first, bool last) const {
+    const auto head = first_query_head(heads);
     ForwardArgs args;
-    args.shape = shape(op.heads);
+    args.shape = shape(heads);
     args.q = ConstView(q_.view).from_head(head);
-    args.k = kv.k;
-    args.v = kv.v;
     if (o_partial_.view.data) {
         args.result = {o_partial_.view.from_head(head), {}, lse_partial_.view.from_head(head)};
     } else {
-        args.first = instruction.first;
-        args.last = instruction.last;
+        args.first = first;
+        args.last = last;
         // The unnormalised output lives where the result will be: a row's thread block reads the one before it writes
         // the other.
         args.carry = {o_.view.from_head(head), m_.view.from_head(head), l_.view.from_head(head)};
@@ -379,6 +519,15 @@ void Rank::attend_forward(const Program& program, const Instruction& instruction
         if (o_rounded_.view.data) args.result.o_rounded = o_rounded_.view.from_head(head);
         args.result.lse = lse_.view.from_head(head);
     }
+    return args;
+}
+
+void Rank::attend_forward(const Program& program, const Instruction& instruction, cudaStream_t stream) {
+    const auto& op = instruction.op;
+    const auto kv = block(kv_.get(), instruction.local, op.owner, problem_.dtype);
+    auto args = forward_args(op.heads, instruction.first, instruction.last);
+    args.k = kv.k;
+    args.v = kv.v;
     gpu::attend_forward(args, work_list(program.pass, op.owner), stream);
 }
 
@@ -390,23 +539,35 @@ void Rank::merge(const Instruction& instruction, cudaStream_t stream) {
         stream);
 }
 
-void Rank::attend_backward(const Program& program, const Instruction& instruction, cudaStream_t stream) {
-    const auto& op = instruction.op;
-    const auto head = first_query_head(op.heads);
-    const auto kv = block(kv_.get(), instruction.local, op.owner, problem_.dtype);
-    const auto gradient =
-        block(gradients_.get(), instruction.gradient, op.owner, gradient_dtype(program, op.gradient_slot));
+BackwardArgs Rank::backward_args(HeadRange heads) const {
+    const auto head = first_query_head(heads);
     BackwardArgs args;
-    args.shape = shape(op.heads);
+    args.shape = shape(heads);
     args.q = ConstView(q_.view).from_head(head);
-    args.k = kv.k;
-    args.v = kv.v;
     args.dout = ConstView(dout_.view).from_head(head);
     args.statistics = statistics_.from_head(head);
     args.dq = dq_.view.from_head(head);
+    return args;
+}
+
+void Rank::attend_backward(const Program& program, const Instruction& instruction, cudaStream_t stream) {
+    const auto& op = instruction.op;
+    const auto kv = block(kv_.get(), instruction.local, op.owner, problem_.dtype);
+    const auto gradient =
+        block(gradients_.get(), instruction.gradient, op.owner, gradient_dtype(program, op.gradient_slot));
+    auto args = backward_args(op.heads);
+    args.k = kv.k;
+    args.v = kv.v;
     args.dk = gradient.k;
     args.dv = gradient.v;
     gpu::attend_backward(args, work_list(program.pass, op.owner), stream);
+}
+
+void Rank::attend_joined(const Program& program, const JoinedLaunch& launch, cudaStream_t stream) {
+    if (program.pass == Pass::forward)
+        gpu::attend_forward(forward_args(launch.heads, launch.first, launch.last), *launch.work, stream);
+    else
+        gpu::attend_backward(backward_args(launch.heads), *launch.work, stream);
 }
 
 void Rank::add(const Program& program, const Instruction& instruction, cudaStream_t stream) {
@@ -465,6 +626,13 @@ std::array<const char*, checked_tensors> checked_names(const Program& program, c
 
 void Rank::check(const Program& program, std::size_t index, cudaStream_t stream) {
     if (!options_.check_finite) return;
+    const auto* joined = launch(program, index);
+    if (!joined) return check_instruction(program, index, program.code[index].last, stream);
+    if (joined->attends.front() != index) return;
+    for (const auto attend : joined->attends) check_instruction(program, attend, joined->last, stream);
+}
+
+void Rank::check_instruction(const Program& program, std::size_t index, bool last, cudaStream_t stream) {
     const auto& instruction = program.code[index];
     const auto& op = instruction.op;
     auto* flags = finite_flags_.as<std::uint32_t>() + index * checked_tensors;
@@ -491,7 +659,7 @@ void Rank::check(const Program& program, std::size_t index, cudaStream_t stream)
                 if (o_partial_.view.data)
                     check_rows(o_partial_, lse_partial_);
                 else
-                    check_rows(o_, instruction.last ? lse_ : l_);  // before the end l stands for lse
+                    check_rows(o_, last ? lse_ : l_);  // before the end l stands for lse
             } else {
                 auto extent = rows_extent(op.heads);
                 extent.dim = problem_.head_dim;

@@ -3,16 +3,26 @@
 #include "gpu/cuda_handles.hpp"
 #include "gpu/device_buffer.hpp"
 #include "gpu/host_tensors.hpp"
-#include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/joined_work.hpp"
 #include "gpu/program.hpp"
 #include "gpu/transport.hpp"
 
+#include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 namespace ringlab::gpu {
+
+/// What attends that a schedule joins wait for, where the kernels can do them in one launch.
+enum class JoinedWaits {
+    inside,  ///< the launch begins at once and waits for each block before it reads it. Only where nothing that brings
+             ///< blocks needs multiprocessors of this device: the launch may hold all of them
+    before,  ///< the launch begins when all has arrived
+    apart,   ///< as before, but what is there from the start has a launch of its own ahead
+};
 
 /// How a rank computes; see GpuOptions.
 struct RankOptions {
@@ -21,6 +31,21 @@ struct RankOptions {
     bool deterministic = false;
     bool check_finite = false;
     KernelFamily kernels = KernelFamily::automatic;
+    JoinedWaits joined_waits = JoinedWaits::before;
+    std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< of a launch for a block
+};
+
+/// Attends of a program that are one launch.
+struct JoinedLaunch {
+    std::vector<std::size_t> attends;  ///< by instruction, ascending; the launch takes the place of the first one
+    layouts::HeadRange heads;          ///< of all
+    bool first = true, last = true;    ///< forward: of these heads on this rank
+    bool waits_inside = false;
+    /// It may be enqueued before what it waits for: fetches that nothing holds back, so they are enqueued next.
+    bool runs_ahead = false;
+    std::unique_ptr<JoinedWork> work;
+
+    std::size_t place_of(std::size_t attend) const;
 };
 
 /// Device memory of one rank, bytes.
@@ -66,8 +91,25 @@ public:
     void zero_gradients(const Program& program, cudaStream_t stream);
     void start(const Program& program, cudaStream_t stream);
 
-    /// An attend, merge or add.
-    void compute(const Program& program, const Instruction& instruction, cudaStream_t stream);
+    /// An attend, merge or add; of joined attends the first one launches all, the others do nothing.
+    void compute(const Program& program, std::size_t index, cudaStream_t stream);
+
+    /// The launch that an instruction is part of, or null. A launch that waits inside need not be held back by what its
+    /// attends come after, if arrived() is called for that.
+    const JoinedLaunch* launch(const Program& program, std::size_t index) const;
+
+    /// After a transfer, in stream order: launches that wait for it inside may go on.
+    void arrived(const Program& program, std::size_t index, cudaStream_t stream);
+
+    /// Holds `stream` back until a joined attend, enqueued already, has ended; false if only its whole launch can be
+    /// waited for.
+    bool wait_until_ended(const Program& program, std::size_t attend, cudaStream_t stream) const;
+
+    /// Throws Error if a launch has waited for a block for too long.
+    void require_arrived(const Program& program) const;
+
+    /// After a failure: launches under way wait no more, whatever they read.
+    void give_up() noexcept;
 
     /// Whether a backward pass leaves nothing of the forward pass's fp32 output: with round_results dQ is summed where
     /// that was, once it has served. Another backward pass then wants a forward pass before it.
@@ -115,6 +157,8 @@ private:
     void make_gradients(const layouts::Schedule& backward, Fabric& fabric);
     void place_rounded_gradients();
     Rows make_rows(std::int64_t& account) const;
+    void join_attends(const Program& program);
+    void add_launch(const Program& program, std::vector<std::size_t> attends);
     void build_work_lists(const Program& program);
     const WorkList& work_list(layouts::Pass pass, int owner) const;
 
@@ -125,8 +169,12 @@ private:
     DType gradient_dtype(const Program& program, int slot) const;
     Extent rows_extent(layouts::HeadRange heads) const;
 
+    ForwardArgs forward_args(layouts::HeadRange heads, bool first, bool last) const;
+    BackwardArgs backward_args(layouts::HeadRange heads) const;
     void attend_forward(const Program& program, const Instruction& instruction, cudaStream_t stream);
     void attend_backward(const Program& program, const Instruction& instruction, cudaStream_t stream);
+    void attend_joined(const Program& program, const JoinedLaunch& launch, cudaStream_t stream);
+    void check_instruction(const Program& program, std::size_t index, bool last, cudaStream_t stream);
     void merge(const Instruction& instruction, cudaStream_t stream);
     void add(const Program& program, const Instruction& instruction, cudaStream_t stream);
 
@@ -149,6 +197,13 @@ private:
 
     std::shared_ptr<const RowBounds> row_bounds_;
     std::map<std::pair<layouts::Pass, int>, std::unique_ptr<WorkList>> work_lists_;
+    struct PassLaunches {
+        std::vector<JoinedLaunch> launches;
+        std::map<std::size_t, std::size_t> of_attend;     // launch by instruction
+        std::multimap<std::size_t, std::size_t> waiting;  // attend by the transfer it waits for inside
+    };
+    const PassLaunches& launches_of(const Program& program) const;
+    std::array<PassLaunches, 2> launches_;  // by pass
 
     // By instruction and tensor of it; see checked_tensors.
     DeviceBuffer finite_flags_;

@@ -3,6 +3,7 @@
 #include "gpu/cuda_check.hpp"
 #include "gpu/kernels/hopper/backward.hpp"
 #include "gpu/kernels/hopper/forward.hpp"
+#include "gpu/kernels/joined_work.hpp"
 #include "gpu/kernels/params.hpp"
 #include "layouts/require.hpp"
 
@@ -88,7 +89,19 @@ Items items(const TileList& list, std::int64_t count) {
     return {reinterpret_cast<const int4*>(list.device_items()), list.device_entries(), static_cast<int>(count)};
 }
 
-Geometry geometry(const AttendShape& shape, const WorkList& work, layouts::Pass pass) {
+/// Once shape and list are known to fit together.
+Geometry geometry_of(const AttendShape& shape, const RowBounds& rows, std::int64_t key_tokens,
+                     const std::int32_t* key_positions) {
+    return {.batch = static_cast<int>(shape.batch),
+            .query_heads = static_cast<int>(shape.query_heads()),
+            .group = static_cast<int>(shape.query_heads_per_kv_head),
+            .query_tokens = static_cast<int>(rows.tokens()),
+            .key_tokens = static_cast<int>(key_tokens),
+            .row_bounds = reinterpret_cast<const int4*>(rows.device()),
+            .key_positions = key_positions};
+}
+
+void require_fit(const AttendShape& shape, const WorkList::Options& options, layouts::Pass pass) {
     require(is_16_bit(shape.dtype), "attend in {}: the kernels take bf16 or fp16", to_string(shape.dtype));
     require(shape.batch >= 1 && shape.kv_heads >= 1 && shape.query_heads_per_kv_head >= 1 &&
                 shape.batch * shape.query_heads() <= int_max,
@@ -96,18 +109,24 @@ Geometry geometry(const AttendShape& shape, const WorkList& work, layouts::Pass 
             shape.kv_heads, shape.query_heads_per_kv_head);
     require(std::isfinite(shape.scale) && std::isfinite(shape.soft_cap) && shape.soft_cap >= 0,
             "scale {} and soft cap {} must be finite, the cap not negative", shape.scale, shape.soft_cap);
-    const auto& options = work.options();
     require(options.pass == pass && options.head_dim == shape.head_dim && options.value_dim == shape.value_dim,
             "the work list was made for {} with dims {} and {}, the attend is {} with {} and {}",
             to_string(options.pass), options.head_dim, options.value_dim, to_string(pass), shape.head_dim,
             shape.value_dim);
-    return {.batch = static_cast<int>(shape.batch),
-            .query_heads = static_cast<int>(shape.query_heads()),
-            .group = static_cast<int>(shape.query_heads_per_kv_head),
-            .query_tokens = static_cast<int>(work.rows().tokens()),
-            .key_tokens = static_cast<int>(work.keys().tokens()),
-            .row_bounds = reinterpret_cast<const int4*>(work.rows().device()),
-            .key_positions = work.keys().device()};
+}
+
+Geometry geometry(const AttendShape& shape, const WorkList& work, layouts::Pass pass) {
+    require_fit(shape, work.options(), pass);
+    return geometry_of(shape, work.rows(), work.keys().tokens(), work.keys().device());
+}
+
+Geometry geometry(const AttendShape& shape, const JoinedWork& work, layouts::Pass pass) {
+    require_fit(shape, work.options().list, pass);
+    const auto& made_for = work.options().shape;
+    require(shape.batch == made_for.batch && shape.kv_heads == made_for.kv_heads,
+            "a joined launch made for batch {} and {} kv heads, called with {} and {}", made_for.batch,
+            made_for.kv_heads, shape.batch, shape.kv_heads);
+    return geometry_of(shape, work.rows(), 0, work.device_key_positions());
 }
 
 /// Calls launcher.operator()<DimClass>() for the class of the dims.
@@ -147,24 +166,24 @@ void allow_shared_memory(const void* kernel, const char* name, int bytes) {
     allowed.emplace_back(device, kernel, bytes);
 }
 
-void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) {
+namespace {
+
+ForwardParams forward_params(const ForwardArgs& args, const Geometry& geometry, const Items& work) {
     const auto& shape = args.shape;
-    ForwardParams params{
-        .geometry = geometry(shape, work, layouts::Pass::forward),
-        // A first or last block writes every row, those that see nothing of it too.
-        .work = items(work.tiles(), args.first || args.last ? work.tiles().items() : work.tiles().busy_items()),
-        .q = input(args.q, shape.dtype, shape.head_dim, "q"),
-        .k = input(args.k, shape.dtype, shape.head_dim, "k"),
-        .v = input(args.v, shape.dtype, shape.value_dim, "v"),
-        .rule = score_rule(shape),
-        .first = args.first,
-        .last = args.last,
-        .carry_o = {},
-        .carry_m = {},
-        .carry_l = {},
-        .o = {},
-        .o_rounded = {},
-        .lse = {}};
+    ForwardParams params{.geometry = geometry,
+                         .work = work,
+                         .q = input(args.q, shape.dtype, shape.head_dim, "q"),
+                         .k = input(args.k, shape.dtype, shape.head_dim, "k"),
+                         .v = input(args.v, shape.dtype, shape.value_dim, "v"),
+                         .rule = score_rule(shape),
+                         .first = args.first,
+                         .last = args.last,
+                         .carry_o = {},
+                         .carry_m = {},
+                         .carry_l = {},
+                         .o = {},
+                         .o_rounded = {},
+                         .lse = {}};
     if (!args.first || !args.last) {
         params.carry_o = elements(args.carry.o, "the carry's o");
         require_fp32(params.carry_o, "the carry's o");
@@ -176,12 +195,33 @@ void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t 
         params.o_rounded = optional_elements(args.result.o_rounded, "o_rounded");
         params.lse = {args.result.lse.data, args.result.lse.strides};
     }
-    if (work.options().family == KernelFamily::hopper) {
-        const auto launch = hopper::make_forward_launch(args, work, params);
-        for_dims(shape, [&]<DimClass dims>() { hopper::launch_forward<dims>(launch, shape.dtype, stream); });
-    } else {
-        for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });
-    }
+    return params;
+}
+
+void launch_on_hopper(const hopper::ForwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
+    for_dims(shape, [&]<DimClass dims>() { hopper::launch_forward<dims>(launch, shape.dtype, stream); });
+}
+
+}  // namespace
+
+void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) {
+    const auto& shape = args.shape;
+    // A first or last block writes every row, those that see nothing of it too.
+    const auto count = args.first || args.last ? work.tiles().items() : work.tiles().busy_items();
+    const auto params = forward_params(args, geometry(shape, work, layouts::Pass::forward), items(work.tiles(), count));
+    if (work.options().family == KernelFamily::hopper)
+        return launch_on_hopper(hopper::make_forward_launch(args, work, params), shape, stream);
+    for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });
+}
+
+void attend_forward(const ForwardArgs& asked, const JoinedWork& work, cudaStream_t stream) {
+    auto args = asked;
+    args.k = work.first_block().k;
+    args.v = work.first_block().v;
+    const Items items{reinterpret_cast<const int4*>(work.device_items()), work.device_entries(),
+                      static_cast<int>(work.launch_items())};
+    const auto params = forward_params(args, geometry(args.shape, work, layouts::Pass::forward), items);
+    launch_on_hopper(hopper::make_forward_launch(args, work, params), args.shape, stream);
 }
 
 void finalise(const Extent& extent, const Carry& carry, const ForwardResult& result, cudaStream_t stream) {
@@ -223,32 +263,13 @@ void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
 
 namespace {
 
-/// Of the hopper family. The end of the longest item would be waited for if that is more than half of what a
-/// multiprocessor gets in all: two blocks share an item then, and more where even their parts would be longer than
-/// that.
-int blocks_per_item(const AttendShape& shape, const TileList& tiles) {
-    int device = 0, multiprocessors = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    const auto all = static_cast<double>((tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads);
-    const double longest = static_cast<double>(tiles.longest()) * multiprocessors / all;  // 1: such a share
-    if (!(longest > 0.5)) return 1;
-    constexpr int most = 8;          // blocks of a cluster
-    constexpr double enough = 1.25;  // a little more waits less than another round of adding up
-    int blocks = 2;
-    while (blocks < most && longest > enough * blocks) blocks *= 2;
-    return blocks;
-}
-
-}  // namespace
-
-void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
+BackwardParams backward_params(const BackwardArgs& args, const Geometry& geometry, KernelFamily family,
+                               const Items& work, const Items& query_work) {
     const auto& shape = args.shape;
     require_data(args.statistics.data, "statistics");
-    const auto* query_tiles = work.query_tiles();
-    BackwardParams params{.geometry = geometry(shape, work, layouts::Pass::backward),
-                          .work = items(work.tiles(), work.tiles().items()),  // dk, dv of idle tiles become 0
-                          .query_work = query_tiles ? items(*query_tiles, query_tiles->busy_items()) : Items{},
+    BackwardParams params{.geometry = geometry,
+                          .work = work,
+                          .query_work = query_work,
                           .q = input(args.q, shape.dtype, shape.head_dim, "q"),
                           .k = input(args.k, shape.dtype, shape.head_dim, "k"),
                           .v = input(args.v, shape.dtype, shape.value_dim, "v"),
@@ -265,7 +286,7 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
     constexpr std::int64_t quad = 4;
     params.quads_fit = shape.head_dim % quad == 0 &&
                        fits(params.dq.data, DType::fp32, params.dq.strides, quad * layouts::bytes_of(DType::fp32));
-    if (work.options().family == KernelFamily::hopper) {
+    if (family == KernelFamily::hopper)
         for (const auto& [tensor, name] : {std::pair(&params.dk, "dk"), std::pair(&params.dv, "dv")}) {
             require(tensor->pairs_fit,
                     "{} at {}: the hopper kernels need data and strides in multiples of two elements; make the work "
@@ -274,18 +295,53 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
             require(tensor->dtype == DType::fp32 || tensor->dtype == shape.dtype, "{} is {}; it must be fp32 or {}",
                     name, to_string(tensor->dtype), to_string(shape.dtype));
         }
-        const hopper::BackwardLaunch launch{.params = params,
-                                            .blocks_per_item = blocks_per_item(shape, work.tiles()),
-                                            .turns = work.tiles().device_turns()};
-        for_dims(shape, [&]<DimClass dims>() {
-            if constexpr (dims != DimClass::d256) hopper::launch_backward<dims>(launch, shape.dtype, stream);
-        });
-        return;
-    }
+    return params;
+}
+
+void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
+    for_dims(shape, [&]<DimClass dims>() {
+        if constexpr (dims != DimClass::d256) hopper::launch_backward<dims>(launch, shape.dtype, stream);
+    });
+}
+
+}  // namespace
+
+void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
+    const auto& shape = args.shape;
+    const auto* query_tiles = work.query_tiles();
+    const auto params = backward_params(args, geometry(shape, work, layouts::Pass::backward), work.options().family,
+                                        items(work.tiles(), work.tiles().items()),  // dk, dv of idle tiles become 0
+                                        query_tiles ? items(*query_tiles, query_tiles->busy_items()) : Items{});
+    if (work.options().family == KernelFamily::hopper)
+        return launch_on_hopper(
+            {.params = params,
+             .joined = {},
+             .blocks_per_item = blocks_per_item(
+                 work.tiles().longest(), (work.tiles().full() + work.tiles().partial()) * shape.batch * shape.kv_heads),
+             .turns = work.tiles().device_turns()},
+            shape, stream);
     for_dims(shape, [&]<DimClass dims>() {
         launch_backward<dims>(params, shape.dtype, query_tiles != nullptr, stream);
         if (query_tiles) launch_query_gradient<dims>(params, shape.dtype, stream);
     });
+}
+
+void attend_backward(const BackwardArgs& asked, const JoinedWork& work, cudaStream_t stream) {
+    auto args = asked;
+    const auto& block = work.first_block();
+    args.k = block.k;
+    args.v = block.v;
+    args.dk = block.dk;
+    args.dv = block.dv;
+    const Items list{reinterpret_cast<const int4*>(work.device_items()), work.device_entries(),
+                     static_cast<int>(work.launch_items())};
+    const auto params =
+        backward_params(args, geometry(args.shape, work, layouts::Pass::backward), KernelFamily::hopper, list, {});
+    launch_on_hopper({.params = params,
+                      .joined = work.joined(),
+                      .blocks_per_item = work.blocks_per_item(),
+                      .turns = work.device_turns()},
+                     args.shape, stream);
 }
 
 void add(const Extent& extent, const View& destination, const ConstView& source, cudaStream_t stream) {

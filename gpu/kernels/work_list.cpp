@@ -1,5 +1,6 @@
 #include "gpu/kernels/work_list.hpp"
 
+#include "gpu/cuda_check.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
 
@@ -25,22 +26,9 @@ constexpr std::int64_t padding = 256;
 
 constexpr std::size_t counters = 16;
 
-std::int64_t count_tokens(std::span<const Run> runs) {
-    std::int64_t tokens = 0;
-    for (const auto& run : runs) tokens += run.count;
-    return tokens;
-}
-
 void require_small_enough(const Mask& mask) {
     require(mask.tokens() < unseen, "mask {} over {} tokens: the kernels hold positions in 32 bits, so fewer than {}",
             mask.name(), mask.tokens(), unseen);
-}
-
-template <class T>
-DeviceBuffer uploaded(const std::vector<T>& values) {
-    DeviceBuffer buffer(values.size() * sizeof(T));
-    buffer.upload(values.data());
-    return buffer;
 }
 
 std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows) {
@@ -72,6 +60,12 @@ TileShape tile_of(const WorkList::Options& options) {
 
 }  // namespace
 
+std::int64_t count_tokens(std::span<const Run> runs) {
+    std::int64_t tokens = 0;
+    for (const auto& run : runs) tokens += run.count;
+    return tokens;
+}
+
 RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
     : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)) {
     require_small_enough(mask);
@@ -86,36 +80,41 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
     device_ = uploaded(bounds);
 }
 
-KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
-    : runs_(keys.begin(), keys.end()), tokens_(count_tokens(keys)) {
+std::vector<std::int32_t> key_positions(const Mask& mask, std::span<const Run> keys, std::int64_t places) {
     require_small_enough(mask);
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens_ + padding), unseen);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(places), unseen);
     auto next = positions.begin();
-    for (const auto& run : runs_)
+    for (const auto& run : keys)
         for (std::int64_t i = 0; i < run.count; ++i) {
             const auto key = run.at(i);
             *next++ = mask.key_is_valid(key) ? static_cast<std::int32_t>(key) : unseen;
         }
-    device_ = uploaded(positions);
+    return positions;
 }
 
-TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major, bool with_turns) {
+KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
+    : runs_(keys.begin(), keys.end()),
+      tokens_(count_tokens(keys)),
+      device_(uploaded(key_positions(mask, keys, tokens_ + padding))) {}
+
+Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
+                 Major major) {
     const auto rows = row_hulls(mask, queries, shape.rows);
     const auto columns = layouts::key_tiles(mask, keys, shape.keys);
     const bool by_query = major == Major::queries;
     const auto own = by_query ? rows.size() : columns.size();
     const auto other = by_query ? columns.size() : rows.size();
 
-    std::vector<std::array<std::int32_t, 4>> items;
-    std::vector<std::int32_t> entries;
+    Tiles tiles;
+    tiles.other_side = static_cast<std::int64_t>(other);
+    auto& entries = tiles.entries;
     for (std::size_t i = 0; i < own; ++i) {
         const auto begin = entries.size();
         for (std::size_t j = 0; j < other; ++j) {
             const auto kind = classify(rows[by_query ? i : j], columns[by_query ? j : i], shape.keys);
             if (kind == TileKind::empty) continue;
             const bool is_partial = kind == TileKind::partial;
-            (is_partial ? partial_ : full_) += 1;
+            (is_partial ? tiles.partial : tiles.full) += 1;
             entries.push_back(static_cast<std::int32_t>(2 * j + is_partial));
         }
         require(entries.size() < static_cast<std::size_t>(unseen),
@@ -124,20 +123,46 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
         if (by_query)
             partial_end =
                 std::stable_partition(partial_end, entries.end(), [](std::int32_t entry) { return entry % 2 != 0; });
-        items.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(begin),
-                         static_cast<std::int32_t>(entries.size()),
-                         static_cast<std::int32_t>(partial_end - entries.begin())});
+        tiles.items.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(begin),
+                               static_cast<std::int32_t>(entries.size()),
+                               static_cast<std::int32_t>(partial_end - entries.begin())});
     }
-    // Longest first: the short ones fill the gaps at the end of the launch.
+    return tiles;
+}
+
+void longest_first(std::span<std::array<std::int32_t, 4>> items) {
     std::stable_sort(items.begin(), items.end(),
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
+}
+
+/// The end of the longest item would be waited for if that is more than half of what a multiprocessor gets in all: two
+/// blocks share an item then, and more where even their parts would be longer than that.
+int blocks_per_item(std::int64_t longest, std::int64_t entries) {
+    int device = 0, multiprocessors = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const double share = static_cast<double>(longest) * multiprocessors / static_cast<double>(entries);  // 1: all of it
+    if (!(share > 0.5)) return 1;
+    constexpr int most = 8;          // blocks of a cluster
+    constexpr double enough = 1.25;  // a little more waits less than another round of adding up
+    int blocks = 2;
+    while (blocks < most && share > enough * blocks) blocks *= 2;
+    return blocks;
+}
+
+TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
+                   Major major, bool with_turns) {
+    auto [items, entries, full, partial, other] = find_tiles(mask, queries, keys, shape, major);
+    full_ = full;
+    partial_ = partial;
+    longest_first(items);
     items_ = static_cast<std::int64_t>(items.size());
     if (!items.empty()) longest_ = items.front()[2] - items.front()[1];
     busy_items_ = std::count_if(items.begin(), items.end(), [](const auto& item) { return item[2] > item[1]; });
     items_device_ = uploaded(items);
     entries_device_ = uploaded(entries);
     if (!with_turns) return;
-    std::vector<std::int32_t> turns(entries.size()), taken(other);
+    std::vector<std::int32_t> turns(entries.size()), taken(static_cast<std::size_t>(other));
     for (const auto& item : items)
         for (auto e = item[1]; e < item[2]; ++e)
             turns[static_cast<std::size_t>(e)] =

@@ -6,12 +6,15 @@
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace ringlab::gpu {
+
+std::int64_t count_tokens(std::span<const layouts::Run> runs);
 
 /// What each local query row sees, in global positions, on the current device: made once per rank and pass.
 class RowBounds {
@@ -31,7 +34,12 @@ private:
     DeviceBuffer device_;
 };
 
-/// The global position of each local key, on the current device: made once per block and pass.
+/// The global position of each key, and one that no row sees of a key that is not valid and from the last key up to
+/// `places`.
+std::vector<std::int32_t> key_positions(const layouts::Mask& mask, std::span<const layouts::Run> keys,
+                                        std::int64_t places);
+
+/// The same of a block, on the current device: made once per block and pass.
 class KeyPositions {
 public:
     /// Uploads 4 bytes per key and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more.
@@ -40,7 +48,7 @@ public:
     std::int64_t tokens() const { return tokens_; }
     std::span<const layouts::Run> runs() const { return runs_; }
 
-    /// One position per key; a key that is not valid, and the padding to whole tiles, has a position that no row sees.
+    /// Padded to whole tiles.
     const std::int32_t* device() const { return device_.as<const std::int32_t>(); }
 
 private:
@@ -49,11 +57,31 @@ private:
     DeviceBuffer device_;
 };
 
-/// Tiles of one side, each with the tiles of the other side that it has to work on.
+/// Which side a thread block stays on.
+enum class Major { queries, keys };
+
+/// Tiles of one side, in ascending order, each with the tiles of the other side that it has to work on; in host memory.
+struct Tiles {
+    /// (tile, first entry, end of entries, end of the partial ones at their beginning) per item.
+    std::vector<std::array<std::int32_t, 4>> items;
+    /// 2 * tile of the other side + (1 if partial), in ascending order for each item; by query tiles the partial ones
+    /// come first, so that a loop over full ones need not ask.
+    std::vector<std::int32_t> entries;
+    std::int64_t full = 0, partial = 0;  ///< entries that need no test of their elements, and those that do
+    std::int64_t other_side = 0;         ///< tiles of the other side in all
+};
+Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
+                 TileShape shape, Major major);
+void longest_first(std::span<std::array<std::int32_t, 4>> items);
+
+/// Backward, hopper: thread blocks that share an item, where the longest one has `longest` of `entries` in all, those
+/// of all heads. 1, 2, 4 or 8.
+int blocks_per_item(std::int64_t longest, std::int64_t entries);
+
+/// The same in device memory, longest item first: the short ones fill the gaps at the end of the launch.
 class TileList {
 public:
-    /// Which side each thread block stays on.
-    enum class Major { queries, keys };
+    using Major = gpu::Major;
 
     TileList(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
              TileShape shape, Major major, bool with_turns = false);
@@ -65,10 +93,7 @@ public:
     std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
 
-    /// (tile, first entry, end of entries, end of the partial ones at their beginning) per item.
     const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }
-    /// 2 * tile of the other side + (1 if partial), in ascending order for each item; by query tiles the partial ones
-    /// come first, so that a loop over full ones need not ask.
     const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }
     /// If asked for, beside each entry how many items before its own have one for the same tile of the other side.
     const std::int32_t* device_turns() const { return turns_device_.as<const std::int32_t>(); }

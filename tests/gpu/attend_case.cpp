@@ -13,6 +13,8 @@ std::ostream& ringlab::layouts::boost_test_print_type(std::ostream& out, DType d
     return out << to_string(dtype);
 }
 
+std::ostream& ringlab::layouts::boost_test_print_type(std::ostream& out, Pass pass) { return out << to_string(pass); }
+
 std::ostream& ringlab::gpu::boost_test_print_type(std::ostream& out, TileList::Major major) {
     return out << (major == TileList::Major::queries ? "by query tile" : "by key tile");
 }

@@ -14,7 +14,8 @@
 // How Boost.Test prints parameters of these types.
 namespace ringlab::layouts {
 std::ostream& boost_test_print_type(std::ostream& out, DType dtype);
-}
+std::ostream& boost_test_print_type(std::ostream& out, Pass pass);
+}  // namespace ringlab::layouts
 namespace ringlab::gpu {
 std::ostream& boost_test_print_type(std::ostream& out, TileList::Major major);
 std::ostream& boost_test_print_type(std::ostream& out, KernelFamily family);

@@ -1,5 +1,8 @@
 #include "tests/gpu/executor_case.hpp"
 
+#include "gpu/cuda_handles.hpp"
+#include "gpu/device_buffer.hpp"
+#include "gpu/driver.hpp"
 #include "reference/blocked.hpp"
 #include "reference/error_model.hpp"
 #include "reference/rounding.hpp"
@@ -75,23 +78,43 @@ private:
     std::function<void()> instead_;
 };
 
+/// Copies that never come.
+class StuckFetches : public SilentTransport {
+public:
+    explicit StuckFetches(std::unique_ptr<gpu::Transport> real) : SilentTransport(std::move(real), {}) {}
+
+    void fetch(const gpu::Message&, cudaStream_t stream) override {
+        gpu::wait_for_value(stream, never_.as<std::uint32_t>(), 1);
+    }
+    void abort() noexcept override {
+        gpu::write_value(other_stream_, never_.as<std::uint32_t>(), 1);
+        SilentTransport::abort();
+    }
+
+private:
+    gpu::DeviceBuffer never_ = gpu::uploaded(std::vector<std::uint32_t>{0});
+    gpu::Stream other_stream_;
+};
+
 class SilentFabric : public gpu::Fabric {
 public:
-    SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank, std::function<void()> instead)
-        : real_(std::move(real)), silent_rank_(silent_rank), instead_(std::move(instead)) {}
+    using Wrap = std::function<std::unique_ptr<gpu::Transport>(std::unique_ptr<gpu::Transport>)>;
+
+    SilentFabric(std::unique_ptr<gpu::Fabric> real, int silent_rank, Wrap wrap)
+        : real_(std::move(real)), silent_rank_(silent_rank), wrap_(std::move(wrap)) {}
 
     bool fetches() const override { return real_->fetches(); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<gpu::Transport> join(const gpu::Member& member) override {
         auto transport = real_->join(member);
         if (member.rank != silent_rank_) return transport;
-        return std::make_unique<SilentTransport>(std::move(transport), instead_);
+        return wrap_(std::move(transport));
     }
 
 private:
     std::unique_ptr<gpu::Fabric> real_;
     int silent_rank_;
-    std::function<void()> instead_;
+    Wrap wrap_;
 };
 
 }  // namespace
@@ -194,7 +217,18 @@ gpu::FabricFactory silent_rank_fabric(gpu::TransportKind kind, int silent_rank, 
                const gpu::PassPrograms& programs) -> std::unique_ptr<gpu::Fabric> {
         auto real = kind == gpu::TransportKind::nccl ? make_nccl_fabric(team, options, programs)
                                                      : make_copy_fabric(team, options, programs);
-        return std::make_unique<SilentFabric>(std::move(real), silent_rank, instead);
+        return std::make_unique<SilentFabric>(std::move(real), silent_rank, [=](auto transport) {
+            return std::make_unique<SilentTransport>(std::move(transport), instead);
+        });
+    };
+}
+
+gpu::FabricFactory stuck_fetches_fabric(int rank) {
+    return [=](gpu::Team& team, const gpu::FabricOptions& options,
+               const gpu::PassPrograms& programs) -> std::unique_ptr<gpu::Fabric> {
+        return std::make_unique<SilentFabric>(make_copy_fabric(team, options, programs), rank, [](auto transport) {
+            return std::make_unique<StuckFetches>(std::move(transport));
+        });
     };
 }
 

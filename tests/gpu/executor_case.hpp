@@ -54,6 +54,9 @@ void check_identical(const gpu::HostOutputs& measured, const gpu::HostOutputs& e
 gpu::FabricFactory silent_rank_fabric(
     gpu::TransportKind kind, int silent_rank, std::function<void()> instead = [] {});
 
+/// As the copy fabric, but what one rank fetches never comes.
+gpu::FabricFactory stuck_fetches_fabric(int rank);
+
 /// The message of the Error that `action` throws; "(no error)" if it throws none.
 std::string error_of(const std::function<void()>& action);
 

@@ -31,7 +31,7 @@ boost::test_tools::assertion_result has_several_gpus(boost::unit_test::test_unit
 
 int gpu_count() { return static_cast<int>(std::min<std::size_t>(gpu::devices().size(), 8)); }
 
-const std::vector<std::string> schedule_names{"ring", "all-gather:2", "pull"};
+const std::vector<std::string> schedule_names{"ring", "all-gather:2", "pull:2"};
 
 BOOST_AUTO_TEST_SUITE(multi_gpu, *boost::unit_test::precondition(has_several_gpus))
 
@@ -52,7 +52,14 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
             c.options.transport = transport;
             c.options.devices.clear();
             c.options.repeats = 3;
-            BOOST_TEST_CONTEXT(c) { check_identical(run_case(c, inputs).outputs, expected.outputs); }
+            // Over NCCL a joined launch leaves what is there from the start to one ahead of it: other sums.
+            const bool sums_differ = transport == TransportKind::nccl && schedule == "pull:2";
+            BOOST_TEST_CONTEXT(c) {
+                if (sums_differ)
+                    agrees_with_the_reference(c);
+                else
+                    check_identical(run_case(c, inputs).outputs, expected.outputs);
+            }
         }
     }
 }
@@ -130,6 +137,25 @@ BOOST_DATA_TEST_CASE(a_rank_that_fails_ends_the_run_on_all,
     });
     BOOST_TEST(message.find("the test pulls the plug") != std::string::npos, message);
     BOOST_TEST(std::chrono::duration<double>(gpu::Clock::now() - begin).count() < 20);
+}
+
+// The launch that waits for it has begun: it must end by itself, and nothing be left running.
+BOOST_AUTO_TEST_CASE(a_launch_that_waits_for_a_copy_that_never_comes_ends_with_a_named_operation) {
+    RingCase c{small_problem(), "full", "contiguous", "pull:2", 2};
+    c.options.transport = TransportKind::copy;
+    c.options.group.ring = 2;
+    c.options.timeout = std::chrono::seconds(3);
+    const auto passes = make_passes(c);
+    const auto inputs = host_inputs(random_inputs(c.problem, 3), c.problem.dtype);
+    const auto team = gpu::make_thread_team(2);
+    const auto message = error_of([&] {
+        gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
+                 stuck_fetches_fabric(1));
+    });
+    BOOST_TEST(message.find("fetch kv of rank 0's block") != std::string::npos, message);
+    BOOST_TEST(message.find("3 s") != std::string::npos, message);
+    c.options.devices.clear();
+    agrees_with_the_reference(c);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,7 +1,8 @@
 // Kernels that compute nothing, but touch what they read and write in stream order.
 
 #include "gpu/elementwise.hpp"
-#include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/joined_work.hpp"
+#include "layouts/require.hpp"
 
 namespace ringlab::gpu {
 namespace {
@@ -27,6 +28,18 @@ void attend_backward(const BackwardArgs& args, const WorkList&, cudaStream_t str
     for (const auto& view : {args.q, args.k, args.v, args.dout}) read(view, stream);
     for (const auto& view : {args.dq, args.dk, args.dv}) write(view, stream);
 }
+
+// Of the family that these devices lack.
+JoinedWork::JoinedWork(const layouts::Mask&, std::shared_ptr<const RowBounds>, std::span<const Block>, const Options&) {
+    fail("no device here joins attends");
+}
+JoinedWork::~JoinedWork() = default;
+void JoinedWork::arrived(std::size_t, cudaStream_t) {}
+void JoinedWork::wait_until_ended(std::size_t, cudaStream_t) const {}
+std::optional<std::size_t> JoinedWork::late() const { return {}; }
+void JoinedWork::give_up() noexcept {}
+void attend_forward(const ForwardArgs&, const JoinedWork&, cudaStream_t) {}
+void attend_backward(const BackwardArgs&, const JoinedWork&, cudaStream_t) {}
 
 void merge(const MergeArgs& args, cudaStream_t stream) {
     read(args.partial_o, stream);

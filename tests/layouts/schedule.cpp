@@ -16,7 +16,7 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-const std::vector<std::string> algorithms{"ring", "all-gather", "all-gather:2", "all-gather:4", "pull"};
+const std::vector<std::string> algorithms{"ring", "all-gather", "all-gather:2", "all-gather:4", "pull", "pull:2"};
 constexpr std::array passes{Pass::forward, Pass::backward};
 
 Problem problem_of(const Mask& mask) {
@@ -253,21 +253,34 @@ BOOST_AUTO_TEST_CASE(a_windowed_contiguous_ring_sends_blocks_to_the_next_rank_al
 }
 
 BOOST_DATA_TEST_CASE(gathered_blocks_go_straight_to_whoever_needs_them,
-                     data::make({"all-gather", "all-gather:2", "pull"}) * data::make({2, 3, 8}), algorithm, p) {
+                     data::make({"all-gather", "all-gather:2", "pull", "pull:4"}) * data::make({2, 3, 8}), algorithm,
+                     p) {
     constexpr std::int64_t c = 12;
     const std::int64_t kv = 3 * c * 4 * (24 + 16) * 2, dkv = 3 * c * 4 * (24 + 16) * 4;
-    const std::int64_t groups = std::string(algorithm) == "pull" ? 4 : std::string(algorithm) == "all-gather:2" ? 2 : 1;
+    // Forward, pull leaves blocks as small as these whole; backward it takes half of the kv heads at a time.
+    const std::string name = algorithm;
+    const std::int64_t groups = name == "pull:4" ? 4 : name == "all-gather:2" ? 2 : 1;
+    const std::int64_t groups_backward = name == "all-gather" ? 1 : 2;
     const auto check = [&](const std::string& mask, std::int64_t blocks) {
         const auto c1 = exact_case(mask, "contiguous", c * p, p);
         const auto backward = schedule_of(c1, {.algorithm = algorithm, .pass = Pass::backward});
         BOOST_TEST(traffic_of(*schedule_of(c1, {.algorithm = algorithm}), Payload::kv) ==
                    (Traffic{blocks * groups, blocks * kv}));
-        BOOST_TEST(traffic_of(*backward, Payload::kv) == (Traffic{blocks * groups, blocks * kv}));
-        BOOST_TEST(traffic_of(*backward, Payload::dkv) == (Traffic{blocks * groups, blocks * dkv}));
+        BOOST_TEST(traffic_of(*backward, Payload::kv) == (Traffic{blocks * groups_backward, blocks * kv}));
+        BOOST_TEST(traffic_of(*backward, Payload::dkv) == (Traffic{blocks * groups_backward, blocks * dkv}));
     };
     check("full", p * (p - 1));
     check("causal", p * (p - 1) / 2);
     check("window:12,0", p - 1);
+}
+
+BOOST_DATA_TEST_CASE(pull_joins_all_attends_of_a_pass, data::make(passes) * data::make({1, 2, 5, 8}), pass, ranks) {
+    const auto c = make_case("causal", "zigzag", ranks);
+    for (const auto& ops : program_of(*schedule_of(c, {.algorithm = "pull", .pass = pass}))) {
+        int launches = 0;
+        for (const auto& op : ops) launches += op.kind == OpKind::attend && !op.fused;
+        BOOST_TEST(launches == 1);
+    }
 }
 
 BOOST_DATA_TEST_CASE(partials_add_one_merge_per_attend, data::make(algorithms), algorithm) {
@@ -306,6 +319,9 @@ BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
         BOOST_TEST(schedule_of(c, {.pass = Pass::backward})->scratch_bytes() == 2 * kv + 3 * dkv);
         BOOST_TEST(schedule_of(c, {.algorithm = "all-gather"})->scratch_bytes() == (ranks - 1) * kv);
         BOOST_TEST(schedule_of(c, {.algorithm = "all-gather:4"})->scratch_bytes() == (ranks - 1) * 2 * kv / 4);
+        BOOST_TEST(schedule_of(c, {.algorithm = "pull"})->scratch_bytes() == (ranks - 1) * kv);
+        BOOST_TEST(schedule_of(c, {.algorithm = "pull", .pass = Pass::backward})->scratch_bytes() ==
+                   (ranks - 1) * (kv + 2 * dkv));
     }
     BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);
 }
@@ -353,7 +369,9 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     };
     BOOST_TEST(error("rings") == "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, pull, ring");
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
-    BOOST_TEST(error("pull:x") == "schedule pull takes no arguments, got 'x'");
+    BOOST_TEST(error("pull:x") == "the number of parts is 'x'; it must be a whole number of at least 1");
+    BOOST_TEST(error("pull:3") == "4 kv heads do not divide into 3 parts; the parts must divide the kv heads");
+    BOOST_TEST(error("pull:5") == "5 parts of 4 kv heads; at most one part per kv head");
     BOOST_TEST(error("all-gather:3") ==
                "4 kv heads do not divide into 3 head groups; the groups must divide the kv heads");
     BOOST_TEST(error("all-gather:5") == "5 head groups of 4 kv heads; at most one group per kv head");

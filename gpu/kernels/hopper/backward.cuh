@@ -3,6 +3,7 @@
 #include "gpu/kernels/hopper/backward.hpp"
 #include "gpu/kernels/hopper/backward_config.hpp"
 #include "gpu/kernels/hopper/bulk_copy.cuh"
+#include "gpu/kernels/hopper/joined.cuh"
 #include "gpu/kernels/hopper/mbarrier.cuh"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "gpu/kernels/hopper/wgmma.cuh"
@@ -32,6 +33,7 @@ using device::slope_of;
 struct BackwardKernelParams {
     CUtensorMap q, k, v, dout, dq;
     BackwardParams params;
+    Joined joined;
     const int* turns;
     int* flags;  // to take turns by
 };
@@ -134,10 +136,59 @@ __device__ inline int block_of_cluster() {
     return rank;
 }
 
+// Not kept by the compiler for the next time that they are asked for.
+__device__ inline int block_column() {
+    int x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    return x;
+}
+__device__ inline int block_row() {
+    int y;
+    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+    return y;
+}
+__device__ inline int4 load_int4(const int4* address) {
+    int4 x;
+    asm volatile("ld.global.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(address));
+    return x;
+}
+
 /// What a thread block does: query tiles of an item for the query heads of its group, `steps` in all.
 struct Share {
     int4 item;
     int batch, kv_head, steps;
+};
+
+__device__ inline Share share_of_block(const BackwardKernelParams& all) {
+    const auto& geometry = all.params.geometry;
+    const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
+    const int blocks = blocks_of_cluster(), unit = block_column() / blocks;
+    Share share{load_int4(all.params.work.items + block_row()), unit / heads, unit % heads, 0};
+    if (all.joined.blocks) share.kv_head += all.joined.blocks[share.item.w].first_head;
+    const int all_steps = (share.item.z - share.item.y) * geometry.group;
+    share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
+    return share;
+}
+
+/// Where dk and dv go.
+struct GradientTarget {
+    Elements dk, dv;
+    int first_key, key_tokens, batch, head;  // as their tensors count
+
+    /// Asks anew for all: nothing of it may take a register through the loop over steps.
+    __device__ GradientTarget(const BackwardKernelParams& all, int keys) {
+        const Share share = share_of_block(all);
+        const bool joined = all.joined.blocks != nullptr;
+        const JoinedBlock* block = all.joined.blocks + (joined ? share.item.w : 0);
+        dk = joined ? block->dk : all.params.dk;
+        dv = joined ? block->dv : all.params.dv;
+        first_key = (share.item.x - (joined ? block->first_tile : 0)) * keys;
+        key_tokens = joined ? block->tokens : all.params.geometry.key_tokens;
+        batch = share.batch;
+        head = share.kv_head - (joined ? block->first_head : 0);
+    }
 };
 
 /// The query tiles of a share. Blocks that share an item take steps in turns.
@@ -260,11 +311,23 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
             load_box(base + place + d * rows * 2, map, barrier, d, token, head, share.batch);
     };
     if (lane == 0) {
+        const CUtensorMap *k = &all.k, *v = &all.v;
+        int first_tile = 0, first_head = 0;
+        if (all.joined.blocks) {
+            await_block(all.joined, share.item.w);
+            const JoinedBlock& block = all.joined.blocks[share.item.w];
+            k = &block.k;
+            v = &block.v;
+            first_tile = block.first_tile;
+            first_head = block.first_head;
+        }
         const Barrier full = barriers.keys_full();
+        const int token = (share.item.x - first_tile) * Config::keys, head = share.kv_head - first_head;
         full.arrive_and_expect(Layout::k_bytes + Layout::v_bytes);
-        load(all.k, Layout::k, Config::keys, Config::head, full, share.item.x * Config::keys, share.kv_head);
-        load(all.v, Layout::v, Config::keys, Config::value, full, share.item.x * Config::keys, share.kv_head);
+        load(*k, Layout::k, Config::keys, Config::head, full, token, head);
+        load(*v, Layout::v, Config::keys, Config::value, full, token, head);
     }
+    __syncwarp();
     QueryTiles tiles(all, share);
     Stage<Config::q_stages> q;
     Stage<Config::dout_stages> dout;
@@ -364,7 +427,8 @@ __device__ inline float of_element(const float4& x, int i) {
 
 /// One warpgroup's half of the keys: dk and dv of `head / 2` and `value / 2` registers, and its part of dq.
 template <class T, class Config, bool rewrite>
-__device__ inline void compute(const BackwardParams& params, std::uint32_t base, const Share& share, int warpgroup) {
+__device__ inline void compute(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
+    const BackwardParams& params = all.params;
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
@@ -533,14 +597,15 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
         pin(dv);
     }
 
+    const GradientTarget target(all, keys);
     // Dims are multiples of 8, so columns exist or not by eights.
     const auto write = [&](const Elements& result, const auto& sums, int dim, float factor) {
         constexpr int eights = static_cast<int>(sizeof(sums) / sizeof(float)) / 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int key = own_key + 8 * r;
-            if (key >= geometry.key_tokens) continue;
-            const auto index = device::row_index(result.strides, share.batch, key, share.kv_head) + 2 * t;
+            const int key = target.first_key + warpgroup * 64 + warp * 16 + g + 8 * r;
+            if (key >= target.key_tokens) continue;
+            const auto index = device::row_index(result.strides, target.batch, key, target.head) + 2 * t;
             const auto pair = [&](int n) {
                 return make_float2(sums[4 * n + 2 * r] * factor, sums[4 * n + 2 * r + 1] * factor);
             };
@@ -559,8 +624,8 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
     };
     const int blocks = blocks_of_cluster(), block = block_of_cluster();
     if (blocks == 1) {
-        write(params.dk, dk, params.q.dim, params.scale);
-        write(params.dv, dv, params.v.dim, 1.0f);
+        write(target.dk, dk, params.q.dim, params.scale);
+        write(target.dv, dv, params.v.dim, 1.0f);
         return;
     }
     // Blocks share an item. Of each pair the even one takes dk of both and the odd one dv; those with dk then add up
@@ -600,12 +665,23 @@ __device__ inline void compute(const BackwardParams& params, std::uint32_t base,
     };
     if (block % 2 == 0) {
         add_up(dv, dk);
-        if (block == 0) write(params.dk, dk, params.q.dim, params.scale);
+        if (block == 0) write(target.dk, dk, params.q.dim, params.scale);
     } else {
         add_up(dk, dv);
-        if (block == 1) write(params.dv, dv, params.v.dim, 1.0f);
+        if (block == 1) write(target.dv, dv, params.v.dim, 1.0f);
     }
     sync_cluster();  // the others have read this block's part
+}
+
+/// By the computing threads: this thread block's part of dk and dv is in memory.
+__device__ inline void tell_end(const BackwardKernelParams& all) {
+    if (!all.joined.blocks) return;
+    const JoinedBlock& block = all.joined.blocks[share_of_block(all).item.w];
+    if (!block.ended) return;
+    sync_named(1, computing_threads);
+    if (threadIdx.x != backward_threads - computing_threads) return;
+    __threadfence_system();
+    atomicAdd(block.ended, 1u);
 }
 
 template <class T, class Config, bool rewrite>
@@ -614,12 +690,7 @@ __global__ void __launch_bounds__(backward_threads, 1)
     using Layout = BackwardLayout<Config>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const std::uint32_t base = shared_address(shared);
-    const BackwardParams& params = all.params;
-    const int kv_heads = params.geometry.query_heads / params.geometry.group;
-    const int blocks = blocks_of_cluster(), unit = static_cast<int>(blockIdx.x) / blocks;
-    Share share{params.work.items[blockIdx.y], unit / kv_heads, unit % kv_heads, 0};
-    const int all_steps = (share.item.z - share.item.y) * params.geometry.group;
-    share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
+    const Share share = share_of_block(all);
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
 
     if (threadIdx.x == 0) {
@@ -637,7 +708,8 @@ __global__ void __launch_bounds__(backward_threads, 1)
             add_dq<Config>(all, base, share, warp - 1);
     } else {
         grow_registers<240>();
-        compute<T, Config, rewrite>(params, base, share, warp / 4 - 1);
+        compute<T, Config, rewrite>(all, base, share, warp / 4 - 1);
+        tell_end(all);
     }
 }
 
@@ -649,15 +721,21 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
     const auto map = [&](const Input& input, int tokens, int heads, int box_tokens) {
         return make_tensor_map({input.data, dtype, input.strides}, {g.batch, tokens, heads, input.dim}, box_tokens);
     };
-    return {.q = map(params.q, g.query_tokens, g.query_heads, Config::rows),
-            .k = map(params.k, g.key_tokens, kv_heads, Config::keys),
-            .v = map(params.v, g.key_tokens, kv_heads, Config::keys),
-            .dout = map(params.dout, g.query_tokens, g.query_heads, Config::rows),
-            .dq = make_tensor_map({params.dq.data, DType::fp32, params.dq.strides},
-                                  {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::rows),
-            .params = params,
-            .turns = launch.turns,
-            .flags = nullptr};
+    BackwardKernelParams all{
+        .q = map(params.q, g.query_tokens, g.query_heads, Config::rows),
+        .k = {},
+        .v = {},
+        .dout = map(params.dout, g.query_tokens, g.query_heads, Config::rows),
+        .dq = make_tensor_map({params.dq.data, DType::fp32, params.dq.strides},
+                              {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::rows),
+        .params = params,
+        .joined = launch.joined,
+        .turns = launch.turns,
+        .flags = nullptr};
+    if (launch.joined.blocks) return all;
+    all.k = map(params.k, g.key_tokens, kv_heads, Config::keys);
+    all.v = map(params.v, g.key_tokens, kv_heads, Config::keys);
+    return all;
 }
 
 template <class T, class Config, bool rewrite>
@@ -670,8 +748,9 @@ void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, c
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_item), 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(blocks_per_item * (g.query_heads / g.group) * g.batch),
-                          static_cast<unsigned>(params.params.work.count));
+    const int heads = params.joined.blocks ? params.joined.heads : g.query_heads / g.group;
+    config.gridDim =
+        dim3(static_cast<unsigned>(blocks_per_item * heads * g.batch), static_cast<unsigned>(params.params.work.count));
     config.blockDim = dim3(backward_threads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;

@@ -1,11 +1,12 @@
 #pragma once
 
-#include "gpu/kernels/params.hpp"
+#include "gpu/kernels/hopper/joined.hpp"
 
 namespace ringlab::gpu::hopper {
 
 struct BackwardLaunch {
     BackwardParams params;
+    Joined joined;        // of several blocks: then maps, dk and dv are theirs
     int blocks_per_item;  // thread blocks that share an item: 1, 2, 4 or 8
     const int* turns;     // for dq in order: TileList::device_turns(); otherwise null
 };

@@ -2,6 +2,7 @@
 
 #include "gpu/kernels/attention.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
+#include "gpu/kernels/joined_work.hpp"
 #include "layouts/require.hpp"
 
 #include <limits>
@@ -24,12 +25,11 @@ void require_pairs(const Elements& tensor, const char* name) {
             name, tensor.data);
 }
 
-}  // namespace
-
-ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work, const ForwardParams& params) {
+/// All but where K and V are.
+ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, const ForwardParams& params,
+                          std::uint32_t* counter) {
     const auto& shape = args.shape;
     const auto tile = forward_tile(dim_class(shape.head_dim, shape.value_dim), KernelFamily::hopper);
-    const auto query_tokens = work.rows().tokens(), key_tokens = work.keys().tokens();
     const Extent o_extent{shape.batch, query_tokens, shape.query_heads(), shape.value_dim};
     require_pairs(params.carry_o, "the carry's o");
     require_pairs(params.o, "o");
@@ -39,14 +39,33 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
             units);
     ForwardLaunch launch{
         .q = map_of(args.q, {shape.batch, query_tokens, shape.query_heads(), shape.head_dim}, tile.rows, "q"),
-        .k = map_of(args.k, {shape.batch, key_tokens, shape.kv_heads, shape.head_dim}, tile.keys, "k"),
-        .v = map_of(args.v, {shape.batch, key_tokens, shape.kv_heads, shape.value_dim}, tile.keys, "v"),
+        .k = {},
+        .v = {},
+        .joined = {},
         .carry = {},
         .params = params,
-        .counter = work.next_counter(),
+        .counter = counter,
         .units = static_cast<int>(units),
         .prefetch_carry = !args.first && can_map(args.carry.o, o_extent)};
     if (launch.prefetch_carry) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
+    return launch;
+}
+
+}  // namespace
+
+ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work, const ForwardParams& params) {
+    const auto& shape = args.shape;
+    const auto tile = forward_tile(dim_class(shape.head_dim, shape.value_dim), KernelFamily::hopper);
+    const auto keys = work.keys().tokens();
+    auto launch = make_launch(args, work.rows().tokens(), params, work.next_counter());
+    launch.k = map_of(args.k, {shape.batch, keys, shape.kv_heads, shape.head_dim}, tile.keys, "k");
+    launch.v = map_of(args.v, {shape.batch, keys, shape.kv_heads, shape.value_dim}, tile.keys, "v");
+    return launch;
+}
+
+ForwardLaunch make_forward_launch(const ForwardArgs& args, const JoinedWork& work, const ForwardParams& params) {
+    auto launch = make_launch(args, work.rows().tokens(), params, work.counter());
+    launch.joined = work.joined();
     return launch;
 }
 

@@ -3,6 +3,7 @@
 #include "gpu/kernels/hopper/bulk_copy.cuh"
 #include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/forward.hpp"
+#include "gpu/kernels/hopper/joined.cuh"
 #include "gpu/kernels/hopper/wgmma.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile.cuh"
@@ -17,6 +18,9 @@
 // A block goes from unit to unit, a unit being a query tile of one head, in the list's order, longest first, by a
 // counter in global memory: whichever block is free takes the next. Partial key tiles come first in a unit; the loop
 // over full ones has no test of elements.
+//
+// Where several blocks are one launch, a unit has a part for each of them, which the consumers are told one by one; O,
+// m and l stay in registers from part to part. The producer waits for a block before it loads from it first.
 //
 // Every unit starts from nothing, and takes in the carry at its end: that is one merge, at the time of the store, and
 // its rows are prefetched into L2 meanwhile.
@@ -54,10 +58,18 @@ struct ForwardShared {
     static constexpr int bytes = q_empty + 8 * Config::q_stages;
 };
 
-/// What the producer tells the consumers.
+/// What the producer tells the consumers: a unit, or a part of one.
 struct __align__(32) Unit {
     int tile;                     // of queries; -1: no more units
     int begin, partial_end, end;  // of the list's entries
+    int head, batch;
+    bool last;  // part of its unit
+};
+
+/// What a block does at a time: items of the list, one for each part.
+struct Work {
+    int item, end;  // -1: nothing more
+    int4 first;     // the first item
     int head, batch;
 };
 
@@ -69,6 +81,10 @@ struct ForwardProducer {
     Unit* units;
     Ring<Config::q_stages> q_ring;
     Ring<Config::stages> k_ring, v_ring;
+    // The block that it loads from.
+    const CUtensorMap *k, *v;
+    int first_tile = 0;
+    std::uint64_t opened = 0;  // bits of the first blocks of the table
 
     __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
                                          Barrier full, int token, int head, int batch, Keep keep) {
@@ -79,15 +95,17 @@ struct ForwardProducer {
 
     __device__ __forceinline__ void load_k(int tile, int head, int batch) {
         Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
-        load(launch.k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head,
-             Barrier{shared + Shared::k_full + 8 * k_ring.place}, tile * Config::keys, head, batch, Keep::last_to_go);
+        load(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head,
+             Barrier{shared + Shared::k_full + 8 * k_ring.place}, (tile - first_tile) * Config::keys, head, batch,
+             Keep::last_to_go);
         k_ring.advance();
     }
 
     __device__ __forceinline__ void load_v(int tile, int head, int batch) {
         Barrier{shared + Shared::v_empty + 8 * v_ring.place}.wait(v_ring.parity ^ 1);
-        load(launch.v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::keys, Config::value,
-             Barrier{shared + Shared::v_full + 8 * v_ring.place}, tile * Config::keys, head, batch, Keep::last_to_go);
+        load(*v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::keys, Config::value,
+             Barrier{shared + Shared::v_full + 8 * v_ring.place}, (tile - first_tile) * Config::keys, head, batch,
+             Keep::last_to_go);
         v_ring.advance();
     }
 
@@ -104,50 +122,93 @@ struct ForwardProducer {
             prefetch_box(launch.carry, column, unit.tile * Config::rows, unit.head, unit.batch);
     }
 
-    __device__ __forceinline__ Unit unit_at(int index) const {
+    __device__ __forceinline__ Work work_at(int index) const {
         const auto& params = launch.params;
-        if (index >= launch.units) return {-1, 0, 0, 0, 0, 0};
+        const auto& joined = launch.joined;
+        if (index >= launch.units) return {-1, -1, {}, 0, 0};
         const int heads = params.geometry.query_heads * params.geometry.batch;
-        const int4 item = __ldg(params.work.items + index / heads);
-        const int head = index % heads % params.geometry.query_heads;
-        return {item.x, item.y, item.w, item.z, head, index % heads / params.geometry.query_heads};
+        int tile = index / heads, head = index % heads;
+        if (index < joined.head_by_head * heads) {
+            // Head by head, all batch elements of one together.
+            const int together = params.geometry.group * params.geometry.batch,
+                      rest = index % (joined.head_by_head * together);
+            tile = rest / together;
+            head = rest % together;
+            head = head / params.geometry.group * params.geometry.query_heads + head % params.geometry.group +
+                   index / (joined.head_by_head * together) * params.geometry.group;
+        }
+        const int item = joined.blocks ? __ldg(joined.first_items + tile) : tile;
+        const int end = joined.blocks ? __ldg(joined.first_items + tile + 1) : tile + 1;
+        return {item, end, __ldg(params.work.items + item), head % params.geometry.query_heads,
+                head / params.geometry.query_heads};
+    }
+
+    /// Before the first load from a block. Returns the kv head as its maps count.
+    __device__ __forceinline__ int open(int place, int kv_head) {
+        const auto& joined = launch.joined;
+        if (!joined.blocks) return kv_head;
+        const int index = place * joined.groups + kv_head / joined.heads;
+        const std::uint64_t bit = index < 64 ? std::uint64_t{1} << index : 0;
+        if (!(opened & bit)) await_block(joined, index);
+        opened |= bit;
+        const JoinedBlock& block = joined.blocks[index];
+        k = &block.k;
+        v = &block.v;
+        first_tile = block.first_tile;
+        return kv_head % joined.heads;
+    }
+
+    __device__ __forceinline__ void tell(const Unit& unit, Ring<Shared::unit_slots>& slot) {
+        Barrier{shared + Shared::unit_empty + 8 * slot.place}.wait(slot.parity ^ 1);
+        units[slot.place] = unit;
+        Barrier{shared + Shared::unit_full + 8 * slot.place}.arrive();
+        slot.advance();
     }
 
     __device__ __forceinline__ void run() {
         const auto& params = launch.params;
+        const int* entries = params.work.entries;
         const auto grid = static_cast<int>(gridDim.x);
         Ring<Shared::unit_slots> slot;
-        Unit unit = unit_at(static_cast<int>(blockIdx.x));
-        while (true) {
-            Barrier{shared + Shared::unit_empty + 8 * slot.place}.wait(slot.parity ^ 1);
-            units[slot.place] = unit;
-            Barrier{shared + Shared::unit_full + 8 * slot.place}.arrive();
-            slot.advance();
-            if (unit.tile < 0) break;
+        Work work = work_at(static_cast<int>(blockIdx.x));
+        while (work.item >= 0) {
+            Work next_work;
+            int4 item = work.first;
+            for (int i = work.item; i < work.end; ++i) {
+                constexpr int tiles = 65536;  // see Joined::first_items
+                const bool is_first = i == work.item, is_last = i + 1 == work.end;
+                const Unit unit{item.x % tiles, item.y, item.w, item.z, work.head, work.batch, is_last};
+                const int place = item.x / tiles;
+                if (!is_last) item = __ldg(params.work.items + i + 1);
+                tell(unit, slot);
 
-            const int kv_head = unit.head / params.geometry.group;
-            const int* entries = params.work.entries;
-            int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
-            if (unit.begin < unit.end) {
-                load_k(tile, kv_head, unit.batch);
-                load_q(unit);
-            }
-            if (launch.prefetch_carry) prefetch_carry(unit);
-            // The next unit, while this one's first tiles are on their way.
-            const int next = grid + static_cast<int>(atomicAdd(launch.counter, 1u));
-            const Unit next_unit = unit_at(next);
-            // The last block to ask puts the counter back.
-            if (next == launch.units + grid - 1) *launch.counter = 0;
-            for (int e = unit.begin; e < unit.end; ++e) {
-                const int v_tile = tile;
-                if (e + 1 < unit.end) {
-                    tile = __ldg(entries + e + 1) >> 1;
+                int kv_head = unit.head / params.geometry.group;
+                int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
+                if (unit.begin < unit.end) {
+                    kv_head = open(place, kv_head);
                     load_k(tile, kv_head, unit.batch);
+                    if (is_first) load_q(unit);
                 }
-                load_v(v_tile, kv_head, unit.batch);
+                if (is_first) {
+                    if (launch.prefetch_carry) prefetch_carry(unit);
+                    // The next unit, while this one's first tiles are on their way.
+                    const int next = grid + static_cast<int>(atomicAdd(launch.counter, 1u));
+                    next_work = work_at(next);
+                    // The last block to ask puts the counter back.
+                    if (next == launch.units + grid - 1) *launch.counter = 0;
+                }
+                for (int e = unit.begin; e < unit.end; ++e) {
+                    const int v_tile = tile;
+                    if (e + 1 < unit.end) {
+                        tile = __ldg(entries + e + 1) >> 1;
+                        load_k(tile, kv_head, unit.batch);
+                    }
+                    load_v(v_tile, kv_head, unit.batch);
+                }
             }
-            unit = next_unit;
+            work = next_work;
         }
+        tell({-1, 0, 0, 0, 0, 0, true}, slot);
     }
 };
 
@@ -413,12 +474,17 @@ struct ForwardConsumer {
                 continue;
             }
             first_tile(unit);
+            int entry = unit.begin + 1;
             while (true) {
-                int entry = unit.begin + 1;
 #pragma unroll 1
                 for (; entry < unit.partial_end; ++entry) next_tile<true>(unit, entry);
 #pragma unroll 1
                 for (; entry < unit.end; ++entry) next_tile<false>(unit, entry);
+                if (!unit.last) {
+                    unit = next_unit();
+                    entry = unit.begin;
+                    continue;
+                }
                 release_q();
                 const Unit next = next_unit();
                 if (next.begin == next.end) {
@@ -430,6 +496,7 @@ struct ForwardConsumer {
                 next.begin < next.partial_end ? first_tile_after<true>(unit, next)
                                               : first_tile_after<false>(unit, next);
                 unit = next;
+                entry = unit.begin + 1;
             }
         }
     }
@@ -593,7 +660,8 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
 
     if (group == 0) {
         shrink_registers<Config::producer_registers>();
-        if (threadIdx.x / 32 == 0 && elected()) ForwardProducer<Config>{launch, shared, units, {}, {}, {}}.run();
+        if (threadIdx.x / 32 == 0 && elected())
+            ForwardProducer<Config>{launch, shared, units, {}, {}, {}, &launch.k, &launch.v}.run();
     } else {
         grow_registers<Config::consumer_registers>();
         const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;

@@ -1,11 +1,12 @@
 #pragma once
 
-#include "gpu/kernels/params.hpp"
+#include "gpu/kernels/hopper/joined.hpp"
 
 #include <cuda.h>
 
 namespace ringlab::gpu {
 struct ForwardArgs;
+class JoinedWork;
 class WorkList;
 }  // namespace ringlab::gpu
 
@@ -14,6 +15,7 @@ namespace ringlab::gpu::hopper {
 /// One launch of the forward kernel: what ForwardParams says, and where the copy engine finds it.
 struct ForwardLaunch {
     CUtensorMap q, k, v;  // boxes of a tile's rows or keys
+    Joined joined;        // of several blocks: then k and v are theirs
     CUtensorMap carry;    // if prefetch_carry
     ForwardParams params;
     std::uint32_t* counter;  // of units given out; 0, and 0 again after the launch
@@ -23,6 +25,7 @@ struct ForwardLaunch {
 
 /// From arguments that attend_forward() has checked. Throws Error if data or strides are not multiples of 16 bytes.
 ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work, const ForwardParams& params);
+ForwardLaunch make_forward_launch(const ForwardArgs& args, const JoinedWork& work, const ForwardParams& params);
 
 template <DimClass dims>
 void launch_forward(const ForwardLaunch& launch, DType dtype, cudaStream_t stream);

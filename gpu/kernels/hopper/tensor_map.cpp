@@ -1,6 +1,6 @@
 #include "gpu/kernels/hopper/tensor_map.hpp"
 
-#include "gpu/cuda_check.hpp"
+#include "gpu/driver.hpp"
 #include "layouts/require.hpp"
 
 #include <algorithm>
@@ -9,22 +9,9 @@
 namespace ringlab::gpu::hopper {
 namespace {
 
-/// The driver's function, asked for at run time: nothing links the driver's library, which machines without a GPU lack.
 decltype(&cuTensorMapEncodeTiled) encoder() {
-    static const auto function = [] {
-        void* address = nullptr;
-        cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-        constexpr unsigned first_version = 12000;
-#if CUDART_VERSION >= 12050
-        RINGLAB_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, first_version,
-                                                      cudaEnableDefault, &found));
-#else
-        RINGLAB_CUDA(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found));
-#endif
-        require(found == cudaDriverEntryPointSuccess && address != nullptr,
-                "the CUDA driver has no cuTensorMapEncodeTiled: it is older than {}", first_version);
-        return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(address);
-    }();
+    static const auto function =
+        reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(driver_function("cuTensorMapEncodeTiled"));
     return function;
 }
 

@@ -1,0 +1,235 @@
+// Several blocks in one launch: what it waits for, and what comes of waiting in vain.
+
+#include "gpu/cuda_check.hpp"
+#include "gpu/cuda_handles.hpp"
+#include "gpu/device_buffer.hpp"
+#include "gpu/kernels/joined_work.hpp"
+#include "tests/gpu/attend_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using gpu::DeviceBuffer;
+using layouts::DType;
+using layouts::Pass;
+
+boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id id) {
+    auto result = has_gpu(id);
+    if (!result) return result;
+    const auto all = families();
+    result = boost::test_tools::assertion_result(std::ranges::count(all, gpu::KernelFamily::hopper) > 0);
+    if (!result) result.message() << "no GPU on this machine that runs the hopper kernels";
+    return result;
+}
+
+/// Memory that copy engines reach without a multiprocessor.
+class PinnedBits {
+public:
+    explicit PinnedBits(std::size_t count) : count_(count) {
+        RINGLAB_CUDA(cudaMallocHost(reinterpret_cast<void**>(&data_), bytes()));
+        std::mt19937 bits(7);
+        // bf16 of both signs, from 2^-2 to 2^1.
+        for (std::size_t i = 0; i < count; ++i)
+            data_[i] = static_cast<std::uint16_t>((bits() & 0x8000) | (0x3e80 + bits() % 0x0180));
+    }
+    ~PinnedBits() { cudaFreeHost(data_); }
+    PinnedBits(const PinnedBits&) = delete;
+    PinnedBits& operator=(const PinnedBits&) = delete;
+
+    const std::uint16_t* data() const { return data_; }
+    std::size_t bytes() const { return count_ * sizeof(std::uint16_t); }
+
+private:
+    std::size_t count_;
+    std::uint16_t* data_ = nullptr;
+};
+
+/// The second of two ranks, whose launch takes its own block and then, head by head, the other's, which is NaN until it
+/// comes.
+class TwoBlocks {
+public:
+    static constexpr std::int64_t tokens = 700, kv_heads = 2, group = 2, dim = 128;
+
+    explicit TwoBlocks(Pass pass, std::chrono::nanoseconds most_wait = std::chrono::seconds(20))
+        : pass_(pass),
+          mask_(layouts::make_mask("causal", 2 * tokens)),
+          layout_(layouts::make_layout("zigzag", 2 * tokens, 2)),
+          own_(layout_.shard_tokens(1) * kv_heads * dim * 2),
+          other_(layout_.shard_tokens(0) * kv_heads * dim * 2),
+          q_(query_elements()),
+          o_(query_elements() * sizeof(float)),
+          gradients_((own_.bytes() + other_.bytes()) * 2) {
+        own_device_ = DeviceBuffer(own_.bytes());
+        own_device_.upload(own_.data());
+        other_device_ = DeviceBuffer(other_.bytes());
+        q_device_ = DeviceBuffer(q_.bytes());
+        q_device_.upload(q_.data());
+        lse_ = DeviceBuffer(static_cast<std::size_t>(rows()) * sizeof(float));
+        statistics_ = gpu::uploaded(std::vector<float>(static_cast<std::size_t>(2 * rows()), 0.5f));
+        std::vector<gpu::JoinedWork::Block> blocks;
+        for (int head = 0; head < kv_heads; ++head) {
+            blocks.push_back(block(own_device_, 1, head, 0));
+            blocks.push_back(block(other_device_, 0, head, own_.bytes() * 2));
+            blocks.back().arrives = true;
+        }
+        work_ = std::make_unique<gpu::JoinedWork>(
+            mask_, std::make_shared<gpu::RowBounds>(mask_, layout_.shard(1)), blocks,
+            gpu::JoinedWork::Options{{pass, dim, dim, true, gpu::KernelFamily::hopper}, shape(), 1, most_wait});
+        begin();
+    }
+
+    void begin() {
+        other_device_.fill(0xff, stream_);
+        o_.fill(0xff, stream_);
+        gradients_.fill(0xff, stream_);
+        if (pass_ == Pass::backward) o_.fill(0, stream_);
+        stream_.synchronize();
+        work_->begin_pass();
+    }
+
+    void launch() {
+        const auto strides = gpu::dense_strides(layout_.shard_tokens(1), kv_heads * group, dim);
+        if (pass_ == Pass::forward) {
+            gpu::ForwardArgs args;
+            args.shape = shape();
+            args.q = {q_device_.data(), DType::bf16, strides};
+            args.result.o = {o_.data(), DType::fp32, strides};
+            args.result.lse = {lse_.as<float>(), gpu::dense_strides(layout_.shard_tokens(1), kv_heads * group)};
+            attend_forward(args, *work_, stream_);
+        } else {
+            gpu::BackwardArgs args;
+            args.shape = shape();
+            args.q = args.dout = {q_device_.data(), DType::bf16, strides};
+            args.statistics = {statistics_.as<float>(),
+                               gpu::statistics_strides(kv_heads * group, layout_.shard_tokens(1))};
+            args.dq = {o_.data(), DType::fp32, strides};
+            attend_backward(args, *work_, stream_);
+        }
+    }
+
+    void bring_the_other() {
+        RINGLAB_CUDA(
+            cudaMemcpyAsync(other_device_.data(), other_.data(), other_.bytes(), cudaMemcpyHostToDevice, copies_));
+        for (const std::size_t block : {1u, 3u}) work_->arrived(block, copies_);
+    }
+
+    /// Every byte that the launch has written.
+    std::vector<std::byte> results() {
+        stream_.synchronize();
+        std::vector<std::byte> all;
+        for (const auto* buffer : {&o_, &gradients_}) {
+            const auto begin = all.size();
+            all.resize(begin + buffer->bytes());
+            buffer->download(all.data() + begin);
+        }
+        return all;
+    }
+
+    gpu::JoinedWork& work() { return *work_; }
+    const gpu::Stream& stream() const { return stream_; }
+    const gpu::Stream& copies() const { return copies_; }
+
+private:
+    std::int64_t rows() const { return layout_.shard_tokens(1) * kv_heads * group; }
+    std::size_t query_elements() const { return static_cast<std::size_t>(rows() * dim); }
+    static gpu::AttendShape shape() {
+        return {
+            .kv_heads = kv_heads, .query_heads_per_kv_head = group, .head_dim = dim, .value_dim = dim, .scale = 0.1};
+    }
+
+    gpu::JoinedWork::Block block(const DeviceBuffer& kv, int owner, int head, std::size_t gradient) {
+        const auto elements = layout_.shard_tokens(owner) * dim;  // of K of a head
+        const auto place = [&](void* memory, DType dtype, std::int64_t at) -> gpu::View {
+            return {static_cast<char*>(memory) + at * layouts::bytes_of(dtype), dtype,
+                    gpu::dense_strides(layout_.shard_tokens(owner), 1, dim)};
+        };
+        auto* to = gradients_.as<char>() + gradient;
+        return {.owner = owner,
+                .keys = layout_.shard(owner),
+                .first_head = head,
+                .k = place(kv.data(), DType::bf16, 2 * head * elements),
+                .v = place(kv.data(), DType::bf16, (2 * head + 1) * elements),
+                .dk = place(to, DType::fp32, 2 * head * elements),
+                .dv = place(to, DType::fp32, (2 * head + 1) * elements),
+                .is_awaited = pass_ == Pass::backward};
+    }
+
+    Pass pass_;
+    layouts::Mask mask_;
+    layouts::Layout layout_;
+    PinnedBits own_, other_, q_;
+    DeviceBuffer own_device_, other_device_, q_device_, o_, lse_, statistics_, gradients_;
+    gpu::Stream stream_, copies_{gpu::Stream::Use::transfers};
+    std::unique_ptr<gpu::JoinedWork> work_;
+};
+
+BOOST_AUTO_TEST_SUITE(joined, *boost::unit_test::precondition(has_hopper))
+
+BOOST_DATA_TEST_CASE(a_launch_reads_a_block_only_once_it_has_arrived, data::make({Pass::forward, Pass::backward}),
+                     pass) {
+    TwoBlocks two(pass);
+    two.bring_the_other();
+    two.copies().synchronize();
+    two.launch();
+    const auto expected = two.results();
+    for (int repeat = 0; repeat < 3; ++repeat) {
+        two.begin();
+        two.launch();
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        BOOST_TEST(cudaStreamQuery(two.stream()) == cudaErrorNotReady);
+        two.bring_the_other();
+        const auto got = two.results();
+        BOOST_TEST((got.size() == expected.size() && std::memcmp(got.data(), expected.data(), got.size()) == 0));
+        BOOST_TEST(!two.work().late().has_value());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_goes_on_when_the_block_that_it_waits_for_has_ended) {
+    TwoBlocks two(Pass::backward);
+    two.launch();
+    two.work().wait_until_ended(0, two.copies());
+    RINGLAB_CUDA(cudaStreamSynchronize(two.copies()));  // although the other block has not come
+    BOOST_TEST(cudaStreamQuery(two.stream()) == cudaErrorNotReady);
+    two.bring_the_other();
+    for (const std::size_t block : {1u, 2u, 3u}) two.work().wait_until_ended(block, two.copies());
+    RINGLAB_CUDA(cudaStreamSynchronize(two.copies()));
+    two.results();
+    BOOST_TEST(!two.work().late().has_value());
+}
+
+BOOST_DATA_TEST_CASE(a_launch_whose_block_never_comes_ends_and_names_it, data::make({Pass::forward, Pass::backward}),
+                     pass) {
+    TwoBlocks two(pass, std::chrono::milliseconds(200));
+    two.launch();
+    const auto begin = std::chrono::steady_clock::now();
+    two.stream().synchronize();
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    BOOST_TEST((waited >= std::chrono::milliseconds(150)));
+    BOOST_TEST((waited < std::chrono::seconds(5)));
+    BOOST_TEST_REQUIRE(two.work().late().has_value());
+    BOOST_TEST(*two.work().late() % 2 == 1u);
+}
+
+BOOST_DATA_TEST_CASE(a_launch_that_is_given_up_ends_at_once, data::make({Pass::forward, Pass::backward}), pass) {
+    TwoBlocks two(pass);
+    two.launch();
+    two.work().give_up();
+    const auto begin = std::chrono::steady_clock::now();
+    two.stream().synchronize();
+    BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ringlab::tests

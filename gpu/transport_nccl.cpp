@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,22 +57,40 @@ struct Patience {
 
 using Id = std::array<char, sizeof(ncclUniqueId)>;  // all zero: none
 
-/// Owns a communicator that never blocks the host: every call returns at once and is waited for with a time-out, so a
-/// dead peer cannot hang this process.
+/// Calls what waits for other ranks, on a thread of its own; after the time-out, or when a member of the team has
+/// failed, that thread is left to itself, with all that `call` owns, so a dead peer cannot hang this process.
+void call_with_patience(const char* what, int rank, const Patience& patience, std::function<void()> call) {
+    int device = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    std::packaged_task<void()> task([device, call = std::move(call)] {
+        RINGLAB_CUDA(cudaSetDevice(device));
+        call();
+    });
+    auto done = task.get_future();
+    std::thread(std::move(task)).detach();
+    const auto begin = Clock::now();
+    while (done.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+        if (patience.team.cancelled()) throw Cancelled();
+        require(Clock::now() - begin < patience.timeout,
+                "rank {}: NCCL has spent {} s on {}; another rank is not there", rank,
+                std::chrono::duration<double>(patience.timeout).count(), what);
+    }
+    done.get();
+}
+
+/// Owns a communicator whose calls block the host: one that never does so starts a thread for every message, which
+/// costs a tenth of a millisecond. Messages between ranks that are connected do not wait for each other on the host.
 class Communicator {
 public:
     Communicator(const Id& id, int rank, int ranks, const Patience& patience) : id_(id), rank_(rank) {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        ncclUniqueId unique;
-        std::memcpy(&unique, id.data(), id.size());
-        try {
-            RINGLAB_NCCL(ncclCommInitRankConfig(&handle_, ranks, unique, rank, &config));
-            settle("starting up", patience);
-        } catch (...) {
-            abort();
-            throw;
-        }
+        const auto made = std::make_shared<ncclComm_t>();
+        call_with_patience("starting up", rank, patience, [=] {
+            ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+            ncclUniqueId unique;
+            std::memcpy(&unique, id.data(), id.size());
+            RINGLAB_NCCL(ncclCommInitRankConfig(made.get(), ranks, unique, rank, &config));
+        });
+        handle_ = *made;
     }
     /// One that is not kept for the next run is one that something went wrong with: no peer need answer any more.
     ~Communicator() { abort(); }
@@ -83,25 +103,16 @@ public:
     /// Edges over which a message has gone.
     std::set<Edge>& connected() { return connected_; }
 
-    /// Waits until NCCL has taken in what it was asked for (not until it has ended on the device).
-    void settle(const char* what, const Patience& patience) const {
-        const auto begin = Clock::now();
-        while (!settled(what)) {
-            if (patience.team.cancelled()) throw Cancelled();
-            require(Clock::now() - begin < patience.timeout,
-                    "rank {}: NCCL has spent {} s on {}; another rank is not there", rank_,
-                    std::chrono::duration<double>(patience.timeout).count(), what);
-            std::this_thread::yield();
-        }
-    }
-
-    bool settled(const char* what) const {
+    /// Throws Error if anything has failed so far.
+    void check(const char* what) const {
         ncclResult_t status = ncclSuccess;
         RINGLAB_NCCL(ncclCommGetAsyncError(handle_, &status));
         require(status == ncclSuccess || status == ncclInProgress, "rank {}: NCCL failed while {}: {}; {}", rank_, what,
                 ncclGetErrorString(status), ncclGetLastError(handle_));
-        return status == ncclSuccess;
     }
+
+    /// A thread may be inside it for good: nothing can be done with it any more.
+    void lose() { handle_ = nullptr; }
 
     void abort() noexcept {
         if (handle_) ncclCommAbort(std::exchange(handle_, nullptr));
@@ -194,13 +205,11 @@ public:
     void complete_receive(const Message& message, cudaStream_t stream) override {
         const auto& communicator = *communicators_.at(colour_of(message.peer, rank_, message.payload));
         RINGLAB_NCCL(ncclRecv(message.local, message.bytes, ncclUint8, message.peer, communicator.handle(), stream));
-        communicator.settle("receiving", patience_);
     }
 
     void send(const Message& message, cudaStream_t stream) override {
         const auto& communicator = *communicators_.at(colour_of(rank_, message.peer, message.payload));
         RINGLAB_NCCL(ncclSend(message.local, message.bytes, ncclUint8, message.peer, communicator.handle(), stream));
-        communicator.settle("sending", patience_);
     }
 
     void fetch(const Message& message, cudaStream_t) override {
@@ -210,7 +219,7 @@ public:
     bool takes_multiprocessors() const override { return true; }
 
     void check() override {
-        for (const auto& [colour, communicator] : communicators_) communicator->settled("moving data");
+        for (const auto& [colour, communicator] : communicators_) communicator->check("moving data");
     }
 
     void leave() override {
@@ -293,25 +302,42 @@ private:
     /// A byte along every edge that is new, all at once: NCCL connects two ranks at their first message, and waits
     /// there for the other one, which inside a pass could be waiting likewise for a third.
     void connect(const std::set<Edge>& edges, const Member& member) {
-        const Stream stream;
+        struct Byte {
+            bool sends;
+            void* memory;
+            int peer;
+            ncclComm_t communicator;
+        };
+        std::vector<Byte> bytes;
         std::set<Communicator*> waiting;
-        RINGLAB_NCCL(ncclGroupStart());
         for (const auto& edge : edges) {
             const auto& [from, to, payload] = edge;
             auto* memory = static_cast<char*>(payload == Payload::kv ? member.kv : member.gradients);
-            const auto bytes = payload == Payload::kv ? member.kv_bytes : member.gradient_bytes;
+            const auto last = (payload == Payload::kv ? member.kv_bytes : member.gradient_bytes) - 1;
             auto& communicator = *communicators_.at(colour_of(from, to, payload));
             if (!communicator.connected().insert(edge).second) continue;
             // Nothing is in this memory yet.
-            if (from == rank_)
-                RINGLAB_NCCL(ncclSend(memory + bytes - 1, 1, ncclUint8, to, communicator.handle(), stream));
-            if (to == rank_)
-                RINGLAB_NCCL(ncclRecv(memory + bytes - 1, 1, ncclUint8, from, communicator.handle(), stream));
+            if (from == rank_) bytes.push_back({true, memory + last, to, communicator.handle()});
+            if (to == rank_) bytes.push_back({false, memory + last, from, communicator.handle()});
             if (from == rank_ || to == rank_) waiting.insert(&communicator);
         }
-        RINGLAB_NCCL(ncclGroupEnd());
-        for (const auto* communicator : waiting) communicator->settle("connecting", patience_);
-        wait(stream);
+        if (bytes.empty()) return;
+        const auto stream = std::make_shared<const Stream>();
+        try {
+            call_with_patience("connecting", rank_, patience_, [=] {
+                RINGLAB_NCCL(ncclGroupStart());
+                for (const auto& [sends, memory, peer, communicator] : bytes)
+                    if (sends)
+                        RINGLAB_NCCL(ncclSend(memory, 1, ncclUint8, peer, communicator, *stream));
+                    else
+                        RINGLAB_NCCL(ncclRecv(memory, 1, ncclUint8, peer, communicator, *stream));
+                RINGLAB_NCCL(ncclGroupEnd());
+            });
+        } catch (...) {
+            for (auto* communicator : waiting) communicator->lose();
+            throw;
+        }
+        wait(*stream);
     }
 
     void wait(const Stream& stream) const {

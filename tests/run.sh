@@ -6,17 +6,20 @@
 #   tests/run.sh --asan              everything under the address and undefined-behaviour sanitizers instead
 #   tests/run.sh --tsan              what has threads for ranks under the thread sanitizer instead
 #   tests/run.sh --preset gpu        with another preset of CMakePresets.json than cpu
+#   tests/run.sh --target unit_tests -LE 'cli|mpi'      builds and runs all but the tests of whole programs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=cpu
+target=all
 arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --asan) preset=asan ;;
     --tsan) preset=tsan; arguments+=(-L "cpu|processes|gpu_host") ;;
     --preset) preset=${2:?tests/run.sh: --preset needs a name}; shift ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --target) target=${2:?tests/run.sh: --target needs a name}; shift ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) arguments+=("$1") ;;
   esac
   shift
@@ -24,6 +27,6 @@ done
 
 cmake/install_packages.sh
 cmake --preset "$preset" -DRINGLAB_TESTS=ON
-cmake --build --preset "$preset"
+cmake --build --preset "$preset" --target "$target"
 # Tests that measure time or start many ranks say so themselves (PROCESSORS, RUN_SERIAL).
 exec ctest --preset "$preset" --parallel "$(nproc)" "${arguments[@]}"

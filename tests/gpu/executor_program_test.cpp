@@ -74,6 +74,62 @@ BOOST_AUTO_TEST_CASE(each_head_range_of_a_rank_begins_once_and_ends_once) {
     }
 }
 
+using Sizes = std::vector<std::size_t>;
+
+Sizes sizes_of_joins(const layouts::Schedule& schedule) {
+    const auto programs = gpu::make_programs(schedule, false);
+    Sizes sizes;
+    for (const auto& join : programs[1].joins) sizes.push_back(join.size());
+    return sizes;
+}
+
+BOOST_AUTO_TEST_CASE(attends_are_joined_as_the_schedule_says) {
+    const auto check = [](const std::string& schedule, const Sizes& forward, const Sizes& backward) {
+        const auto passes = make_passes({small_problem(), "full", "zigzag", schedule, 4});
+        const auto of_forward = sizes_of_joins(*passes.forward), of_backward = sizes_of_joins(*passes.backward);
+        BOOST_TEST_CONTEXT(schedule) {
+            BOOST_TEST(of_forward == forward, boost::test_tools::per_element());
+            BOOST_TEST(of_backward == backward, boost::test_tools::per_element());
+        }
+    };
+    check("ring", {}, {});
+    check("pull:2", {8}, {8});
+    check("all-gather:2", {4, 4}, {3, 2});  // backward, parts that have come are added in between
+}
+
+/// Fetches one head after the other into the same slot, and says that all attends are one launch.
+class OneSlot : public layouts::Schedule {
+public:
+    using Schedule::Schedule;
+
+    layouts::SlotPlan slots() const override { return {1, 1, 0, 0}; }
+    layouts::Ops ops(int rank) const override {
+        const int other = 1 - rank;
+        layouts::OpIndex read = -1;
+        for (int head = 0; head < 2; ++head) {
+            const layouts::HeadRange heads{head, head + 1};
+            auto own = attend(rank, 0, rank, heads, 0, -1);
+            own.fused = head > 0;
+            co_yield own;
+            auto fetch = transfer(OpKind::fetch, layouts::Payload::kv, 1, other, other, heads, 1);
+            fetch.run_after(read);
+            const auto arrival = co_yield fetch;
+            auto last = attend(rank, 1, other, heads, 1, -1);
+            last.fused = true;
+            last.run_after(arrival);
+            read = co_yield last;
+        }
+    }
+};
+
+BOOST_AUTO_TEST_CASE(an_attend_that_waits_for_another_ones_end_is_not_joined_with_it) {
+    const auto problem = small_problem();
+    const OneSlot schedule(problem, layouts::make_mask("full", problem.tokens),
+                           layouts::make_layout("zigzag", problem.tokens, 2), {});
+    const auto sizes = sizes_of_joins(schedule);
+    BOOST_TEST(sizes == Sizes{3}, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_gradient_that_is_summed_at_home_is_summed_in_fp32) {
     RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
     c.gradient_dtype = layouts::DType::bf16;

@@ -304,22 +304,41 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
     });
 }
 
+/// As few kv heads at a time as fill the multiprocessors, so that L2 holds the Q, dO and dQ that they go over. Not for
+/// the shorter half of items of unequal length, which have to be the last.
+hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks) {
+    int device = 0, multiprocessors = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const auto mean = static_cast<double>(tiles.full() + tiles.partial()) / static_cast<double>(tiles.items());
+    const auto items = mean > 0.75 * static_cast<double>(tiles.longest()) ? tiles.items() : tiles.items() / 2;
+    const auto heads = shape.batch * shape.kv_heads;
+    constexpr double enough = 0.75;  // of the multiprocessors: rather that than twice the heads
+    std::int64_t together = 1;
+    while (together < heads &&
+           (heads % together != 0 || static_cast<double>(together * items * blocks) < enough * multiprocessors))
+        ++together;
+    return {static_cast<int>(items), static_cast<int>(together)};
+}
+
 }  // namespace
 
 void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
     const auto& shape = args.shape;
+    const auto& tiles = work.tiles();
     const auto* query_tiles = work.query_tiles();
     const auto params = backward_params(args, geometry(shape, work, layouts::Pass::backward), work.options().family,
-                                        items(work.tiles(), work.tiles().items()),  // dk, dv of idle tiles become 0
+                                        items(tiles, tiles.items()),  // dk, dv of idle tiles become 0
                                         query_tiles ? items(*query_tiles, query_tiles->busy_items()) : Items{});
-    if (work.options().family == KernelFamily::hopper)
+    if (work.options().family == KernelFamily::hopper) {
+        const auto* turns = tiles.device_turns();
+        const int blocks =
+            blocks_per_item(tiles.longest(), (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads);
+        // In order, many items of one head would wait for each other.
+        const auto order = turns ? hopper::UnitOrder{} : unit_order(shape, tiles, blocks);
         return launch_on_hopper(
-            {.params = params,
-             .joined = {},
-             .blocks_per_item = blocks_per_item(
-                 work.tiles().longest(), (work.tiles().full() + work.tiles().partial()) * shape.batch * shape.kv_heads),
-             .turns = work.tiles().device_turns()},
-            shape, stream);
+            {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);
+    }
     for_dims(shape, [&]<DimClass dims>() {
         launch_backward<dims>(params, shape.dtype, query_tiles != nullptr, stream);
         if (query_tiles) launch_query_gradient<dims>(params, shape.dtype, stream);
@@ -340,6 +359,7 @@ void attend_backward(const BackwardArgs& asked, const JoinedWork& work, cudaStre
     launch_on_hopper({.params = params,
                       .joined = work.joined(),
                       .blocks_per_item = work.blocks_per_item(),
+                      .order = {},
                       .turns = work.device_turns()},
                      args.shape, stream);
 }

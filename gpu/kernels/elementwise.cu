@@ -137,37 +137,21 @@ __device__ void store_four(T* to, float4 x) {
     *reinterpret_cast<uint2*>(to) = make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
 }
 
-// Rows by fours: 16 lanes take 64 columns of `rows_at_once` rows at a time.
+// Rows by fours: 16 lanes take 64 columns at a time of as many tokens of a head, whose statistics lie together.
 constexpr int row_lanes = 16, rows_at_once = 4, row_columns = 4 * row_lanes;
-constexpr int rows_of_block = block_threads / row_lanes * rows_at_once;
+constexpr int groups_of_block = block_threads / row_lanes;
 
-/// Rows that this lane takes a part in, from `first` on.
-struct RowsAtOnce {
-    Row rows[rows_at_once];
-
-    __device__ RowsAtOnce(const Sizes& sizes, std::uint32_t first) {
-        rows[0] = row_at(sizes, first);
-        const std::uint64_t count = static_cast<std::uint64_t>(sizes.batch) * static_cast<std::uint64_t>(sizes.tokens) *
-                                    static_cast<std::uint64_t>(sizes.heads);
-#pragma unroll
-        for (int i = 1; i < rows_at_once; ++i) {
-            Row row = rows[i - 1];
-            if (++row.head == sizes.heads) {
-                row.head = 0;
-                if (++row.token == sizes.tokens) {
-                    row.token = 0;
-                    ++row.batch;
-                }
-            }
-            row.exists = first + i < count;
-            rows[i] = row;
-        }
-    }
-};
-
-__device__ std::uint32_t first_row_of_lane(unsigned block) {
-    return (block * (block_threads / row_lanes) + threadIdx.x / row_lanes) * rows_at_once;
+/// Rows that this lane takes a part in: the `group`-th, heads fastest.
+__device__ Row row_of_group(const Sizes& sizes, std::uint32_t group, int i) {
+    const auto heads = static_cast<std::uint32_t>(sizes.heads),
+               groups = (static_cast<std::uint32_t>(sizes.tokens) + rows_at_once - 1) / rows_at_once;
+    const std::uint32_t of_head = group / heads;
+    const auto batch = static_cast<int>(of_head / groups),
+               token = static_cast<int>(of_head % groups) * rows_at_once + i;
+    return {batch, token, static_cast<int>(group % heads), batch < sizes.batch && token < sizes.tokens};
 }
+
+__device__ std::uint32_t own_group(unsigned block) { return block * groups_of_block + threadIdx.x / row_lanes; }
 __device__ int first_column_of_lane() { return 4 * (static_cast<int>(threadIdx.x) % row_lanes); }
 
 /// Where a row begins; for one that does not exist, where the tensor does.
@@ -179,19 +163,20 @@ __device__ T* row_of(const Elements& tensor, const Row& row) {
 template <class O, class Dout>
 __global__ void __launch_bounds__(block_threads)
     statistics_by_four_kernel(const __grid_constant__ StatisticsParams params) {
-    const std::uint32_t first = first_row_of_lane(blockIdx.x);
+    const std::uint32_t group = own_group(blockIdx.x);
     // The first lanes answer for a row each.
     const int lane = static_cast<int>(threadIdx.x) % row_lanes;
-    const Row own = row_at(params.sizes, first + static_cast<std::uint32_t>(lane));
+    const Row own = row_of_group(params.sizes, group, lane);
     const bool writes = lane < rows_at_once && own.exists;
     const float lse = writes ? value_of(params.lse, own.batch, own.token, own.head) : 0.0f;
 
-    const auto [rows] = RowsAtOnce(params.sizes, first);
+    Row rows[rows_at_once];
     const O* o[rows_at_once];
     const Dout* dout[rows_at_once];
     float delta[rows_at_once] = {};
 #pragma unroll
     for (int i = 0; i < rows_at_once; ++i) {
+        rows[i] = row_of_group(params.sizes, group, i);
         o[i] = row_of<const O>(params.o, rows[i]);
         dout[i] = row_of<const Dout>(params.dout, rows[i]);
     }
@@ -249,11 +234,13 @@ __global__ void __launch_bounds__(block_threads) combine_by_four_kernel(const __
     int tensor = 0;
     while (tensor + 1 < list.count && blockIdx.x >= list.first_block[tensor + 1]) ++tensor;
     const CombineParams& params = list.tensors[tensor];
-    const auto [rows] = RowsAtOnce(params.sizes, first_row_of_lane(blockIdx.x - list.first_block[tensor]));
+    const std::uint32_t group = own_group(blockIdx.x - list.first_block[tensor]);
+    Row rows[rows_at_once];
     Destination* to[rows_at_once];
     const Source* from[rows_at_once];
 #pragma unroll
     for (int i = 0; i < rows_at_once; ++i) {
+        rows[i] = row_of_group(params.sizes, group, i);
         to[i] = row_of<Destination>(params.destination, rows[i]);
         from[i] = row_of<const Source>(params.source, rows[i]);
     }
@@ -275,15 +262,19 @@ __global__ void __launch_bounds__(block_threads) combine_by_four_kernel(const __
     }
 }
 
-std::int64_t count_rows(const Sizes& sizes) { return sizes.batch * sizes.tokens * sizes.heads; }
+unsigned blocks_for(std::int64_t count, int count_of_block) {
+    return static_cast<unsigned>((count + count_of_block - 1) / count_of_block);
+}
 
-unsigned blocks_for(std::int64_t rows, int rows_of_one) {
-    return static_cast<unsigned>((rows + rows_of_one - 1) / rows_of_one);
+unsigned blocks_for_groups(const Sizes& sizes) {
+    return blocks_for(sizes.batch * sizes.heads * ((sizes.tokens + rows_at_once - 1) / rows_at_once), groups_of_block);
 }
 
 template <class Params>
 void launch_by_row(void (*kernel)(Params), const char* name, const Params& params, cudaStream_t stream) {
-    launch(kernel, name, dim3(blocks_for(count_rows(params.sizes), rows_per_block)), block_threads, 0, params, stream);
+    launch(kernel, name,
+           dim3(blocks_for(params.sizes.batch * params.sizes.tokens * params.sizes.heads, rows_per_block)),
+           block_threads, 0, params, stream);
 }
 
 /// Whether data and strides allow access to four neighbours at once.
@@ -314,7 +305,7 @@ void launch_list(CombineList& list, cudaStream_t stream) {
     unsigned blocks = 0;
     for (int i = 0; i < list.count; ++i) {
         list.first_block[i] = blocks;
-        blocks += blocks_for(count_rows(list.tensors[i].sizes), rows_of_block);
+        blocks += blocks_for_groups(list.tensors[i].sizes);
     }
     const auto kernel = for_type(list.tensors[0].destination.dtype, [&]<class Destination>() {
         return for_type(list.tensors[0].source.dtype,
@@ -338,8 +329,7 @@ void launch_statistics(const StatisticsParams& params, cudaStream_t stream) {
     const auto kernel = for_type(params.o.dtype, [&]<class O>() {
         return for_type(params.dout.dtype, [&]<class Dout>() { return statistics_by_four_kernel<O, Dout>; });
     });
-    launch(kernel, "statistics kernel", dim3(blocks_for(count_rows(params.sizes), rows_of_block)), block_threads, 0,
-           params, stream);
+    launch(kernel, "statistics kernel", dim3(blocks_for_groups(params.sizes)), block_threads, 0, params, stream);
 }
 void launch_combine(std::span<const CombineParams> all, cudaStream_t stream) {
     CombineList list{};

@@ -6,6 +6,7 @@
 #include "gpu/kernels/hopper/joined.cuh"
 #include "gpu/kernels/hopper/mbarrier.cuh"
 #include "gpu/kernels/hopper/tensor_map.hpp"
+#include "gpu/kernels/hopper/unit_order.cuh"
 #include "gpu/kernels/hopper/wgmma.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile.cuh"
@@ -34,6 +35,7 @@ struct BackwardKernelParams {
     CUtensorMap q, k, v, dout, dq;
     BackwardParams params;
     Joined joined;
+    UnitOrder order;
     const int* turns;
     int* flags;  // to take turns by
 };
@@ -137,15 +139,10 @@ __device__ inline int block_of_cluster() {
 }
 
 // Not kept by the compiler for the next time that they are asked for.
-__device__ inline int block_column() {
+__device__ inline int block_of_grid() {
     int x;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
     return x;
-}
-__device__ inline int block_row() {
-    int y;
-    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
-    return y;
 }
 __device__ inline int4 load_int4(const int4* address) {
     int4 x;
@@ -164,8 +161,9 @@ struct Share {
 __device__ inline Share share_of_block(const BackwardKernelParams& all) {
     const auto& geometry = all.params.geometry;
     const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
-    const int blocks = blocks_of_cluster(), unit = block_column() / blocks;
-    Share share{load_int4(all.params.work.items + block_row()), unit / heads, unit % heads, 0};
+    const int blocks = blocks_of_cluster();
+    const Place place = place_of(block_of_grid() / blocks, all.order, heads * geometry.batch);
+    Share share{load_int4(all.params.work.items + place.item), place.head / heads, place.head % heads, 0};
     if (all.joined.blocks) share.kv_head += all.joined.blocks[share.item.w].first_head;
     const int all_steps = (share.item.z - share.item.y) * geometry.group;
     share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
@@ -488,6 +486,10 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 
             float s[s_count], dp[s_count];
             barriers.q_full(q.index).wait(q.parity);
+            // lse, then delta. Before S: it and dP take all that shared memory gives.
+            float4 of_row[rows / 16];
+#pragma unroll
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
             fence_products();
             multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
             commit_products();
@@ -495,9 +497,6 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             fence_products();
             multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
             commit_products();
-            float4 of_row[rows / 16];  // lse, then delta: both on their way while products are waited for
-#pragma unroll
-            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
             wait_products<1>();  // s, and the last step's dK
             pin(s);
             if (step > 0) arrive(barriers.q_empty(last_q));
@@ -730,6 +729,7 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
                               {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::rows),
         .params = params,
         .joined = launch.joined,
+        .order = launch.order,
         .turns = launch.turns,
         .flags = nullptr};
     if (launch.joined.blocks) return all;
@@ -749,8 +749,7 @@ void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, c
     cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_item), 1, 1};
     cudaLaunchConfig_t config{};
     const int heads = params.joined.blocks ? params.joined.heads : g.query_heads / g.group;
-    config.gridDim =
-        dim3(static_cast<unsigned>(blocks_per_item * heads * g.batch), static_cast<unsigned>(params.params.work.count));
+    config.gridDim = dim3(static_cast<unsigned>(blocks_per_item * heads * g.batch * params.params.work.count));
     config.blockDim = dim3(backward_threads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;

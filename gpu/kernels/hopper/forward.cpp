@@ -25,6 +25,16 @@ void require_pairs(const Elements& tensor, const char* name) {
             name, tensor.data);
 }
 
+/// Query heads that are done together: those of as many kv heads as have K and V of this many bytes at most.
+int heads_together(const AttendShape& shape, std::int64_t key_tokens) {
+    constexpr std::int64_t most_bytes = 10'000'000;  // a sixth of L2, which Q and O pass through as well
+    const auto heads = shape.batch * shape.kv_heads;
+    const auto head_bytes = key_tokens * (shape.head_dim + shape.value_dim) * layouts::bytes_of(shape.dtype);
+    auto together = heads;
+    while (together > 1 && (heads % together != 0 || together * head_bytes > most_bytes)) --together;
+    return static_cast<int>(together * shape.query_heads_per_kv_head);
+}
+
 /// All but where K and V are.
 ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, const ForwardParams& params,
                           std::uint32_t* counter) {
@@ -46,6 +56,7 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         .params = params,
         .counter = counter,
         .units = static_cast<int>(units),
+        .order = {},
         .prefetch_carry = !args.first && can_map(args.carry.o, o_extent)};
     if (launch.prefetch_carry) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
     return launch;
@@ -60,6 +71,7 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
     auto launch = make_launch(args, work.rows().tokens(), params, work.next_counter());
     launch.k = map_of(args.k, {shape.batch, keys, shape.kv_heads, shape.head_dim}, tile.keys, "k");
     launch.v = map_of(args.v, {shape.batch, keys, shape.kv_heads, shape.value_dim}, tile.keys, "v");
+    launch.order = {.first_items = params.work.count, .together = heads_together(shape, keys)};
     return launch;
 }
 

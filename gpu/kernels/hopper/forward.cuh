@@ -4,6 +4,7 @@
 #include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/forward.hpp"
 #include "gpu/kernels/hopper/joined.cuh"
+#include "gpu/kernels/hopper/unit_order.cuh"
 #include "gpu/kernels/hopper/wgmma.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile.cuh"
@@ -15,9 +16,9 @@
 // of 64 query rows multiply and take softmax, one warpgroup's softmax under the products of the other, and within a
 // warpgroup the softmax of a tile under the product of P and V of the tile before.
 //
-// A block goes from unit to unit, a unit being a query tile of one head, in the list's order, longest first, by a
-// counter in global memory: whichever block is free takes the next. Partial key tiles come first in a unit; the loop
-// over full ones has no test of elements.
+// A block goes from unit to unit, a unit being a query tile of one head, in sections of heads whose K and V L2 holds,
+// longest tile first, by a counter in global memory: whichever block is free takes the next. Partial key tiles come
+// first in a unit; the loop over full ones has no test of elements.
 //
 // Where several blocks are one launch, a unit has a part for each of them, which the consumers are told one by one; O,
 // m and l stay in registers from part to part. The producer waits for a block before it loads from it first.
@@ -127,7 +128,7 @@ struct ForwardProducer {
         const auto& joined = launch.joined;
         if (index >= launch.units) return {-1, -1, {}, 0, 0};
         const int heads = params.geometry.query_heads * params.geometry.batch;
-        int tile = index / heads, head = index % heads;
+        auto [tile, head] = place_of(index, launch.order, heads);
         if (index < joined.head_by_head * heads) {
             // Head by head, all batch elements of one together.
             const int together = params.geometry.group * params.geometry.batch,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/hopper/joined.hpp"
+#include "gpu/kernels/hopper/unit_order.hpp"
 
 #include <cuda.h>
 
@@ -20,6 +21,7 @@ struct ForwardLaunch {
     ForwardParams params;
     std::uint32_t* counter;  // of units given out; 0, and 0 again after the launch
     int units;               // items x heads x batch
+    UnitOrder order;         // but for joined launches
     bool prefetch_carry;
 };
 

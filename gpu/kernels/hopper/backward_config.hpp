@@ -11,7 +11,7 @@ template <DimClass>
 struct BackwardConfig;
 template <>
 struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
-    static constexpr int rows = 64, keys = 128, q_stages = 4, dout_stages = 3;
+    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 3;
     static constexpr bool early_dv = true;
 };
 template <>

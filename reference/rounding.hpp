@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 namespace ringlab::reference {
 
@@ -69,6 +70,8 @@ std::uint16_t to_bits(double x) {
 /// The number with a bit pattern; exact.
 template <class Format>
 double from_bits(std::uint16_t pattern) {
+    // The upper half of a float.
+    if constexpr (std::is_same_v<Format, Bf16>) return std::bit_cast<float>(std::uint32_t{pattern} << 16);
     constexpr std::uint64_t exponent_mask = Format::max_exponent * 2 + 1;
     constexpr int up = 52 - Format::mantissa_bits;
     constexpr auto step =

@@ -92,9 +92,11 @@ void Guardian::run() {
         {
             const std::lock_guard lock(mutex_);
             if (stop_) return;
-            found =
-                rung ? fmt::format("{} is asked to end (SIGTERM), as launchers do when another process has died", name_)
-                     : complaint(elapsed);
+            found = rung ? fmt::format(
+                               "{} is asked to end (SIGTERM), as launchers do when they are interrupted or another "
+                               "process has died",
+                               name_)
+                         : complaint(elapsed);
             if (found.empty()) continue;
             found += advice_;
         }

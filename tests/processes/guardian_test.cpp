@@ -126,7 +126,8 @@ BOOST_AUTO_TEST_CASE(a_request_to_end_leaves_a_line) {
     });
     BOOST_TEST(ending.status == 1);
     BOOST_TEST(ending.text ==
-               "prog: rank 0 is asked to end (SIGTERM), as launchers do when another process has died\n");
+               "prog: rank 0 is asked to end (SIGTERM), as launchers do when they are interrupted or another "
+               "process has died\n");
 }
 
 BOOST_AUTO_TEST_CASE(what_it_is_told_to_look_at_ends_the_process) {

@@ -1,6 +1,7 @@
 #include "experiments/backend.hpp"
 
 #include "experiments/backend_cuda.hpp"
+#include "experiments/interrupt.hpp"
 #include "experiments/message.hpp"
 #include "layouts/names.hpp"
 #include "processes/session.hpp"
@@ -115,6 +116,7 @@ int run_in_session(const Config& config, int argc, char** argv, const std::funct
     const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
     processes::Session session(argc, argv, patience,
                                "; what has finished is in the record, and --resume does the rest");
+    end_on_hangup();  // MPI may have loaded UCX, which takes the signal
     try {
         return body();
     } catch (const std::exception& error) {

@@ -28,18 +28,39 @@ void end(int signal_number) {
     ::_exit(128 + signal_number);
 }
 
+struct Ending {
+    int number;
+    bool ignored_by_caller;
+};
+std::array<Ending, 3> endings{{{SIGINT, false}, {SIGTERM, false}, {SIGHUP, false}}};
+
+// By main() a library may have put a handler of its own in the place of what the caller had set: UCX, below Open MPI 5,
+// takes SIGHUP for its traces. What .preinit_array names runs before the constructors of all libraries.
+void note_what_is_ignored(int, char**, char**) {
+    for (auto& [number, ignored] : endings) {
+        struct sigaction given {};
+        ignored = ::sigaction(number, nullptr, &given) == 0 && given.sa_handler == SIG_IGN;
+    }
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*note_first)(int, char**, char**) = note_what_is_ignored;
+
+void take(const Ending& ending) {
+    struct sigaction action {};
+    action.sa_handler = ending.ignored_by_caller ? SIG_IGN : end;
+    ::sigfillset(&action.sa_mask);
+    ::sigaction(ending.number, &action, nullptr);
+}
+
 }  // namespace
 
 void end_on_signals() {
     owner = ::getpid();
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-        struct sigaction before {};
-        if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
-        struct sigaction action {};
-        action.sa_handler = end;
-        ::sigfillset(&action.sa_mask);
-        ::sigaction(number, &action, nullptr);
-    }
+    for (const auto& ending : endings) take(ending);
+}
+
+void end_on_hangup() {
+    for (const auto& ending : endings)
+        if (ending.number == SIGHUP) take(ending);
 }
 
 void say_when_interrupted(const std::string& line) {

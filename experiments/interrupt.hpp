@@ -10,8 +10,12 @@ namespace ringlab::experiments {
 // What a person who presses Ctrl-C, a scheduler (SIGTERM) or a closed terminal (SIGHUP) leaves behind: one line on
 // stderr, no lock and no half-written file, exit status 128 + signal.
 
-/// From now on. A signal that the caller had set to be ignored stays ignored (nohup).
+/// From now on, whatever handlers libraries have set before main(). A signal that the caller of the program had set to
+/// be ignored stays ignored (nohup).
 void end_on_signals();
+
+/// The same for SIGHUP alone, after libraries were loaded that may have taken it. SIGTERM stays as it is.
+void end_on_hangup();
 
 /// The line that such an end prints: what is done and how to go on. Processes that never say one end in silence.
 void say_when_interrupted(const std::string& line);

@@ -44,7 +44,7 @@ void become_a_reader(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGXCPU, SIGINT, SIGTERM, SIGHUP})
-        std::signal(number, SIG_DFL);
+        if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);  // nohup's stays
     std::signal(SIGPIPE, SIG_IGN);
     const rlimit no_core{0, 0};
     setrlimit(RLIMIT_CORE, &no_core);

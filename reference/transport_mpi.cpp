@@ -124,6 +124,9 @@ public:
 
     void expose(std::span<const std::byte> bytes) override {
         barrier("the preparation of a pass");
+        exposed_bytes_.assign(static_cast<std::size_t>(size_), 0);
+        // Nobody else is there to fetch, and Open MPI 4 has no window for a process alone.
+        if (size_ == 1) return;
         // MPI asks for a pointer to non-const memory even where all only read.
         auto* base = const_cast<std::byte*>(bytes.data());
         blocking(session_, "MPI_Win_create", [&] {
@@ -131,7 +134,6 @@ public:
         });
         once(session_, "MPI_Win_set_errhandler", [&] { return MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN); });
         once(session_, "MPI_Win_lock_all", [&] { return MPI_Win_lock_all(MPI_MODE_NOCHECK, window_); });
-        exposed_bytes_.resize(static_cast<std::size_t>(size_));
         const std::uint64_t mine = bytes.size();
         collective("the sizes of what the others expose", "MPI_Iallgather", [&](MPI_Request* request) {
             return MPI_Iallgather(&mine, 1, MPI_UINT64_T, exposed_bytes_.data(), 1, MPI_UINT64_T, comm_, request);
@@ -140,6 +142,7 @@ public:
 
     void withdraw() override {
         barrier("the end of a pass");
+        if (size_ == 1) return;
         blocking(session_, "MPI_Win_unlock_all", [&] { return MPI_Win_unlock_all(window_); });
         blocking(session_, "MPI_Win_free", [&] { return MPI_Win_free(&window_); });
     }

@@ -10,21 +10,13 @@
 namespace ringlab::cli::test {
 namespace {
 
-/// Sends `signal` to the program alone, `seconds` after its record r.h5 is there, and waits for its end.
-Ending interrupted(const Folder& folder, const std::string& program, const Words& arguments, int signal,
-                   const std::string& seconds) {
-    std::string command = "'" + program + "'";
-    for (const auto& argument : arguments) command += " '" + argument + "'";
-    // A shell that is not interactive lets a background job ignore SIGINT; env gives it back.
-    return run(
-        folder, "sh",
-        {"-c", "env --default-signal=INT " + command + " & pid=$!; while [ ! -e r.h5 ]; do sleep 0.05; done; sleep " +
-                   seconds + "; kill -" + std::to_string(signal) + " $pid; wait $pid"},
-        60);
-}
-
 const Words long_sweep{"--tokens", "1024", "--layouts",    "contiguous", "zigzag", "striped", "striped:4", "--ranks",
                        "4",        "8",    "--algorithms", "ring",       "pull",   "--masks", "causal",    "full"};
+
+// A library that puts a handler of its own in the place of SIGHUP's before main(), as UCX does below Open MPI 5. It is
+// there before the runtime of the address sanitizer is, to which that does no harm.
+const std::string with_a_library_that_takes_hangups =
+    std::string("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 LD_PRELOAD='") + RINGLAB_TAKES_HANGUPS + "'";
 
 }  // namespace
 
@@ -33,7 +25,7 @@ BOOST_AUTO_TEST_SUITE(cli_interrupt)
 BOOST_DATA_TEST_CASE(a_stopped_sweep_says_one_line_and_leaves_its_record_alone,
                      boost::unit_test::data::make({SIGINT, SIGTERM, SIGHUP}), signal) {
     const Folder folder;
-    const auto ending = interrupted(folder, gradient_equivalence, long_sweep + Words{"-o", "r.h5"}, signal, "1");
+    const auto ending = interrupted(folder, gradient_equivalence, long_sweep + Words{"-o", "r.h5"}, signal);
     BOOST_TEST(ending.status == 128 + signal, ending.err);
     const auto lines = lines_beside_progress(ending.err);
     BOOST_REQUIRE(lines.size() == 1u);
@@ -50,14 +42,27 @@ BOOST_DATA_TEST_CASE(a_stopped_sweep_says_one_line_and_leaves_its_record_alone,
         BOOST_TEST(run(folder, gradient_equivalence, long_sweep + Words{"-o", "r.h5", "--resume"}, 300).status == 0);
 }
 
-BOOST_AUTO_TEST_CASE(what_the_caller_lets_be_ignored_is_ignored) {
+BOOST_AUTO_TEST_CASE(a_hangup_ends_a_sweep_even_where_a_library_has_taken_the_signal_before_main) {
+    const Folder folder;
+    const auto ending = interrupted(folder, gradient_equivalence, long_sweep + Words{"-o", "r.h5"}, SIGHUP,
+                                    with_a_library_that_takes_hangups);
+    BOOST_TEST(ending.status == 128 + SIGHUP, ending.err);
+    const auto lines = lines_beside_progress(ending.err);
+    BOOST_REQUIRE(lines.size() == 1u);
+    BOOST_TEST(lines[0].starts_with("interrupted; "), lines[0]);
+    BOOST_TEST(folder.left() == Words{"r.h5"}, boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(what_the_caller_lets_be_ignored_is_ignored,
+                     boost::unit_test::data::make({std::string(), with_a_library_that_takes_hangups}), environment) {
     const Folder folder;
     const auto ending =
         run(folder, "sh",
-            {"-c", "trap '' HUP; '" + predict +
+            {"-c", "trap '' HUP; env " + environment + " '" + predict +
                        "' --ranks 64 --tokens-per-rank 512 --machines h200_cluster -o r.h5 & pid=$!; sleep "
                        "0.2; kill -HUP $pid; wait $pid"});
     BOOST_TEST(ending.status == 0, ending.err);
+    BOOST_TEST(!contains(ending.err, "took"), ending.err);
 }
 
 /// A sweep that this computer cannot do, and what its refusal names.

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <csignal>
 
 namespace ringlab::cli::test {
 namespace {
@@ -31,6 +32,24 @@ BOOST_AUTO_TEST_CASE(four_processes_are_a_ring_of_four) {
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(contains(ending.out, "all pass"), ending.out);
     BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(one_process_is_a_ring_of_one) {
+    const Folder folder;
+    const auto ending = run_mpi(folder, 1, {"--ranks", "1", "--algorithms", "ring", "pull", "all-gather"});
+    BOOST_TEST(ending.status == 0, ending.err);
+    BOOST_TEST(contains(ending.out, "all pass"), ending.out);
+}
+
+// Libraries that MPI loads when it begins may take the signal: UCX does, where Open MPI is allowed to look at it.
+BOOST_AUTO_TEST_CASE(a_hangup_ends_a_process_of_mpi) {
+    const Folder folder;
+    const auto ending = interrupted(folder, gradient_equivalence,
+                                    {"--transport", "mpi", "--ranks", "1", "--tokens", "2048", "--layouts",
+                                     "contiguous", "zigzag", "striped", "--masks", "causal", "full", "-o", "r.h5"},
+                                    SIGHUP, "OMPI_MCA_pml=ob1,ucx");
+    BOOST_TEST(ending.status == 128 + SIGHUP, ending.err);
+    BOOST_TEST(contains(ending.err, "interrupted; "), ending.err);
 }
 
 BOOST_AUTO_TEST_CASE(two_replicas_of_a_ring_of_two_agree_with_dense_attention_in_both_placements) {

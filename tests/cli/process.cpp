@@ -85,6 +85,18 @@ Ending run(const Folder& folder, const std::string& program, const Words& argume
     return ending;
 }
 
+Ending interrupted(const Folder& folder, const std::string& program, const Words& arguments, int signal,
+                   const std::string& environment) {
+    std::string command = "'" + program + "'";
+    for (const auto& argument : arguments) command += " '" + argument + "'";
+    // A shell that is not interactive lets a background job ignore SIGINT; env gives it back.
+    return run(folder, "sh",
+               {"-c", "env --default-signal=INT " + environment + " " + command +
+                          " & pid=$!; while [ ! -e r.h5 ]; do sleep 0.05; done; sleep 1; kill -" +
+                          std::to_string(signal) + " $pid; wait $pid"},
+               60);
+}
+
 Words lines_beside_progress(const std::string& text) {
     Words lines;
     std::istringstream stream(text);

@@ -45,6 +45,10 @@ struct Ending {
 /// Runs a program in the folder and waits for it; after `timeout_seconds` it is killed, with its process group.
 Ending run(const Folder& folder, const std::string& program, const Words& arguments, double timeout_seconds = 60);
 
+/// Sends `signal` to the program alone, a second after its record r.h5 is there, and waits for its end.
+Ending interrupted(const Folder& folder, const std::string& program, const Words& arguments, int signal,
+                   const std::string& environment = {});
+
 /// The lines that are not progress reports ("[3/12, 4 s left] ...").
 Words lines_beside_progress(const std::string& text);
 

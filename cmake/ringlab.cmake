@@ -4,13 +4,15 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# What was compiled once is not compiled again: in another build folder, after another checkout, in another clone.
+# What was compiled once is not compiled again: in another build folder, after another checkout, in another clone. By
+# the headers that the compiler names, so that what is new is preprocessed once and not twice.
 find_program(CCACHE ccache)
 if(CCACHE)
   foreach(language C CXX CUDA)
     if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
       set(CMAKE_${language}_COMPILER_LAUNCHER
-        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+        ${CCACHE})
     endif()
   endforeach()
 endif()

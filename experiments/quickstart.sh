@@ -38,23 +38,30 @@ run() {
 run calibrate --output "$out/this_cpu.toml"
 run compare_layouts --output "$out/compare_layouts.h5" --trace "$out/trace.json" \
   --machines "$out/this_cpu.toml" h200_nvswitch_copy_engine h200_nvswitch_nccl
+# Nothing of what follows is timed: the longest figures are drawn with what it leaves of the processors.
+python=/usr/bin/python3
+if python3 -c 'import numpy, h5py, matplotlib' 2>/dev/null; then python=python3; fi
+export MPLBACKEND=Agg
+nice "$python" notebooks/timelines.py "$out" >"$out/timelines.log" 2>&1 &
+drawing=$!
+trap 'kill "$drawing" 2>/dev/null || true' EXIT
 run gradient_equivalence --output "$out/gradient_equivalence.h5"
 run bf16_error --output "$out/bf16_error.h5"
 run predict --output "$out/predict.h5"
 
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
-python=/usr/bin/python3
-if python3 -c 'import numpy, h5py, matplotlib' 2>/dev/null; then python=python3; fi
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
   --masks causal --layouts zigzag --ranks 8 --algorithms ring
 "$python" experiments/check_tensors.py "$out"/tensors/causal_zigzag*.h5
 
 # 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
-export MPLBACKEND=Agg
-# One process for each processor, the longest first; each says what it has drawn.
-printf '%s\n' notebooks/*.py | grep -v -e figures.py -e throughput.py | sort --reverse |
+# One process for each processor; each says what it has drawn.
+printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py |
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,2xh200}.h5 --figures "$out/figures"
+wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
+cat "$out/timelines.log"
+rm "$out/timelines.log"
 printf '\nRecords and figures are in %s\n' "$out"

@@ -8,6 +8,7 @@
 #include "reference/tensors.hpp"
 
 #include <array>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,9 @@ Tolerance uniform_tolerance(double largest);
 
 /// The larger error, or the one that is not a number: unlike std::max, which forgets it.
 constexpr double worse(double a, double b) { return a >= b || a != a ? a : b; }
+
+/// What is not finite never passes: beyond the range of an arithmetic its error model allows anything.
+inline bool passes(double error, double tolerance) { return std::isfinite(error) && error <= tolerance; }
 
 /// The largest of relative RMS and relative largest element over all tensors; what a tolerance is compared with.
 double worst(const Verdict& verdict);

@@ -25,6 +25,9 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+# Tests run in folders of their own, on the data of this checkout.
+unset RINGLAB_DATA
+
 cmake/install_packages.sh
 cmake --preset "$preset" -DRINGLAB_TESTS=ON
 cmake --build --preset "$preset" --target "$target"

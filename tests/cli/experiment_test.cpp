@@ -190,6 +190,17 @@ BOOST_DATA_TEST_CASE(results_that_overflow_are_shown_and_are_a_failure,
     BOOST_TEST((contains(ending.out, "inf") || contains(ending.out, "nan")), ending.out);
 }
 
+BOOST_AUTO_TEST_CASE(a_tolerance_that_leaves_no_digit_is_said_to) {
+    const Folder folder;
+    const auto with_scale = [&](const std::string& scale) {
+        return run(
+            folder, gradient_equivalence,
+            small + Words{"--input", "normal", "--arithmetic", "fp32", "--overwrite", "-o", "r.h5", "--scale", scale});
+    };
+    BOOST_TEST(contains(with_scale("1e6").out, "no digit is left"));
+    BOOST_TEST(!contains(with_scale("0.1").out, "no digit is left"));
+}
+
 BOOST_AUTO_TEST_CASE(gradients_that_are_zero_in_exact_arithmetic_have_errors_that_are_numbers) {
     for (const auto* arithmetic : {"fp64", "fp32", "bf16", "fp16"}) {
         const Folder folder;

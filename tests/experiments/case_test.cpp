@@ -177,6 +177,16 @@ BOOST_AUTO_TEST_CASE(an_error_that_is_not_a_number_is_the_worst_of_all) {
     BOOST_TEST(std::isnan(worst(verdict)));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_not_finite_never_passes_whatever_is_allowed) {
+    const auto nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+    for (const auto allowed : {0.0, 1.0, nan, infinity})
+        for (const auto error : {nan, infinity}) BOOST_TEST(!passes(error, allowed));
+    BOOST_TEST(passes(0, 0));
+    BOOST_TEST(passes(1, infinity));
+    BOOST_TEST(!passes(1, nan));
+    BOOST_TEST(!passes(2, 1));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE(table)

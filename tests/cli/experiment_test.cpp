@@ -190,6 +190,26 @@ BOOST_DATA_TEST_CASE(results_that_overflow_are_shown_and_are_a_failure,
     BOOST_TEST((contains(ending.out, "inf") || contains(ending.out, "nan")), ending.out);
 }
 
+BOOST_AUTO_TEST_CASE(every_policy_passes_by_its_own_tolerance) {
+    const Folder folder;
+    const auto ending = run(folder, gradient_equivalence,
+                            small + Words{"--arithmetic", "bf16", "--policies", "carry", "partials", "running",
+                                          "--input", "normal", "real", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 0, ending.out);
+    BOOST_TEST(contains(ending.out, "all pass"), ending.out);
+    std::map<std::string, double> allowed;  // by run: the largest error of o
+    for (const auto& [run, bounds] : runs_of(folder / "r.h5", "judged/tolerance_relative_rms"))
+        allowed[run] = bounds[0];
+    BOOST_TEST(allowed.size() == 6u);
+    for (const auto* input : {"normal", "real"}) {
+        const auto of = [&](const std::string& policy) {
+            return allowed.at("causal zigzag P=4 S=64 ring " + policy + " " + input);
+        };
+        BOOST_TEST(of("carry") < of("partials"));
+        BOOST_TEST(of("partials") < of("running"));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_tolerance_that_leaves_no_digit_is_said_to) {
     const Folder folder;
     const auto with_scale = [&](const std::string& scale) {

@@ -2,6 +2,7 @@
 // root process checks.
 #define BOOST_TEST_NO_MAIN
 #define BOOST_TEST_ALTERNATIVE_INIT_API
+#include "processes/mpi_calls.hpp"
 #include "processes/session.hpp"
 #include "reference/transport_mpi.hpp"
 #include "tests/reference/cpu_gate.hpp"
@@ -9,6 +10,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <thread>
 
 namespace ringlab::reference::tests {
@@ -60,6 +62,22 @@ BOOST_AUTO_TEST_CASE(rings_of_half_the_processes_equal_dense_attention_each_with
     if (session->size() % 2 != 0) return;
     for (const auto placement : {RingGroup::Placement::consecutive, RingGroup::Placement::strided})
         check_in({session->size() / 2, 2, placement});
+}
+
+BOOST_AUTO_TEST_CASE(what_an_int_cannot_count_is_cut_into_parts_that_cover_it) {
+    constexpr std::size_t most = std::numeric_limits<int>::max();
+    for (const auto bytes : {std::size_t{0}, std::size_t{1}, most, most + 1, most + 2, 5 * most}) {
+        std::size_t next = 0;
+        int parts = 0;
+        processes::for_each_part(bytes, [&](std::size_t offset, int part) {
+            BOOST_TEST(offset == next);
+            BOOST_TEST((part > 0 || bytes == 0));
+            next += static_cast<std::size_t>(part);
+            ++parts;
+        });
+        BOOST_TEST(next == bytes);
+        BOOST_TEST(parts >= 1);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(messages_of_many_megabytes_arrive_whole_and_times_are_on_one_clock) {

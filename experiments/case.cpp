@@ -73,12 +73,13 @@ std::vector<std::int64_t> cut_documents(const std::string& mask, std::int64_t to
 }  // namespace
 
 std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens) {
+    constexpr auto most = std::int64_t{1} << 31;
+    for (const auto tokens : config.tokens) require(tokens <= most, "{} tokens are more than 2^31", tokens);
     if (!config.tokens.empty()) return config.tokens;
     if (config.tokens_per_rank.empty()) return {input_tokens};
     std::vector<std::int64_t> lengths;
     for (const auto tokens : config.tokens_per_rank) {
-        require(tokens <= (std::int64_t{1} << 31) / ranks, "{} tokens on each of {} ranks are more than 2^31 in all",
-                tokens, ranks);
+        require(tokens <= most / ranks, "{} tokens on each of {} ranks are more than 2^31 in all", tokens, ranks);
         lengths.push_back(tokens * ranks);
     }
     return lengths;

@@ -67,12 +67,17 @@ void fit_to_inputs(Config& config) {
         if (!given("masks") && data.document_lengths.empty() &&
             std::erase_if(config.masks, [](const auto& mask) { return mask.find("documents:input") != mask.npos; }) > 0)
             note("masks of documents:input are left out, as input {} has no documents", input);
-        if (!given("masks") && config.masks.size() > 1)
-            std::erase_if(config.masks, [&](const auto& mask) {
-                const bool unfit = !fits(mask, config, data);
-                if (unfit) note("mask {} is left out, as it is for another number of tokens", mask);
-                return unfit;
-            });
+        if (!given("masks")) {
+            auto fitting = config.masks;
+            std::erase_if(fitting, [&](const auto& mask) { return !fits(mask, config, data); });
+            // A length that no mask can have is an error, which making one of them tells.
+            if (!fitting.empty()) {
+                for (const auto& mask : config.masks)
+                    if (std::find(fitting.begin(), fitting.end(), mask) == fitting.end())
+                        note("mask {} is left out, as it is for another number of tokens", mask);
+                config.masks = fitting;
+            }
+        }
         if (most > 0 && most < data.problem.tokens)
             note("of the {} tokens of input {} the first {} are taken (--tokens {} takes all)", data.problem.tokens,
                  input, most, data.problem.tokens);

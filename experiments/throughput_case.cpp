@@ -106,15 +106,15 @@ std::vector<ThroughputCase> throughput_cases(const Config& config) {
     };
     for (const auto& shape : config.shapes) add_shape(problem_from(with_shape(shape, config)));
     if (shapes.empty()) add_shape(problem_from(config));
-    const auto& sizes = config.tokens.empty() ? config.tokens_per_rank : config.tokens;
+    const auto sizes = sequence_lengths(config, 1, 0).size();
     for (const auto& shape : shapes)
         for (const auto& mask : config.masks)
-            for (const auto size : sizes)
+            for (std::size_t size = 0; size < sizes; ++size)
                 for (const int ranks : config.ranks)
                     for (const auto& kernels : config.families) {
                         ThroughputCase one{.kind = Kind::device, .shape = shape, .kernels = kernels};
                         one.which.mask = mask;
-                        one.which.tokens = config.tokens.empty() ? size * ranks : size;
+                        one.which.tokens = sequence_lengths(config, ranks, 0)[size];
                         one.which.layout = "contiguous";
                         one.which.algorithm = "ring";
                         if (ranks == 1)

@@ -58,8 +58,8 @@ int study(const Config& config, int argc, char** argv) {
         const auto name = trial.which.name();
         describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.repeats);
         const auto& last = trial.repeats.back().front();
-        predictor.keep_measured(name, layouts::Pass::forward, last.forward);
-        predictor.keep_measured(name, layouts::Pass::backward, last.backward);
+        predictor.keep_measured(name, *trial.plan.forward, last.forward);
+        predictor.keep_measured(name, *trial.plan.backward, last.backward);
 
         // 4. Judge.
         if (config.judge) describe_verdicts(trial.run, trial.judge(judge));

@@ -312,6 +312,11 @@ Options describe(Config& config, Requests& requests, const Experiment& experimen
                              "and share nothing, with the rate model: 16384 ranks in seconds, but only when each ends",
                      .target = &config.engine,
                      .choices = {"events", "symmetric"}});
+        options.add({.name = "span-ranks",
+                     .value = "N",
+                     .help = "most ranks of which the record keeps when each operation is predicted to run",
+                     .target = &config.span_ranks,
+                     .low = 0});
         options.add({.name = "trace",
                      .value = "FILE",
                      .help = "write a Chrome trace (open it in Perfetto)",

@@ -64,6 +64,7 @@ struct Config {
     std::vector<std::string> machines;
     std::string compute_model = "tiles";
     std::string engine = "events";
+    int span_ranks = 64;      ///< most ranks of which the record keeps when every operation ran
     std::string trace;        ///< Chrome trace-event JSON file
     std::string trace_ranks;  ///< "FIRST-LAST"; empty: all
     std::string trace_steps;

@@ -48,19 +48,20 @@ std::string bytes_text(double bytes) {
     return bytes < 100 * gibi ? fmt::format("{:.2g} GiB", bytes / gibi) : fmt::format("{:.0f} GiB", bytes / gibi);
 }
 
-double span_bytes(double ranks, double groups) {
-    return copies_of_spans * operations_per_step * ranks * ranks * groups * sizeof(layouts::Span);
-}
+double span_bytes(double operations) { return copies_of_spans * operations * sizeof(layouts::Span); }
 
 double simulated_seconds(const Config& config, double operations) {
     return operations * (config.engine == "symmetric" ? seconds_per_symmetric : seconds_per_simulated);
 }
 
-/// Head groups, which multiply the steps: of all-gather:4, and of pull, of which there may be one for each kv head.
-double groups_of(const std::string& algorithm, const layouts::Problem& problem) {
-    const auto spec = layouts::Spec::parse(algorithm);
-    if (spec.name == "pull" && spec.arguments.empty()) return static_cast<double>(problem.kv_heads);
-    return static_cast<double>(layouts::whole_number(spec.arguments, false).value_or(1));
+/// Operations of both passes of a ring: as many on every rank as on the last, whose rows see most.
+double operations_of(const Plan& plan) {
+    double count = 0;
+    for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+        auto ops = schedule->ops(schedule->ranks() - 1);
+        while (ops.next()) ++count;
+    }
+    return count * plan.forward->ranks();
 }
 
 double pairs_of(const layouts::Mask& mask) {
@@ -126,7 +127,7 @@ void Forecast::require_ranks_to_execute() const {
     if (config_.force) return;
     const auto most = free_memory();
     for (const auto ranks : config_.ranks) {
-        const auto needed = span_bytes(ranks, 1) * config_.replicas;
+        const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.replicas;
         require(needed <= most,
                 "--ranks {}: the timelines of so many ranks take about {}, {} are free; about {:.0f} ranks fit, and "
                 "predict works without executing them (--force tries all the same)",
@@ -201,7 +202,8 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const double ranks = which.ranks, replicas = config_.replicas, repeats = config_.repeats;
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
     const auto pairs = pairs_of(plan.mask());
-    const auto steps = ranks * ranks * groups_of(which.algorithm, plan.problem) * replicas;
+    const auto operations = operations_of(plan) * replicas;
+    const auto steps = operations / operations_per_step;
     const auto tensors =
         static_cast<double>(layouts::tensor_bytes(problem, 8).value_or(0)) * replicas;  // half in, half out
 
@@ -229,24 +231,21 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto scratch = static_cast<double>(std::max(plan.forward->scratch_bytes(), plan.backward->scratch_bytes()));
     add(which, seconds,
         program_bytes + processes_here(config_, which.ranks) * own + own + 5 * results + ranks * replicas * scratch +
-            span_bytes(ranks, groups_of(which.algorithm, plan.problem)) * replicas,
+            span_bytes(operations),
         (own + results) / (ranks * replicas) + scratch);
 }
 
 void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines) {
-    const double ranks = which.ranks, count = static_cast<double>(machines);
-    const auto operations = operations_per_step * ranks * ranks * groups_of(which.algorithm, plan.problem) * count;
+    const auto operations = operations_of(plan) * static_cast<double>(machines);
     double seconds = simulated_seconds(config_, operations);
     predicts_tiles_ = config_.compute_model == "tiles";
     if (predicts_tiles_) {
         constexpr double tile = 128 * 128;
         const auto tokens = static_cast<double>(plan.problem.tokens);
-        seconds += 2 * count * seconds_per_tile * tokens * tokens / tile;
+        seconds += 2 * static_cast<double>(machines) * seconds_per_tile * tokens * tokens / tile;
     }
-    constexpr int most_ranks_for_spans = 64;
-    const bool spans = config_.engine == "events" && (which.ranks <= most_ranks_for_spans || !config_.trace.empty());
-    add(which, seconds,
-        program_bytes + (spans ? span_bytes(ranks, groups_of(which.algorithm, plan.problem)) * count : 0), 0);
+    const bool spans = config_.engine == "events" && (which.ranks <= config_.span_ranks || !config_.trace.empty());
+    add(which, seconds, program_bytes + (spans ? span_bytes(operations) : 0), 0);
 }
 
 void Forecast::announce() const {

@@ -14,7 +14,11 @@
 namespace ringlab::experiments {
 namespace {
 
-constexpr int most_ranks_for_spans = 64;  // spans go to the record up to this many ranks
+std::vector<std::string> lane_names(const layouts::Schedule& schedule) {
+    std::vector<std::string> names;
+    for (layouts::Lane lane = 0; lane < schedule.lanes(); ++lane) names.push_back(schedule.lane_name(lane));
+    return names;
+}
 
 }  // namespace
 
@@ -120,7 +124,7 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
 
     const bool keeps_trace = traces(run_name);
     auto options = options_;
-    options.trace = keeps_trace || schedule.ranks() <= most_ranks_for_spans;
+    options.trace = keeps_trace || schedule.ranks() <= config_.span_ranks;
     auto predicted = sim::simulate(schedule, machines_[machine], options);
     const auto total = [&](const char* name, auto member, const char* description) {
         std::vector<layouts::Picoseconds> times;
@@ -129,6 +133,8 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
     };
     total("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
     total("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
+    total("waiting_time", &layouts::RankTotals::waiting,
+          "time during which some transfer of the rank waits for its peer, and none moves");
     total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
     total("end_time", &layouts::RankTotals::end, end_time);
     scalar("makespan", layouts::to_seconds(predicted.makespan), "s", makespan);
@@ -138,24 +144,27 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
            "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
     run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
                 "1", "what the prediction had to assume");
-    if (schedule.ranks() <= most_ranks_for_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
+    if (schedule.ranks() <= config_.span_ranks) run.timeline(names_[machine], to_string(pass), predicted.timeline);
     if (keeps_trace)
         kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
-                         std::move(predicted.timeline), std::move(predicted.host_issue)});
+                         std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
     std::vector<double> compute;
     for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
     return {names_[machine], pass, layouts::to_seconds(predicted.makespan), layouts::imbalance(compute),
             *std::max_element(compute.begin(), compute.end())};
 }
 
-void Predictor::keep_measured(const std::string& run_name, layouts::Pass pass, const layouts::Timeline& timeline) {
-    if (traces(run_name)) kept_.push_back({fmt::format("measured: {}, {}", run_name, to_string(pass)), timeline, {}});
+void Predictor::keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
+                              const layouts::Timeline& timeline) {
+    const auto* pass = to_string(schedule.options().pass);
+    if (traces(run_name))
+        kept_.push_back({fmt::format("measured: {}, {}", run_name, pass), timeline, {}, lane_names(schedule)});
 }
 
 void Predictor::write_trace() const {
     if (config_.trace.empty()) return;
     std::vector<sim::TraceGroup> groups;
-    for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue});
+    for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue, kept.lane_names});
     std::ostringstream trace;
     sim::write_chrome_trace(
         trace, groups,

@@ -37,7 +37,8 @@ public:
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
 
     /// A measured timeline for the trace, to stand beside the predicted ones.
-    void keep_measured(const std::string& run_name, layouts::Pass pass, const layouts::Timeline& timeline);
+    void keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
+                       const layouts::Timeline& timeline);
 
     /// Writes the trace that --trace asks for, if any.
     void write_trace() const;
@@ -47,6 +48,7 @@ private:
         std::string name;
         layouts::Timeline timeline;
         std::vector<layouts::Interval> host_issue;
+        std::vector<std::string> lane_names;
     };
 
     Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,

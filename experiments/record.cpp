@@ -467,19 +467,27 @@ void Record::append(const RunWriter::Spans& item, std::int64_t run) {
         "step", number, [](const Span& s) { return s.step; }, "1", "step of the algorithm");
     column(
         "kind", small, [](const Span& s) { return s.kind; }, "1", "kind of operation",
-        names_up_to(layouts::OpKind::fetch));
+        names_up_to(layouts::OpKind::copy));
     column(
-        "lane", small, [](const Span& s) { return s.lane; }, "1", "queue of the rank that the operation ran on",
-        names_up_to(layouts::Lane::receive_dkv));
+        "lane", small, [](const Span& s) { return s.lane; }, "1",
+        "queue of the rank that the operation ran on: 0 computes, 1 + 2c sends on channel c, 2 + 2c receives");
+    column(
+        "pool", small, [](const Span& s) { return s.pool; }, "1", "what a transfer, merge, add or copy is about",
+        names_up_to(layouts::Pool::dq));
     column(
         "peer", number, [](const Span& s) { return s.peer; }, "1",
         "ring rank at the other end of a transfer, -1 for compute");
     column(
-        "owner", number, [](const Span& s) { return s.owner; }, "1",
-        "ring rank whose K/V block, or gradient of it, the operation is about");
+        "block", number, [](const Span& s) { return s.block; }, "1",
+        "tokens that the operation is about: the shard of that ring rank, or from the number of ranks on a block that "
+        "the "
+        "schedule has put together");
+    column(
+        "posted", double{}, [](const Span& s) { return to_seconds(s.posted); }, "s",
+        "when the operation's own side was ready, on the common clock of all ranks, 0 when the pass starts");
     column(
         "begin", double{}, [](const Span& s) { return to_seconds(s.begin); }, "s",
-        "start, on the common clock of all ranks, 0 when the pass starts");
+        "when both sides of a message were ready, so that bytes could move; of others the same as posted");
     column(
         "end", double{}, [](const Span& s) { return to_seconds(s.end); }, "s", "end, on the same clock");
     column(

@@ -119,7 +119,7 @@ struct RecordHeader {
 // clang-format on
 class Record {
 public:
-    static constexpr std::int64_t schema = 2;
+    static constexpr std::int64_t schema = 3;
 
     /// Throws Error, and leaves any file there as it is, if the mode forbids it, if another process is writing it, or
     /// if a record to resume cannot be read or is of something else; the first difference is then named.

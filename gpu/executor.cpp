@@ -38,8 +38,8 @@ struct Job {
     const Schedule* backward;
     std::span<const HostInputs> inputs;
     const GpuOptions& options;
-    std::vector<std::vector<Program>> programs;  // by pass
-    std::vector<Place> places;                   // by global rank
+    std::vector<layouts::Program> programs;  // by pass
+    std::vector<Place> places;               // by global rank
     const Nvml& nvml;
 
     int passes() const { return backward ? 2 : 1; }
@@ -158,7 +158,7 @@ class MemberRun {
 public:
     MemberRun(const Job& job, Fabric& fabric, int member) : job_(job), fabric_(fabric), member_(member) {
         for (const auto& place : job.places)
-            if (place.member == member) ranks_.push_back({place, {}, {}, {}, {}, {}, {}});
+            if (place.member == member) ranks_.push_back({place, {}, {}, {}, {}, {}});
     }
 
     /// Called on the member's own thread.
@@ -192,29 +192,30 @@ private:
         Place place;
         std::unique_ptr<Rank> work;
         std::unique_ptr<Transport> transport;
-        std::array<std::unique_ptr<Stream>, layouts::lane_count> lanes;  // its own ones
-        std::array<cudaStream_t, layouts::lane_count> lane_streams{};
-        std::vector<const Program*> programs;  // by pass
-        std::vector<PassEvents> events;        // by repeat, of the pass that runs
+        std::vector<std::unique_ptr<Stream>> lanes;  // its own ones
+        std::vector<cudaStream_t> lane_streams;
+        std::vector<PassEvents> events;  // by repeat, of the pass that runs
     };
 
+    static Pass which(int pass) { return pass == 0 ? Pass::forward : Pass::backward; }
     int replica(const LocalRank& rank) const { return job_.options.group.replica(rank.place.global_rank); }
     int ring_rank(const LocalRank& rank) const { return job_.options.group.ring_rank(rank.place.global_rank); }
 
     void set_up(LocalRank& rank) {
         RINGLAB_CUDA(cudaSetDevice(rank.place.device));
-        for (const auto& of_pass : job_.programs) rank.programs.push_back(&of_pass[index(ring_rank(rank))]);
         const auto& o = job_.options;
-        rank.work =
-            std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), rank.programs, fabric_,
-                                   RankOptions{o.round_running_output, o.round_results, o.deterministic, o.check_finite,
-                                               o.kernels, joined_waits(rank.place.device), o.timeout});
-        rank.transport = fabric_.join({member_, rank.place.global_rank, rank.place.device, rank.work->kv(),
-                                       rank.work->kv_bytes(), rank.work->gradients(), rank.work->gradient_bytes()});
+        std::vector<const layouts::Program*> programs;
+        for (const auto& program : job_.programs) programs.push_back(&program);
+        const MapOptions memory{o.round_running_output, o.round_results, output_arrives(job_.programs.front())};
+        rank.work = std::make_unique<Rank>(job_.forward, job_.backward, ring_rank(rank), programs, fabric_,
+                                           RankOptions{memory, o.deterministic, o.check_finite, o.kernels,
+                                                       joined_waits(rank.place.device), o.timeout});
+        rank.transport =
+            fabric_.join({member_, rank.place.global_rank, rank.place.device, rank.work->exchange_memory()});
         if (job_.inputs.empty())
-            rank.work->load_random(rank.place.global_rank);
+            rank.work->memory().load_random(rank.place.global_rank);
         else
-            rank.work->load(job_.inputs[index(replica(rank))]);
+            rank.work->memory().load(job_.inputs[index(replica(rank))]);
         clocks_.try_emplace(rank.place.device, job_.team);
     }
 
@@ -234,15 +235,19 @@ private:
     }
 
     void make_streams() {
-        constexpr auto compute = static_cast<std::size_t>(layouts::Lane::compute);
+        constexpr auto compute = static_cast<std::size_t>(layouts::compute_lane);
         std::vector<IssuedRank> issued;
         for (auto& rank : ranks_) {
+            int lanes = 1;
+            for (const auto& program : job_.programs) lanes = std::max(lanes, program.lanes);
+            rank.lanes.resize(index(lanes));
+            rank.lane_streams.resize(index(lanes));
             RINGLAB_CUDA(cudaSetDevice(rank.place.device));
             auto& shared = compute_[rank.place.device];
             if (!shared) shared = std::make_unique<Stream>();
             for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
-                const bool used = std::any_of(rank.programs.begin(), rank.programs.end(), [&](const Program* program) {
-                    return program->uses(static_cast<layouts::Lane>(lane));
+                const bool used = std::ranges::any_of(job_.programs, [&](const layouts::Program& program) {
+                    return program.ranks[index(ring_rank(rank))].uses(static_cast<layouts::Lane>(lane));
                 });
                 if (lane != compute && used) rank.lanes[lane] = std::make_unique<Stream>(Stream::Use::transfers);
                 if (lane == compute)
@@ -301,7 +306,7 @@ private:
             std::vector<PassEvents> unwanted;
             for (const auto& rank : ranks_) {
                 const DeviceScope scope(rank.place.device);
-                unwanted.emplace_back(rank.programs.front()->code.size(), false);
+                unwanted.emplace_back(rank.work->program(Pass::forward).code.size(), false);
             }
             std::vector<PassEvents*> events;
             for (auto& one : unwanted) events.push_back(&one);
@@ -310,11 +315,11 @@ private:
         std::vector<PassEvents*> events;
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.place.device);
-            const auto& program = *rank.programs[index(pass)];
+            const auto& program = rank.work->program(which(pass));
             events.push_back(&rank.events.emplace_back(program.code.size(), timeline));
             if (!options.poison) continue;
-            const auto stream = rank.lane_streams[static_cast<std::size_t>(layouts::Lane::compute)];
-            rank.work->poison(program, stream);
+            const auto stream = rank.lane_streams[static_cast<std::size_t>(layouts::compute_lane)];
+            rank.work->memory().poison(which(pass), stream);
             RINGLAB_CUDA(cudaStreamSynchronize(stream));
         }
         issue(pass, events, underway);
@@ -325,9 +330,7 @@ private:
     }
 
     void issue(int pass, const std::vector<PassEvents*>& events, const std::function<void()>& underway) {
-        std::vector<const Program*> programs;
-        for (const auto& rank : ranks_) programs.push_back(rank.programs[index(pass)]);
-        issuer_->prepare(programs, events);
+        issuer_->prepare(which(pass), events);
         job_.team.start_together(member_, job_.options.timeout);
         issuer_->run(underway);
     }
@@ -347,7 +350,7 @@ private:
         };
         for (const auto& rank : ranks_) {
             const DeviceScope scope(rank.place.device);
-            if (auto found = rank.work->first_not_finite(*rank.programs[index(pass)])) keep_earlier(std::move(*found));
+            if (auto found = rank.work->first_not_finite(which(pass))) keep_earlier(std::move(*found));
         }
         Bytes bytes;
         if (first) {
@@ -370,7 +373,7 @@ private:
     void note_times(const LocalRank& rank, int pass, std::size_t repeats, RankResult& result) const {
         const DeviceScope scope(rank.place.device);
         const auto& clock = clocks_.at(rank.place.device);
-        const auto& program = *rank.programs[index(pass)];
+        const auto& program = rank.work->program(which(pass));
         auto& times = result.passes[index(pass)];
         for (std::size_t repeat = 0; repeat < rank.events.size(); ++repeat) {
             const auto& events = rank.events[repeat];
@@ -385,19 +388,19 @@ private:
             for (std::size_t i = 0; i < program.operations; ++i) {
                 const auto& op = program.code[i].op;
                 const auto [begin, end] = intervals[i];
-                Span span{ring_rank(rank),
-                          static_cast<layouts::OpIndex>(i),
-                          op.step,
-                          op.kind,
-                          op.lane,
-                          op.peer,
-                          op.owner,
-                          begin,
-                          end,
-                          0,
-                          op.cells,
-                          op.bytes};
-                span.busy = span.end - span.begin;
+                Span span;
+                span.rank = ring_rank(rank);
+                span.op = static_cast<layouts::OpIndex>(i);
+                span.step = op.step;
+                span.kind = op.kind;
+                span.lane = op.lane();
+                span.pool = op.pool;
+                span.peer = op.peer;
+                span.block = op.part.block;
+                span.posted = begin;
+                span.end = end;
+                span.cells = op.cells;
+                span.bytes = op.bytes;
                 times.spans.push_back(span);
             }
         }
@@ -408,13 +411,14 @@ private:
 
     /// Begin and end of every operation. Attends of one launch have no times of their own: they share the launch's by
     /// the work of each, as far as that agrees with what they waited for and what waited for them.
-    std::vector<Interval> intervals_of(const LocalRank& rank, const Program& program, const PassEvents& events) const {
+    std::vector<Interval> intervals_of(const LocalRank& rank, const layouts::RankProgram& program,
+                                       const PassEvents& events) const {
         const auto& clock = clocks_.at(rank.place.device);
         std::vector<Interval> intervals(program.operations);
         // By attend: when the first operation began that waited for it.
         std::vector<Picoseconds> awaited(program.operations, std::numeric_limits<Picoseconds>::max());
         for (std::size_t i = 0; i < program.operations; ++i) {
-            const auto* launch = rank.work->launch(program, i);
+            const auto* launch = rank.work->launches(program.pass).find(i);
             const auto first = launch ? launch->attends.front() : i;
             intervals[i] = {clock.time(events.begin[first]), clock.time(events.end[first])};
             if (launch) continue;
@@ -423,16 +427,16 @@ private:
                     std::min(awaited[index(static_cast<int>(before))], intervals[i].first);
         }
         for (std::size_t i = 0; i < program.operations; ++i)
-            if (const auto* launch = rank.work->launch(program, i); launch && launch->attends.front() == i)
+            if (const auto* launch = rank.work->launches(program.pass).find(i); launch && launch->attends.front() == i)
                 share_out(program, launch->attends, awaited, intervals);
         return intervals;
     }
 
-    static void share_out(const Program& program, const std::vector<std::size_t>& attends,
+    static void share_out(const layouts::RankProgram& program, const std::vector<std::size_t>& attends,
                           const std::vector<Picoseconds>& awaited, std::vector<Interval>& intervals) {
         const auto work = [&](std::size_t attend) {
             const auto& op = program.code[attend].op;
-            return static_cast<double>(op.cells) * op.heads.count();
+            return static_cast<double>(op.cells) * op.rows().heads.count();
         };
         const auto [begin, end] = intervals[attends.front()];
         double all = 0, done = 0;
@@ -453,8 +457,8 @@ private:
 
     void collect(const LocalRank& rank, RankResult& result) const {
         const DeviceScope scope(rank.place.device);
-        if (job_.options.keep_results) result.outputs = rank.work->download();
-        result.memory = rank.work->memory();
+        if (job_.options.keep_results) result.outputs = rank.work->memory().download();
+        result.memory = rank.work->memory_use();
         device_name(rank.place.device).copy(result.device_name.data(), result.device_name.size() - 1);
     }
 
@@ -543,7 +547,7 @@ void place_rows(const std::vector<float>& local, std::span<const std::int64_t> p
         }
 }
 
-PassRun assemble_pass(int pass, std::span<RankResult* const> ranks) {
+PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankResult* const> ranks) {
     const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->passes[index(pass)]; };
     const auto first_start = [&](const std::vector<Picoseconds> PassTimes::*starts, std::size_t i) {
         auto start = std::numeric_limits<Picoseconds>::max();
@@ -569,11 +573,13 @@ PassRun assemble_pass(int pass, std::span<RankResult* const> ranks) {
             const auto count = times(rank).spans.size() / timelines;
             for (std::size_t at = 0; at < count; ++at) {
                 auto span = times(rank).spans[i * count + at];
-                span.begin -= start;
+                span.posted -= start;
                 span.end -= start;
                 timeline.spans.push_back(span);
             }
         }
+        layouts::set_begins(timeline, program);
+        for (auto& span : timeline.spans) span.busy = span.end - span.begin;
     }
     return run;
 }
@@ -608,8 +614,8 @@ GpuRun assemble(const Job& job, std::span<RankResult* const> ranks) {
         run.clocks.insert(run.clocks.end(), rank->clocks.begin(), rank->clocks.end());
         run.clock_uncertainty = std::max(run.clock_uncertainty, layouts::to_seconds(rank->clock_uncertainty));
     }
-    run.forward = assemble_pass(0, ranks);
-    if (job.backward) run.backward = assemble_pass(1, ranks);
+    run.forward = assemble_pass(0, job.programs[0], ranks);
+    if (job.backward) run.backward = assemble_pass(1, job.programs[1], ranks);
     return run;
 }
 
@@ -648,10 +654,13 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     const Nvml nvml;
     Job job{team, forward, backward, inputs, options, {}, place_ranks(team, options), nvml};
     const bool served = options.transport == TransportKind::nccl;
-    job.programs.push_back(make_programs(forward, served));
-    if (backward) job.programs.push_back(make_programs(*backward, served));
+    for (const auto* schedule : {&forward, backward}) {
+        if (schedule)
+            job.programs.push_back(
+                layouts::resolve(*schedule, served ? layouts::Fetches::served : layouts::Fetches::one_sided));
+    }
     PassPrograms programs;
-    for (const auto& of_pass : job.programs) programs.push_back(&of_pass);
+    for (const auto& program : job.programs) programs.push_back(&program);
 
     const auto fabric = make_fabric(team, {group, options.timeout}, programs);
     require(fabric->fetches() != served, "the transport and its fabric disagree about who moves fetched blocks");

@@ -103,8 +103,7 @@ GpuRun run(const layouts::Schedule& forward, const layouts::Schedule* backward, 
            const GpuOptions& options);
 
 /// The same over a fabric of the caller's own, made by `make_fabric` when the programs are known.
-using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&,
-                                                            const std::vector<const std::vector<Program>*>&)>;
+using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const PassPrograms&)>;
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options,
                         const FabricFactory& make_fabric);

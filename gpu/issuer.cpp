@@ -14,15 +14,17 @@ PassEvents::PassEvents(std::size_t instructions, bool timeline) {
     }
 }
 
-void Issuer::prepare(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events) {
+void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events) {
+    pass_ = which;
     passes_.assign(ranks_.size(), {});
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         auto& pass = passes_[rank];
-        pass.program = programs[rank];
+        pass.program = &ranks_[rank].work->program(which);
         pass.events = events[rank];
         pass.issued.resize(pass.program->code.size());
+        pass.lanes.resize(ranks_[rank].lanes.size());
         for (std::size_t i = 0; i < pass.program->code.size(); ++i)
-            pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane)].code.push_back(i);
+            pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
     }
 }
 
@@ -39,7 +41,7 @@ void Issuer::run(const std::function<void()>& underway) {
             continue;
         }
         // Lanes are as far ahead as they may be, or wait for another thread; or nothing can ever go on.
-        const bool far_ahead = std::any_of(passes_.begin(), passes_.end(), [](const Pass& pass) {
+        const bool far_ahead = std::any_of(passes_.begin(), passes_.end(), [](const PassState& pass) {
             return std::any_of(pass.lanes.begin(), pass.lanes.end(),
                                [](const Lane& lane) { return lane.issued - lane.ended >= most_ahead; });
         });
@@ -53,31 +55,32 @@ void Issuer::run(const std::function<void()>& underway) {
         look();
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].work->require_arrived(*passes_[rank].program);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].work->launches(pass_).require_arrived();
 }
 
 void Issuer::start(std::size_t rank) {
     const auto& self = ranks_[rank];
     auto& pass = passes_[rank];
     const DeviceScope scope(self.device);
-    const auto compute = self.lanes[static_cast<std::size_t>(layouts::Lane::compute)];
+    const auto compute = self.lanes[layouts::compute_lane];
     pass.events->start.record(compute);
-    self.work->zero_gradients(*pass.program, compute);
+    self.work->clear(pass_, compute);
+    if (self.work->moves_rows(pass_)) self.work->start(pass_, compute);
     // finish is free until the end of the pass: until then it marks the point from which transfers may run.
     pass.events->finish.record(compute);
     for (const auto lane : self.lanes)
         if (lane && lane != compute) pass.events->finish.hold_back(lane);
-    self.work->start(*pass.program, compute);
+    if (!self.work->moves_rows(pass_)) self.work->start(pass_, compute);
 }
 
 void Issuer::finish(std::size_t rank) {
     const auto& self = ranks_[rank];
     auto& pass = passes_[rank];
     const DeviceScope scope(self.device);
-    const auto compute = self.lanes[static_cast<std::size_t>(layouts::Lane::compute)];
+    const auto compute = self.lanes[layouts::compute_lane];
     for (const auto& lane : pass.lanes)
         if (!lane.code.empty()) pass.events->end[lane.code.back()].hold_back(compute);
-    self.work->finish(*pass.program, compute);
+    self.work->finish(pass_, compute);
     pass.events->finish.record(compute);
 }
 
@@ -90,7 +93,7 @@ bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
                            [&](layouts::OpIndex before) { return pass.issued[static_cast<std::size_t>(before)]; });
     };
     const auto index = lane.code[lane.issued];
-    const auto* launch = ranks_[rank].work->launch(*pass.program, index);
+    const auto* launch = ranks_[rank].work->launches(pass_).find(index);
     if (!launch || launch->attends.front() != index) return all_before_issued(index);
     return launch->runs_ahead || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
 }
@@ -101,10 +104,10 @@ bool Issuer::issue_next(std::size_t rank) {
     auto& pass = passes_[rank];
     const bool compute_first = !ranks_[rank].transport->takes_multiprocessors();
     const auto order = [&](const Lane& lane) {
-        const bool transfers = &lane != &pass.lanes[static_cast<std::size_t>(layouts::Lane::compute)];
+        const bool transfers = &lane != &pass.lanes[layouts::compute_lane];
         return std::pair(compute_first && transfers, lane.code[lane.issued]);
     };
-    std::array<bool, layouts::lane_count> tried{};
+    std::vector<bool> tried(pass.lanes.size());
     while (true) {
         Lane* first = nullptr;
         for (std::size_t i = 0; i < tried.size(); ++i)
@@ -122,8 +125,8 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
     const auto& program = *passes_[rank].program;
     const auto index = lane.code[lane.issued];
     const auto& instruction = program.code[index];
-    const auto stream = self.lanes[static_cast<std::size_t>(instruction.op.lane)];
-    const auto what = message(rank, instruction);
+    const auto stream = self.lanes[static_cast<std::size_t>(instruction.op.lane())];
+    const auto what = message(rank, index);
     const DeviceScope scope(self.device);
     try {
         if (instruction.receives()) {
@@ -145,21 +148,21 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
             if (instruction.op.kind == OpKind::fetch)
                 self.transport->fetch(what, stream);
             else
-                self.work->compute(program, index, stream);
+                self.work->compute(pass_, index, stream);
         }
         end(rank, lane);
         return true;
     } catch (const Cancelled&) {
         throw;
     } catch (const Error& error) {
-        fail("{}: {}", describe(self.rank, instruction, static_cast<layouts::OpIndex>(index)), error.what());
+        fail("{}: {}", describe(self.rank, static_cast<layouts::OpIndex>(index), instruction), error.what());
     }
 }
 
 void Issuer::begin(std::size_t rank, std::size_t index) {
     auto& pass = passes_[rank];
-    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane)];
-    if (const auto* launch = ranks_[rank].work->launch(*pass.program, index)) {
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane())];
+    if (const auto* launch = ranks_[rank].work->launches(pass_).find(index)) {
         if (launch->attends.front() != index) return;
         if (!launch->waits_inside)
             for (const auto attend : launch->attends) hold_back(rank, attend);
@@ -174,12 +177,12 @@ void Issuer::hold_back(std::size_t rank, std::size_t index) {
     auto& pass = passes_[rank];
     const auto& work = *ranks_[rank].work;
     const auto& op = pass.program->code[index].op;
-    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(op.lane)];
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(op.lane())];
     for (const auto before : op.after()) {
         const auto which = static_cast<std::size_t>(before);
-        if (pass.program->code[which].op.lane == op.lane) continue;
-        if (work.wait_until_ended(*pass.program, which, stream)) continue;
-        const auto* launch = work.launch(*pass.program, which);
+        if (pass.program->code[which].op.lane() == op.lane()) continue;
+        if (work.launches(pass_).wait_until_ended(which, stream)) continue;
+        const auto* launch = work.launches(pass_).find(which);
         pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
     }
 }
@@ -189,23 +192,24 @@ void Issuer::end(std::size_t rank, Lane& lane) {
     const auto index = lane.code[lane.issued++];
     auto& work = *ranks_[rank].work;
     pass.issued[index] = true;
-    const auto* launch = work.launch(*pass.program, index);
+    const auto* launch = work.launches(pass_).find(index);
     if (launch && launch->attends.front() != index) return;  // its launch's first attend stands for it
-    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane)];
-    work.check(*pass.program, index, stream);
-    work.arrived(*pass.program, index, stream);
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane())];
+    work.arrived(pass_, index, stream);
+    work.check(pass_, index, stream);
     pass.events->end[index].record(stream);
 }
 
-Message Issuer::message(std::size_t rank, const Instruction& instruction) const {
-    const auto& op = instruction.op;
-    if (op.lane == layouts::Lane::compute) return {};
-    return {ranks_[rank].work->exchange(instruction), static_cast<std::size_t>(op.bytes),
-            options_.group.global_rank(ranks_[rank].replica, op.peer), op.payload, instruction.remote};
+Message Issuer::message(std::size_t rank, std::size_t index) const {
+    const auto& self = ranks_[rank];
+    const auto& op = passes_[rank].program->code[index].op;
+    if (!op.transfers()) return {};
+    return {self.work->memory().data(), self.work->pieces(pass_, index),
+            options_.group.global_rank(self.replica, op.peer), op.channel};
 }
 
 bool Issuer::all_issued() const {
-    return std::all_of(passes_.begin(), passes_.end(), [](const Pass& pass) {
+    return std::all_of(passes_.begin(), passes_.end(), [](const PassState& pass) {
         return std::all_of(pass.lanes.begin(), pass.lanes.end(),
                            [](const Lane& lane) { return lane.issued == lane.code.size(); });
     });
@@ -239,7 +243,7 @@ void Issuer::look() {
             }
         }
         ranks_[rank].transport->check();
-        ranks_[rank].work->require_arrived(*pass.program);
+        ranks_[rank].work->launches(pass_).require_arrived();
     }
     if (team_.cancelled()) throw Cancelled();
     if (Clock::now() - last_progress_ > options_.timeout) fail_stalled();
@@ -257,7 +261,7 @@ void Issuer::abort() noexcept {
 
 std::string Issuer::describe_front(std::size_t rank, const Lane& lane, std::size_t position) const {
     const auto index = lane.code[position];
-    auto text = describe(ranks_[rank].rank, passes_[rank].program->code[index], static_cast<layouts::OpIndex>(index));
+    auto text = describe(ranks_[rank].rank, static_cast<layouts::OpIndex>(index), passes_[rank].program->code[index]);
     if (options_.group.replicas > 1)
         text += fmt::format(" (replica {}, global rank {})", ranks_[rank].replica, ranks_[rank].global_rank);
     return text;
@@ -280,7 +284,7 @@ void Issuer::fail_stalled() const {
             for (const auto& lane : passes_[rank].lanes) {
                 if (lane.ended == lane.code.size()) continue;
                 const auto& op = passes_[rank].program->code[lane.code[lane.ended]].op;
-                if ((op.lane != layouts::Lane::compute) == transfers)
+                if (op.transfers() == transfers)
                     fail(
                         "{} has not ended after {} s without progress; its peer is dead or stuck, or the time-out is "
                         "too short",

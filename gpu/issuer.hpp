@@ -1,7 +1,6 @@
 #pragma once
 
 #include "gpu/cuda_handles.hpp"
-#include "gpu/program.hpp"
 #include "gpu/rank.hpp"
 #include "gpu/transport.hpp"
 
@@ -31,7 +30,7 @@ struct IssuedRank {
     Transport* transport = nullptr;
     /// One stream per lane. Ranks that share a device share the compute lane's, so that their computing takes turns and
     /// can be timed; null for a lane without operations.
-    std::array<cudaStream_t, layouts::lane_count> lanes{};
+    std::vector<cudaStream_t> lanes;
 };
 
 /// Enqueues a pass of some ranks from the calling thread and waits for its end.
@@ -50,9 +49,9 @@ public:
     Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
         : ranks_(std::move(ranks)), team_(team), options_(options) {}
 
-    /// Says what the next run() is to enqueue, one program and one set of events per rank: whatever takes time on the
-    /// host and can be done before ranks start together.
-    void prepare(const std::vector<const Program*>& programs, const std::vector<PassEvents*>& events);
+    /// Says what the next run() is to enqueue, with one set of events per rank: whatever takes time on the host and can
+    /// be done before ranks start together.
+    void prepare(layouts::Pass pass, const std::vector<PassEvents*>& events);
 
     /// Enqueues what was prepared. Calls `underway` once that is done. Throws Error that names rank and operation if
     /// nothing has ended for the time-out, if no operation can ever begin, or if a device, transfer or check fails;
@@ -72,11 +71,11 @@ private:
         std::size_t ended = 0;
         bool posted = false;  ///< the next operation is a receive that has said that its slot is free
     };
-    struct Pass {
-        const Program* program = nullptr;
+    struct PassState {
+        const layouts::RankProgram* program = nullptr;
         PassEvents* events = nullptr;
         std::vector<char> issued;  // by instruction
-        std::array<Lane, layouts::lane_count> lanes;
+        std::vector<Lane> lanes;
     };
     static constexpr std::size_t most_ahead = 64;
 
@@ -89,7 +88,7 @@ private:
     void begin(std::size_t rank, std::size_t index);
     void hold_back(std::size_t rank, std::size_t index);
     void end(std::size_t rank, Lane& lane);
-    Message message(std::size_t rank, const Instruction& instruction) const;
+    Message message(std::size_t rank, std::size_t index) const;
     bool all_issued() const;
     bool all_ended() const;
     void look();
@@ -101,7 +100,8 @@ private:
     std::vector<IssuedRank> ranks_;
     const Team& team_;
     Options options_;
-    std::vector<Pass> passes_;  // by rank
+    layouts::Pass pass_ = layouts::Pass::forward;
+    std::vector<PassState> passes_;  // by rank
     Clock::time_point last_progress_, last_look_;
     Clock::duration issue_time_{};
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/program.hpp"
+#include "gpu/slot_map.hpp"
 #include "gpu/team.hpp"
 #include "layouts/group.hpp"
 
@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,18 +16,17 @@ namespace ringlab::gpu {
 
 /// A message, seen from one of its ends.
 struct Message {
-    void* local = nullptr;  ///< read by a send, written by a receive or fetch
-    std::size_t bytes = 0;
-    int peer = 0;  ///< global rank
-    layouts::Payload payload = layouts::Payload::kv;
-    std::size_t remote = 0;  ///< byte offset in the peer's exchange memory of this payload; see Instruction
+    char* local = nullptr;          ///< this end's exchange memory
+    std::span<const Piece> pieces;  ///< from the sender's (a fetch: the owner's) memory to the receiver's
+    int peer = 0;                   ///< global rank
+    int channel = 0;
 };
 
 /// What one rank can do with others. All calls enqueue on a stream of the rank's device and return at once, except
 /// where they wait for others to start up; the issuing thread alone calls them.
 ///
 /// A transfer begins when its own stream and the peer's have come to it: a receive says that its slot is free, a send
-/// waits for that. Messages between two ranks with the same payload match in order.
+/// waits for that. Messages between two ranks on one channel match in order.
 ///
 /// The issuer asks before it enqueues a send or the second part of a receive, and does something else meanwhile if the
 /// answer is no: a stream then only ever waits for what has been enqueued already. It must not wait for anything else,
@@ -66,10 +66,10 @@ struct Member {
     int member = 0;  ///< of the team
     int rank = 0;    ///< global
     int device = 0;
-    void* kv = nullptr;
-    std::size_t kv_bytes = 0;
-    void* gradients = nullptr;
-    std::size_t gradient_bytes = 0;
+    struct Region {
+        void* address = nullptr;
+        std::size_t bytes = 0;
+    } memory;
 };
 
 /// What connects the ranks of a run.
@@ -80,7 +80,7 @@ public:
     /// Whether it can read a peer's memory; otherwise the owner of a fetched block sends it.
     virtual bool fetches() const = 0;
 
-    /// Exchange memory of the current device; whole allocations.
+    /// Exchange memory of the current device.
     virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
 
     /// Called once for each rank by the thread that issues it; all threads do so at the same time. Transports of one
@@ -95,7 +95,7 @@ struct FabricOptions {
 };
 
 /// Programs of all ranks, pass by pass: who talks to whom.
-using PassPrograms = std::vector<const std::vector<Program>*>;
+using PassPrograms = std::vector<const layouts::Program*>;
 
 /// Copy engines, between any number of ranks of one thread, threads, or processes of one host (memory and events by
 /// CUDA IPC); no multiprocessor takes part between GPUs that have peer access to each other.
@@ -104,10 +104,9 @@ std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& option
 /// NCCL send/recv, one GPU per rank, across hosts too. Throws Error in a program built without NCCL.
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
 
-/// A pair of global ranks of which one sends to the other.
+/// A pair of global ranks of which one sends to the other on a channel.
 struct Edge {
-    int from = 0, to = 0;
-    layouts::Payload payload = layouts::Payload::kv;
+    int from = 0, to = 0, channel = 0;
     friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 

@@ -18,8 +18,6 @@
 namespace ringlab::gpu {
 namespace {
 
-using layouts::Payload;
-
 /// Other processes map whole pages of device memory: what is laid open to them should share none with anything else.
 constexpr std::size_t page_bytes = std::size_t{2} << 20;
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
@@ -73,8 +71,6 @@ private:
     EdgeCounts* counts_ = nullptr;
 };
 
-enum Region : std::size_t { kv_region, gradient_region, region_count };
-
 /// What a rank has made that its peers use: its memory, and one event for each end of an edge that it has. An event is
 /// used again for every message: a stream that waits for it waits for what it was recorded behind at that moment, and
 /// the next recording comes only after the counterpart has been enqueued.
@@ -82,8 +78,8 @@ struct Card {
     std::array<char, 64> host{};
     int rank = 0;
     int device = 0;  // as the owner's process numbers it
-    std::array<void*, region_count> address{};
-    std::array<cudaIpcMemHandle_t, region_count> memory_handle{};
+    void* address = nullptr;
+    cudaIpcMemHandle_t memory_handle{};
     struct EdgeEvent {
         std::size_t edge;
         cudaEvent_t event;
@@ -121,27 +117,23 @@ public:
                 "rank {} is on host {}, rank {} on {}; the copy transport works inside one host, use NCCL", own.rank,
                 own.host.data(), peer.rank, peer.host.data());
         opened_ = true;
-        for (std::size_t region = 0; region < region_count; ++region)
-            if (address_[region])
-                RINGLAB_CUDA(cudaIpcOpenMemHandle(&address_[region], peer.memory_handle[region],
-                                                  cudaIpcMemLazyEnablePeerAccess));
+        if (address_) RINGLAB_CUDA(cudaIpcOpenMemHandle(&address_, peer.memory_handle, cudaIpcMemLazyEnablePeerAccess));
         for (const auto& [edge, event, handle] : peer.events)
             RINGLAB_CUDA(cudaIpcOpenEventHandle(&events_[edge], handle));
     }
     ~Peer() {
         if (!opened_) return;
-        for (auto* address : address_)
-            if (address) cudaIpcCloseMemHandle(address);
+        if (address_) cudaIpcCloseMemHandle(address_);
         for (const auto& [edge, event] : events_) cudaEventDestroy(event);
     }
     Peer(const Peer&) = delete;
     Peer& operator=(const Peer&) = delete;
 
-    void* address(Payload payload) const { return address_[payload == Payload::kv ? kv_region : gradient_region]; }
+    char* address() const { return static_cast<char*>(address_); }
     cudaEvent_t event(std::size_t edge) const { return events_.at(edge); }
 
 private:
-    std::array<void*, region_count> address_;
+    void* address_;
     std::map<std::size_t, cudaEvent_t> events_;
     bool opened_ = false;
 };
@@ -173,8 +165,8 @@ struct Directory {
           edges(edges_.begin(), edges_.end()),
           counts(team_, edges_.size(), options_.timeout) {}
 
-    std::size_t edge(int from, int to, Payload payload) const {
-        return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, payload}) -
+    std::size_t edge(int from, int to, int channel) const {
+        return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, channel}) -
                                         edges.begin());
     }
     bool across_processes() const { return team.local_size() < team.size(); }
@@ -194,13 +186,10 @@ public:
     CopyTransport(Directory& directory, const Member& member) : directory_(directory), rank_(member.rank) {
         own_.rank = member.rank;
         own_.device = member.device;
-        own_.address = {member.kv_bytes > 0 ? member.kv : nullptr,
-                        member.gradient_bytes > 0 ? member.gradients : nullptr};
+        own_.address = member.memory.bytes > 0 ? member.memory.address : nullptr;
         require(gethostname(own_.host.data(), own_.host.size() - 1) == 0, "this host does not tell its name");
         const bool across = directory.across_processes();
-        for (std::size_t region = 0; across && region < region_count; ++region)
-            if (own_.address[region])
-                RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle[region], own_.address[region]));
+        if (across && own_.address) RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle, own_.address));
         for (std::size_t edge = 0; edge < directory.edges.size(); ++edge) {
             if (directory.edges[edge].from != rank_ && directory.edges[edge].to != rank_) continue;
             const auto event = events_.emplace(edge, across).first->second.get();
@@ -221,44 +210,53 @@ public:
     }
 
     void post_receive(const Message& message, cudaStream_t stream) override {
-        const auto edge = directory_.edge(message.peer, rank_, message.payload);
+        const auto edge = directory_.edge(message.peer, rank_, message.channel);
         RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
         directory_.counts[edge].posted.fetch_add(1, std::memory_order_release);
     }
 
     bool can_complete_receive(const Message& message) const override {
-        const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.payload)];
+        const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.channel)];
         return counts.sent.load(std::memory_order_acquire) == counts.posted.load(std::memory_order_relaxed);
     }
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
-        const auto edge = directory_.edge(message.peer, rank_, message.payload);
+        const auto edge = directory_.edge(message.peer, rank_, message.channel);
         RINGLAB_CUDA(cudaStreamWaitEvent(stream, peer(message.peer).event(edge), 0));
     }
 
     bool can_send(const Message& message) const override {
-        const auto& counts = directory_.counts[directory_.edge(rank_, message.peer, message.payload)];
+        const auto& counts = directory_.counts[directory_.edge(rank_, message.peer, message.channel)];
         return counts.posted.load(std::memory_order_acquire) > counts.sent.load(std::memory_order_relaxed);
     }
 
     void send(const Message& message, cudaStream_t stream) override {
-        const auto edge = directory_.edge(rank_, message.peer, message.payload);
+        const auto edge = directory_.edge(rank_, message.peer, message.channel);
         const auto& receiver = peer(message.peer);
         RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
-        auto* to = static_cast<char*>(receiver.address(message.payload)) + message.remote;
-        RINGLAB_CUDA(cudaMemcpyAsync(to, message.local, message.bytes, cudaMemcpyDeviceToDevice, stream));
+        copy_pieces(message, message.local, receiver.address(), stream);
         RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
         directory_.counts[edge].sent.fetch_add(1, std::memory_order_release);
     }
 
     void fetch(const Message& message, cudaStream_t stream) override {
-        const auto* from = static_cast<const char*>(peer(message.peer).address(Payload::kv)) + message.remote;
-        RINGLAB_CUDA(cudaMemcpyAsync(message.local, from, message.bytes, cudaMemcpyDeviceToDevice, stream));
+        copy_pieces(message, peer(message.peer).address(), message.local, stream);
     }
 
     void leave() override { peers_.clear(); }
 
 private:
+    static void copy_pieces(const Message& message, const char* from, char* to, cudaStream_t stream) {
+        for (const auto& piece : message.pieces) {
+            if (piece.rows == 1)
+                RINGLAB_CUDA(
+                    cudaMemcpyAsync(to + piece.to, from + piece.from, piece.bytes, cudaMemcpyDeviceToDevice, stream));
+            else
+                RINGLAB_CUDA(cudaMemcpy2DAsync(to + piece.to, piece.to_pitch, from + piece.from, piece.from_pitch,
+                                               piece.bytes, piece.rows, cudaMemcpyDeviceToDevice, stream));
+        }
+    }
+
     void meet(const Card& card) {
         if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
     }

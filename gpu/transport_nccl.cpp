@@ -21,8 +21,6 @@
 namespace ringlab::gpu {
 namespace {
 
-using layouts::Payload;
-
 void check_nccl(ncclResult_t status, const char* call, const char* file, int line) {
     if (status == ncclSuccess || status == ncclInProgress) return;
     int device = -1;
@@ -35,18 +33,19 @@ void check_nccl(ncclResult_t status, const char* call, const char* file, int lin
 /// receive, so a rank's sends and receives must lie on different communicators, which both ends agree on without
 /// asking: the highest bit in which the two ranks differ, and the sender's value of it. A rank sends on (bit, its own
 /// value) and receives on (bit, the other value). So lanes stay independent of each other, and a schedule that runs
-/// lane by lane runs here.
+/// lane by lane runs here. That takes 2 log2 P communicators a channel where a ring alone could do with two; they are
+/// of all ranks, since NCCL splits no communicator without all of them, and are kept from run to run.
 struct Colour {
-    Payload payload;
+    int channel;
     int bit;
     int value;
     friend auto operator<=>(const Colour&, const Colour&) = default;
 };
 
-Colour colour_of(int from, int to, Payload payload) {
+Colour colour_of(int from, int to, int channel) {
     int bit = 0;
     for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;
-    return {payload, bit, (from >> bit) & 1};
+    return {channel, bit, (from >> bit) & 1};
 }
 
 /// How long a member waits for NCCL, and who may tell it to stop.
@@ -183,7 +182,7 @@ public:
     NcclTransport(Team& team, const FabricOptions& options, const std::set<Edge>& edges, const Member& member)
         : patience_{team, options.timeout}, rank_(member.rank), ranks_(options.group.world()), device_(member.device) {
         std::set<Colour> colours;
-        for (const auto& edge : edges) colours.insert(colour_of(edge.from, edge.to, edge.payload));
+        for (const auto& edge : edges) colours.insert(colour_of(edge.from, edge.to, edge.channel));
         try {
             start(team, member, std::vector(colours.begin(), colours.end()));
             register_memory(member);
@@ -203,13 +202,19 @@ public:
     bool can_send(const Message&) const override { return true; }
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
-        const auto& communicator = *communicators_.at(colour_of(message.peer, rank_, message.payload));
-        RINGLAB_NCCL(ncclRecv(message.local, message.bytes, ncclUint8, message.peer, communicator.handle(), stream));
+        const auto& communicator = *communicators_.at(colour_of(message.peer, rank_, message.channel));
+        for_each_row(message.pieces, [&](const Piece& piece, std::size_t row) {
+            RINGLAB_NCCL(ncclRecv(message.local + piece.to + row * piece.to_pitch, piece.bytes, ncclUint8, message.peer,
+                                  communicator.handle(), stream));
+        });
     }
 
     void send(const Message& message, cudaStream_t stream) override {
-        const auto& communicator = *communicators_.at(colour_of(rank_, message.peer, message.payload));
-        RINGLAB_NCCL(ncclSend(message.local, message.bytes, ncclUint8, message.peer, communicator.handle(), stream));
+        const auto& communicator = *communicators_.at(colour_of(rank_, message.peer, message.channel));
+        for_each_row(message.pieces, [&](const Piece& piece, std::size_t row) {
+            RINGLAB_NCCL(ncclSend(message.local + piece.from + row * piece.from_pitch, piece.bytes, ncclUint8,
+                                  message.peer, communicator.handle(), stream));
+        });
     }
 
     void fetch(const Message& message, cudaStream_t) override {
@@ -247,6 +252,16 @@ public:
     }
 
 private:
+    /// What does not lie together goes as messages of its own, in one launch.
+    template <class Visit>
+    static void for_each_row(std::span<const Piece> pieces, Visit visit) {
+        const bool several = pieces.size() > 1 || (pieces.size() == 1 && pieces.front().rows > 1);
+        if (several) RINGLAB_NCCL(ncclGroupStart());
+        for (const auto& piece : pieces)
+            for (std::size_t row = 0; row < piece.rows; ++row) visit(piece, row);
+        if (several) RINGLAB_NCCL(ncclGroupEnd());
+    }
+
     Pool::Place place(const Colour& colour) const { return {rank_, ranks_, device_, colour}; }
 
     /// Takes up the communicators that an earlier run has left, where all ranks have an end of the same one, and starts
@@ -276,12 +291,9 @@ private:
     }
 
     void register_memory(const Member& member) {
-        for (const auto& [colour, communicator] : communicators_) {
-            const bool kv = colour.payload == Payload::kv;
-            const auto bytes = kv ? member.kv_bytes : member.gradient_bytes;
-            if (bytes > 0)
-                registrations_.emplace_back(communicator->handle(), kv ? member.kv : member.gradients, bytes);
-        }
+        if (member.memory.bytes == 0) return;
+        for (const auto& [colour, communicator] : communicators_)
+            registrations_.emplace_back(communicator->handle(), member.memory.address, member.memory.bytes);
     }
 
     /// What every rank has, by rank.
@@ -311,14 +323,13 @@ private:
         std::vector<Byte> bytes;
         std::set<Communicator*> waiting;
         for (const auto& edge : edges) {
-            const auto& [from, to, payload] = edge;
-            auto* memory = static_cast<char*>(payload == Payload::kv ? member.kv : member.gradients);
-            const auto last = (payload == Payload::kv ? member.kv_bytes : member.gradient_bytes) - 1;
-            auto& communicator = *communicators_.at(colour_of(from, to, payload));
+            const auto& [from, to, channel] = edge;
+            auto* const last = static_cast<char*>(member.memory.address) + member.memory.bytes - 1;
+            auto& communicator = *communicators_.at(colour_of(from, to, channel));
             if (!communicator.connected().insert(edge).second) continue;
             // Nothing is in this memory yet.
-            if (from == rank_) bytes.push_back({true, memory + last, to, communicator.handle()});
-            if (to == rank_) bytes.push_back({false, memory + last, from, communicator.handle()});
+            if (from == rank_) bytes.push_back({true, last, to, communicator.handle()});
+            if (to == rank_) bytes.push_back({false, last, from, communicator.handle()});
             if (from == rank_ || to == rank_) waiting.insert(&communicator);
         }
         if (bytes.empty()) return;
@@ -361,8 +372,8 @@ private:
 
 class NcclFabric : public Fabric {
 public:
-    NcclFabric(Team& team, const FabricOptions& options, std::set<Edge> edges)
-        : team_(team), options_(options), edges_(std::move(edges)) {}
+    NcclFabric(Team& team, const FabricOptions& options, const PassPrograms& programs)
+        : team_(team), options_(options), edges_(edges_of(options.group, programs)) {}
 
     bool fetches() const override { return false; }
 
@@ -389,7 +400,7 @@ std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& option
     // NCCL's monitoring service (RAS) is of no use here. Its thread keeps account of every communicator that is made,
     // and ends the process by an assertion where that account does not add up.
     setenv("NCCL_RAS_ENABLE", "0", 0);
-    return std::make_unique<NcclFabric>(team, options, edges_of(options.group, programs));
+    return std::make_unique<NcclFabric>(team, options, programs);
 }
 
 std::string nccl_version() {

@@ -3,6 +3,22 @@
 #include "layouts/names.hpp"
 
 namespace ringlab::layouts {
+namespace {
+
+/// The part of `runs` that holds its elements [range.begin, range.end).
+std::vector<Run> cut(std::span<const Run> runs, Interval range) {
+    std::vector<Run> part;
+    std::int64_t before = 0;
+    for (const auto& run : runs) {
+        const auto begin = std::max<std::int64_t>(0, range.begin - before);
+        const auto end = std::min(run.count, range.end - before);
+        if (begin < end) part.push_back(slice(run, begin, end));
+        before += run.count;
+    }
+    return part;
+}
+
+}  // namespace
 
 const char* to_string(OpKind kind) {
     switch (kind) {
@@ -12,22 +28,23 @@ const char* to_string(OpKind kind) {
         case OpKind::send: return "send";
         case OpKind::receive: return "receive";
         case OpKind::fetch: return "fetch";
+        case OpKind::copy: return "copy";
     }
     return "?";
 }
 
-const char* to_string(Lane lane) {
-    switch (lane) {
-        case Lane::compute: return "compute";
-        case Lane::send_kv: return "send K,V";
-        case Lane::receive_kv: return "receive K,V";
-        case Lane::send_dkv: return "send dK,dV";
-        case Lane::receive_dkv: return "receive dK,dV";
+const char* to_string(Pool pool) {
+    switch (pool) {
+        case Pool::kv: return "K,V";
+        case Pool::dkv: return "dK,dV";
+        case Pool::q: return "Q";
+        case Pool::state: return "state";
+        case Pool::output: return "O";
+        case Pool::dout: return "dO";
+        case Pool::dq: return "dQ";
     }
     return "?";
 }
-
-const char* to_string(Payload payload) { return payload == Payload::kv ? "kv" : "dkv"; }
 
 void Op::run_after(OpIndex index) {
     if (index < 0) return;
@@ -43,89 +60,168 @@ const Op* Ops::next() {
     return handle_.done() ? nullptr : promise.current;
 }
 
+Ops Ops::numbered_from(OpIndex first) && {
+    handle_.promise().made = first;
+    return std::move(*this);
+}
+
 Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions options)
     : problem_(std::move(problem)), mask_(std::move(mask)), layout_(std::move(layout)), options_(std::move(options)) {
     problem_.validate();
     require(problem_.tokens == mask_.tokens() && problem_.tokens == layout_.tokens(),
             "the problem has {} tokens, mask {} {} and layout {} {}; they must agree", problem_.tokens, mask_.name(),
             mask_.tokens(), layout_.name(), layout_.tokens());
-    for (int owner = 0; owner < ranks(); ++owner) keys_.emplace_back(layout_.shard(owner));
+    for (int owner = 0; owner < ranks(); ++owner)
+        blocks_.push_back({{}, layout_.shard_tokens(owner), KeyCounter(layout_.shard(owner))});
 }
 
-std::int64_t Schedule::cells(int rank, int owner) const {
-    return visible_pairs(mask_, layout_.shard(rank), keys_[static_cast<std::size_t>(owner)]);
+std::string Schedule::lane_name(Lane lane) const {
+    if (lane == compute_lane) return "compute";
+    return fmt::format("{} {}", lane % 2 == 1 ? "send" : "receive",
+                       channels_.at(static_cast<std::size_t>(lane - 1) / 2));
 }
 
-std::int64_t Schedule::block_bytes(Payload payload, int owner, int head_count) const {
-    const auto tokens = layout_.shard_tokens(owner);
-    return payload == Payload::kv ? problem_.kv_bytes(tokens, head_count)
-                                  : problem_.dkv_bytes(tokens, head_count, options_.gradient_dtype);
+std::span<const Run> Schedule::block(int index) const {
+    return index < ranks() ? layout_.shard(index) : blocks_[static_cast<std::size_t>(index)].runs;
+}
+
+std::vector<Run> Schedule::runs(const Part& part) const { return cut(block(part.block), part.tokens); }
+
+std::int64_t Schedule::cells(int rows_block, int keys_block) const {
+    return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
+}
+
+std::int64_t Schedule::cells(const Part& rows, const Part& keys) const {
+    if (is_whole(rows) && is_whole(keys)) return cells(rows.block, keys.block);
+    return visible_pairs(mask_, runs(rows), KeyCounter(runs(keys)));
+}
+
+DType Schedule::dtype(Pool pool, int slot) const {
+    if (slot > 0) {
+        int first = 1;
+        for (const auto& group : slots_) {
+            if (group.pool != pool) continue;
+            if (slot < first + group.count) return group.dtype;
+            first += group.count;
+        }
+    }
+    const bool sums = pool == Pool::state || pool == Pool::dq || pool == Pool::dkv;
+    return sums ? accumulator() : problem_.dtype;
+}
+
+std::int64_t Schedule::token_bytes(Pool pool, int slot) const {
+    const auto element = bytes_of(dtype(pool, slot)), number = bytes_of(accumulator());
+    switch (pool) {
+        case Pool::kv:
+        case Pool::dkv: return (problem_.head_dim + problem_.value_dim) * element;
+        case Pool::q:
+        case Pool::dq: return problem_.head_dim * element;
+        case Pool::state:
+        case Pool::dout: return problem_.value_dim * element + 2 * number;
+        case Pool::output: return problem_.value_dim * element + number;
+    }
+    return 0;
 }
 
 double Schedule::flop(const Op& attend) const {
     const auto per_cell =
         options_.pass == Pass::forward ? problem_.forward_flop_per_cell() : problem_.backward_flop_per_cell();
-    const auto heads = attend.heads.count() * problem_.query_heads_per_kv_head() * problem_.batch;
-    return per_cell * static_cast<double>(attend.cells) * static_cast<double>(heads);
+    return per_cell * static_cast<double>(attend.cells) *
+           static_cast<double>(attend.rows().heads.count() * problem_.batch);
 }
 
 std::int64_t Schedule::scratch_bytes() const {
-    const auto plan = slots();
-    const auto tokens = layout_.largest_shard();
-    return plan.kv_slots * problem_.kv_bytes(tokens, plan.kv_slot_heads) +
-           plan.gradient_slots * problem_.dkv_bytes(tokens, plan.gradient_slot_heads, options_.gradient_dtype);
+    std::int64_t sum = 0;
+    std::array<int, pool_count> first{};
+    for (const auto& group : slots_) {
+        auto& slot = first[static_cast<std::size_t>(group.pool)];
+        sum += group.count * bytes(group.pool, slot + 1, {0, {0, group.heads}, {0, group.tokens}});
+        slot += group.count;
+    }
+    return sum;
 }
 
-Op Schedule::attend(int rank, int step, int owner, HeadRange heads, int slot, int gradient_slot) const {
+HeadRange Schedule::query_heads(HeadRange kv_heads) const {
+    const auto group = static_cast<int>(problem_.query_heads_per_kv_head());
+    return {kv_heads.begin * group, kv_heads.end * group};
+}
+
+void Schedule::set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names) {
+    if (options_.pass == Pass::backward) names.insert(names.end(), backward_names.begin(), backward_names.end());
+    set_channels(std::move(names));
+}
+
+void Schedule::add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype) {
+    if (count > 0) slots_.push_back({pool, count, heads, tokens, dtype});
+}
+
+void Schedule::add_slots(Pool pool, int count, int heads, std::int64_t tokens) {
+    add_slots(pool, count, heads, tokens, dtype(pool, 0));
+}
+
+int Schedule::add_block(std::vector<Run> runs) {
+    std::int64_t tokens = 0;
+    for (const auto& run : runs) tokens += run.count;
+    const KeyCounter keys(runs);
+    blocks_.push_back({std::move(runs), tokens, keys});
+    return blocks() - 1;
+}
+
+Op Schedule::attend(int step, const Part& rows, const Part& keys, int row_slot, int kv_slot) const {
     Op op;
     op.kind = OpKind::attend;
     op.step = step;
-    op.owner = owner;
-    op.heads = heads;
-    op.slot = slot;
-    op.gradient_slot = gradient_slot;
-    op.cells = cells(rank, owner);
+    op.part = keys;
+    op.rows() = rows;
+    for (const auto pool : {Pool::q, Pool::state, Pool::output, Pool::dout, Pool::dq}) op.slot(pool) = row_slot;
+    op.slot(Pool::kv) = kv_slot;
+    if (partials()) {
+        ++op.slot(Pool::output);
+        op.begins = op.ends = true;
+    }
+    op.cells = cells(rows, keys);
     return op;
 }
 
-Op Schedule::merge(int rank, int step, int owner, HeadRange heads) const {
-    constexpr std::int64_t lse_bytes = 4;
-    const auto rows = problem_.batch * layout_.shard_tokens(rank) * heads.count() * problem_.query_heads_per_kv_head();
-    Op op;
-    op.kind = OpKind::merge;
-    op.step = step;
-    op.owner = owner;
-    op.heads = heads;
-    op.bytes = rows * (problem_.value_dim * bytes_of(problem_.dtype) + lse_bytes);
-    return op;
-}
-
-Op Schedule::add(int step, int owner, HeadRange heads, int slot, int from_slot) const {
-    Op op;
-    op.kind = OpKind::add;
-    op.payload = Payload::dkv;
-    op.step = step;
-    op.owner = owner;
-    op.heads = heads;
-    op.slot = slot;
-    op.gradient_slot = from_slot;
-    op.bytes = block_bytes(Payload::dkv, owner, heads.count());
-    return op;
-}
-
-Op Schedule::transfer(OpKind kind, Payload payload, int step, int peer, int owner, HeadRange heads, int slot) const {
+Op Schedule::take_in(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
     Op op;
     op.kind = kind;
-    const bool sends = kind == OpKind::send;
-    op.lane = payload == Payload::kv ? (sends ? Lane::send_kv : Lane::receive_kv)
-                                     : (sends ? Lane::send_dkv : Lane::receive_dkv);
-    op.payload = payload;
+    op.pool = pool;
+    op.step = step;
+    op.part = part;
+    op.slot(pool) = slot;
+    op.read() = read;
+    op.source = source;
+    op.bytes = bytes(pool, source, read);
+    return op;
+}
+
+Op Schedule::merge(int step, const Part& rows, int slot, int source) const {
+    return take_in(OpKind::merge, Pool::output, step, rows, slot, rows, source);
+}
+
+Op Schedule::add(Pool pool, int step, const Part& part, int slot, int source) const {
+    return take_in(OpKind::add, pool, step, part, slot, part, source);
+}
+
+Op Schedule::add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+    return take_in(OpKind::add, pool, step, part, slot, read, source);
+}
+
+Op Schedule::copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+    return take_in(OpKind::copy, pool, step, part, slot, read, source);
+}
+
+Op Schedule::transfer(OpKind kind, int channel, Pool pool, int step, int peer, const Part& part, int slot) const {
+    Op op;
+    op.kind = kind;
+    op.pool = pool;
+    op.channel = static_cast<std::int16_t>(channel);
     op.step = step;
     op.peer = peer;
-    op.owner = owner;
-    op.heads = heads;
-    op.slot = slot;
-    op.bytes = block_bytes(payload, owner, heads.count());
+    op.part = part;
+    op.slot(pool) = slot;
+    op.bytes = bytes(pool, slot, part);
     return op;
 }
 

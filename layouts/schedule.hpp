@@ -17,64 +17,107 @@
 
 namespace ringlab::layouts {
 
-/// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
-enum class OpKind {
-    attend,   ///< compute: the rank's query rows against the K/V block in `slot`; backward writes dK/dV to
-              ///< `gradient_slot`
-    merge,    ///< compute: take the last attend's normalised partial (o, lse) into the running result
-    add,      ///< compute: dK/dV of `gradient_slot` added to those in `slot`
-    send,     ///< `slot` to `peer`, which posts a receive
-    receive,  ///< into `slot` from `peer`, which posts a send
-    fetch,    ///< into `slot`, read from the memory of `peer` (== owner), which does nothing
+/// Tensors that lie in one slot, travel in one message and are worked on together.
+enum class Pool : std::uint8_t {
+    kv,      ///< keys and values
+    dkv,     ///< their gradients
+    q,       ///< query rows
+    state,   ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
+    output,  ///< (o, lse) of rows, normalised
+    dout,    ///< dO of rows with what the backward pass knows of them (lse, delta)
+    dq,      ///< gradient of rows
 };
+inline constexpr int pool_count = 7;
 
-/// One queue per rank and lane: operations of a lane run one at a time, in schedule order. Lanes of a rank run beside
-/// each other.
-enum class Lane { compute, send_kv, receive_kv, send_dkv, receive_dkv };
-inline constexpr int lane_count = 5;
+/// Whether a pool holds something of query rows, by query heads; otherwise of keys, by kv heads.
+constexpr bool of_rows(Pool pool) { return pool != Pool::kv && pool != Pool::dkv; }
 
-/// What a transfer carries. Messages between two ranks with the same payload match in order.
-enum class Payload { kv, dkv };
+/// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
+enum class OpKind : std::uint8_t {
+    attend,   ///< compute: rows of `slots` q against keys of kv. Forward: taken into state, or normalised into output.
+              ///< Backward, with dout: taken into dq; dkv is overwritten
+    merge,    ///< compute: the output of slot `source` taken into that of slots[output]
+    add,      ///< compute: the gradient of slot `source` added to that of slots[pool]
+    send,     ///< slots[pool] to `peer`, which posts a receive
+    receive,  ///< into slots[pool] from `peer`, which posts a send
+    fetch,    ///< into slots[pool], read from slot 0 of `peer`, which does nothing
+    copy,     ///< compute: slot `source` of `pool` to slots[pool], perhaps of another type
+};
+inline constexpr int op_kind_count = 7;
 
 const char* to_string(OpKind kind);
-const char* to_string(Lane lane);
-const char* to_string(Payload payload);
+const char* to_string(Pool pool);
 
-/// Kv heads [begin, end), with all query heads that read them.
+/// Heads [begin, end).
 struct HeadRange {
     int begin = 0;
     int end = 0;
 
     constexpr int count() const { return end - begin; }
+    constexpr bool contains(HeadRange other) const { return begin <= other.begin && other.end <= end; }
     friend constexpr bool operator==(const HeadRange&, const HeadRange&) = default;
+};
+
+/// Tokens [begin, end) of a block in its local order, and heads of them: query heads in pools of rows, kv heads in
+/// pools of keys. See Schedule::block().
+struct Part {
+    int block = 0;
+    HeadRange heads;
+    Interval tokens;
+
+    friend constexpr bool operator==(const Part&, const Part&) = default;
 };
 
 /// Index of an operation in its rank's schedule, from 0.
 using OpIndex = std::int64_t;
 
-/// One operation of one rank. It may begin when the operation before it on its lane and all of `after` have ended
-/// (and a transfer when its peer's side is ready as well).
+/// One queue of a rank: operations of a lane run one at a time, in schedule order. Lanes of a rank run beside each
+/// other. Lane 0 computes; channel c of messages has lane 1 + 2c out and 2 + 2c in.
+using Lane = int;
+inline constexpr Lane compute_lane = 0;
+
+/// One operation of one rank. It may begin when the operation before it on its lane and all of `after` have ended (and
+/// a transfer when its peer's side is ready as well).
 ///
-/// Slots are numbered buffers. K/V slot 0 is the rank's own block, given by the user; the others are scratch. dK/dV
-/// slot 0 is the rank's own gradient, zero at the start and the result at the end; the others are scratch and start
-/// undefined.
+/// Slots are numbered buffers of a pool. Slot 0 is the rank's own: q, kv and dout are given; output and dq are what
+/// attends, merges and messages leave in them, and 0 (lse -inf) where none does; dkv is the sum wanted, 0 at the start;
+/// dq and dkv are in the accumulator's type. The others are scratch, start undefined, and hold one block at a time: a
+/// part of another block, or with other heads than lie there, displaces what was there.
 struct Op {
     OpKind kind = OpKind::attend;
-    Lane lane = Lane::compute;
-    Payload payload = Payload::kv;
-    int step = 0;     ///< of the algorithm, for people and plots
-    int peer = -1;    ///< ring rank at the other end of a transfer
-    int owner = 0;    ///< ring rank whose K/V block, or gradient of it, this is about
-    HeadRange heads;  ///< of that block
-    int slot = 0;
-    int gradient_slot = -1;  ///< attend, backward: dK/dV slot overwritten for `heads`; add: dK/dV slot read
-    bool fused = false;      ///< attend: continues the attend before it; a device may run both as one launch
-    std::int64_t cells = 0;  ///< attend: visible (query, key) pairs of one query head and batch element
-    std::int64_t bytes = 0;  ///< of the message; add and merge: of the operand taken in
+    Pool pool = Pool::kv;      ///< that a transfer, merge, add or copy is about
+    bool begins = false;       ///< attend: first for these rows, state or dq starts here; merge: output starts here
+    bool ends = false;         ///< attend, forward: last for these rows, which are normalised into output
+    bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
+    std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
+    int step = 0;              ///< of the algorithm, for people and plots
+    int peer = -1;             ///< ring rank at the other end of a transfer
+    int source = 0;            ///< slot that a merge, add or copy reads
+    Part part;                 ///< what it is about; attend: the keys; merge, add and copy: what is written
+    Part second;               ///< see rows() and read()
+    std::array<int, pool_count> slots{};  ///< by pool
+    std::int64_t cells = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
+    std::int64_t bytes = 0;               ///< of the message; merge, add and copy: of what is read
     std::array<OpIndex, 4> after_storage{};
     int after_count = 0;
 
     std::span<const OpIndex> after() const { return {after_storage.data(), static_cast<std::size_t>(after_count)}; }
+    int& slot(Pool of) { return slots[static_cast<std::size_t>(of)]; }
+    int slot(Pool of) const { return slots[static_cast<std::size_t>(of)]; }
+
+    /// Of the operation's own pool.
+    int slot() const { return slot(pool); }
+
+    /// Of an attend: its rows.
+    Part& rows() { return second; }
+    const Part& rows() const { return second; }
+
+    /// Of a merge, add or copy: what is read, the same tokens and heads in slot `source`.
+    Part& read() { return second; }
+    const Part& read() const { return second; }
+
+    bool transfers() const { return kind == OpKind::send || kind == OpKind::receive || kind == OpKind::fetch; }
+    Lane lane() const { return transfers() ? 1 + 2 * channel + (kind != OpKind::send) : compute_lane; }
 
     /// Adds a dependency; -1 stands for none.
     void run_after(OpIndex index);
@@ -122,6 +165,9 @@ public:
     /// The next operation, or nullptr after the last. Valid until the next call.
     const Op* next();
 
+    /// Lets indices begin at `first`, for operations that are part of a longer stream; before the first next().
+    Ops numbered_from(OpIndex first) &&;
+
 private:
     explicit Ops(Handle handle) : handle_(handle) {}
     Handle handle_;
@@ -140,12 +186,14 @@ struct ScheduleOptions {
     DType gradient_dtype = DType::fp32;  ///< of dK, dV between ranks
 };
 
-/// Scratch that a schedule asks of every rank, beyond inputs and results.
-struct SlotPlan {
-    int kv_slots = 0;        ///< K/V slots 1..kv_slots
-    int kv_slot_heads = 0;   ///< kv heads that each holds at a time
-    int gradient_slots = 0;  ///< dK/dV slots 1..gradient_slots
-    int gradient_slot_heads = 0;
+/// Scratch slots of one kind that a schedule asks of every rank. Those of a pool are numbered from 1, through its
+/// groups in order.
+struct SlotGroup {
+    Pool pool = Pool::kv;
+    int count = 0;
+    int heads = 0;              ///< that each holds at a time
+    std::int64_t tokens = 0;    ///< of the largest block that each may hold
+    DType dtype = DType::bf16;  ///< of elements; m, l, lse and delta are always in the accumulator's type
 };
 
 /// What every rank does and when: the one description that simulator, CPU and GPU interpret.
@@ -165,36 +213,93 @@ public:
 
     /// A fresh stream of the operations of `rank`. Constant memory; the schedule must outlive it.
     virtual Ops ops(int rank) const = 0;
-    virtual SlotPlan slots() const = 0;
 
-    /// Visible pairs of one query head and batch element between the rows of `rank` and the keys of `owner`.
-    std::int64_t cells(int rank, int owner) const;
+    /// Scratch of every rank.
+    const std::vector<SlotGroup>& slots() const { return slots_; }
+
+    /// What travels on each channel that this pass uses, for people: "K,V".
+    const std::vector<std::string>& channels() const { return channels_; }
+    int lanes() const { return 1 + 2 * static_cast<int>(channels_.size()); }
+    std::string lane_name(Lane lane) const;
+
+    /// Tokens that lie together: block r is the shard of rank r; a schedule may put others together from shards.
+    int blocks() const { return static_cast<int>(blocks_.size()); }
+    std::span<const Run> block(int index) const;
+    std::int64_t block_tokens(int index) const { return blocks_[static_cast<std::size_t>(index)].tokens; }
+
+    /// All tokens of a block.
+    Part part(int block, HeadRange heads) const { return {block, heads, {0, block_tokens(block)}}; }
+    bool is_whole(const Part& part) const { return part.tokens == Interval{0, block_tokens(part.block)}; }
+
+    /// Global positions of a part, in its order.
+    std::vector<Run> runs(const Part& part) const;
+
+    /// Visible pairs of one query head and batch element between rows and keys.
+    std::int64_t cells(const Part& rows, const Part& keys) const;
+    std::int64_t cells(int rows_block, int keys_block) const;
     bool needs(int rank, int owner) const { return cells(rank, owner) > 0; }
 
-    /// Bytes of the K/V block of `owner`, or of its gradient, for `head_count` kv heads.
-    std::int64_t block_bytes(Payload payload, int owner, int head_count) const;
+    /// Element type of a slot of a pool; slot 0 is the rank's own.
+    DType dtype(Pool pool, int slot) const;
+
+    /// Of sums: fp64 for an fp64 problem, else fp32.
+    DType accumulator() const { return problem_.dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
+
+    /// Bytes of one token of one head and batch element in a slot.
+    std::int64_t token_bytes(Pool pool, int slot) const;
+    std::int64_t bytes(Pool pool, int slot, const Part& part) const {
+        return problem_.batch * part.tokens.size() * part.heads.count() * token_bytes(pool, slot);
+    }
 
     /// Floating-point operations of an attend, all its heads and batch elements.
     double flop(const Op& attend) const;
 
-    /// Bytes of scratch slots per rank, sized for the largest shard.
+    /// Bytes of scratch slots per rank.
     std::int64_t scratch_bytes() const;
 
 protected:
-    HeadRange all_heads() const { return {0, static_cast<int>(problem_.kv_heads)}; }
+    HeadRange kv_heads() const { return {0, static_cast<int>(problem_.kv_heads)}; }
+    HeadRange query_heads() const { return {0, static_cast<int>(problem_.query_heads)}; }
 
-    // Operations with the fields that follow from the problem filled in; the caller adds dependencies.
-    Op attend(int rank, int step, int owner, HeadRange heads, int slot, int gradient_slot) const;
-    Op merge(int rank, int step, int owner, HeadRange heads) const;
-    Op add(int step, int owner, HeadRange heads, int slot, int from_slot) const;
-    Op transfer(OpKind kind, Payload payload, int step, int peer, int owner, HeadRange heads, int slot) const;
+    /// The query heads that read these kv heads.
+    HeadRange query_heads(HeadRange kv_heads) const;
+
+    // For constructors.
+    void set_channels(std::vector<std::string> names) { channels_ = std::move(names); }
+
+    /// With more of them in the backward pass. Lanes that a pass never uses would be waited for.
+    void set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names);
+    void add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype);
+    void add_slots(Pool pool, int count, int heads, std::int64_t tokens);  ///< of the type that slot 0 has
+    int add_block(std::vector<Run> runs);
+    bool partials() const { return options_.pass == Pass::forward && options_.accumulation == Accumulation::partials; }
+
+    // Operations with the fields that follow from the problem filled in; the caller adds what begins and ends, and
+    // dependencies. An attend has its rows in `row_slot` of all pools, but for output: with Accumulation::partials that
+    // is the slot after it, and the attend begins and ends there.
+    Op attend(int step, const Part& rows, const Part& keys, int row_slot, int kv_slot) const;
+    Op merge(int step, const Part& rows, int slot, int source) const;
+    Op add(Pool pool, int step, const Part& part, int slot, int source) const;
+    Op add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+    Op copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+    Op transfer(OpKind kind, int channel, Pool pool, int step, int peer, const Part& part, int slot) const;
 
 private:
+    struct Block {
+        std::vector<Run> runs;  // empty: a shard of the layout
+        std::int64_t tokens;
+        KeyCounter keys;
+    };
+
+    Op take_in(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+
     Problem problem_;
     Mask mask_;
     Layout layout_;
     ScheduleOptions options_;
-    std::vector<KeyCounter> keys_;  // by owner
+    std::vector<Block> blocks_;
+    std::vector<SlotGroup> slots_;
+    std::vector<std::string> channels_;
 };
 
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,

@@ -17,19 +17,20 @@ public:
         require(groups >= 1 && problem.kv_heads % groups == 0,
                 "{} kv heads do not divide into {} head groups; the groups must divide the kv heads", problem.kv_heads,
                 groups);
-    }
-
-    SlotPlan slots() const override {
-        if (ranks() == 1) return {};
-        const int heads = group_heads(0).count();
+        set_channels({"K,V"}, {"dK,dV"});
+        const auto tokens = layout.largest_shard();
+        const auto heads = group_heads(0);
+        if (partials()) add_slots(Pool::output, 1, query_heads(heads).count(), tokens);
+        if (ranks() == 1) return;
         // Two head groups are in memory at a time: one attended to, the next on its way.
-        const int kv_slots = (ranks() - 1) * std::min(2, groups_);
-        return options().pass == Pass::forward ? SlotPlan{kv_slots, heads, 0, 0} : SlotPlan{kv_slots, heads, 4, heads};
+        add_slots(Pool::kv, (ranks() - 1) * std::min(2, groups_), heads.count(), tokens);
+        if (options.pass == Pass::backward) add_slots(Pool::dkv, 4, heads.count(), tokens, options.gradient_dtype);
     }
 
     Ops ops(int rank) const override {
         const bool backward = options().pass == Pass::backward;
-        const bool merges = !backward && options().accumulation == Accumulation::partials;
+        int last = ranks() - 1;
+        while (last >= 0 && !needs(rank, behind(rank, last))) --last;
         // Gradient slots 1 and 2 hold outgoing parts, 3 and 4 incoming ones, in turn.
         std::array<OpIndex, 5> gradient_read{-1, -1, -1, -1, -1};  // by slot: the operation that last read it
         std::array<OpIndex, 2> group_attended{-1, -1};             // by parity of the group: its last attend
@@ -38,6 +39,7 @@ public:
 
         for (int group = 0; group < groups_; ++group) {
             const auto heads = group_heads(group);
+            const auto rows = part(rank, query_heads(heads)), own = part(rank, heads);
             auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
             const OpIndex slots_free = attended;  // by the group before the previous one
             const auto block_slot = [&](int distance) {
@@ -46,46 +48,56 @@ public:
 
             OpIndex arrival = -1;
             for (int distance = 1; distance < ranks(); ++distance) {
-                const int ahead = (rank + distance) % ranks(), behind = (rank - distance + ranks()) % ranks();
-                if (needs(ahead, rank)) co_yield transfer(OpKind::send, Payload::kv, distance, ahead, rank, heads, 0);
-                if (needs(rank, behind)) {
-                    auto op =
-                        transfer(OpKind::receive, Payload::kv, distance, behind, behind, heads, block_slot(distance));
+                const int to = ahead(rank, distance), from = behind(rank, distance);
+                if (needs(to, rank)) co_yield transfer(OpKind::send, kv_channel, Pool::kv, distance, to, own, 0);
+                if (needs(rank, from)) {
+                    auto op = transfer(OpKind::receive, kv_channel, Pool::kv, distance, from, part(from, heads),
+                                       block_slot(distance));
                     op.run_after(slots_free);
                     arrival = co_yield op;
                 }
             }
 
+            bool begun = false;
             bool continues = false;  // whether the compute lane's last operation is an attend of this group
             for (int distance = 0; distance < ranks(); ++distance) {
-                const int ahead = (rank + distance) % ranks(), behind = (rank - distance + ranks()) % ranks();
-                if (needs(rank, behind)) {
+                const int to = ahead(rank, distance), from = behind(rank, distance);
+                if (needs(rank, from)) {
+                    const auto keys = part(from, heads);
                     const int outgoing = distance == 0 ? 0 : 1 + distance % 2;
                     auto& outgoing_read = gradient_read[static_cast<std::size_t>(outgoing)];
-                    auto op = attend(rank, distance, behind, heads, block_slot(distance), backward ? outgoing : -1);
+                    auto op = attend(distance, rows, keys, 0, block_slot(distance));
+                    op.slot(Pool::dkv) = outgoing;
+                    op.begins |= !begun;
+                    op.ends |= distance == last;
                     op.fused = continues;
                     op.run_after(arrival);
                     if (backward) op.run_after(outgoing_read);
                     attended = co_yield op;
-                    continues = !merges;
-                    if (merges) co_yield merge(rank, distance, behind, heads);
+                    continues = !partials();
+                    if (partials()) {
+                        op = merge(distance, rows, 0, 1);
+                        op.begins = !begun;
+                        co_yield op;
+                    }
+                    begun = true;
                     if (backward && distance > 0) {
-                        auto part = transfer(OpKind::send, Payload::dkv, distance, behind, behind, heads, outgoing);
-                        part.run_after(attended);
-                        outgoing_read = co_yield part;
+                        op = transfer(OpKind::send, dkv_channel, Pool::dkv, distance, from, keys, outgoing);
+                        op.run_after(attended);
+                        outgoing_read = co_yield op;
                     }
                 }
                 if (pending_add) {
-                    gradient_read[static_cast<std::size_t>(pending_add->gradient_slot)] = co_yield *pending_add;
+                    gradient_read[static_cast<std::size_t>(pending_add->source)] = co_yield *pending_add;
                     pending_add.reset();
                     continues = false;
                 }
-                if (backward && distance > 0 && needs(ahead, rank)) {
+                if (backward && distance > 0 && needs(to, rank)) {
                     const int incoming = 3 + distance % 2;
-                    auto part = transfer(OpKind::receive, Payload::dkv, distance, ahead, rank, heads, incoming);
-                    part.run_after(gradient_read[static_cast<std::size_t>(incoming)]);
-                    pending_add = add(distance, rank, heads, 0, incoming);
-                    pending_add->run_after(co_yield part);
+                    auto op = transfer(OpKind::receive, dkv_channel, Pool::dkv, distance, to, own, incoming);
+                    op.run_after(gradient_read[static_cast<std::size_t>(incoming)]);
+                    pending_add = add(Pool::dkv, distance, own, 0, incoming);
+                    pending_add->run_after(co_yield op);
                 }
             }
         }
@@ -93,10 +105,14 @@ public:
     }
 
 private:
+    enum Channel : int { kv_channel, dkv_channel };
+
     HeadRange group_heads(int group) const {
-        const int size = all_heads().count() / groups_;
+        const int size = kv_heads().count() / groups_;
         return {group * size, (group + 1) * size};
     }
+    int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
+    int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     int groups_;  // kv heads are brought in this many equal parts
 };

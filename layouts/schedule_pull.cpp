@@ -21,23 +21,23 @@ public:
     PullSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                  int parts)
         : Schedule(problem, mask, layout, options), groups_(parts) {
-        const int heads = all_heads().count();
+        const int heads = kv_heads().count();
         if (options.pass == Pass::backward)
             groups_ = heads % 2 == 0 ? 2 : 1;
         else if (parts == 0)
             groups_ = default_parts();
         require(heads % groups_ == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
                 heads, groups_);
+        set_channels({"K,V"}, {"dK,dV"});
+        const auto tokens = layout.largest_shard();
+        if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), tokens);
+        const int count = (ranks() - 1) * groups_;
+        add_slots(Pool::kv, count, heads / groups_, tokens);
+        if (options.pass == Pass::backward)
+            add_slots(Pool::dkv, 2 * count, heads / groups_, tokens, options.gradient_dtype);
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
-
-    SlotPlan slots() const override {
-        const int parts = (ranks() - 1) * groups_, heads = all_heads().count() / groups_;
-        if (parts == 0) return {};
-        return options().pass == Pass::forward ? SlotPlan{parts, heads, 0, 0}
-                                               : SlotPlan{parts, heads, 2 * parts, heads};
-    }
 
 private:
     /// As many as leave each large enough to be worth a message.
@@ -45,15 +45,15 @@ private:
         constexpr std::int64_t worth_a_message = std::int64_t{4} << 20;  // bytes
         std::int64_t head_bytes = 0;
         for (int owner = 0; owner < ranks(); ++owner)
-            head_bytes = std::max(head_bytes, block_bytes(Payload::kv, owner, 1));
-        const int heads = all_heads().count();
+            head_bytes = std::max(head_bytes, bytes(Pool::kv, 0, part(owner, {0, 1})));
+        const int heads = kv_heads().count();
         int parts = heads;
         while (parts > 1 && (heads % parts != 0 || heads / parts * head_bytes < worth_a_message)) --parts;
         return parts;
     }
 
     HeadRange heads_of(int group) const {
-        const int size = all_heads().count() / groups_;
+        const int size = kv_heads().count() / groups_;
         return {group * size, (group + 1) * size};
     }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
@@ -66,18 +66,20 @@ private:
 
     Op fetch(int rank, int distance, int group) const {
         const int owner = behind(rank, distance);
-        return transfer(OpKind::fetch, Payload::kv, distance, owner, owner, heads_of(group),
+        return transfer(OpKind::fetch, kv_channel, Pool::kv, distance, owner, part(owner, heads_of(group)),
                         block_slot(distance, group));
     }
 
     // As in the ring, one Op throughout.
 
     Ops forward(int rank) const {
-        const bool merges = options().accumulation == Accumulation::partials;
         Op op;
         bool continues = false;
-        for (int group = 0; group < groups_; ++group)
-            for (int distance = 0; distance < ranks(); ++distance) {
+        int last = ranks() - 1;
+        while (last >= 0 && !needs(rank, behind(rank, last))) --last;
+        for (int group = 0; group < groups_; ++group) {
+            bool begun = false;
+            for (int distance = 0; distance <= last; ++distance) {
                 const int owner = behind(rank, distance);
                 if (!needs(rank, owner)) continue;
                 OpIndex arrival = -1;
@@ -85,21 +87,28 @@ private:
                     op = fetch(rank, distance, group);
                     arrival = co_yield op;
                 }
-                op = attend(rank, distance, owner, heads_of(group), block_slot(distance, group), -1);
+                op = attend(distance, part(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
+                            block_slot(distance, group));
+                op.begins |= !begun;
+                op.ends |= distance == last;
                 op.fused = continues;
                 op.run_after(arrival);
                 co_yield op;
-                continues = !merges;
-                if (merges) {
-                    op = merge(rank, distance, owner, heads_of(group));
+                continues = !partials();
+                if (partials()) {
+                    op = merge(distance, part(rank, query_heads(heads_of(group))), 0, 1);
+                    op.begins = !begun;
                     co_yield op;
                 }
+                begun = true;
             }
+        }
     }
 
     Ops backward(int rank) const {
         Op op;
         bool continues = false;
+        std::array<bool, 2> begun{};  // by group
         // Distance 0 twice: the own block's first part, and after all others what is left of it.
         for (int place = 0; place <= ranks(); ++place) {
             const int distance = place % ranks(), owner = behind(rank, distance);
@@ -111,14 +120,16 @@ private:
                     op = fetch(rank, distance, group);
                     arrival = co_yield op;
                 }
-                op = attend(rank, distance, owner, heads_of(group), block_slot(distance, group),
-                            distance == 0 ? 0 : outgoing_slot(distance, group));
+                op = attend(distance, part(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
+                            block_slot(distance, group));
+                op.slot(Pool::dkv) = distance == 0 ? 0 : outgoing_slot(distance, group);
+                op.begins = !std::exchange(begun[static_cast<std::size_t>(group)], true);
                 op.fused = continues;
                 op.run_after(arrival);
                 continues = true;
                 const OpIndex attended = co_yield op;
                 if (distance > 0) {
-                    op = transfer(OpKind::send, Payload::dkv, distance, owner, owner, heads_of(group),
+                    op = transfer(OpKind::send, dkv_channel, Pool::dkv, distance, owner, part(owner, heads_of(group)),
                                   outgoing_slot(distance, group));
                     op.run_after(attended);
                     co_yield op;
@@ -129,15 +140,18 @@ private:
             const int ahead = (rank + distance) % ranks();
             if (!needs(ahead, rank)) continue;
             for (int group = 0; group < groups_; ++group) {
-                op = transfer(OpKind::receive, Payload::dkv, distance, ahead, rank, heads_of(group),
+                const auto own = part(rank, heads_of(group));
+                op = transfer(OpKind::receive, dkv_channel, Pool::dkv, distance, ahead, own,
                               incoming_slot(distance, group));
                 const OpIndex arrival = co_yield op;
-                op = add(distance, rank, heads_of(group), 0, incoming_slot(distance, group));
+                op = add(Pool::dkv, distance, own, 0, incoming_slot(distance, group));
                 op.run_after(arrival);
                 co_yield op;
             }
         }
     }
+
+    enum Channel : int { kv_channel, dkv_channel };
 
     int groups_;  // equal parts of the kv heads
 };

@@ -28,25 +28,49 @@ Picoseconds Timeline::makespan() const {
     return end;
 }
 
+void set_begins(Timeline& timeline, const Program& program) {
+    std::vector<std::size_t> first;  // by rank, of its spans
+    std::size_t count = 0;
+    for (const auto& rank : program.ranks) {
+        first.push_back(count);
+        count += rank.operations;
+    }
+    require(timeline.spans.size() == count, "the timeline has {} spans, the program {} operations",
+            timeline.spans.size(), count);
+    for (auto& span : timeline.spans) {
+        const auto& instruction =
+            program.ranks[static_cast<std::size_t>(span.rank)].code[static_cast<std::size_t>(span.op)];
+        span.begin = span.posted;
+        if (instruction.partner < 0) continue;
+        const auto peer = static_cast<std::size_t>(span.peer);
+        const auto partner = static_cast<std::size_t>(instruction.partner);
+        if (partner >= program.ranks[peer].operations) continue;  // a served send has no span of its own
+        span.begin =
+            std::clamp(timeline.spans[first[peer] + partner].posted, span.posted, std::max(span.posted, span.end));
+    }
+}
+
 std::vector<RankTotals> totals(const Timeline& timeline) {
     const auto ranks = static_cast<std::size_t>(timeline.ranks);
     std::vector<RankTotals> all(ranks);
-    std::vector<std::vector<Interval>> computes(ranks), transfers(ranks);
+    std::vector<std::vector<Interval>> computes(ranks), transfers(ranks), posted(ranks);
     for (const auto& span : timeline.spans) {
         const auto rank = static_cast<std::size_t>(span.rank);
         auto& total = all[rank];
         total.end = std::max(total.end, span.end);
-        if (span.lane == Lane::compute) {
+        if (span.lane == compute_lane) {
             computes[rank].push_back({span.begin, span.end});
             total.compute += span.busy;
             if (span.kind == OpKind::attend) total.cells += span.cells;
         } else {
             transfers[rank].push_back({span.begin, span.end});
+            posted[rank].push_back({span.posted, span.end});
             (span.kind == OpKind::send ? total.bytes_sent : total.bytes_received) += span.bytes;
         }
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         all[rank].communication = covered(std::move(transfers[rank]));
+        all[rank].waiting = covered(std::move(posted[rank])) - all[rank].communication;
         all[rank].exposed = all[rank].end - covered(std::move(computes[rank]));
     }
     return all;

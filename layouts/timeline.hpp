@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/program.hpp"
 #include "layouts/units.hpp"
 
 #include <vector>
@@ -13,10 +13,13 @@ struct Span {
     OpIndex op = 0;  ///< index in the rank's schedule
     int step = 0;
     OpKind kind = OpKind::attend;
-    Lane lane = Lane::compute;
-    int peer = -1;          ///< as in Op
-    int owner = 0;          ///< as in Op
-    Picoseconds begin = 0;  ///< common clock of all ranks, 0 when the pass starts
+    Lane lane = compute_lane;
+    Pool pool = Pool::kv;  ///< as in Op
+    int peer = -1;         ///< as in Op
+    int block = 0;         ///< of Op::part
+    // On a common clock of all ranks, 0 when the pass starts.
+    Picoseconds posted = 0;  ///< the operation's own side was ready
+    Picoseconds begin = 0;   ///< both sides were: from here on bytes could move; of others the same as posted
     Picoseconds end = 0;
     Picoseconds busy =
         0;  ///< time that the operation's own processor worked on it: CPU time of the rank, or end - begin
@@ -35,13 +38,18 @@ struct Timeline {
 /// Per-rank totals over a timeline.
 struct RankTotals {
     Picoseconds compute = 0;        ///< sum of busy over the compute lane
-    Picoseconds communication = 0;  ///< length of the union of all transfer spans
+    Picoseconds communication = 0;  ///< length of the union of all transfers from begin to end
+    Picoseconds waiting = 0;  ///< time in which some transfer was posted and waited for its peer, and none was moving
     Picoseconds exposed = 0;  ///< time up to the rank's last span during which its compute lane had nothing running
     Picoseconds end = 0;      ///< end of the rank's last span
     std::int64_t cells = 0;   ///< as in Op, attends only
     std::int64_t bytes_sent = 0;
     std::int64_t bytes_received = 0;
 };
+
+/// Sets `begin` of every message, executed by `program`, to when the later of its two sides was posted, and of all
+/// other spans to when they were. Where clocks of ranks disagree a little, never outside [posted, end].
+void set_begins(Timeline& timeline, const Program& program);
 
 /// One entry per rank.
 std::vector<RankTotals> totals(const Timeline& timeline);

@@ -179,6 +179,51 @@ std::int64_t visible_pairs(const Mask& mask, std::span<const Run> queries, const
     return pairs;
 }
 
+namespace {
+
+/// Sorted, and those with fewer than `gap` positions between them put together.
+std::vector<Interval> joined(std::vector<Interval> intervals, std::int64_t gap) {
+    std::erase_if(intervals, [](const Interval& i) { return i.size() == 0; });
+    std::sort(intervals.begin(), intervals.end(),
+              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    std::vector<Interval> result;
+    for (const auto& interval : intervals) {
+        if (!result.empty() && interval.begin - result.back().end < gap)
+            result.back().end = std::max(result.back().end, interval.end);
+        else
+            result.push_back(interval);
+    }
+    return result;
+}
+
+}  // namespace
+
+std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
+                                std::int64_t gap) {
+    std::vector<Interval> positions;
+    for (const auto& run : queries)
+        for_each_piece(mask, run, [&](const MaskSegment& segment, const Run& rows) {
+            // Bounds move one way within a segment, so its first and last row have the extremes.
+            const auto first = segment.at(rows.first), last = segment.at(rows.last());
+            positions.push_back({std::min(first.begin, last.begin), std::max(first.end, last.end)});
+            positions.push_back({0, std::max(first.sink, last.sink)});
+        });
+    positions = joined(std::move(positions), 1);
+    std::vector<Interval> local;
+    for (const auto& seen : positions)
+        for (const auto& valid : mask.valid()) {
+            const Interval both{std::max(seen.begin, valid.begin), std::min(seen.end, valid.end)};
+            if (both.size() == 0) continue;
+            std::int64_t before = 0;
+            for (const auto& run : keys) {
+                const auto begin = run_below(run, both.begin), end = run_below(run, both.end);
+                if (begin < end) local.push_back({before + begin, before + end});
+                before += run.count;
+            }
+        }
+    return joined(std::move(local), std::max<std::int64_t>(1, gap));
+}
+
 RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t begin, std::int64_t end) {
     RowHull hull;
     for_each_part(queries, begin, end, [&](const Run& part) {

@@ -30,6 +30,11 @@ private:
 /// form in the number of runs, mask segments and valid intervals (never rows x keys).
 std::int64_t visible_pairs(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys);
 
+/// Which keys some rows see: as ranges of the keys' local order, sorted, ranges with fewer than `gap` keys between them
+/// put together. Where rows of a narrow window lie far apart, keys between what two of them see may be among them.
+std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
+                                std::int64_t gap);
+
 /// What a tile of rows x keys asks of a kernel.
 enum class TileKind { empty, partial, full };
 

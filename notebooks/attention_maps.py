@@ -84,15 +84,25 @@ def maps(cases, masks, layouts):
 
 # %% [markdown]
 # ## Work of each rank and step
-# In step t of a ring, rank r holds the block of rank (r - t) mod P. A block in which every query sees every key is 100.
-# Ranks in a step wait for the slowest: a row of equal numbers is what one wants.
+# From the spans of the record: what a rank attends to in each step of the schedule. A block in which every query sees
+# every key is 100. Ranks in a step wait for the slowest: a row of equal numbers is what one wants.
 
 # %%
 def by_step(run):
-    """Visible pairs as (step, rank), in percent of a block that is seen wholly."""
-    cells, ranks = run.read("work/cells"), run["ranks"]
-    step, rank = np.indices((ranks, ranks))
-    return 100 * cells[rank, (rank - step) % ranks] / (run["padded_tokens"] / ranks) ** 2
+    """Visible pairs of a head as (step, rank), in percent of a block that is seen wholly; None without spans."""
+    sources = ["measured", *(f"predicted/{machine}" for machine in run.machines())]
+    path = next((f"{source}/forward/spans" for source in sources if f"{source}/forward/spans" in run), None)
+    if path is None:
+        return None
+    attends = run.read(f"{path}/kind") == "attend"
+    block = "block" if f"{path}/block" in run else "owner"  # its name in records of schema 2
+    step, rank, block, cells = (run.read(f"{path}/{name}")[attends] for name in ("step", "rank", block, "cells"))
+    # Groups of heads that attend to a block by themselves see the same pairs of it.
+    pairs = dict(zip(zip(step, rank, block), cells))
+    sums = np.zeros((max(step, default=0) + 1, run["ranks"]))
+    for (at, who, _), count in pairs.items():
+        sums[at, who] += count
+    return 100 * sums / (run["padded_tokens"] / run["ranks"]) ** 2
 
 
 def steps(cases, masks, layouts):
@@ -101,8 +111,10 @@ def steps(cases, masks, layouts):
         for axis, layout in zip(line, layouts):
             for run in cases.where(mask=mask, layout=layout)[:1]:
                 pairs = by_step(run)
+                if pairs is None:
+                    continue
                 image = axis.imshow(pairs, cmap="cividis", vmin=0, vmax=100, aspect="auto")
-                if run["ranks"] <= 16:
+                if pairs.size <= 256:
                     for (step, rank), value in np.ndenumerate(pairs):
                         axis.text(rank, step, f"{value:.0f}", ha="center", va="center", fontsize=5.5,
                                   color=figures.ink_on(image.cmap(value / 100)[:3]))
@@ -110,13 +122,13 @@ def steps(cases, masks, layouts):
                 axis.set_title(f"{mask}, {layout}\nlost in lockstep: {100 * lost:.1f} %", fontsize=7)
                 axis.spines[:].set_visible(False)
                 figures.count_ticks(axis.xaxis, run["ranks"])
-                figures.count_ticks(axis.yaxis, run["ranks"])
+                figures.count_ticks(axis.yaxis, len(pairs))
     for axis in axes[-1]:
         axis.set_xlabel("rank")
     for axis in axes[:, 0]:
-        axis.set_ylabel("ring step")
+        axis.set_ylabel("step")
     figure.colorbar(image, ax=axes, aspect=60, pad=0.01, label="visible pairs, % of a block that is seen wholly")
-    figure.suptitle(f"Visible pairs of each rank in each ring step, {cases[0]['ranks']} ranks, "
+    figure.suptitle(f"Visible pairs of each rank in each step, {cases[0]['ranks']} ranks, "
                     f"{cases[0]['tokens']} tokens")
     return figure
 
@@ -126,7 +138,7 @@ for label, cases in runs.groups("ranks", "tokens"):
     masks, layouts = cases.unique("mask"), cases.unique("layout")
     if all("maps/owner" in run for run in cases):
         figures.save(maps(cases, masks, layouts), arguments.figures, "attention_maps", label)
-    if all("work/cells" in run for run in cases):
+    if any(by_step(run) is not None for run in cases):
         figures.save(steps(cases, masks, layouts), arguments.figures, "attention_steps", label)
     for mask in masks:
         for layout in layouts:

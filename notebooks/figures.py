@@ -21,7 +21,7 @@ if not IN_NOTEBOOK:
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator
 
-SCHEMA = 2
+SCHEMAS = 2, 3
 QUICKSTART = Path(__file__).resolve().parent.parent / "out" / "quickstart"
 PAGE_WIDTH = 7.1  # inches: two columns of a paper
 PASSES = ("forward", "backward")
@@ -122,7 +122,8 @@ class Run:
         count, first = (int(self.file[f"spans/{name}"][place]) for name in ("count", "first"))
         if count < 0:
             return None
-        return self.table.dataset(f"spans/{column[0] if column else 'rank'}")[0], slice(first, first + count)
+        dataset = self.table.dataset(f"spans/{column[0] if column else 'rank'}")[0]
+        return None if dataset is None else (dataset, slice(first, first + count))
 
 
 class Table:
@@ -208,8 +209,8 @@ def read_runs(records, experiment):
         found = file.attrs.get("experiment")
         if "ringlab_schema" not in file.attrs or found is None:
             stop(f"{path} is not a record of Ringlab")
-        if file.attrs["ringlab_schema"] != SCHEMA:
-            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads schema {SCHEMA}")
+        if file.attrs["ringlab_schema"] not in SCHEMAS:
+            stop(f"{path} follows schema {file.attrs['ringlab_schema']}; this script reads up to {SCHEMAS[-1]}")
         if found != experiment:
             stop(f"{path} is a record of {found}; this script draws records of {experiment}")
         runs += runs_of(file, path)

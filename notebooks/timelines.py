@@ -3,9 +3,9 @@ a rank computes, what it transfers meanwhile, and where it waits."""
 
 # %% [markdown]
 # # Timelines
-# One band per rank: the thick bar is what it computes, the thin lines below are its transfers, a line per lane. The
-# colour tells whose block of keys and values it is about. Hatched: the rank waits, for a block or for its host to issue
-# the operation; dotted: it has nothing left to compute.
+# One band per rank: the thick bar is what it computes, the thin lines below are its transfers, a line per lane, grey
+# while one side waits for the other. The colour tells whose block of tokens it is about. Hatched: the rank waits, for a
+# block or for its host to issue the operation; dotted: it has nothing left to compute.
 
 # %%
 import numpy as np
@@ -20,7 +20,7 @@ import figures
 arguments = figures.arguments(__doc__, "compare_layouts.h5")
 runs = figures.read_runs(arguments.records, "compare_layouts")
 MOST_BANDS = 16  # of more ranks, some are drawn
-COMPUTE = ("attend", "merge", "add")
+COMPUTE = ("attend", "merge", "add", "copy")
 WAIT = dict(facecolor="white", edgecolor=figures.GREY, hatch="//////", linewidth=0)
 DONE = dict(facecolor="white", edgecolor=figures.GREY, hatch="......", linewidth=0)
 
@@ -47,13 +47,16 @@ def rectangles(begin, until, middle, height):
 def draw_timeline(axis, run, path, unit):
     """All spans of the timeline, time in multiples of `unit`. Returns the mean share of the makespan in which ranks
     compute."""
-    spans = {name: run.read(f"{path}/{name}") for name in ("rank", "kind", "lane", "owner", "begin", "end")}
+    block = "block" if f"{path}/block" in run else "owner"  # the name before schema 3, which had no "posted" either
+    posted = "posted" if f"{path}/posted" in run else "begin"
+    names = dict(rank="rank", kind="kind", lane="lane", block=block, posted=posted, begin="begin", end="end")
+    spans = {name: run.read(f"{path}/{dataset}") for name, dataset in names.items()}
     begin, end = spans["begin"] / unit, spans["end"] / unit
     makespan = end.max(initial=0)
     computes = np.isin(spans["kind"], COMPUTE)
     lanes = np.unique(spans["lane"][~computes])
     ranks = run["ranks"]
-    color = np.array([to_rgb(color) for color in figures.rank_colors(ranks)])[spans["owner"]]
+    color = np.array([to_rgb(color) for color in figures.rank_colors(ranks)])[spans["block"] % ranks]
     shown = np.unique(np.linspace(0, ranks - 1, min(ranks, MOST_BANDS)).astype(int))
     band = np.searchsorted(shown, spans["rank"])
     is_shown = np.isin(spans["rank"], shown)
@@ -75,6 +78,9 @@ def draw_timeline(axis, run, path, unit):
         which = which & is_shown
         bars = rectangles(begin[which], end[which], middle[which], height[which])
         axis.add_collection(PolyCollection(bars, facecolor=color[which], **style), autolim=False)
+    waiting = ~computes & is_shown & (spans["posted"] < spans["begin"])
+    bars = rectangles(spans["posted"][waiting] / unit, begin[waiting], middle[waiting], 0.3 * height[waiting])
+    axis.add_collection(PolyCollection(bars, facecolor="0.8", linewidth=0), autolim=False)
     axis.set_yticks(range(len(shown)), shown)
     axis.set_ylim(len(shown) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
@@ -114,6 +120,14 @@ def draw(cases, source, title):
     return figure
 
 
+def shared_by_ranks(run):
+    """What makes ranks wait for each other that would not in a real ring."""
+    how = figures.configuration(run)
+    if how.get("backend") == "cuda":
+        return ", ranks take turns on a GPU" if how.get("transport") == "loopback" else ""
+    return ", ranks share the processors"
+
+
 for label, cases in runs.groups("mask", "ranks", "tokens", "algorithm"):
     run = cases[0]
     about = f"{run['algorithm']}, {run['mask']} mask, {run['tokens']} tokens over {run['ranks']} ranks"
@@ -124,5 +138,5 @@ for label, cases in runs.groups("mask", "ranks", "tokens", "algorithm"):
             figures.save(draw(drawn, source, f"Predicted on {machine}: {about}"), arguments.figures, "timelines", label,
                          machine)
     if "measured/forward/spans" in run:
-        figures.save(draw(cases, "measured", f"Measured, wall clock, ranks share the processors: {about}"),
+        figures.save(draw(cases, "measured", f"Measured, wall clock{shared_by_ranks(run)}: {about}"),
                      arguments.figures, "timelines", label, "measured")

@@ -102,15 +102,24 @@ RankResult unpack(std::span<const std::byte> bytes) {
     return result;
 }
 
-std::vector<layouts::Span> run_pass(const Schedule& schedule, const RankIdentity& identity, CpuRank& rank,
-                                    Transport& transport, Clock::duration timeout) {
-    rank.begin(schedule);
+std::vector<layouts::Span> run_pass(const Schedule& schedule, const layouts::Program& program,
+                                    const RankIdentity& identity, CpuRank& rank, Transport& transport,
+                                    Clock::duration timeout) {
+    rank.begin(schedule, program);
     transport.expose(rank.exposed());
     const auto start = transport.start_together();
-    auto spans = execute(schedule.ops(identity.rank), identity, rank, transport, start, timeout);
+    auto spans = execute(program.ranks[static_cast<std::size_t>(identity.rank)], program.lanes, identity, rank,
+                         transport, start, timeout);
     transport.withdraw();
     rank.end();
     return spans;
+}
+
+/// What can be said of spans once those of all ranks are there.
+void finish_spans(Timeline& timeline, const layouts::Program& program) {
+    layouts::set_begins(timeline, program);
+    for (auto& span : timeline.spans)
+        if (span.lane != layouts::compute_lane) span.busy = span.end - span.begin;
 }
 
 CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const RankResult> ranks) {
@@ -177,6 +186,9 @@ std::vector<CpuRun> run(World& world, const Schedule& forward, const Schedule* b
     require(options.tiles.rows > 0 && options.tiles.keys > 0, "tiles of {} x {} are empty", options.tiles.rows,
             options.tiles.keys);
 
+    const auto forward_program = layouts::resolve(forward);
+    const auto backward_program = backward ? layouts::resolve(*backward) : layouts::Program{};
+
     // Here and not in the body: after an error other ranks may still be reading a rank's buffers.
     std::vector<std::unique_ptr<CpuRank>> ranks(static_cast<std::size_t>(group.world()));
     const SingleThreadedBlas single_threaded;
@@ -188,8 +200,9 @@ std::vector<CpuRun> run(World& world, const Schedule& forward, const Schedule* b
         auto& rank = ranks[static_cast<std::size_t>(transport.rank())];
         rank = make_cpu_rank(forward, identity.rank, own_inputs, options);
         RankResult result;
-        result.forward = run_pass(forward, identity, *rank, transport, options.timeout);
-        if (backward) result.backward = run_pass(*backward, identity, *rank, transport, options.timeout);
+        result.forward = run_pass(forward, forward_program, identity, *rank, transport, options.timeout);
+        if (backward)
+            result.backward = run_pass(*backward, backward_program, identity, *rank, transport, options.timeout);
         rank->collect(result);
         result.clock_uncertainty = transport.clock_uncertainty();
         return pack(result);
@@ -201,7 +214,9 @@ std::vector<CpuRun> run(World& world, const Schedule& forward, const Schedule* b
         std::vector<RankResult> of_replica;
         for (int rank = 0; rank < group.ring; ++rank)
             of_replica.push_back(unpack(results[static_cast<std::size_t>(group.global_rank(replica, rank))]));
-        runs.push_back(assemble(forward, backward != nullptr, of_replica));
+        auto& run = runs.emplace_back(assemble(forward, backward != nullptr, of_replica));
+        finish_spans(run.forward, forward_program);
+        if (backward) finish_spans(run.backward, backward_program);
     }
     return runs;
 }

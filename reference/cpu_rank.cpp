@@ -1,6 +1,5 @@
 #include "reference/cpu_rank.hpp"
 
-#include "reference/cpu_elements.hpp"
 #include "reference/cpu_slots.hpp"
 #include "reference/rounding.hpp"
 #include "reference/shards.hpp"
@@ -8,427 +7,360 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
+#include <map>
+#include <tuple>
 
 namespace ringlab::reference {
 namespace {
 
 using layouts::DType;
-using layouts::HeadRange;
+using layouts::Instruction;
 using layouts::Op;
 using layouts::OpKind;
+using layouts::Part;
 using layouts::Pass;
-using layouts::Payload;
+using layouts::Pool;
 using layouts::Run;
 using layouts::Schedule;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-/// One number or `width` of them per (query head, batch element, row of the rank), in this order.
-template <class Real>
-class Rows {
-public:
-    void assign(std::int64_t heads, std::int64_t batch, std::int64_t rows, std::int64_t width, Real value) {
-        batch_ = batch;
-        rows_ = rows;
-        width_ = width;
-        numbers_.assign(size(heads * batch * rows * width), value);
-    }
-
-    MatrixView<Real> matrix(std::int64_t head, std::int64_t batch) {
-        return {numbers_.data() + offset(head, batch), rows_, width_, width_};
-    }
-    std::span<Real> vector(std::int64_t head, std::int64_t batch) {
-        return std::span(numbers_).subspan(offset(head, batch), size(rows_ * width_));
-    }
-    std::vector<Real>& numbers() { return numbers_; }
-    const std::vector<Real>& numbers() const { return numbers_; }
-    std::int64_t bytes() const { return static_cast<std::int64_t>(numbers_.size() * sizeof(Real)); }
-
-private:
-    std::size_t offset(std::int64_t head, std::int64_t batch) const {
-        return size((head * batch_ + batch) * rows_ * width_);
-    }
-
-    std::int64_t batch_ = 0, rows_ = 0, width_ = 0;
-    std::vector<Real> numbers_;
-};
-
-/// The forward result of some query heads: while blocks are taken in, o is unnormalised and `maximum` and `sum` are
-/// the running softmax; once finished, o is normalised and `maximum` holds the lse.
-template <class Real>
-struct Partial {
-    Rows<Real> o, maximum, sum;
-
-    void reset(std::int64_t heads, std::int64_t batch, std::int64_t rows, std::int64_t width) {
-        o.assign(heads, batch, rows, width, 0);
-        maximum.assign(heads, batch, rows, 1, -std::numeric_limits<Real>::infinity());
-        sum.assign(heads, batch, rows, 1, 0);
-    }
-    typename BlockAttention<Real>::Softmax state(std::int64_t head, std::int64_t batch) {
-        return {o.matrix(head, batch), maximum.vector(head, batch), sum.vector(head, batch)};
-    }
-    std::int64_t bytes() const { return o.bytes() + maximum.bytes() + sum.bytes(); }
-};
+// Fields of pools, see CpuSlots.
+constexpr std::size_t values = 1;              // of kv, dkv
+constexpr std::size_t lse_field = 1;           // of output, dout
+constexpr std::size_t delta_field = 2;         // of dout
+constexpr std::size_t maximum = 1, total = 2;  // of state
 
 template <class Real>
 class TypedRank : public CpuRank {
 public:
     TypedRank(const Schedule& schedule, int rank, const Inputs& inputs, const CpuOptions& options)
         : problem_(schedule.problem()),
-          layout_(schedule.layout()),
-          mask_(schedule.mask()),
           rank_(rank),
           inputs_(inputs),
           options_(options),
-          positions_(layout_.positions(rank)),
+          positions_(schedule.layout().positions(rank)),
           attention_(problem_, options.tiles),
-          row_plan_(plan_rows(mask_, mask_runs(rank, own_runs_), options.tiles)) {
-        load_rows(inputs.q, problem_.head_dim, q_);
-        result_.reset(problem_.query_heads, problem_.batch, rows(), problem_.value_dim);
+          slots_(problem_, schedule.layout().shard_tokens(rank)),
+          pass_(&schedule) {
+        for (const auto pool : {Pool::q, Pool::kv, Pool::state, Pool::output}) slots_.make_own(pool);
+        load(inputs.q, Pool::q);
+        load(inputs.k, Pool::kv);
+        load(inputs.v, Pool::kv, values);
     }
 
-    void begin(const Schedule& pass) override {
+    void begin(const Schedule& pass, const layouts::Program& program) override {
         pass_ = &pass;
-        const auto plan = pass.slots();
-        const int heads = static_cast<int>(problem_.kv_heads);
-        const auto element_count = problem_.batch * (problem_.head_dim + problem_.value_dim);
-        const auto kv_bytes = element_count * layouts::bytes_of(problem_.dtype);
-        kv_.emplace(SlotSet::Shape{"K/V", plan.kv_slots, plan.kv_slot_heads, kv_bytes, kv_bytes}, layout_, rank_,
-                    heads);
-        load_own_block();
-        gradients_.emplace(SlotSet::Shape{"dK/dV", plan.gradient_slots, plan.gradient_slot_heads,
-                                          element_count * layouts::bytes_of(pass.options().gradient_dtype),
-                                          backward() ? element_count * static_cast<std::int64_t>(sizeof(Real)) : 0},
-                           layout_, rank_, heads);
-        scratch_bytes_ = std::max(scratch_bytes_, kv_->scratch_bytes() + gradients_->scratch_bytes());
-        if (backward()) prepare_backward();
+        slots_.begin(pass);
+        scratch_bytes_ = std::max(scratch_bytes_, pass.scratch_bytes());
+        messages_.assign(size(pass.lanes()), {});
+        exposed_.clear();
+        if (program.fetches()) slots_.pack(own(Pool::kv), exposed_);
+        if (backward())
+            prepare_backward();
+        else
+            set_empty(own(Pool::output));
     }
 
     void end() override {
-        if (backward()) {
-            own_gradient_.assign(gradients_->own().begin(), gradients_->own().end());
-        } else if (pass_->options().accumulation == layouts::Accumulation::carry) {
-            finish(result_, 0, problem_.query_heads);
-        } else {
-            require(!pending_merge_, "rank {}: the schedule ends with a partial result that was never merged", rank_);
-        }
-        note_workspace();
-        kv_.reset();
-        gradients_.reset();
+        note_memory();
+        slots_.drop_scratch();
     }
 
-    std::span<const std::byte> exposed() override { return kv_->own(); }
+    std::span<const std::byte> exposed() override { return exposed_; }
 
-    void compute(const Op& op) override {
-        switch (op.kind) {
-            case OpKind::attend: backward() ? attend_backward(op) : attend_forward(op); break;
-            case OpKind::merge: merge(op); break;
-            case OpKind::add: add(op); break;
+    void compute(const Instruction& instruction) override {
+        switch (instruction.op.kind) {
+            case OpKind::attend: backward() ? attend_backward(instruction) : attend_forward(instruction); break;
+            case OpKind::merge: merge(instruction); break;
+            case OpKind::add: add(instruction); break;
+            case OpKind::copy: copy(instruction); break;
             case OpKind::send:
             case OpKind::receive:
-            case OpKind::fetch: fail("rank {}: a {} is on the compute lane", rank_, to_string(op.kind));
+            case OpKind::fetch: fail("rank {}: a {} is no computing", rank_, to_string(instruction.op.kind));
         }
-        note_workspace();
     }
 
-    std::span<const std::byte> outgoing(const Op& op) override {
-        auto& slots = slots_of(op.payload);
-        const auto bytes = slots.read(op.slot, op.owner, op.heads);
-        require(!arrives_narrow(op), "rank {}: the rank's own dK/dV leaves in another type than that of messages",
-                rank_);
-        slots.lock_for_reading(op.slot);
-        return bytes;
+    std::span<const std::byte> outgoing(const Instruction& instruction) override {
+        auto& message = messages_[size(instruction.op.lane())];
+        slots_.pack(place(instruction), message);
+        return message;
     }
 
-    std::span<std::byte> incoming(const Op& op) override {
-        auto& slots = slots_of(op.payload);
-        const auto bytes = slots.write(op.slot, op.owner, op.heads);
-        slots.lock_for_writing(op.slot);
-        return arrives_narrow(op) ? arrival_part(bytes) : bytes;
+    std::span<std::byte> incoming(const Instruction& instruction) override {
+        auto& message = messages_[size(instruction.op.lane())];
+        message.resize(size(instruction.op.bytes));
+        return message;
     }
 
-    void transfer_ended(const Op& op) override {
-        auto& slots = slots_of(op.payload);
-        slots.release(op.slot, op.kind == OpKind::send);
-        if (op.kind == OpKind::send || !arrives_narrow(op)) return;
-        const auto bytes = slots.write(op.slot, op.owner, op.heads);
-        const auto arrived = arrival_part(bytes);
-        const Bytes narrow(arrived.begin(), arrived.end());
-        load_elements<Real>(narrow, pass_->options().gradient_dtype, reals(bytes));
+    void transfer_ended(const Instruction& instruction) override {
+        if (!instruction.sends()) slots_.unpack(place(instruction), messages_[size(instruction.op.lane())]);
     }
 
-    std::size_t exposed_offset(const Op& op) const override { return kv_->own_offset(op.owner, op.heads); }
+    std::size_t exposed_offset(const Instruction& instruction) const override {
+        const auto& part = instruction.op.part;
+        require(pass_->is_whole(part), "rank {}: a fetch of part of a block's tokens", rank_);
+        return size(pass_->bytes(Pool::kv, 0, {part.block, {0, part.heads.begin}, part.tokens}));
+    }
 
     void collect(RankResult& result) const override {
-        const auto widen = [](const std::vector<Real>& from) { return std::vector<double>(from.begin(), from.end()); };
-        result.o_unrounded = widen(result_.o.numbers());
+        result.o_unrounded = own_field(Pool::output, 0);
         result.o = result.o_unrounded;
         round_in_place(std::span(result.o), problem_.dtype);
-        result.lse = widen(result_.maximum.numbers());
-        result.dq = widen(dq_.numbers());
-        split_gradient(result.dk, result.dv);
+        result.lse = own_field(Pool::output, lse_field);
+        if (has_gradients_) {
+            result.dq = own_field(Pool::dq, 0);
+            result.dk = own_field(Pool::dkv, 0);
+            result.dv = own_field(Pool::dkv, values);
+        }
         result.scratch_bytes = scratch_bytes_;
         result.workspace_bytes = workspace_bytes_;
     }
 
 private:
-    static constexpr DType native_dtype = sizeof(Real) == 8 ? DType::fp64 : DType::fp32;
-
-    /// K and V of one head and batch element, or their gradients.
-    template <class Element>
-    struct Block {
-        MatrixView<Element> k, v;
-    };
-
     bool backward() const { return pass_->options().pass == Pass::backward; }
-    std::int64_t rows() const { return static_cast<std::int64_t>(positions_.size()); }
     std::int64_t group() const { return problem_.query_heads_per_kv_head(); }
-    SlotSet& slots_of(Payload payload) { return payload == Payload::kv ? *kv_ : *gradients_; }
-    DType gradient_dtype(int slot) const { return slot == 0 ? native_dtype : pass_->options().gradient_dtype; }
 
-    static std::span<Real> reals(std::span<std::byte> bytes) {
-        return {reinterpret_cast<Real*>(bytes.data()), bytes.size() / sizeof(Real)};
-    }
+    Place place(const Instruction& instruction) const { return place(instruction, instruction.op.pool); }
+    Place place(const Instruction& instruction, Pool pool) const { return place_of(*pass_, instruction, pool); }
+    Place source(const Instruction& instruction) const { return source_of(*pass_, instruction); }
+    Place own(Pool pool) const { return own_place(*pass_, rank_, pool); }
 
-    /// The runs by which the mask is asked about a shard.
-    std::span<const Run> mask_runs(int owner, std::vector<Run>& local) const {
-        if (options_.mutation != Mutation::local_mask_coordinates) return layout_.shard(owner);
-        local = {Run{0, 1, layout_.shard_tokens(owner)}};
-        return local;
-    }
-
-    void load_rows(const Tensor& global, std::int64_t width, Rows<Real>& out) const {
-        out.assign(problem_.query_heads, problem_.batch, rows(), width, 0);
+    /// A field of slot 0, from or to (heads, batch, local tokens, width).
+    void load(const Tensor& global, Pool pool, std::size_t field = 0) {
         const auto numbers = scatter(global, positions_);
-        std::copy(numbers.begin(), numbers.end(), out.numbers().begin());
-        round_in_place(std::span(out.numbers()), problem_.dtype);
+        auto from = numbers.begin();
+        for_each_own(slots_, pool, field, [&](const MatrixView<Real>& to) {
+            const auto count = size(to.rows * to.columns);
+            std::copy_n(from, count, to.data);
+            from += static_cast<std::ptrdiff_t>(count);
+            round_in_place(std::span(to.data, count), problem_.dtype);
+        });
+    }
+    std::vector<double> own_field(Pool pool, std::size_t field) const {
+        std::vector<double> numbers;
+        for_each_own(slots_, pool, field, [&](const MatrixView<const Real>& from) {
+            numbers.insert(numbers.end(), from.data, from.data + from.rows * from.columns);
+        });
+        return numbers;
+    }
+    template <class Slots, class Visit>
+    void for_each_own(Slots& slots, Pool pool, std::size_t field, Visit visit) const {
+        const auto all = own(pool);
+        for_each_head(all.heads, [&](int head, std::int64_t b) { visit(slots.matrix(all, head, b, field)); });
     }
 
-    /// K/V slot 0, head by head: K (batch, tokens, head_dim), then V (batch, tokens, value_dim).
-    void load_own_block() {
-        const auto k = scatter(inputs_.k, positions_), v = scatter(inputs_.v, positions_);
-        const auto k_head = k.size() / size(problem_.kv_heads), v_head = v.size() / size(problem_.kv_heads);
-        std::vector<Real> head(k_head + v_head);
-        for (int h = 0; h < problem_.kv_heads; ++h) {
-            const auto index = static_cast<std::size_t>(h);
-            std::copy_n(k.begin() + static_cast<std::ptrdiff_t>(index * k_head), k_head, head.begin());
-            std::copy_n(v.begin() + static_cast<std::ptrdiff_t>(index * v_head), v_head,
-                        head.begin() + static_cast<std::ptrdiff_t>(k_head));
-            store_elements<Real>(head, problem_.dtype, kv_->write(0, rank_, {h, h + 1}));
-        }
-    }
-
-    /// One kv head of the block that `op` attends to, all batch elements, widened to Real if need be.
-    std::span<const Real> load_head(const Op& op, int head) {
-        const bool stale = options_.mutation == Mutation::stale_block && backward();
-        const auto memory =
-            stale ? kv_->read(0, rank_, {head, head + 1}) : kv_->read(op.slot, op.owner, {head, head + 1});
-        if (problem_.dtype == native_dtype) return reals(memory);
-        block_.resize(memory.size() / size(layouts::bytes_of(problem_.dtype)));
-        load_elements<Real>(memory, problem_.dtype, block_);
-        return block_;
-    }
-
-    template <class Element>
-    Block<Element> block(std::span<Element> head, std::int64_t tokens, std::int64_t batch) const {
-        const auto k_count = problem_.batch * tokens * problem_.head_dim;
-        return {{head.data() + batch * tokens * problem_.head_dim, tokens, problem_.head_dim, problem_.head_dim},
-                {head.data() + k_count + batch * tokens * problem_.value_dim, tokens, problem_.value_dim,
-                 problem_.value_dim}};
-    }
-
-    /// Calls visit(kv head's block, query head, batch element) for all that an attend is about.
     template <class Visit>
-    void for_each_head(const Op& op, int head, Visit visit) {
-        const auto numbers = load_head(op, head);
-        const auto tokens = layout_.shard_tokens(op.owner);
-        for (std::int64_t b = 0; b < problem_.batch; ++b)
-            for (std::int64_t g = 0; g < group(); ++g) visit(block(numbers, tokens, b), head * group() + g, b);
+    void for_each_head(const layouts::HeadRange& heads, Visit visit) const {
+        for (int head = heads.begin; head < heads.end; ++head)
+            for (std::int64_t b = 0; b < problem_.batch; ++b) visit(head, b);
     }
 
-    KeyPlan key_plan(const Op& op) const {
-        std::vector<Run> local;
-        return plan_keys(mask_, mask_runs(op.owner, local), options_.tiles);
+    // ---- Plans ----
+
+    std::vector<Run> runs(const Part& part) const {
+        if (options_.mutation == Mutation::local_mask_coordinates) return {Run{0, 1, part.tokens.size()}};
+        return pass_->runs(part);
     }
 
-    /// Takes the block of `op` into `state`, whose first query head is `first_head`.
-    void take_in(const Op& op, const KeyPlan& keys, Partial<Real>& state, std::int64_t first_head) {
-        for (int head = op.heads.begin; head < op.heads.end; ++head)
-            for_each_head(op, head, [&](const Block<const Real>& kv, std::int64_t query_head, std::int64_t b) {
-                attention_.forward(row_plan_, keys, q_.matrix(query_head, b), kv.k, kv.v,
-                                   state.state(query_head - first_head, b));
-            });
+    using PlanKey = std::tuple<int, std::int64_t, std::int64_t>;
+    static PlanKey key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
+
+    const RowPlan& row_plan(const Part& part) {
+        const auto [entry, is_new] = row_plans_.try_emplace(key_of(part));
+        if (is_new) entry->second = plan_rows(pass_->mask(), runs(part), options_.tiles);
+        return entry->second;
     }
 
-    void finish(Partial<Real>& state, std::int64_t begin, std::int64_t end) {
-        for (auto head = begin; head < end; ++head)
-            for (std::int64_t b = 0; b < problem_.batch; ++b) BlockAttention<Real>::finish(state.state(head, b));
+    KeyPlan key_plan(const Part& part) const { return plan_keys(pass_->mask(), runs(part), options_.tiles); }
+
+    // ---- Forward ----
+
+    typename BlockAttention<Real>::Softmax softmax(const Place& state, int head, std::int64_t batch) {
+        return {slots_.matrix(state, head, batch), slots_.vector(state, head, batch, maximum),
+                slots_.vector(state, head, batch, total)};
+    }
+
+    void attend_forward(const Instruction& instruction) {
+        const auto& op = instruction.op;
+        const auto& plan = row_plan(op.rows());
+        const auto keys = key_plan(op.part);
+        const auto q = place(instruction, Pool::q), kv = place(instruction, Pool::kv);
+        const auto state = place(instruction, Pool::state), output = place(instruction, Pool::output);
+        for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
+            const bool only = op.begins && op.ends;
+            const auto softmax = only ? whole_softmax(op.rows().tokens.size()) : this->softmax(state, head, b);
+            if (op.begins) reset(softmax);
+            const int kv_head = head / static_cast<int>(group());
+            attention_.forward(plan, keys, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
+                               slots_.matrix(kv, kv_head, b, values), softmax);
+            if (!op.ends) return;
+            finish(softmax);
+            const auto o = slots_.matrix(output, head, b);
+            std::copy_n(softmax.o.data, o.rows * o.columns, o.data);
+            std::ranges::copy(softmax.maximum, slots_.vector(output, head, b, lse_field).begin());
+        });
+        if (op.ends && output.slot > 0) slots_.round(output);
+    }
+
+    /// Running softmax of rows that need none between attends.
+    typename BlockAttention<Real>::Softmax whole_softmax(std::int64_t rows) {
+        const auto dim = problem_.value_dim;
+        softmax_.resize(size(rows * (dim + 2)));
+        const std::span<Real> statistics(softmax_.data() + rows * dim, size(2 * rows));
+        return {{softmax_.data(), rows, dim, dim}, statistics.first(size(rows)), statistics.last(size(rows))};
+    }
+
+    static void reset(const typename BlockAttention<Real>::Softmax& softmax) {
+        std::fill_n(softmax.o.data, softmax.o.rows * softmax.o.columns, Real(0));
+        std::ranges::fill(softmax.maximum, -std::numeric_limits<Real>::infinity());
+        std::ranges::fill(softmax.sum, Real(0));
+    }
+
+    void finish(const typename BlockAttention<Real>::Softmax& softmax) const {
+        BlockAttention<Real>::finish(softmax);
         if (options_.mutation == Mutation::plus_infinity_for_empty_rows)
-            for (auto& lse : state.maximum.numbers()) lse = std::isinf(lse) ? -lse : lse;
+            for (auto& lse : softmax.maximum) lse = std::isinf(lse) ? -lse : lse;
     }
 
-    void attend_forward(const Op& op) {
-        const auto keys = key_plan(op);
-        if (pass_->options().accumulation == layouts::Accumulation::carry) return take_in(op, keys, result_, 0);
-        require(!pending_merge_, "rank {}: step {} attends before the partial result of rank {}'s block is merged",
-                rank_, op.step, pending_merge_.value_or(op).owner);
-        attend_partial(op, keys);
-        round_in_place(std::span(partial_.o.numbers()), problem_.dtype);
-        pending_merge_ = op;
-    }
-
-    void attend_partial(const Op& op, const KeyPlan& keys) {
-        const auto heads = op.heads.count() * group();
-        partial_.reset(heads, problem_.batch, rows(), problem_.value_dim);
-        take_in(op, keys, partial_, op.heads.begin * group());
-        finish(partial_, 0, heads);
+    void set_empty(const Place& output) {
+        for_each_head(output.heads, [&](int head, std::int64_t b) {
+            const auto o = slots_.matrix(output, head, b);
+            std::fill_n(o.data, o.rows * o.columns, Real(0));
+            std::ranges::fill(slots_.vector(output, head, b, lse_field), -std::numeric_limits<Real>::infinity());
+        });
     }
 
     /// w = sigmoid(lse_b - lse); o += w*(o_b - o); lse += softplus(lse_b - lse). Neither overflows for any difference;
     /// a row that saw nothing, here or there, has nothing to merge.
-    void merge(const Op& op) {
-        require(pending_merge_ && pending_merge_->owner == op.owner && pending_merge_->heads == op.heads,
-                "rank {}: step {} merges rank {}'s partial result, which is not the last that was made", rank_, op.step,
-                op.owner);
-        pending_merge_.reset();
+    void merge(const Instruction& instruction) {
+        const auto to = place(instruction), from = source(instruction);
+        if (instruction.op.begins) set_empty(to);
         constexpr auto empty = -std::numeric_limits<Real>::infinity();
-        const auto first = op.heads.begin * group();
-        for (auto head = first; head < op.heads.end * group(); ++head)
-            for (std::int64_t b = 0; b < problem_.batch; ++b) {
-                const auto o = result_.o.matrix(head, b), o_b = partial_.o.matrix(head - first, b);
-                const auto lses = result_.maximum.vector(head, b), lses_b = partial_.maximum.vector(head - first, b);
-                for (std::int64_t row = 0; row < rows(); ++row) {
-                    auto& lse = lses[size(row)];
-                    const Real lse_b = lses_b[size(row)];
-                    if (lse_b == empty) continue;
-                    const Real difference = lse_b - lse;
-                    const Real weight = lse == empty ? Real(1) : 1 / (1 + std::exp(-difference));
-                    for (std::int64_t d = 0; d < o.columns; ++d)
-                        o.row(row)[d] += weight * (o_b.row(row)[d] - o.row(row)[d]);
-                    lse = lse == empty
-                              ? lse_b
-                              : lse + std::max(difference, Real(0)) + std::log1p(std::exp(-std::abs(difference)));
-                }
-                if (options_.round_running_output) round_in_place(result_.o.vector(head, b), problem_.dtype);
+        for_each_head(to.heads, [&](int head, std::int64_t b) {
+            const auto o = slots_.matrix(to, head, b), o_b = slots_.matrix(from, head, b);
+            const auto lses = slots_.vector(to, head, b, lse_field), lses_b = slots_.vector(from, head, b, lse_field);
+            for (std::int64_t row = 0; row < o.rows; ++row) {
+                auto& lse = lses[size(row)];
+                const Real lse_b = lses_b[size(row)];
+                if (lse_b == empty) continue;
+                const Real difference = lse_b - lse;
+                const Real weight = lse == empty ? Real(1) : 1 / (1 + std::exp(-difference));
+                for (std::int64_t d = 0; d < o.columns; ++d)
+                    o.row(row)[d] += weight * (o_b.row(row)[d] - o.row(row)[d]);
+                lse = lse == empty ? lse_b
+                                   : lse + std::max(difference, Real(0)) + std::log1p(std::exp(-std::abs(difference)));
             }
+        });
+        if (options_.round_running_output) slots_.round(to);
     }
+
+    // ---- Backward ----
 
     void prepare_backward() {
-        load_rows(inputs_.dout, problem_.value_dim, dout_);
-        dq_.assign(problem_.query_heads, problem_.batch, rows(), problem_.head_dim, 0);
-        delta_.assign(problem_.query_heads, problem_.batch, rows(), 1, 0);
-        set_delta(result_.o, 0, 0, problem_.query_heads, delta_);
+        for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv}) slots_.make_own(pool);
+        has_gradients_ = true;
+        load(inputs_.dout, Pool::dout);
+        const auto dout = own(Pool::dout), output = own(Pool::output);
+        for_each_head(dout.heads, [&](int head, std::int64_t b) {
+            std::ranges::copy(slots_.vector(output, head, b, lse_field),
+                              slots_.vector(dout, head, b, lse_field).begin());
+            set_delta(slots_.matrix(dout, head, b), slots_.matrix(output, head, b),
+                      slots_.vector(dout, head, b, delta_field));
+        });
     }
 
-    /// delta = dout.o of `heads` heads; `o` begins with head `first_head`.
-    void set_delta(Rows<Real>& o, std::int64_t first_head, std::int64_t begin, std::int64_t end, Rows<Real>& delta) {
-        for (auto head = begin; head < end; ++head)
-            for (std::int64_t b = 0; b < problem_.batch; ++b) {
-                const auto outputs = o.matrix(head - first_head, b), douts = dout_.matrix(head, b);
-                for (std::int64_t row = 0; row < rows(); ++row) {
-                    Real sum = 0;
-                    for (std::int64_t d = 0; d < outputs.columns; ++d) sum += douts.row(row)[d] * outputs.row(row)[d];
-                    delta.vector(head - first_head, b)[size(row)] = sum;
-                }
+    static void set_delta(const MatrixView<Real>& dout, const MatrixView<Real>& o, std::span<Real> delta) {
+        for (std::int64_t row = 0; row < dout.rows; ++row) {
+            Real sum = 0;
+            for (std::int64_t d = 0; d < dout.columns; ++d) sum += dout.row(row)[d] * o.row(row)[d];
+            delta[size(row)] = sum;
+        }
+    }
+
+    void attend_backward(const Instruction& instruction) {
+        const auto& op = instruction.op;
+        const auto& plan = row_plan(op.rows());
+        const auto keys = key_plan(op.part);
+        const auto q = place(instruction, Pool::q), dout = place(instruction, Pool::dout);
+        const auto dq = place(instruction, Pool::dq), dkv = place(instruction, Pool::dkv);
+        auto kv = place(instruction, Pool::kv);
+        if (options_.mutation == Mutation::stale_block) kv = own(Pool::kv);
+        for_each_head(op.part.heads, [&](int head, std::int64_t b) {
+            for (const auto field : {std::size_t{0}, values}) {
+                const auto gradient = slots_.matrix(dkv, head, b, field);
+                std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
             }
+        });
+        for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
+            const int kv_head = head / static_cast<int>(group());
+            const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, values);
+            const auto gradient = slots_.matrix(dq, head, b);
+            if (op.begins) std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
+            std::span<Real> lse = slots_.vector(dout, head, b, lse_field),
+                            delta = slots_.vector(dout, head, b, delta_field);
+            if (options_.mutation == Mutation::per_block_statistics) {
+                const auto softmax = whole_softmax(op.rows().tokens.size());
+                reset(softmax);
+                attention_.forward(plan, keys, slots_.matrix(q, head, b), k, v, softmax);
+                finish(softmax);
+                block_delta_.resize(softmax.sum.size());
+                set_delta(slots_.matrix(dout, head, b), softmax.o, block_delta_);
+                lse = softmax.maximum;
+                delta = block_delta_;
+            }
+            attention_.backward(plan, keys,
+                                {slots_.matrix(q, head, b), slots_.matrix(dout, head, b), lse, delta, gradient}, k, v,
+                                slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, values));
+        });
+        if (dkv.slot > 0) slots_.round(dkv);
+        if (dq.slot > 0) slots_.round(dq);
     }
 
-    void attend_backward(const Op& op) {
-        const auto keys = key_plan(op);
-        const auto tokens = layout_.shard_tokens(op.owner);
-        auto* lse = &result_.maximum;
-        auto* delta = &delta_;
-        std::int64_t first_head = 0;
-        if (options_.mutation == Mutation::per_block_statistics) {
-            first_head = op.heads.begin * group();
-            attend_partial(op, keys);
-            block_delta_.assign(op.heads.count() * group(), problem_.batch, rows(), 1, 0);
-            set_delta(partial_.o, first_head, first_head, op.heads.end * group(), block_delta_);
-            lse = &partial_.maximum;
-            delta = &block_delta_;
-        }
-        const auto slot = gradients_->write(op.gradient_slot, op.owner, op.heads);
-        const auto head_bytes = slot.size() / size(op.heads.count());
-        for (int head = op.heads.begin; head < op.heads.end; ++head) {
-            gradient_.assign(size(problem_.batch * tokens * (problem_.head_dim + problem_.value_dim)), 0);
-            for_each_head(op, head, [&](const Block<const Real>& kv, std::int64_t query_head, std::int64_t b) {
-                const auto gradient = block(std::span(gradient_), tokens, b);
-                attention_.backward(
-                    row_plan_, keys,
-                    {q_.matrix(query_head, b), dout_.matrix(query_head, b), lse->vector(query_head - first_head, b),
-                     delta->vector(query_head - first_head, b), dq_.matrix(query_head, b)},
-                    kv.k, kv.v, gradient.k, gradient.v);
-            });
-            store_elements<Real>(gradient_, gradient_dtype(op.gradient_slot),
-                                 slot.subspan(size(head - op.heads.begin) * head_bytes, head_bytes));
-        }
+    void add(const Instruction& instruction) {
+        const auto to = place(instruction);
+        for_each_field(to, source(instruction), [](Real& sum, Real part) { sum += part; });
+        if (to.slot > 0) slots_.round(to);
     }
 
-    void add(const Op& op) {
-        const auto from = gradients_->read(op.gradient_slot, op.owner, op.heads);
-        const auto sum = gradients_->change(op.slot, op.owner, op.heads);
-        const auto count = from.size() / size(layouts::bytes_of(gradient_dtype(op.gradient_slot)));
-        gradient_.resize(count);
-        block_.resize(count);
-        load_elements<Real>(from, gradient_dtype(op.gradient_slot), block_);
-        load_elements<Real>(sum, gradient_dtype(op.slot), gradient_);
-        for (std::size_t i = 0; i < count; ++i) gradient_[i] += block_[i];
-        store_elements<Real>(gradient_, gradient_dtype(op.slot), sum);
+    void copy(const Instruction& instruction) {
+        const auto to = place(instruction);
+        for_each_field(to, source(instruction), [](Real& target, Real part) { target = part; });
+        if (to.slot > 0) slots_.round(to);
     }
 
-    /// Whether a transfer into or out of the rank's own dK/dV has elements of another size than it is kept in.
-    bool arrives_narrow(const Op& op) const {
-        return op.payload == Payload::dkv && op.slot == 0 && pass_->options().gradient_dtype != native_dtype;
+    template <class Combine>
+    void for_each_field(const Place& to, const Place& from, Combine combine) {
+        for_each_head(to.heads, [&](int head, std::int64_t b) {
+            for (std::size_t field = 0; field < slots_.fields(to.pool); ++field) {
+                const auto target = slots_.matrix(to, head, b, field), source = slots_.matrix(from, head, b, field);
+                for (std::int64_t i = 0; i < target.rows * target.columns; ++i) combine(target.data[i], source.data[i]);
+            }
+        });
     }
 
-    /// The end of a wide buffer, where narrow elements arrive.
-    std::span<std::byte> arrival_part(std::span<std::byte> wide) const {
-        return wide.last(wide.size() / sizeof(Real) * size(layouts::bytes_of(pass_->options().gradient_dtype)));
-    }
-
-    /// From slot 0, head by head, to (heads, batch, tokens, dim) each.
-    void split_gradient(std::vector<double>& dk, std::vector<double>& dv) const {
-        if (own_gradient_.empty()) return;
-        std::vector<Real> numbers(own_gradient_.size() / sizeof(Real));
-        load_elements<Real>(own_gradient_, native_dtype, numbers);
-        const auto dk_head = problem_.batch * rows() * problem_.head_dim;
-        const auto dv_head = problem_.batch * rows() * problem_.value_dim;
-        auto at = numbers.begin();
-        for (std::int64_t head = 0; head < problem_.kv_heads; ++head) {
-            dk.insert(dk.end(), at, at + dk_head);
-            at += dk_head;
-            dv.insert(dv.end(), at, at + dv_head);
-            at += dv_head;
-        }
-    }
-
-    void note_workspace() {
-        const auto bytes = static_cast<std::int64_t>((block_.size() + gradient_.size()) * sizeof(Real));
-        workspace_bytes_ = std::max(workspace_bytes_, bytes + attention_.workspace_bytes() + partial_.bytes());
+    /// What is held beyond the scratch slots as the schedule counts them, own tensors apart.
+    void note_memory() {
+        auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes();
+        for (const auto& message : messages_) bytes += static_cast<std::int64_t>(message.capacity());
+        bytes += static_cast<std::int64_t>((softmax_.capacity() + block_delta_.capacity()) * sizeof(Real));
+        workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
 
     const layouts::Problem& problem_;
-    const layouts::Layout& layout_;
-    const layouts::Mask& mask_;
     const int rank_;
     const Inputs& inputs_;
     const CpuOptions& options_;
     const std::vector<std::int64_t> positions_;
-    std::vector<Run> own_runs_;
     BlockAttention<Real> attention_;
-    RowPlan row_plan_;
+    CpuSlots<Real> slots_;
+    std::map<PlanKey, RowPlan> row_plans_;
+    std::vector<Real> softmax_, block_delta_;
+    std::vector<Bytes> messages_;  // by lane, of the transfer that is under way
+    Bytes exposed_;
 
-    Rows<Real> q_, dout_, dq_, delta_, block_delta_;
-    Partial<Real> result_;
-    Partial<Real> partial_;            // of the last attend, with Accumulation::partials
-    std::optional<Op> pending_merge_;  // the attend whose partial is not merged yet
-    std::vector<Real> block_;          // a kv head widened to Real
-    std::vector<Real> gradient_;       // its gradient before it goes to a slot
-    Bytes own_gradient_;
-
-    const Schedule* pass_ = nullptr;
-    std::optional<SlotSet> kv_, gradients_;
+    const Schedule* pass_;
+    bool has_gradients_ = false;
     std::int64_t scratch_bytes_ = 0;
     std::int64_t workspace_bytes_ = 0;
 };

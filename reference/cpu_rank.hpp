@@ -17,11 +17,11 @@ struct RankResult {
 /// One rank's tensors and slots, over a forward and perhaps a backward pass.
 class CpuRank : public RankWork {
 public:
-    /// Prepares a pass; it must outlive the matching end(). The backward pass needs the forward pass before it.
-    virtual void begin(const layouts::Schedule& pass) = 0;
+    /// Prepares a pass; both must outlive the matching end(). The backward pass needs the forward pass before it.
+    virtual void begin(const layouts::Schedule& pass, const layouts::Program& program) = 0;
     virtual void end() = 0;
 
-    /// What other ranks may fetch from: K/V slot 0.
+    /// What other ranks may fetch from: K/V slot 0, as a message of all heads; nothing if no rank fetches.
     virtual std::span<const std::byte> exposed() = 0;
 
     /// Adds the tensors and memory figures.

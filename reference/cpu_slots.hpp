@@ -1,71 +1,69 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/program.hpp"
+#include "reference/blas.hpp"
+#include "reference/transport.hpp"
 
-#include <cstddef>
+#include <array>
 #include <span>
 #include <vector>
 
 namespace ringlab::reference {
 
-/// The numbered buffers of one payload of one rank (layouts::Op), and what each holds now. Slot 0 is the rank's own
-/// block, all heads; the others are scratch.
+using layouts::Place;
+
+/// The numbered buffers of one rank (layouts::Op), in the arithmetic's own type; what a slot of a narrower type would
+/// hold is rounded to it when it is written.
 ///
-/// A block lies in its slot head by head, tight for its owner's tokens: (heads, batch, tokens, elements), so that any
-/// range of heads is one piece of memory, and a message. Reading heads of a block that the slot does not hold, or
-/// touching what a transfer is still working on, throws Error: a schedule that does so is wrong.
-class SlotSet {
+/// A block lies head by head, and a head field by field, each (batch, tokens, width): K, then V; o, then lse; and so
+/// on. So any heads of a whole block are one piece of memory.
+template <class Real>
+class CpuSlots {
 public:
-    struct Shape {
-        std::string name;    ///< for messages: "K/V"
-        int slots = 0;       ///< scratch slots
-        int slot_heads = 0;  ///< heads that a scratch slot holds
-        std::int64_t scratch_bytes_per_head_token = 0;
-        std::int64_t own_bytes_per_head_token = 0;  ///< in slot 0, which may be of a wider type; all batch elements
-    };
+    CpuSlots(const layouts::Problem& problem, std::int64_t own_tokens);
 
-    SlotSet(Shape shape, const layouts::Layout& layout, int rank, int all_heads);
+    /// Makes slot 0 of a pool, if there is none yet, and fills it with 0.
+    void make_own(layouts::Pool pool);
 
-    /// Memory of `heads` of `owner`'s block in `slot`, to be read.
-    std::span<std::byte> read(int slot, int owner, layouts::HeadRange heads);
+    /// Makes the scratch slots of a pass; those of the pass before are gone.
+    void begin(const layouts::Schedule& pass);
+    void drop_scratch();
 
-    /// The same to be written whole: a scratch slot holds these heads and nothing else from now on.
-    std::span<std::byte> write(int slot, int owner, layouts::HeadRange heads);
+    /// Fields of a pool: the first is K, Q, o, dO, dQ or dK; then V or dV; or statistics, of width 1.
+    std::size_t fields(layouts::Pool pool) const;
 
-    /// The same to be changed in place: the slot goes on holding all that it holds.
-    std::span<std::byte> change(int slot, int owner, layouts::HeadRange heads);
+    /// One field of one head and batch element of a place: (tokens, width).
+    MatrixView<Real> matrix(const Place& place, int head, std::int64_t batch, std::size_t field = 0);
+    MatrixView<const Real> matrix(const Place& place, int head, std::int64_t batch, std::size_t field = 0) const;
 
-    /// A transfer reads or writes the slot from now until release().
-    void lock_for_reading(int slot) { ++at(slot).readers; }
-    void lock_for_writing(int slot) { at(slot).writing = true; }
-    void release(int slot, bool reads) { reads ? void(--at(slot).readers) : void(at(slot).writing = false); }
+    /// The same of a statistic.
+    std::span<Real> vector(const Place& place, int head, std::int64_t batch, std::size_t field);
 
-    /// All of slot 0.
-    std::span<std::byte> own() { return at(0).memory; }
+    /// Rounds what lies there to the slot's type.
+    void round(const Place& place);
 
-    /// Where `heads` begin in slot 0 of `owner`, in bytes.
-    std::size_t own_offset(int owner, layouts::HeadRange heads) const;
+    /// To and from the bytes of a message, which has the slot's type.
+    void pack(const Place& place, Bytes& message);
+    void unpack(const Place& place, std::span<const std::byte> message);
 
-    /// Bytes of the scratch slots.
     std::int64_t scratch_bytes() const;
 
 private:
-    struct Slot {
-        std::vector<std::byte> memory;
-        int owner = -1;  // -1: undefined
-        layouts::HeadRange heads;
-        int readers = 0;
-        bool writing = false;
-    };
+    layouts::DType dtype(const Place& place) const;
+    std::int64_t width(layouts::Pool pool, std::size_t field) const;
+    std::int64_t head_numbers(layouts::Pool pool, std::int64_t tokens) const;
+    const std::vector<Real>& memory(const Place& place) const;
+    std::int64_t offset(const Place& place, int head, std::int64_t batch, std::size_t field) const;
 
-    Slot& at(int slot);
-    std::int64_t head_bytes(int slot, int owner) const;
-    std::span<std::byte> piece(int slot, int owner, layouts::HeadRange heads);
+    /// Calls visit(numbers of one field of one head and batch element, whether it is a statistic), in message order.
+    template <class Visit>
+    void for_each_piece(const Place& place, Visit visit);
 
-    Shape shape_;
-    int rank_;
-    std::vector<std::int64_t> shard_tokens_;
-    std::vector<Slot> slots_;
+    const layouts::Problem& problem_;
+    std::int64_t own_tokens_;
+    const layouts::Schedule* pass_ = nullptr;
+    std::array<std::vector<Real>, layouts::pool_count> own_;
+    std::array<std::vector<std::vector<Real>>, layouts::pool_count> scratch_;
 };
 
 }  // namespace ringlab::reference

@@ -8,7 +8,9 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <tuple>
 
 namespace ringlab::reference {
 namespace {
@@ -86,9 +88,7 @@ struct Owned {
     std::vector<std::size_t> indices;
     std::vector<std::int64_t> positions;
 };
-Owned owned(const layouts::Layout& layout, int rank, const std::vector<std::int64_t>& from) {
-    auto positions = layout.positions(rank);
-    std::sort(positions.begin(), positions.end());
+Owned owned(const std::vector<std::int64_t>& positions, const std::vector<std::int64_t>& from) {
     Owned result;
     for (std::size_t i = 0; i < from.size(); ++i)
         if (std::binary_search(positions.begin(), positions.end(), from[i])) {
@@ -96,6 +96,53 @@ Owned owned(const layouts::Layout& layout, int rank, const std::vector<std::int6
             result.positions.push_back(from[i]);
         }
     return result;
+}
+
+/// Tokens of a part, without its heads: roundings are taken to be alike for all of them.
+using TokensOf = std::tuple<int, std::int64_t, std::int64_t>;
+
+TokensOf tokens_of(const layouts::Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
+
+/// Their global positions, sorted.
+std::vector<std::int64_t> positions_of(const layouts::Schedule& schedule, const TokensOf& tokens) {
+    const auto [block, begin, end] = tokens;
+    std::vector<std::int64_t> positions;
+    for (const auto& run : schedule.runs({block, {}, {begin, end}}))
+        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
+    std::sort(positions.begin(), positions.end());
+    return positions;
+}
+
+/// Calls visit(rank, operation) for all operations of all ranks.
+template <class Visit>
+void for_each_op(const layouts::Schedule& schedule, Visit visit) {
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+        auto ops = schedule.ops(rank);
+        while (const auto* op = ops.next()) visit(rank, *op);
+    }
+}
+
+/// By rows: the keys of each normalised part result that is rounded, in the order in which they are merged; no keys
+/// stand for all.
+std::map<TokensOf, std::vector<std::optional<TokensOf>>> rounded_results(const layouts::Schedule& forward) {
+    using layouts::Pool;
+    std::map<TokensOf, std::set<std::pair<int, std::optional<TokensOf>>>> by_step;
+    for_each_op(forward, [&](int, const layouts::Op& op) {
+        if (op.kind != layouts::OpKind::attend || !op.ends || op.slot(Pool::output) == 0) return;
+        by_step[tokens_of(op.rows())].emplace(op.step, op.begins ? std::optional(tokens_of(op.part)) : std::nullopt);
+    });
+    std::map<TokensOf, std::vector<std::optional<TokensOf>>> results;
+    for (const auto& [rows, keys] : by_step)
+        for (const auto& [step, tokens] : keys) results[rows].push_back(tokens);
+    return results;
+}
+
+bool output_arrives(const layouts::Schedule& forward) {
+    bool arrives = false;
+    for_each_op(forward, [&](int, const layouts::Op& op) {
+        arrives |= op.kind == layouts::OpKind::receive && op.pool == layouts::Pool::output && op.slot() == 0;
+    });
+    return arrives;
 }
 
 /// Roundings of a sum of `terms` numbers in the accumulator, in units of e^2 times the square of a partial sum.
@@ -390,22 +437,17 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
     // Half a step, relative to the number: between 2^-n and 2^-n-1 for n significant bits; 2^-n is 2.36 u.
     const double half_step = 2.36 * unit_of(problem_.dtype) / std::sqrt(2.0);
     const auto width = size(problem_.value_dim);
-    for (int rank = 0; rank < forward.ranks(); ++rank) {
-        const auto mine = owned(forward.layout(), rank, rows_);
+    std::vector<std::int64_t> all(size(problem_.tokens));
+    std::iota(all.begin(), all.end(), 0);
+    for (const auto& [rows, results] : rounded_results(forward)) {
+        const auto mine = owned(positions_of(forward, rows), rows_);
         if (mine.positions.empty()) continue;
-        std::vector<int> owners;  // in the order in which their blocks are merged
-        auto ops = forward.ops(rank);
-        while (const auto* op = ops.next())
-            if (op->kind == layouts::OpKind::attend &&
-                std::find(owners.begin(), owners.end(), op->owner) == owners.end())
-                owners.push_back(op->owner);
         const auto q = take_tokens(inputs.q, mine.positions), dout = take_tokens(inputs.dout, mine.positions);
         // Of every row: the sum of contributions and of weights so far, and what a running output has lost.
         Tensor total(dout.shape(), 0.0), lost(dout.shape(), 0.0);
         Lse weights({dout.shape(0), dout.shape(1), dout.shape(2)}, 0.0);
-        for (const int owner : owners) {
-            auto keys = forward.layout().positions(owner);
-            std::sort(keys.begin(), keys.end());
+        for (const auto& result : results) {
+            const auto keys = result ? positions_of(forward, *result) : all;
             const auto k = take_tokens(inputs.k, keys), v = take_tokens(inputs.v, keys);
             Tensor o;
             Lse lse;
@@ -451,25 +493,25 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
 
 void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const {
     struct Contribution {
-        int step, rank;
-        bool rounded;  // leaves the rank in the gradient's dtype
+        int step;
+        TokensOf rows;
+        bool rounded;  // leaves its rank in the gradient's dtype
     };
-    std::map<int, std::vector<Contribution>> contributions;  // by owner
-    std::set<std::pair<int, int>> rounded_sums;              // (owner, step) whose sum travels on
-    for (int rank = 0; rank < backward.ranks(); ++rank) {
-        auto ops = backward.ops(rank);
-        std::set<int> seen;
-        while (const auto* op = ops.next()) {
-            if (op->kind == layouts::OpKind::attend && seen.insert(op->owner).second)
-                contributions[op->owner].push_back({op->step, rank, op->gradient_slot != 0});
-            if (op->kind == layouts::OpKind::add && op->slot != 0) rounded_sums.emplace(op->owner, op->step);
-        }
-    }
+    std::map<TokensOf, std::vector<Contribution>> contributions;  // by keys
+    std::set<std::pair<TokensOf, int>> rounded_sums;              // (keys, step) whose sum travels on
+    std::set<std::pair<TokensOf, TokensOf>> seen;
+    for_each_op(backward, [&](int, const layouts::Op& op) {
+        const auto keys = tokens_of(op.part);
+        if (op.kind == layouts::OpKind::attend && seen.emplace(tokens_of(op.rows()), keys).second)
+            contributions[keys].push_back({op.step, tokens_of(op.rows()), op.slot(layouts::Pool::dkv) != 0});
+        if (op.kind == layouts::OpKind::add && op.pool == layouts::Pool::dkv && op.slot() != 0)
+            rounded_sums.emplace(keys, op.step);
+    });
     const double u2 = square(unit_of(backward.options().gradient_dtype));
-    for (auto& [owner, parts] : contributions) {
-        const auto mine = owned(backward.layout(), owner, columns_);
+    for (auto& [keys, parts] : contributions) {
+        const auto mine = owned(positions_of(backward, keys), columns_);
         if (mine.positions.empty()) continue;
-        std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+        std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
         const auto k = take_tokens(inputs.k, mine.positions), v = take_tokens(inputs.v, mine.positions);
         Tensor dk_sum(k.shape(), 0.0), dv_sum(v.shape(), 0.0);
         const auto add_squares = [&](const Tensor& from, std::vector<double>& to) {
@@ -480,7 +522,7 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
                             u2 * norms_of(&from(b, i, g, 0), from.shape(3)).two;
         };
         for (const auto& part : parts) {
-            const auto rows = owned(backward.layout(), part.rank, statistics_.rows);
+            const auto rows = owned(positions_of(backward, part.rows), statistics_.rows);
             if (rows.positions.empty()) continue;
             const auto q = take_tokens(inputs.q, rows.positions), dout = take_tokens(inputs.dout, rows.positions);
             Lse lse({q.shape(0), q.shape(1), q.shape(2)}), delta(lse.shape());
@@ -499,7 +541,7 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
             }
             dk_sum += dk;
             dv_sum += dv;
-            if (rounded_sums.contains({owner, part.step})) {
+            if (rounded_sums.contains({keys, part.step})) {
                 add_squares(dk_sum, columns.dk);
                 add_squares(dv_sum, columns.dv);
             }
@@ -517,7 +559,10 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
     const bool partials = forward.options().accumulation == layouts::Accumulation::partials;
     require(partials || !round_running_output, "a running output is rounded with partials alone, not with carry");
     const SingleThreadedBlas guard;
-    const auto blocks = partials ? forward_blocks(inputs, forward, round_running_output) : Blocks{};
+    // Without them, what is normalised elsewhere is rounded only if messages are.
+    const bool arrives = is_narrow(dtype) && output_arrives(forward);
+    const bool rounds_results = partials || arrives;
+    const auto blocks = rounds_results ? forward_blocks(inputs, forward, round_running_output) : Blocks{};
     // In fp64 the reference is no more exact than what it judges.
     const double both = dtype == DType::fp64 ? 2 : 1;
 
@@ -533,14 +578,15 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
         }
         const double sums = e2 * sum_roundings(row.keys, dtype);
         const double exact_o = e2 * row.scores_o + sums * (row.pv_all + row.o);
-        const int merged = partials ? blocks.count[at] : 0;
-        const double var_o = u2 * row.pv + exact_o + (partials ? blocks.o[at] : 0);
+        const int merged = rounds_results ? blocks.count[at] : 0;
+        const double var_o = u2 * row.pv + exact_o + (rounds_results ? blocks.o[at] : 0);
         // A single partial is the output, and rounded already; so is a running one.
         const bool rounds = merged != 1 && !round_running_output;
-        o_unrounded.add(both * var_o);
+        const double arrival = arrives && rounds ? u2 : 0;  // of a sum of partials that comes as a message
+        o_unrounded.add(both * (var_o + arrival * row.o));
         o.add(both * (var_o + (rounds ? u2 * row.o : 0)));
-        var_delta.push_back(u2 * row.pdp + (partials ? blocks.delta[at] : 0) + e2 * row.scores_delta +
-                            exact_o * row.dout4 / std::sqrt(value_dim) +
+        var_delta.push_back(u2 * row.pdp + (rounds_results ? blocks.delta[at] : 0) + arrival * row.dout4 * row.o4 +
+                            e2 * row.scores_delta + exact_o * row.dout4 / std::sqrt(value_dim) +
                             e2 * value_dim / 2 * (square(row.delta) + row.dout4 * row.o4));
         var_lse.push_back(e2 * (row.scores_lse + (2 + merged) * square(row.lse) + square(7.0)));
         lse.add(both * var_lse.back());

@@ -2,13 +2,12 @@
 
 #include <time.h>
 
-#include <array>
 #include <deque>
 
 namespace ringlab::reference {
 namespace {
 
-using layouts::Lane;
+using layouts::Instruction;
 using layouts::Op;
 using layouts::OpIndex;
 using layouts::OpKind;
@@ -27,16 +26,19 @@ Picoseconds thread_cpu_time() {
 
 class Execution {
 public:
-    Execution(layouts::Ops stream, const RankIdentity& identity, RankWork& work, Transport& transport,
-              Clock::time_point start, Clock::duration timeout)
-        : identity_(identity), work_(work), transport_(transport), start_(start), timeout_(timeout) {
-        // The timeline keeps a span of every operation, so to hold the operations themselves costs no more.
-        while (const auto* op = stream.next()) {
-            lanes_[static_cast<std::size_t>(op->lane)].waiting.push_back(static_cast<OpIndex>(ops_.size()));
-            ops_.push_back(*op);
-        }
-        spans_.resize(ops_.size());
-        ended_.resize(ops_.size(), false);
+    Execution(const layouts::RankProgram& program, int lanes, const RankIdentity& identity, RankWork& work,
+              Transport& transport, Clock::time_point start, Clock::duration timeout)
+        : program_(program),
+          identity_(identity),
+          work_(work),
+          transport_(transport),
+          start_(start),
+          timeout_(timeout),
+          spans_(program.code.size()),
+          ended_(program.code.size(), false),
+          lanes_(static_cast<std::size_t>(lanes)) {
+        for (std::size_t i = 0; i < program.code.size(); ++i)
+            lanes_[static_cast<std::size_t>(program.code[i].op.lane())].waiting.push_back(static_cast<OpIndex>(i));
     }
 
     std::vector<layouts::Span> run() {
@@ -49,12 +51,11 @@ public:
                 last_progress = Clock::now();
                 continue;
             }
-            if (!any_transfer()) fail("{} can never begin: {}", describe(first_waiting()), obstacle(first_waiting()));
             const auto waited = Clock::now() - last_progress;
             if (waited >= timeout_)
                 fail("{} has not ended after {} s without progress; its peer is stuck, dead, or was never asked to {}",
                      describe(first_transfer()), std::chrono::duration<double>(timeout_).count(),
-                     counterpart(ops_[index(first_transfer())].kind));
+                     counterpart(op(first_transfer()).kind));
             transport_.wait(timeout_ - waited);
         }
         return std::move(spans_);
@@ -67,6 +68,8 @@ private:
     };
 
     static std::size_t index(OpIndex op) { return static_cast<std::size_t>(op); }
+
+    const Op& op(OpIndex which) const { return program_.code[index(which)].op; }
 
     std::size_t remaining() const {
         std::size_t count = 0;
@@ -88,10 +91,19 @@ private:
     }
 
     void begin(OpIndex which) {
-        const auto& op = ops_[index(which)];
-        const auto time = now();
-        spans_[index(which)] = {identity_.rank, which, op.step, op.kind, op.lane,  op.peer,
-                                op.owner,       time,  time,    0,       op.cells, op.bytes};
+        const auto& op = this->op(which);
+        auto& span = spans_[index(which)];
+        span.rank = identity_.rank;
+        span.op = which;
+        span.step = op.step;
+        span.kind = op.kind;
+        span.lane = op.lane();
+        span.pool = op.pool;
+        span.peer = op.peer;
+        span.block = op.part.block;
+        span.cells = op.cells;
+        span.bytes = op.bytes;
+        span.posted = span.begin = span.end = now();
     }
 
     void end(Queue& lane, Picoseconds time) {
@@ -110,9 +122,8 @@ private:
             if (!time) continue;
             lane.transfer.reset();
             const auto which = lane.waiting.front();
-            work_.transfer_ended(ops_[index(which)]);
+            work_.transfer_ended(program_.code[index(which)]);
             end(lane, since_start(*time));
-            spans_[index(which)].busy = spans_[index(which)].end - spans_[index(which)].begin;
             progress = true;
         }
         return progress;
@@ -123,102 +134,72 @@ private:
         for (auto& lane : lanes_) {
             if (&lane == &compute_lane() || lane.transfer || lane.waiting.empty()) continue;
             const auto which = lane.waiting.front();
-            const auto& op = ops_[index(which)];
-            if (!may_begin(op)) continue;
+            if (!may_begin(op(which))) continue;
             begin(which);
-            lane.transfer = start(which, op);
+            lane.transfer = start(program_.code[index(which)]);
             progress = true;
         }
         return progress;
     }
 
-    std::unique_ptr<Transfer> start(OpIndex which, const Op& op) {
+    std::unique_ptr<Transfer> start(const Instruction& instruction) {
+        const auto& op = instruction.op;
         const int peer = identity_.group.global_rank(identity_.replica, op.peer);
-        const auto check_size = [&](std::size_t bytes) {
-            if (static_cast<std::int64_t>(bytes) != op.bytes)
-                fail("{} is to move {} bytes, but the slot holds {} for these heads", describe(which), op.bytes, bytes);
-        };
-        if (op.kind == OpKind::send) {
-            const auto bytes = work_.outgoing(op);
-            check_size(bytes.size());
-            return transport_.send(bytes, peer, op.payload);
-        }
-        const auto bytes = work_.incoming(op);
-        check_size(bytes.size());
-        return op.kind == OpKind::receive ? transport_.receive(bytes, peer, op.payload)
-                                          : transport_.fetch(bytes, peer, work_.exposed_offset(op));
+        if (op.kind == OpKind::send) return transport_.send(work_.outgoing(instruction), peer, op.channel);
+        const auto bytes = work_.incoming(instruction);
+        return op.kind == OpKind::receive ? transport_.receive(bytes, peer, op.channel)
+                                          : transport_.fetch(bytes, peer, work_.exposed_offset(instruction));
     }
 
     bool compute() {
         auto& lane = compute_lane();
-        if (lane.waiting.empty() || !may_begin(ops_[index(lane.waiting.front())])) return false;
+        if (lane.waiting.empty() || !may_begin(op(lane.waiting.front()))) return false;
         const auto which = lane.waiting.front();
         begin(which);
         const auto cpu_begin = thread_cpu_time();
-        work_.compute(ops_[index(which)]);
+        work_.compute(program_.code[index(which)]);
         spans_[index(which)].busy = thread_cpu_time() - cpu_begin;
         end(lane, now());
         return true;
     }
 
-    Queue& compute_lane() { return lanes_[static_cast<std::size_t>(Lane::compute)]; }
+    Queue& compute_lane() { return lanes_[layouts::compute_lane]; }
 
-    bool any_transfer() const {
-        for (const auto& lane : lanes_)
-            if (lane.transfer) return true;
-        return false;
-    }
-
-    OpIndex first_waiting() const {
-        auto first = static_cast<OpIndex>(ops_.size());
-        for (const auto& lane : lanes_)
-            if (!lane.waiting.empty()) first = std::min(first, lane.waiting.front());
-        return first;
-    }
-
+    /// A program that was resolved always has one under way where nothing else moves.
     OpIndex first_transfer() const {
-        auto first = static_cast<OpIndex>(ops_.size());
+        auto first = static_cast<OpIndex>(program_.code.size());
         for (const auto& lane : lanes_)
             if (lane.transfer) first = std::min(first, lane.waiting.front());
         return first;
     }
 
     std::string describe(OpIndex which) const {
-        const auto& op = ops_[index(which)];
-        std::string who = fmt::format("rank {}", identity_.rank);
+        auto text = layouts::describe(identity_.rank, which, op(which));
         if (identity_.group.replicas > 1)
-            who += fmt::format(" of replica {} (global rank {})", identity_.replica,
-                               identity_.group.global_rank(identity_.replica, identity_.rank));
-        auto text = fmt::format("{}: operation {}, {} {} of rank {}'s block, step {}", who, which, to_string(op.kind),
-                                to_string(op.payload), op.owner, op.step);
-        if (op.peer >= 0) text += fmt::format(", {} rank {}", op.kind == OpKind::send ? "to" : "from", op.peer);
+            text += fmt::format(" (of replica {}, global rank {})", identity_.replica,
+                                identity_.group.global_rank(identity_.replica, identity_.rank));
         return text;
-    }
-
-    std::string obstacle(OpIndex which) const {
-        for (const auto before : ops_[index(which)].after())
-            if (!ended_.at(index(before))) return fmt::format("it waits for operation {}, which waits for it", before);
-        return "it waits for itself";
     }
 
     static const char* counterpart(OpKind kind) { return kind == OpKind::send ? "receive" : "send"; }
 
+    const layouts::RankProgram& program_;
     const RankIdentity& identity_;
     RankWork& work_;
     Transport& transport_;
     Clock::time_point start_;
     Clock::duration timeout_;
-    std::vector<Op> ops_;
     std::vector<layouts::Span> spans_;
     std::vector<bool> ended_;
-    std::array<Queue, layouts::lane_count> lanes_;
+    std::vector<Queue> lanes_;
 };
 
 }  // namespace
 
-std::vector<layouts::Span> execute(layouts::Ops stream, const RankIdentity& identity, RankWork& work,
-                                   Transport& transport, Clock::time_point start, Clock::duration timeout) {
-    return Execution(std::move(stream), identity, work, transport, start, timeout).run();
+std::vector<layouts::Span> execute(const layouts::RankProgram& program, int lanes, const RankIdentity& identity,
+                                   RankWork& work, Transport& transport, Clock::time_point start,
+                                   Clock::duration timeout) {
+    return Execution(program, lanes, identity, work, transport, start, timeout).run();
 }
 
 }  // namespace ringlab::reference

@@ -10,18 +10,18 @@ class RankWork {
 public:
     virtual ~RankWork() = default;
 
-    /// Does an attend, merge or add.
-    virtual void compute(const layouts::Op& op) = 0;
+    /// Does what is on the compute lane.
+    virtual void compute(const layouts::Instruction& instruction) = 0;
 
-    /// The bytes that a send reads, or a receive or fetch writes. Both throw Error if the slot does not allow it.
-    virtual std::span<const std::byte> outgoing(const layouts::Op& op) = 0;
-    virtual std::span<std::byte> incoming(const layouts::Op& op) = 0;
+    /// The bytes that a send reads, or a receive or fetch writes; valid until transfer_ended().
+    virtual std::span<const std::byte> outgoing(const layouts::Instruction& instruction) = 0;
+    virtual std::span<std::byte> incoming(const layouts::Instruction& instruction) = 0;
 
     /// Called once when a transfer has ended.
-    virtual void transfer_ended(const layouts::Op& op) = 0;
+    virtual void transfer_ended(const layouts::Instruction& instruction) = 0;
 
     /// Where in the memory that the owner exposes a fetch begins to read, in bytes.
-    virtual std::size_t exposed_offset(const layouts::Op& op) const = 0;
+    virtual std::size_t exposed_offset(const layouts::Instruction& instruction) const = 0;
 };
 
 /// Which rank of which ring is executing.
@@ -32,12 +32,12 @@ struct RankIdentity {
 };
 
 /// Runs the operations of one rank by their lanes and dependencies, on the calling thread, and returns a span for each:
-/// begin and end on the common clock since `start`, busy CPU time for compute operations. Transfers are started and
+/// posted and end on the common clock since `start`, busy CPU time for compute operations. Transfers are started and
 /// finished between compute operations, and while none can begin.
 ///
-/// Throws Error that names rank, operation and peer if nothing has moved for `timeout`, if no operation can ever begin,
-/// or if a message's size is not Op::bytes.
-std::vector<layouts::Span> execute(layouts::Ops stream, const RankIdentity& identity, RankWork& work,
-                                   Transport& transport, Clock::time_point start, Clock::duration timeout);
+/// Throws Error that names rank, operation and peer if nothing has moved for `timeout`.
+std::vector<layouts::Span> execute(const layouts::RankProgram& program, int lanes, const RankIdentity& identity,
+                                   RankWork& work, Transport& transport, Clock::time_point start,
+                                   Clock::duration timeout);
 
 }  // namespace ringlab::reference

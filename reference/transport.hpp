@@ -33,10 +33,10 @@ public:
 
     virtual int rank() const = 0;
 
-    /// Messages between two ranks with the same payload match in order; a receive of another size than its message
+    /// Messages between two ranks on one channel match in order; a receive of another size than its message
     /// throws Error, here or from ended().
-    virtual std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, layouts::Payload payload) = 0;
-    virtual std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, layouts::Payload payload) = 0;
+    virtual std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) = 0;
+    virtual std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) = 0;
 
     /// Makes `bytes` readable by every rank until withdraw(). Both are called by all ranks, and wait for all.
     virtual void expose(std::span<const std::byte> bytes) = 0;

@@ -18,7 +18,7 @@ using processes::Session;
 constexpr Clock::duration poll_interval = std::chrono::microseconds(20);
 constexpr int clock_round_trips = 20;
 
-// Payloads use their own value as tag; these must differ from them.
+// Channels are tags; these must differ from them.
 enum Tag : int { clock_tag = 100, result_tag = 101 };
 
 class MpiTransfer : public Transfer {
@@ -91,12 +91,12 @@ public:
 
     int rank() const override { return rank_; }
 
-    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, layouts::Payload payload) override {
-        return start_send(from, peer, static_cast<int>(payload));
+    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
+        return start_send(from, peer, channel);
     }
 
-    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, layouts::Payload payload) override {
-        return start_receive(into, peer, static_cast<int>(payload));
+    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
+        return start_receive(into, peer, channel);
     }
 
     std::unique_ptr<MpiTransfer> start_send(std::span<const std::byte> from, int peer, int tag) {

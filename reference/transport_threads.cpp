@@ -40,20 +40,20 @@ class Hub {
 public:
     explicit Hub(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {}
 
-    struct Channel {
+    struct Route {
         int source;
         int destination;
-        layouts::Payload payload;
-        auto operator<=>(const Channel&) const = default;
+        int channel;
+        auto operator<=>(const Route&) const = default;
     };
 
-    std::shared_ptr<Completion> send(std::span<const std::byte> from, const Channel& channel) {
-        return match(channel, channel.source, from, &Queues::sends, &Queues::receives,
+    std::shared_ptr<Completion> send(std::span<const std::byte> from, const Route& route) {
+        return match(route, route.source, from, &Queues::sends, &Queues::receives,
                      [](std::span<const std::byte> mine, std::span<std::byte> theirs) { copy(mine, theirs); });
     }
 
-    std::shared_ptr<Completion> receive(std::span<std::byte> into, const Channel& channel) {
-        return match(channel, channel.destination, into, &Queues::receives, &Queues::sends,
+    std::shared_ptr<Completion> receive(std::span<std::byte> into, const Route& route) {
+        return match(route, route.destination, into, &Queues::receives, &Queues::sends,
                      [](std::span<std::byte> mine, std::span<const std::byte> theirs) { copy(theirs, mine); });
     }
 
@@ -138,12 +138,12 @@ private:
     }
 
     template <class Buffer, class Mine, class Theirs, class Copy>
-    std::shared_ptr<Completion> match(const Channel& channel, int self, Buffer buffer, Mine mine, Theirs theirs,
+    std::shared_ptr<Completion> match(const Route& route, int self, Buffer buffer, Mine mine, Theirs theirs,
                                       Copy copy_between) {
         auto completion = std::make_shared<Completion>();
         std::unique_lock lock(mutex_);
         stop_here_too();
-        auto& queues = channels_[channel];
+        auto& queues = routes_[route];
         if ((queues.*theirs).empty()) {
             (queues.*mine).push_back({buffer, completion});
             return completion;
@@ -152,23 +152,23 @@ private:
         (queues.*theirs).pop_front();
         // Copying happens outside the lock: other pairs of ranks do not wait for it.
         lock.unlock();
-        require(buffer.size() == other.buffer.size(),
-                "rank {} sends rank {} a {} message and the sizes differ: one side has {} bytes, the other {}",
-                channel.source, channel.destination, layouts::to_string(channel.payload), buffer.size(),
-                other.buffer.size());
+        require(
+            buffer.size() == other.buffer.size(),
+            "rank {} sends rank {} a message on channel {} and the sizes differ: one side has {} bytes, the other {}",
+            route.source, route.destination, route.channel, buffer.size(), other.buffer.size());
         copy_between(buffer, other.buffer);
         lock.lock();
         completion->at = other.completion->at = Clock::now();
         completion->done.store(true, std::memory_order_release);
         other.completion->done.store(true, std::memory_order_release);
-        auto& inbox = inboxes_[static_cast<std::size_t>(self == channel.source ? channel.destination : channel.source)];
+        auto& inbox = inboxes_[static_cast<std::size_t>(self == route.source ? route.destination : route.source)];
         ++inbox.signals;
         inbox.changed.notify_all();
         return completion;
     }
 
     std::mutex mutex_;
-    std::map<Channel, Queues> channels_;
+    std::map<Route, Queues> routes_;
     std::vector<Inbox> inboxes_;
     std::condition_variable barrier_passed_;
     int arrived_ = 0;
@@ -185,14 +185,14 @@ public:
 
     int rank() const override { return rank_; }
 
-    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, layouts::Payload payload) override {
+    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
         check(peer);
-        return std::make_unique<ThreadTransfer>(hub_.send(from, {rank_, peer, payload}));
+        return std::make_unique<ThreadTransfer>(hub_.send(from, {rank_, peer, channel}));
     }
 
-    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, layouts::Payload payload) override {
+    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
         check(peer);
-        return std::make_unique<ThreadTransfer>(hub_.receive(into, {peer, rank_, payload}));
+        return std::make_unique<ThreadTransfer>(hub_.receive(into, {peer, rank_, channel}));
     }
 
     void expose(std::span<const std::byte> bytes) override {

@@ -1,6 +1,7 @@
 #include "sim/chrome_trace.hpp"
 
 #include "layouts/require.hpp"
+#include "sim/lanes.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -14,14 +15,12 @@ namespace ringlab::sim {
 namespace {
 
 using layouts::Interval;
-using layouts::Lane;
 using layouts::OpKind;
 using layouts::Picoseconds;
 using layouts::Span;
 
 // Threads of a process: lane * tracks_per_lane + track, the host behind the lanes.
 constexpr int tracks_per_lane = 64;
-constexpr int host_lane = layouts::lane_count;
 
 std::string json_text(const std::string& text) {
     return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -34,9 +33,7 @@ std::string microseconds(Picoseconds time) {
 
 class Writer {
 public:
-    Writer(std::ostream& out, const TraceFilter& filter) : out_(out), filter_(filter) {
-        out_ << chrome_trace_begin;
-    }
+    Writer(std::ostream& out, const TraceFilter& filter) : out_(out), filter_(filter) { out_ << chrome_trace_begin; }
 
     void add(const TraceGroup& group) {
         const auto& spans = group.timeline->spans;
@@ -48,10 +45,11 @@ public:
             return !filter_.ranks.contains(spans[i].rank) || !filter_.steps.contains(spans[i].step);
         });
         std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-            return std::tie(spans[a].begin, spans[a].op) < std::tie(spans[b].begin, spans[b].op);
+            return std::tie(spans[a].posted, spans[a].op) < std::tie(spans[b].posted, spans[b].op);
         });
         name_processes(group, order);
-        for (const auto i : order) slice(spans[i], {spans[i].begin, spans[i].end});
+        name_lanes(group);
+        for (const auto i : order) slices(spans[i]);
         if (!group.host_issue.empty()) {
             std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
                 return group.host_issue[a].begin < group.host_issue[b].begin;
@@ -88,8 +86,18 @@ private:
         }
     }
 
+    /// The host's after all of the group's.
+    void name_lanes(const TraceGroup& group) {
+        lane_names_ = group.lane_names;
+        for (const auto& span : group.timeline->spans)
+            for (auto lane = static_cast<Lane>(lane_names_.size()); lane <= span.lane; ++lane)
+                lane_names_.push_back(fmt::format("lane {}", lane));
+        host_lane_ = static_cast<Lane>(lane_names_.size());
+        lane_names_.push_back("host");
+    }
+
     /// The first track of a lane that is free from `time.begin` on.
-    int track(int rank, int lane, const Interval& time) {
+    int track(int rank, Lane lane, const Interval& time) {
         auto& ends = track_ends_[{rank, lane}];
         std::size_t at = 0;
         while (at < ends.size() && ends[at] > time.begin) ++at;
@@ -97,7 +105,7 @@ private:
             require(at < tracks_per_lane, "more than {} spans of rank {} and lane {} run at a time", tracks_per_lane,
                     rank, lane);
             ends.push_back(0);
-            auto name = std::string(lane == host_lane ? "host" : layouts::to_string(static_cast<Lane>(lane)));
+            auto name = lane_names_[static_cast<std::size_t>(lane)];
             if (at > 0) name += fmt::format(" ({})", at + 1);
             const auto thread = lane * tracks_per_lane + static_cast<int>(at);
             event(R"("ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}})", process(rank), thread,
@@ -109,33 +117,37 @@ private:
         return lane * tracks_per_lane + static_cast<int>(at);
     }
 
-    void slice(const Span& span, const Interval& time) {
-        const auto thread = track(span.rank, static_cast<int>(span.lane), time);
+    void slices(const Span& span) {
+        const auto thread = track(span.rank, span.lane, {span.posted, span.end});
         tracks_[{span.rank, span.op}] = thread;
+        const auto* kind = layouts::to_string(span.kind);
+        if (span.posted < span.begin)
+            event(
+                R"("ph":"X","name":"wait to {} {}","cat":"wait","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{}}})",
+                kind, span.block, process(span.rank), thread, microseconds(span.posted),
+                microseconds(span.begin - span.posted), span.op);
         event(
-            R"("ph":"X","name":"{} {}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{},"step":{},"owner":{},"peer":{},"cells":{},"bytes":{}}})",
-            layouts::to_string(span.kind), span.owner, layouts::to_string(span.kind), process(span.rank), thread,
-            microseconds(time.begin), microseconds(time.size()), span.op, span.step, span.owner, span.peer, span.cells,
-            span.bytes);
+            R"("ph":"X","name":"{} {}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{},"step":{},"block":{},"peer":{},"cells":{},"bytes":{}}})",
+            kind, span.block, kind, process(span.rank), thread, microseconds(span.begin),
+            microseconds(span.end - span.begin), span.op, span.step, span.block, span.peer, span.cells, span.bytes);
     }
 
     void host_slice(const Span& span, const Interval& time) {
-        const auto thread = track(span.rank, host_lane, time);
+        const auto thread = track(span.rank, host_lane_, time);
         event(R"("ph":"X","name":"issue {}","cat":"issue","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{}}})",
               layouts::to_string(span.kind), process(span.rank), thread, microseconds(time.begin),
               microseconds(time.size()), span.op);
     }
 
-    /// The n-th send from one rank to another on a payload's lane belongs to the n-th receive there.
+    /// The n-th send from one rank to another on a channel belongs to the n-th receive there.
     void arrows(const TraceGroup& group) {
-        const auto carries_kv = [](Lane lane) { return lane == Lane::send_kv || lane == Lane::receive_kv; };
-        std::map<std::tuple<int, int, bool>, std::vector<const Span*>> sends;
+        std::map<std::tuple<int, int, int>, std::vector<const Span*>> sends;  // by source, destination, channel
         for (const auto& span : group.timeline->spans)
-            if (span.kind == OpKind::send) sends[{span.rank, span.peer, carries_kv(span.lane)}].push_back(&span);
-        std::map<std::tuple<int, int, bool>, std::size_t> received;
+            if (span.kind == OpKind::send) sends[{span.rank, span.peer, channel_of(span.lane)}].push_back(&span);
+        std::map<std::tuple<int, int, int>, std::size_t> received;
         for (const auto& span : group.timeline->spans) {
             if (span.kind != OpKind::receive) continue;
-            const std::tuple key{span.peer, span.rank, carries_kv(span.lane)};
+            const std::tuple key{span.peer, span.rank, channel_of(span.lane)};
             const auto number = received[key]++;
             const auto found = sends.find(key);
             if (found == sends.end() || number >= found->second.size()) continue;
@@ -157,8 +169,10 @@ private:
     bool first_event_ = true;
     int first_process_ = 1;
     std::int64_t next_arrow_ = 1;
-    std::map<std::pair<int, int>, std::vector<Picoseconds>> track_ends_;  // by rank and lane
-    std::map<std::pair<int, layouts::OpIndex>, int> tracks_;              // by rank and operation
+    std::vector<std::string> lane_names_;  // of the group
+    Lane host_lane_ = 0;
+    std::map<std::pair<int, Lane>, std::vector<Picoseconds>> track_ends_;  // by rank and lane
+    std::map<std::pair<int, layouts::OpIndex>, int> tracks_;               // by rank and operation
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ringlab::sim {
 
@@ -15,6 +16,7 @@ struct TraceGroup {
     std::string name;
     const layouts::Timeline* timeline = nullptr;
     std::span<const layouts::Interval> host_issue{};  ///< by span, as in Prediction; may be empty
+    std::vector<std::string> lane_names{};            ///< as Schedule::lane_name says; lanes beyond them have numbers
 };
 
 /// What goes into a trace: large JSON kills the viewer.
@@ -27,8 +29,9 @@ struct TraceFilter {
 inline constexpr std::string_view chrome_trace_begin = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
 
 /// Writes Chrome trace-event JSON, which ui.perfetto.dev opens: a process per group and rank; a thread per lane, and
-/// one for the host; arrows from sends to receives. Times are microseconds with all six decimals, exact picoseconds.
-/// Slices of a track never overlap: where measured ones do, the later goes to a further track of the lane.
+/// one for the host; arrows from sends to receives; a slice of its own for the time in which a transfer waits for its
+/// peer. Times are microseconds with all six decimals, exact picoseconds. Slices of a track never overlap: where
+/// measured ones do, the later goes to a further track of the lane.
 void write_chrome_trace(std::ostream& out, std::span<const TraceGroup> groups, const TraceFilter& filter = {});
 
 }  // namespace ringlab::sim

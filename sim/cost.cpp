@@ -13,11 +13,10 @@ namespace ringlab::sim {
 using layouts::Bound;
 using layouts::OpKind;
 using layouts::Pass;
-using layouts::Run;
 
 namespace {
 
-// More (rows piece, key run) pairs than this, and a block is known by its rank and owner alone.
+// More (rows piece, key run) pairs than this, and a block is known by its parts alone.
 constexpr std::size_t most_described_pairs = 64;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
@@ -115,58 +114,66 @@ TileModel::TileModel(const Schedule& schedule, const Machine& machine)
     cost_.partial_tile_seconds *= stretch;
 }
 
-void TileModel::describe_shards(int rank, int owner) {
+/// Of a whole block they are there, of others made in `storage`.
+std::span<const Run> TileModel::runs(const Part& part, std::vector<Run>& storage) const {
+    if (schedule_.is_whole(part)) return schedule_.block(part.block);
+    return storage = schedule_.runs(part);
+}
+
+void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run> row_runs,
+                         std::span<const Run> key_runs) {
     const auto& mask = schedule_.mask();
-    const auto queries = schedule_.layout().shard(rank), keys = schedule_.layout().shard(owner);
     key_.clear();
-    const auto by_name = [&] { key_ = {-1, rank, owner}; };
+    const auto by_name = [&] {
+        key_ = {-1, rows.block, rows.tokens.begin, rows.tokens.end, keys.block, keys.tokens.begin, keys.tokens.end};
+    };
 
     // Key runs must lie one behind another, so that a tile's first and last key are those of its first and last run;
     // and all keys from first to last must be valid, so that validity says nothing more.
-    for (std::size_t i = 1; i < keys.size(); ++i)
-        if (keys[i].first <= keys[i - 1].last()) return by_name();
+    for (std::size_t i = 1; i < key_runs.size(); ++i)
+        if (key_runs[i].first <= key_runs[i - 1].last()) return by_name();
     const auto valid = std::any_of(mask.valid().begin(), mask.valid().end(), [&](const layouts::Interval& interval) {
-        return !keys.empty() && interval.contains(keys.front().first) && interval.contains(keys.back().last());
+        return !key_runs.empty() && interval.contains(key_runs.front().first) &&
+               interval.contains(key_runs.back().last());
     });
     if (!valid) return by_name();
 
-    for (const auto& run : keys) key_.push_back(run.count);
+    for (const auto& run : key_runs) key_.push_back(run.count);
     std::size_t pairs = 0;
-    for (const auto& run : queries) {
+    for (const auto& run : row_runs) {
         if (pairs > most_described_pairs) return by_name();
-        for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& rows) {
-            pairs += keys.size();
+        for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& piece) {
+            pairs += key_runs.size();
             if (pairs > most_described_pairs) return;
             // A row that sees nothing at all weighs differently in a tile's hull from one that sees nothing here.
             const bool blind =
-                segment.at(rows.first) == layouts::RowKeys{} && segment.at(rows.last()) == layouts::RowKeys{};
-            key_.insert(key_.end(), {-2, rows.count, blind});
+                segment.at(piece.first) == layouts::RowKeys{} && segment.at(piece.last()) == layouts::RowKeys{};
+            key_.insert(key_.end(), {-2, piece.count, blind});
             if (blind) return;
-            for (const auto& key_run : keys) {
-                describe_bound(key_, segment.begin, rows, key_run);
-                describe_bound(key_, segment.end, rows, key_run);
-                describe_bound(key_, {segment.sink, 0}, rows, key_run);
+            for (const auto& key_run : key_runs) {
+                describe_bound(key_, segment.begin, piece, key_run);
+                describe_bound(key_, segment.end, piece, key_run);
+                describe_bound(key_, {segment.sink, 0}, piece, key_run);
             }
         });
     }
     if (pairs > most_described_pairs) by_name();
 }
 
-TileModel::Time TileModel::block(int rank, int owner, int kv_heads) {
-    describe_shards(rank, owner);
-    key_.push_back(kv_heads);
+TileModel::Time TileModel::block(const Part& rows, const Part& keys) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    describe(rows, keys, row_runs, key_runs);
+    key_.push_back(rows.heads.count());
     const std::string key(reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front()));
     const auto found = memo_.find(key);
     if (found != memo_.end()) return found->second;
-    return memo_.emplace(key, tile_and_schedule(rank, owner, kv_heads)).first->second;
+    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows.heads.count())).first->second;
 }
 
-TileModel::Time TileModel::tile_and_schedule(int rank, int owner, int kv_heads) const {
-    const auto& problem = schedule_.problem();
-    const auto& layout = schedule_.layout();
-    const auto rows =
-        layouts::tile_work(schedule_.mask(), layout.shard(rank), layout.shard(owner), cost_.tile_rows, cost_.tile_keys);
-    const auto copies = kv_heads * problem.query_heads_per_kv_head() * problem.batch;
+TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                             int heads) const {
+    const auto rows = layouts::tile_work(schedule_.mask(), row_runs, key_runs, cost_.tile_rows, cost_.tile_keys);
+    const auto copies = heads * schedule_.problem().batch;
     std::vector<TileGroup> groups;
     double work = 0;
     for (const auto& row : rows) {
@@ -207,30 +214,29 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
                 "GPU {} in the placement; GPUs are numbered 0 to {} and take one rank each", gpu, machine.gpus() - 1);
 }
 
-double CostModel::attend_seconds(int rank, const Op& op) {
+double CostModel::attend_seconds(const Op& op) {
     const auto& problem = schedule_.problem();
     const auto& cost = machine_.attention(schedule_.options().pass);
     double seconds = op.fused ? 0 : cost.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
         seconds += schedule_.flop(op) / (cost.flops * clock_);
     } else {
-        const auto time = tiles_.block(rank, op.owner, op.heads.count());
+        const auto time = tiles_.block(op.rows(), op.part);
         seconds += (op.fused ? time.continued : time.alone) / clock_;
     }
-    // Output state kept in fp32 between launches is read and written by each of them.
-    const bool carries = !op.fused && schedule_.options().pass == Pass::forward && schedule_.ranks() > 1 &&
-                         schedule_.options().accumulation == layouts::Accumulation::carry;
+    // Output state kept in fp32 between launches is read and written by each of them: the first and the last, which
+    // only write and only read it, are taken for the same.
+    const bool carries = !op.fused && schedule_.options().pass == Pass::forward && !(op.begins && op.ends);
     if (carries && machine_.carry_exposed_ratio > 0) {
-        const auto rows = problem.batch * schedule_.layout().shard_tokens(rank) * op.heads.count() *
-                          problem.query_heads_per_kv_head();
+        const auto rows = problem.batch * op.rows().tokens.size() * op.rows().heads.count();
         seconds += machine_.carry_exposed_ratio * 2 * 4 * static_cast<double>(rows * problem.value_dim) /
                    machine_.memory_bytes_per_second;
     }
     return seconds;
 }
 
-Picoseconds CostModel::compute(int rank, const Op& op) {
-    if (op.kind == OpKind::attend) return ticks(attend_seconds(rank, op));
+Picoseconds CostModel::compute(const Op& op) {
+    if (op.kind == OpKind::attend) return ticks(attend_seconds(op));
     const auto ratio = op.kind == OpKind::merge ? machine_.merge_memory_ratio : machine_.add_memory_ratio;
     return ticks(machine_.accumulate_launch_seconds +
                  ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
@@ -253,7 +259,7 @@ double CostModel::held(int rank, int peer, std::int64_t bytes) const {
 }
 
 Picoseconds CostModel::issue(const Op& op) const {
-    if (op.lane != layouts::Lane::compute) return ticks(machine_.transfer_issue_seconds);
+    if (op.transfers()) return ticks(machine_.transfer_issue_seconds);
     return op.fused ? 0 : ticks(machine_.compute_issue_seconds);
 }
 

@@ -12,6 +12,8 @@
 namespace ringlab::sim {
 
 using layouts::Op;
+using layouts::Part;
+using layouts::Run;
 using layouts::Schedule;
 
 /// Time of `tiles` ({cost, how many} pairs), given longest first to whichever of `processors` is free first.
@@ -35,19 +37,22 @@ public:
         double continued = 0;  ///< seconds added to a launch that is under way: no ramp, no tail, no query-tile cost
     };
 
-    Time block(int rank, int owner, int kv_heads);
+    /// Of all heads of `rows`.
+    Time block(const Part& rows, const Part& keys);
 
     /// Blocks that were tiled one by one, for tests of the memo.
     std::size_t distinct_blocks() const { return memo_.size(); }
 
 private:
-    void describe_shards(int rank, int owner);
-    Time tile_and_schedule(int rank, int owner, int kv_heads) const;
+    std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
+    void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
+    Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, int heads) const;
 
     const Schedule& schedule_;
     const Machine& machine_;
     AttentionCost cost_;
-    std::vector<std::int64_t> key_;  // scratch
+    std::vector<std::int64_t> key_;               // scratch
+    std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
 };
 
@@ -68,8 +73,8 @@ public:
     /// All three must outlive the model. Throws Error if the placement of ranks on the machine's GPUs is not possible.
     CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options);
 
-    /// Duration of an attend, merge or add of `rank`.
-    Picoseconds compute(int rank, const Op& op);
+    /// Duration of an attend, merge, add or copy.
+    Picoseconds compute(const Op& op);
     TransferCost transfer(int source, int destination, std::int64_t bytes) const;
 
     /// Multiprocessors that `rank` gives to one side of the transfer.
@@ -86,7 +91,7 @@ public:
     std::vector<std::string> notes() const;
 
 private:
-    double attend_seconds(int rank, const Op& op);
+    double attend_seconds(const Op& op);
 
     const Schedule& schedule_;
     const Machine& machine_;

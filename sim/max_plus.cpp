@@ -1,5 +1,6 @@
 #include "sim/max_plus.hpp"
 
+#include "layouts/program.hpp"
 #include "layouts/require.hpp"
 #include "sim/cost.hpp"
 
@@ -9,15 +10,13 @@
 namespace ringlab::sim {
 namespace {
 
-using layouts::Lane;
+using layouts::Instruction;
 using layouts::OpIndex;
 using layouts::OpKind;
-using layouts::Span;
 
 constexpr Picoseconds unknown = -1;
 
 struct Node {
-    Op op;
     Picoseconds issued = 0;
     Picoseconds duration = 0;
     OpIndex before = -1;  // on the same lane
@@ -28,121 +27,124 @@ struct Node {
 class Recurrence {
 public:
     Recurrence(const Schedule& schedule, const Machine& machine, const SimOptions& options)
-        : schedule_(schedule), cost_(schedule, machine, options), nodes_(static_cast<std::size_t>(schedule.ranks())) {
+        : cost_(schedule, machine, options), program_(layouts::resolve(schedule)), ranks_(program_.ranks.size()) {
         const auto starts = cost_.starts();
-        for (int rank = 0; rank < schedule.ranks(); ++rank) read(rank, starts[index(rank)]);
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) read(rank, starts[rank]);
     }
 
+    /// Every operation's end comes to be known, or the schedule would not have been resolved.
     layouts::Timeline run() {
-        std::deque<int> ranks;
-        for (int rank = 0; rank < schedule_.ranks(); ++rank) ranks.push_back(rank);
+        std::deque<std::size_t> ranks;
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks.push_back(rank);
         for (; !ranks.empty(); ranks.pop_front()) visit(ranks.front(), ranks);
         return timeline();
     }
 
 private:
+    struct LaneQueue {
+        std::vector<OpIndex> ops;
+        std::size_t next = 0;  // first operation whose end is not known
+    };
     struct RankState {
         std::vector<Node> nodes;
-        std::array<std::vector<OpIndex>, layouts::lane_count> lanes;
-        std::array<std::size_t, layouts::lane_count> next{};  // by lane: first operation whose end is not known
+        std::vector<LaneQueue> lanes;
     };
 
     static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+    const Instruction& instruction(std::size_t rank, std::size_t which) const {
+        return program_.ranks[rank].code[which];
+    }
 
-    void read(int rank, Picoseconds host) {
-        auto& state = nodes_[index(rank)];
-        auto ops = schedule_.ops(rank);
-        while (const auto* op = ops.next()) {
-            host = layouts::later(host, cost_.issue(*op));
-            Node node{*op};
+    void read(std::size_t rank, Picoseconds host) {
+        auto& state = ranks_[rank];
+        state.lanes.resize(index(program_.lanes));
+        for (const auto& made : program_.ranks[rank].code) {
+            const auto& op = made.op;
+            host = layouts::later(host, cost_.issue(op));
+            auto& lane = state.lanes[index(op.lane())].ops;
+            auto& node = state.nodes.emplace_back();
             node.issued = host;
-            if (op->lane == Lane::compute) {
-                node.duration = cost_.compute(rank, *op);
-            } else {
-                const auto cost = op->kind == OpKind::send ? cost_.transfer(rank, op->peer, op->bytes)
-                                                           : cost_.transfer(op->peer, rank, op->bytes);
-                node.duration = cost.whole();
-            }
-            auto& lane = state.lanes[static_cast<std::size_t>(op->lane)];
+            node.duration = duration(static_cast<int>(rank), op);
             if (!lane.empty()) node.before = lane.back();
-            lane.push_back(static_cast<OpIndex>(state.nodes.size()));
-            state.nodes.push_back(node);
+            lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));
         }
     }
 
+    Picoseconds duration(int rank, const Op& op) {
+        if (!op.transfers()) return cost_.compute(op);
+        return op.kind == OpKind::send ? cost_.transfer(rank, op.peer, op.bytes).whole()
+                                       : cost_.transfer(op.peer, rank, op.bytes).whole();
+    }
+
     /// Settles all of a rank's operations that can be, and queues the ranks that this helps.
-    void visit(int rank, std::deque<int>& ranks) {
-        auto& state = nodes_[index(rank)];
+    void visit(std::size_t rank, std::deque<std::size_t>& ranks) {
         for (bool progress = true; progress;) {
             progress = false;
-            for (std::size_t lane = 0; lane < layouts::lane_count; ++lane)
-                while (state.next[lane] < state.lanes[lane].size() &&
-                       settle(rank, state.nodes[index(state.lanes[lane][state.next[lane]])], ranks)) {
-                    ++state.next[lane];
+            for (auto& lane : ranks_[rank].lanes)
+                while (lane.next < lane.ops.size() && settle(rank, index(lane.ops[lane.next]), ranks)) {
+                    ++lane.next;
                     progress = true;
                 }
         }
     }
 
-    /// Whether the node's end is known now.
-    bool settle(int rank, Node& node, std::deque<int>& ranks) {
+    /// Whether the operation's end is known now.
+    bool settle(std::size_t rank, std::size_t which, std::deque<std::size_t>& ranks) {
+        auto& node = ranks_[rank].nodes[which];
         if (node.end != unknown) return true;
-        auto& state = nodes_[index(rank)];
-        if (node.ready == unknown) {
-            Picoseconds ready = node.issued;
-            const auto wait_for = [&](OpIndex other) {
-                const auto end = state.nodes[index(other)].end;
-                if (end == unknown) return false;
-                ready = std::max(ready, end);
-                return true;
-            };
-            if (node.before >= 0 && !wait_for(node.before)) return false;
-            for (const auto other : node.op.after())
-                if (!wait_for(other)) return false;
-            node.ready = ready;
-        }
-        if (node.op.kind != OpKind::send && node.op.kind != OpKind::receive) {
+        const auto& op = instruction(rank, which).op;
+        const auto partner = instruction(rank, which).partner;
+        if (node.ready == unknown) node.ready = ready(ranks_[rank], node, op);
+        if (node.ready == unknown) return false;
+        if (partner < 0) {
             node.end = layouts::later(node.ready, node.duration);
             return true;
         }
-        auto* other = partner(rank, node.op);
-        if (!other || other->ready == unknown) return false;
-        node.end = other->end = layouts::later(std::max(node.ready, other->ready), node.duration);
-        ranks.push_back(node.op.peer);
+        auto& other = ranks_[index(op.peer)].nodes[index(partner)];
+        if (other.ready == unknown) return false;
+        node.end = other.end = layouts::later(std::max(node.ready, other.ready), node.duration);
+        ranks.push_back(index(op.peer));
         return true;
     }
 
-    /// The peer's next send or receive of the same payload, if it is meant for `rank`.
-    Node* partner(int rank, const Op& op) {
-        const bool sends = op.kind == OpKind::send;
-        const auto lane = op.payload == layouts::Payload::kv ? (sends ? Lane::receive_kv : Lane::send_kv)
-                                                             : (sends ? Lane::receive_dkv : Lane::send_dkv);
-        auto& state = nodes_[index(op.peer)];
-        const auto& ops = state.lanes[static_cast<std::size_t>(lane)];
-        const auto next = state.next[static_cast<std::size_t>(lane)];
-        if (next >= ops.size()) return nullptr;
-        auto& node = state.nodes[index(ops[next])];
-        return node.op.peer == rank && node.end == unknown ? &node : nullptr;
+    /// When an operation's own side is ready, as far as that is known.
+    static Picoseconds ready(const RankState& state, const Node& node, const Op& op) {
+        Picoseconds time = node.issued;
+        const auto wait_for = [&](OpIndex other) {
+            const auto end = state.nodes[index(other)].end;
+            time = end == unknown || time == unknown ? unknown : std::max(time, end);
+        };
+        if (node.before >= 0) wait_for(node.before);
+        for (const auto other : op.after()) wait_for(other);
+        return time;
     }
 
     layouts::Timeline timeline() const {
-        layouts::Timeline timeline{schedule_.ranks(), {}};
-        for (int rank = 0; rank < schedule_.ranks(); ++rank) {
-            OpIndex op = 0;
-            for (const auto& node : nodes_[index(rank)].nodes) {
-                require(node.end != unknown, "the schedule cannot be finished: operation {} of rank {} waits for ever",
-                        op, rank);
-                timeline.spans.push_back({rank, op++, node.op.step, node.op.kind, node.op.lane, node.op.peer,
-                                          node.op.owner, node.end - node.duration, node.end, node.duration,
-                                          node.op.cells, node.op.bytes});
+        layouts::Timeline timeline{static_cast<int>(ranks_.size()), {}};
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+            for (std::size_t which = 0; which < ranks_[rank].nodes.size(); ++which) {
+                const auto& op = instruction(rank, which).op;
+                const auto& node = ranks_[rank].nodes[which];
+                timeline.spans.push_back({.rank = static_cast<int>(rank),
+                                          .op = static_cast<OpIndex>(which),
+                                          .step = op.step,
+                                          .kind = op.kind,
+                                          .lane = op.lane(),
+                                          .peer = op.peer,
+                                          .block = op.part.block,
+                                          .posted = node.ready,
+                                          .begin = node.end - node.duration,
+                                          .end = node.end,
+                                          .busy = node.duration,
+                                          .cells = op.cells,
+                                          .bytes = op.bytes});
             }
-        }
         return timeline;
     }
 
-    const Schedule& schedule_;
     CostModel cost_;
-    std::vector<RankState> nodes_;
+    layouts::Program program_;
+    std::vector<RankState> ranks_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "layouts/require.hpp"
 #include "sim/cost.hpp"
+#include "sim/lanes.hpp"
 #include "sim/max_plus.hpp"
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 namespace ringlab::sim {
 namespace {
 
-using layouts::Lane;
 using layouts::OpIndex;
 using layouts::OpKind;
 
@@ -35,7 +35,11 @@ struct Node {
 class SymmetricProgram {
 public:
     SymmetricProgram(const Schedule& schedule, const Machine& machine, const SimOptions& options)
-        : schedule_(schedule), ranks_(schedule.ranks()), cost_(schedule, machine, options), starts_(cost_.starts()) {
+        : schedule_(schedule),
+          ranks_(schedule.ranks()),
+          cost_(schedule, machine, options),
+          starts_(cost_.starts()),
+          lanes_(schedule.lanes()) {
         read();
         check_sample();
     }
@@ -43,17 +47,17 @@ public:
     Row run() {
         for (bool progress = true; progress;) {
             progress = false;
-            for (std::size_t lane = 0; lane < layouts::lane_count; ++lane)
-                while (next_[lane] < lanes_[lane].size() && settle(lanes_[lane][next_[lane]])) {
-                    ++next_[lane];
+            for (auto& lane : lanes_)
+                while (lane.next < lane.ops.size() && settle(lane.ops[lane.next])) {
+                    ++lane.next;
                     progress = true;
                 }
         }
         Row ends(starts_.size(), 0);
-        for (const auto& lane : lanes_) {
-            if (lane.empty()) continue;
-            const auto& last = node(lane.back());
-            require(last.done, "the schedule cannot be finished: operation {} waits for ever", lane.back());
+        for (const auto& [ops, next] : lanes_) {
+            if (ops.empty()) continue;
+            const auto& last = node(ops.back());
+            require(last.done, "the schedule cannot be finished: operation {} waits for ever", ops[next]);
             for (std::size_t r = 0; r < ends.size(); ++r) ends[r] = std::max(ends[r], (*last.end)[r]);
         }
         check_cells();
@@ -61,18 +65,36 @@ public:
     }
 
 private:
+    struct LaneQueue {
+        std::vector<OpIndex> ops;
+        std::size_t next = 0;  // first operation that is not done
+    };
+
+    LaneQueue& lane_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
     Node& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
     int shifted(int rank, int by) const { return static_cast<int>((std::int64_t{rank} + by) % ranks_); }
+    layouts::Part shifted(layouts::Part part, int by) const {
+        part.block = shifted(part.block, by);
+        return part;
+    }
 
     void read() {
         auto ops = schedule_.ops(0);
         Picoseconds host = 0;
         while (const auto* op = ops.next()) {
+            require(op->lane() < schedule_.lanes(), "operation {} is on channel {} of {}", nodes_.size(), op->channel,
+                    schedule_.channels().size());
+            for (const auto* part : {&op->part, &op->rows()})
+                require(
+                    part->block < ranks_,
+                    "operation {} is about block {}, put together from shards of {} ranks; the symmetric recurrence "
+                    "holds for blocks that are one rank's",
+                    nodes_.size(), part->block, ranks_);
             host = layouts::later(host, cost_.issue(*op));
             Node added;
             added.op = *op;
             added.issued = host;
-            auto& lane = lanes_[static_cast<std::size_t>(op->lane)];
+            auto& lane = lane_of(op->lane()).ops;
             if (!lane.empty()) {
                 added.before = lane.back();
                 ++node(added.before).readers;
@@ -82,7 +104,7 @@ private:
             nodes_.push_back(std::move(added));
         }
         for (const auto& lane : lanes_)
-            if (!lane.empty()) ++node(lane.back()).readers;
+            if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
         farthest_ = layouts::later(host, *std::max_element(starts_.begin(), starts_.end()));
     }
 
@@ -108,16 +130,18 @@ private:
 
     bool alike(const Op& first, const Op& op, int rank) const {
         const bool same_peer = first.peer < 0 ? op.peer < 0 : op.peer == shifted(first.peer, rank);
-        return first.kind == op.kind && first.lane == op.lane && first.payload == op.payload && same_peer &&
-               op.owner == shifted(first.owner, rank) && first.heads == op.heads && first.bytes == op.bytes &&
-               first.fused == op.fused && std::ranges::equal(first.after(), op.after());
+        const bool same_state = first.begins == op.begins && first.ends == op.ends && first.fused == op.fused;
+        return first.kind == op.kind && first.lane() == op.lane() && first.pool == op.pool && same_peer &&
+               op.part == shifted(first.part, rank) &&
+               (op.kind != OpKind::attend || op.rows() == shifted(first.rows(), rank)) && first.bytes == op.bytes &&
+               same_state && std::ranges::equal(first.after(), op.after());
     }
 
     /// All visible pairs of the mask must have been attended to, whatever was assumed about ranks not looked at.
     void check_cells() const {
         const layouts::Run all{0, 1, schedule_.problem().tokens};
         const auto pairs = layouts::visible_pairs(schedule_.mask(), {&all, 1}, layouts::KeyCounter({&all, 1}));
-        require(Pairs{pairs} * schedule_.problem().kv_heads == cells_,
+        require(Pairs{pairs} * schedule_.problem().query_heads == cells_,
                 "ranks differ in their cells; the symmetric recurrence does not hold here");
     }
 
@@ -133,7 +157,8 @@ private:
         switch (self.op.kind) {
             case OpKind::attend:
             case OpKind::merge:
-            case OpKind::add: add_compute(self); break;
+            case OpKind::add:
+            case OpKind::copy: add_compute(self); break;
             case OpKind::fetch: add_durations(self, transfer_row(self.op)); break;
             case OpKind::send:
             case OpKind::receive: return meet(self);
@@ -173,19 +198,20 @@ private:
         auto& times = *self.ready;
         const bool attends = self.op.kind == OpKind::attend;
         if (!attends || uniform_cells_) {
-            const auto duration = cost_.compute(0, self.op);
+            const auto duration = cost_.compute(self.op);
             reach(duration);
             for (auto& time : times) time += duration;
-            if (attends) cells_ += Pairs{self.op.cells} * self.op.heads.count() * ranks_;
+            if (attends) cells_ += Pairs{self.op.cells} * self.op.rows().heads.count() * ranks_;
             return;
         }
         auto op = self.op;
         durations_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
-            op.owner = shifted(self.op.owner, rank);
-            op.cells = schedule_.cells(rank, op.owner);
-            cells_ += Pairs{op.cells} * op.heads.count();
-            durations_.push_back(cost_.compute(rank, op));
+            op.rows() = shifted(self.op.rows(), rank);
+            op.part = shifted(self.op.part, rank);
+            op.cells = schedule_.cells(op.rows(), op.part);
+            cells_ += Pairs{op.cells} * op.rows().heads.count();
+            durations_.push_back(cost_.compute(op));
         }
         reach(*std::max_element(durations_.begin(), durations_.end()));
         for (std::size_t r = 0; r < times.size(); ++r) times[r] += durations_[r];
@@ -218,10 +244,7 @@ private:
     /// A send by rank r meets the receive by rank r + peer, if both are ready.
     bool meet(Node& self) {
         const bool sends = self.op.kind == OpKind::send;
-        const auto lane = self.op.payload == layouts::Payload::kv ? (sends ? Lane::receive_kv : Lane::send_kv)
-                                                                  : (sends ? Lane::receive_dkv : Lane::send_dkv);
-        const auto& ops = lanes_[static_cast<std::size_t>(lane)];
-        auto& next = next_[static_cast<std::size_t>(lane)];
+        const auto& [ops, next] = lane_of(counterpart(self.op.lane()));
         if (next >= ops.size()) return false;
         auto& other = node(ops[next]);
         if (other.done || !other.ready || shifted(other.op.peer, self.op.peer) != 0) return false;
@@ -266,8 +289,7 @@ private:
     CostModel cost_;
     Row starts_;
     std::vector<Node> nodes_;
-    std::array<std::vector<OpIndex>, layouts::lane_count> lanes_;
-    std::array<std::size_t, layouts::lane_count> next_{};
+    std::vector<LaneQueue> lanes_;
     std::vector<std::unique_ptr<Row>> free_;
     bool uniform_cells_ = true;
     Pairs cells_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "layouts/schedule.hpp"
+#include "sim/lanes.hpp"
 
 #include <array>
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace ringlab::sim {
 
 using layouts::Op;
 using layouts::OpKind;
-using layouts::Payload;
 using layouts::Picoseconds;
+using layouts::Pool;
 
 enum class OpState : std::uint8_t {
     waiting,  ///< for its lane, its dependencies, or the host
@@ -30,10 +31,10 @@ struct PendingOp {
     std::uint16_t next_in_lane = 0;        ///< distance; 0: not read yet
     OpState state = OpState::waiting;
     std::uint8_t kind_code : 4 = 0;
-    std::uint8_t payload_code : 4 = 0;
+    std::uint8_t pool_code : 4 = 0;
 
     OpKind kind() const { return static_cast<OpKind>(kind_code); }
-    Payload payload() const { return static_cast<Payload>(payload_code); }
+    Pool pool() const { return static_cast<Pool>(pool_code); }
 };
 static_assert(sizeof(PendingOp) == 32);
 
@@ -49,7 +50,10 @@ public:
     PendingOp& operator[](std::uint32_t op) { return ring_[op & (static_cast<std::uint32_t>(ring_.size()) - 1)]; }
 
     /// First operation of the lane that is not done, or none.
-    std::uint32_t head(std::size_t lane) const { return head_[lane]; }
+    std::uint32_t head(Lane lane) const { return knows(lane) ? position(ends(lane).head) : none; }
+
+    /// Whether lanes 0 to `lanes` - 1 all have a head.
+    bool knows_all(int lanes) const { return known_ == (1u << lanes) - 1; }
 
     /// Where the operations are in memory, for prefetching.
     const PendingOp* storage() const { return ring_.data(); }
@@ -62,18 +66,22 @@ public:
         pending.work = work;
         pending.peer = op.peer;
         pending.kind_code = static_cast<std::uint8_t>(op.kind) & 15;
-        pending.payload_code = static_cast<std::uint8_t>(op.payload) & 15;
+        pending.pool_code = static_cast<std::uint8_t>(op.pool) & 15;
         for (std::size_t i = 0; const auto index : op.after()) {
             const auto distance = end_ - static_cast<std::uint32_t>(index);
             if (distance <= size() && (*this)[end_ - distance].state != OpState::done)
                 pending.after[i++] = static_cast<std::uint16_t>(distance);
         }
-        const auto lane = static_cast<std::size_t>(op.lane);
-        if (head_[lane] == none)
-            head_[lane] = end_;
-        else
-            (*this)[tail_[lane]].next_in_lane = static_cast<std::uint16_t>(end_ - tail_[lane]);
-        tail_[lane] = end_++;
+        const auto lane = op.lane();
+        auto& [head, tail] = ends(lane);
+        if (knows(lane)) {
+            const auto last = position(tail);
+            (*this)[last].next_in_lane = static_cast<std::uint16_t>(end_ - last);
+        } else {
+            head = static_cast<std::uint16_t>(end_);
+            known_ |= 1u << lane;
+        }
+        tail = static_cast<std::uint16_t>(end_++);
     }
 
     /// Whether everything that `op` must come after is done.
@@ -85,14 +93,28 @@ public:
     }
 
     /// Marks the head of a lane as done and moves the lane on.
-    void finish_head(std::size_t lane) {
-        auto& pending = (*this)[head_[lane]];
+    void finish_head(Lane lane) {
+        auto& pending = (*this)[head(lane)];
         pending.state = OpState::done;
-        head_[lane] = pending.next_in_lane == 0 ? none : head_[lane] + pending.next_in_lane;
+        ends(lane).head = static_cast<std::uint16_t>(ends(lane).head + pending.next_in_lane);
+        if (pending.next_in_lane == 0) known_ &= ~(1u << lane);
         while (base_ != end_ && (*this)[base_].state == OpState::done) ++base_;
     }
 
 private:
+    /// First and last unfinished operation of a lane: low bits of their numbers, which say it all, as a window is
+    /// shorter than 2^16.
+    struct Ends {
+        std::uint16_t head = 0, tail = 0;
+    };
+
+    bool knows(Lane lane) const { return known_ >> lane & 1; }
+    const Ends& ends(Lane lane) const { return ends_[static_cast<std::size_t>(lane)]; }
+    Ends& ends(Lane lane) { return ends_[static_cast<std::size_t>(lane)]; }
+    std::uint32_t position(std::uint16_t low_bits) const {
+        return base_ + static_cast<std::uint16_t>(low_bits - base_);
+    }
+
     void grow() {
         std::vector<PendingOp> larger(std::max<std::size_t>(8, 2 * ring_.size()));
         for (auto op = base_; op != end_; ++op)
@@ -102,8 +124,8 @@ private:
 
     std::vector<PendingOp> ring_;  // a power of two
     std::uint32_t base_ = 0, end_ = 0;
-    std::array<std::uint32_t, layouts::lane_count> head_{none, none, none, none, none};
-    std::array<std::uint32_t, layouts::lane_count> tail_{};
+    std::uint32_t known_ = 0;  // a bit per lane: it has unfinished operations here
+    std::array<Ends, most_lanes> ends_{};
 };
 
 }  // namespace ringlab::sim

@@ -3,6 +3,7 @@
 #include "layouts/require.hpp"
 #include "sim/cost.hpp"
 #include "sim/engine.hpp"
+#include "sim/lanes.hpp"
 #include "sim/naive.hpp"
 #include "sim/op_window.hpp"
 
@@ -12,27 +13,13 @@
 namespace ringlab::sim {
 namespace {
 
-using layouts::Lane;
+using layouts::compute_lane;
 using layouts::Ops;
 using layouts::RankTotals;
 using layouts::Span;
 
 // Room for what rings need; more is made when it is needed.
-constexpr std::size_t activities_per_rank = layouts::lane_count, resources_per_rank = 6;
-
-constexpr std::size_t lane_index(Lane lane) { return static_cast<std::size_t>(lane); }
-
-/// The lane at the other end of a send or receive.
-constexpr Lane counterpart(Lane lane) {
-    switch (lane) {
-        case Lane::send_kv: return Lane::receive_kv;
-        case Lane::receive_kv: return Lane::send_kv;
-        case Lane::send_dkv: return Lane::receive_dkv;
-        case Lane::receive_dkv: return Lane::send_dkv;
-        case Lane::compute: break;
-    }
-    return Lane::compute;
-}
+constexpr std::size_t activities_per_rank = 5, resources_per_rank = 6;
 
 /// What an ended activity was, packed into the engine's tag. A lane does one thing at a time, so rank and lane say
 /// which operation it was; of a send and its receive, the sender stands for both.
@@ -42,11 +29,15 @@ struct Tag {
     Lane lane;
     What what;
 
+    static constexpr int lane_bits = 5;
+    static_assert(most_lanes <= 1 << lane_bits);
+
     std::uint32_t pack() const {
-        return static_cast<std::uint32_t>(rank) << 5 | static_cast<std::uint32_t>(lane) << 2 | what;
+        return (static_cast<std::uint32_t>(rank) << lane_bits | static_cast<std::uint32_t>(lane)) << 2 | what;
     }
     static Tag unpack(std::uint32_t tag) {
-        return {static_cast<int>(tag >> 5), static_cast<Lane>(tag >> 2 & 7), static_cast<What>(tag & 3)};
+        return {static_cast<int>(tag >> (2 + lane_bits)), static_cast<Lane>(tag >> 2 & ((1 << lane_bits) - 1)),
+                static_cast<What>(tag & 3)};
     }
 };
 
@@ -65,16 +56,22 @@ struct Rank {
     Picoseconds host;  // when the host has issued all that was read
     RankTotals totals;
     NaiveEstimate naive;
-    int transfers = 0;  // running now
-    Picoseconds transfers_since = 0;
-    float held = 0;  // multiprocessors
+    Picoseconds posted_since = 0, moving_since = 0;
+    std::int16_t posted = 0;  // transfers whose own side is ready, to their ends
+    std::int16_t moving = 0;  // those whose peer is ready as well
+    float held = 0;           // multiprocessors
 };
 
 class Simulation {
 public:
     Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options)
-        : schedule_(schedule), machine_(machine), options_(options), cost_(schedule, machine, options) {
-        lanes_in_use_ = schedule.options().pass == layouts::Pass::forward ? 3 : layouts::lane_count;
+        : schedule_(schedule),
+          machine_(machine),
+          options_(options),
+          cost_(schedule, machine, options),
+          lanes_(schedule.lanes()) {
+        require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
+                schedule.channels().size(), most_channels);
         const auto starts = cost_.starts();
         ranks_.reserve(starts.size());
         engine_.reserve(activities_per_rank * starts.size(), resources_per_rank * starts.size());
@@ -160,13 +157,9 @@ private:
     /// Reads on until every lane knows its next operation.
     void refill(int id) {
         auto& rank = rank_of(id);
-        while (rank.more && rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead)) {
-            bool all_known = true;
-            for (std::size_t lane = 0; lane < lanes_in_use_; ++lane)
-                all_known &= rank.window.head(lane) != OpWindow::none;
-            if (all_known) return;
+        while (rank.more && !rank.window.knows_all(lanes_) &&
+               rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead))
             read(id);
-        }
     }
 
     void read(int id) {
@@ -176,10 +169,11 @@ private:
             rank.more = false;
             return;
         }
+        require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
+                schedule_.channels().size());
         const auto before = rank.host;
         rank.host = layouts::later(rank.host, cost_.issue(*op));
-        const bool computes = op->lane == Lane::compute;
-        const auto work = computes ? cost_.compute(id, *op) : op->bytes;
+        const auto work = op->transfers() ? op->bytes : cost_.compute(*op);
         rank.window.push(*op, rank.host, work);
         count(rank, id, *op, work);
         if (!options_.trace) return;
@@ -189,9 +183,9 @@ private:
         span.op = static_cast<layouts::OpIndex>(spans.size());
         span.step = op->step;
         span.kind = op->kind;
-        span.lane = op->lane;
+        span.lane = op->lane();
         span.peer = op->peer;
-        span.owner = op->owner;
+        span.block = op->part.block;
         span.cells = op->cells;
         span.bytes = op->bytes;
         spans.push_back(span);
@@ -205,7 +199,8 @@ private:
                         "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
                 [[fallthrough]];
             case OpKind::merge:
-            case OpKind::add: rank.naive.add_compute(op.step, work); return;
+            case OpKind::add:
+            case OpKind::copy: rank.naive.add_compute(op.step, work); return;
             case OpKind::receive: rank.totals.bytes_received += op.bytes; return;
             case OpKind::send: rank.totals.bytes_sent += op.bytes; break;
             case OpKind::fetch: rank.totals.bytes_received += op.bytes; break;
@@ -219,12 +214,12 @@ private:
 
     void advance(int rank) {
         refill(rank);
-        for (std::size_t lane = 0; lane < layouts::lane_count; ++lane) try_start(rank, static_cast<Lane>(lane));
+        for (Lane lane = 0; lane < lanes_; ++lane) try_start(rank, lane);
     }
 
     void try_start(int id, Lane lane) {
         auto& window = rank_of(id).window;
-        const auto head = window.head(lane_index(lane));
+        const auto head = window.head(lane);
         if (head == OpWindow::none) return;
         auto& op = window[head];
         if (op.state != OpState::waiting || !window.may_run(head)) return;
@@ -233,13 +228,15 @@ private:
             engine_.start({.duration = op.time - engine_.now(), .tag = Tag{id, lane, Tag::issue}.pack()});
             return;
         }
-        if (lane == Lane::compute) return start_compute(id, op);
+        if (options_.trace) spans_[static_cast<std::size_t>(id)][head].posted = engine_.now();
+        if (lane == compute_lane) return start_compute(id, op);
+        if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
         hold(id, cost_.held(id, op.peer, op.work));
         if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
         op.state = OpState::posted;
         const auto other_lane = counterpart(lane);
         auto& other = rank_of(op.peer).window;
-        const auto other_head = other.head(lane_index(other_lane));
+        const auto other_head = other.head(other_lane);
         if (other_head == OpWindow::none) return;
         const auto& match = other[other_head];
         if (match.state != OpState::posted || match.peer != id) return;
@@ -248,8 +245,9 @@ private:
     }
 
     void check_match(int id, const PendingOp& op, const PendingOp& match) const {
-        require(op.work == match.work, "rank {} and rank {} disagree about a message of {}: {} and {} bytes", id,
-                op.peer, layouts::to_string(op.payload()), op.work, match.work);
+        require(op.pool() == match.pool() && op.work == match.work,
+                "rank {} and rank {} disagree about a message: {} bytes of {} and {} of {}", id, op.peer, op.work,
+                layouts::to_string(op.pool()), match.work, layouts::to_string(match.pool()));
     }
 
     void start_compute(int id, PendingOp& op) {
@@ -258,7 +256,7 @@ private:
         Activity activity{.duration = op.work,
                           .priority = Priority::compute,
                           .crowds = op.kind() == OpKind::attend,
-                          .tag = Tag{id, Lane::compute, Tag::operation}.pack()};
+                          .tag = Tag{id, compute_lane, Tag::operation}.pack()};
         std::array<Demand, Engine::most_demands> demands;
         std::size_t count = 0;
         if (!gpus_.empty()) {
@@ -322,14 +320,14 @@ private:
 
     PendingOp& head_of(int rank, Lane lane) {
         auto& window = rank_of(rank).window;
-        return window[window.head(lane_index(lane))];
+        return window[window.head(lane)];
     }
 
     void begin_span(int id, PendingOp& op) {
         op.state = OpState::running;
         op.time = engine_.now();
         auto& rank = rank_of(id);
-        if (rank.transfers++ == 0) rank.transfers_since = engine_.now();
+        if (rank.moving++ == 0) rank.moving_since = engine_.now();
     }
 
     // ---- Ending operations ----
@@ -354,7 +352,7 @@ private:
     void finish(int id, Lane lane) {
         auto& rank = rank_of(id);
         const auto now = engine_.now();
-        const auto index = rank.window.head(lane_index(lane));
+        const auto index = rank.window.head(lane);
         const auto& op = rank.window[index];
         const auto length = now - op.time;
         if (options_.trace) {
@@ -364,13 +362,14 @@ private:
             span.busy = length;
         }
         rank.totals.end = now;
-        if (lane == Lane::compute) {
+        if (lane == compute_lane) {
             rank.totals.compute += length;
         } else {
-            if (--rank.transfers == 0) rank.totals.communication += now - rank.transfers_since;
+            if (--rank.moving == 0) rank.totals.communication += now - rank.moving_since;
+            if (--rank.posted == 0) rank.totals.waiting += now - rank.posted_since;
             hold(id, -cost_.held(id, op.peer, op.work));
         }
-        rank.window.finish_head(lane_index(lane));
+        rank.window.finish_head(lane);
     }
 
     // ---- The result ----
@@ -378,7 +377,7 @@ private:
     void require_finished() {
         for (int id = 0; id < schedule_.ranks(); ++id) {
             auto& rank = rank_of(id);
-            for (std::size_t lane = 0; lane < layouts::lane_count; ++lane) {
+            for (Lane lane = 0; lane < lanes_; ++lane) {
                 const auto head = rank.window.head(lane);
                 if (head == OpWindow::none) continue;
                 const auto& op = rank.window[head];
@@ -397,6 +396,7 @@ private:
         for (auto& rank : ranks_) {
             // Compute spans follow one another, so the time without one is what they do not cover.
             rank.totals.exposed = rank.totals.end - rank.totals.compute;
+            rank.totals.waiting -= rank.totals.communication;  // so far the time in which any was posted
             prediction.makespan = std::max(prediction.makespan, rank.totals.end);
             prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
             prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());
@@ -415,7 +415,7 @@ private:
     const SimOptions& options_;
     CostModel cost_;
     Engine engine_;
-    std::size_t lanes_in_use_;  // lanes that this pass may use; others are served, but not read ahead for
+    int lanes_;
     std::vector<Rank> ranks_;
     std::vector<GpuResources> gpus_;        // by rank; empty without sharing
     std::vector<Nic> nics_;                 // by host and port

@@ -28,13 +28,14 @@ struct Prediction {
     std::vector<std::string> notes;  ///< what the machine file was stretched to cover
 };
 
-/// Plays the schedule on the machine and predicts when every operation of every rank begins and ends.
+/// Plays the schedule on the machine and predicts when every operation of every rank is posted, begins and ends.
 ///
 /// A send and its receive are one flow that begins when both sides are ready; a fetch needs nobody. Kernels that carry
 /// out transfers hold their multiprocessors from when their own side is ready. Everything runs in lane order.
 ///
 /// The same inputs give the same picoseconds, on every run. Throws Error if the ranks do not fit on the machine, an
-/// option is out of range, or the schedule cannot be finished (a send without its receive).
+/// option is out of range, the schedule has more than 8 channels, or it cannot be finished (a send without its
+/// receive).
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options = {});
 
 }  // namespace ringlab::sim

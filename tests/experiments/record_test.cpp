@@ -63,9 +63,9 @@ BOOST_AUTO_TEST_CASE(a_run_comes_back_as_it_was_committed) {
     BOOST_TEST(file.dataset("runs/devices").texts() == std::vector<std::string>{"one; two"});
     BOOST_TEST(file.dataset("runs/tolerance").doubles() == std::vector<double>{1e-13});
     BOOST_TEST(file.dataset("runs/tolerance").text("description") == "what passes");
-    // cpu_time, cells, by_policy, imbalance, names; 4 columns, name and session; lengths of 4 dimensions; 15 columns of
+    // cpu_time, cells, by_policy, imbalance, names; 4 columns, name and session; lengths of 4 dimensions; 17 columns of
     // spans, first and count; scales run, policy, rank, repeat, tensor, source, pass, span
-    BOOST_TEST(check_every_dataset(file, "") == 5 + 6 + 4 + 17 + 8);
+    BOOST_TEST(check_every_dataset(file, "") == 5 + 6 + 4 + 19 + 8);
 }
 
 // What a reader of the flat table and of the datasets relies on when runs are not alike.
@@ -191,10 +191,10 @@ BOOST_AUTO_TEST_CASE(a_timeline_comes_back_to_the_picosecond) {
         BOOST_TEST(bytes[6 + i] == span.bytes);
         BOOST_TEST(peer[6 + i] == span.peer);
     }
-    BOOST_TEST(spans.dataset("kind").text("flag_meanings") == "attend merge add send receive fetch");
-    BOOST_TEST(spans.dataset("lane").text("flag_meanings") == "compute send_K,V receive_K,V send_dK,dV receive_dK,dV");
-    // 3200 spans of 15 columns and an index, 86 bytes each uncompressed.
-    BOOST_TEST(fs::file_size(path) < 3200 * 86 / 2);
+    BOOST_TEST(spans.dataset("kind").text("flag_meanings") == "attend merge add send receive fetch copy");
+    BOOST_TEST(spans.dataset("pool").text("flag_meanings") == "K,V dK,dV Q state O dO dQ");
+    // 3200 spans of 17 columns and an index, 95 bytes each uncompressed.
+    BOOST_TEST(fs::file_size(path) < 3200 * 95 / 2);
 }
 
 BOOST_AUTO_TEST_CASE(empty_and_one_element_things_are_kept_too) {
@@ -383,7 +383,7 @@ BOOST_AUTO_TEST_CASE(h5py_finds_units_descriptions_dimensions_and_enumerations,
     put_bytes(script, R"(
 import sys, h5py, numpy as np
 f = h5py.File(sys.argv[1], 'r')
-assert f.attrs['ringlab_schema'] == 2 and isinstance(f.attrs['experiment'], str)
+assert f.attrs['ringlab_schema'] == 3 and isinstance(f.attrs['experiment'], str)
 assert f['run'].asstr()[()].tolist() == ['a', 'b']
 assert f['provenance/0'].attrs['date'] == '2024-01-01T00:00:00Z'
 datasets = 0
@@ -399,7 +399,7 @@ def look(name, d):
         assert len(dimension) == 1, (name, axis)
         assert dimension[0].shape == (d.shape[axis],), (name, axis)
 f.visititems(look)
-assert datasets == 40, datasets
+assert datasets == 42, datasets
 # The flat table in three lines.
 table = {name: column.asstr()[()] if column.dtype == object else column[()] for name, column in f['runs'].items()}
 assert all(len(column) == 2 for column in table.values())

@@ -103,10 +103,10 @@ inline layouts::Timeline small_timeline(int ranks, int steps) {
             span.op = step;
             span.step = step;
             span.kind = step % 2 == 0 ? layouts::OpKind::attend : layouts::OpKind::send;
-            span.lane = step % 2 == 0 ? layouts::Lane::compute : layouts::Lane::send_kv;
+            span.lane = step % 2 == 0 ? layouts::compute_lane : 1;
             span.peer = step % 2 == 0 ? -1 : (rank + 1) % ranks;
-            span.owner = (rank - step / 2 + ranks * steps) % ranks;
-            span.begin = 1'000'000'000LL * step + 7 * rank;
+            span.block = (rank - step / 2 + ranks * steps) % ranks;
+            span.posted = span.begin = 1'000'000'000LL * step + 7 * rank;
             span.end = span.begin + 999'999'999;
             span.busy = 123'456'789;
             span.cells = 1000 * step;

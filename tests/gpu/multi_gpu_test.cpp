@@ -29,6 +29,12 @@ boost::test_tools::assertion_result has_several_gpus(boost::unit_test::test_unit
     return result;
 }
 
+boost::test_tools::assertion_result has_four_gpus(boost::unit_test::test_unit_id) {
+    boost::test_tools::assertion_result result(gpu::devices().size() >= 4);
+    if (!result) result.message() << "fewer than four GPUs on this machine";
+    return result;
+}
+
 int gpu_count() { return static_cast<int>(std::min<std::size_t>(gpu::devices().size(), 8)); }
 
 const std::vector<std::string> schedule_names{"ring", "all-gather:2", "pull:2"};
@@ -41,6 +47,7 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
                      transport, schedule) {
     for (int ranks = 2; ranks <= gpu_count(); ++ranks) {
         if (ranks != 2 && ranks != 3 && ranks != gpu_count()) continue;
+        if (schedule == "ulysses:2" && ranks % 2 != 0) continue;
         auto problem = small_problem();
         problem.tokens = 96 * ranks;
         for (const std::string mask : {"causal", "window:31,17+valid:50-100"}) {
@@ -80,9 +87,9 @@ BOOST_DATA_TEST_CASE(large_blocks_arrive_whole, data::make({TransportKind::copy,
     check_identical(run_case(c, inputs).outputs, expected.outputs);
 }
 
+BOOST_TEST_DECORATOR(*boost::unit_test::precondition(has_four_gpus))
 BOOST_DATA_TEST_CASE(replicas_of_a_ring_reach_their_own_peers, data::make({TransportKind::copy, TransportKind::nccl}),
                      transport) {
-    if (gpu_count() < 4) return;
     using Placement = layouts::RingGroup::Placement;
     for (const auto placement : {Placement::consecutive, Placement::strided}) {
         RingCase c{small_problem(), "causal", "zigzag", "ring", 2};
@@ -152,7 +159,7 @@ BOOST_AUTO_TEST_CASE(a_launch_that_waits_for_a_copy_that_never_comes_ends_with_a
         gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), c.options,
                  stuck_fetches_fabric(1));
     });
-    BOOST_TEST(message.find("fetch kv of rank 0's block") != std::string::npos, message);
+    BOOST_TEST(message.find("fetch K,V of block 0") != std::string::npos, message);
     BOOST_TEST(message.find("3 s") != std::string::npos, message);
     c.options.devices.clear();
     agrees_with_the_reference(c);

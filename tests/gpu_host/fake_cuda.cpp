@@ -172,11 +172,26 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
     return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
+    return enqueue(stream, [=] {
+        for (std::size_t row = 0; row < height; ++row)
+            std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                        width);
+    });
+}
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
     return enqueue(stream, [=] { function(data); });
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
     return enqueue(stream, [=] { std::memset(memory, value, bytes); });
+}
+cudaError_t cudaMemset2DAsync(void* memory, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                              cudaStream_t stream) {
+    return enqueue(stream, [=] {
+        for (std::size_t row = 0; row < height; ++row)
+            std::memset(static_cast<char*>(memory) + row * pitch, value, width);
+    });
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {

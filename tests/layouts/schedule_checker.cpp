@@ -1,426 +1,327 @@
 #include "tests/layouts/schedule_checker.hpp"
 
-#include "tests/layouts/cases.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bitset>
 #include <map>
-#include <tuple>
 
 namespace ringlab::layouts::testing {
 namespace {
 
-std::string name_of(int rank, std::size_t index, const Op& op) {
-    return fmt::format("rank {} op {} ({} step {} owner {} heads {}-{} slot {} gradient slot {} peer {})", rank, index,
-                       to_string(op.kind), op.step, op.owner, op.heads.begin, op.heads.end, op.slot, op.gradient_slot,
-                       op.peer);
-}
+constexpr std::size_t most_tokens = 128, most_heads_per_kv_head = 2;
+using Tokens = std::bitset<most_tokens>;
 
-bool is_transfer(const Op& op) {
-    return op.kind == OpKind::send || op.kind == OpKind::receive || op.kind == OpKind::fetch;
-}
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// For each operation, which others end before it begins.
-std::vector<std::vector<bool>> order_of(const std::vector<Op>& ops) {
-    std::vector<std::vector<bool>> before(ops.size(), std::vector<bool>(ops.size()));
-    std::array<OpIndex, lane_count> last{};
-    last.fill(-1);
-    for (std::size_t i = 0; i < ops.size(); ++i) {
-        const auto follow = [&](OpIndex index) {
-            const auto p = static_cast<std::size_t>(index);
-            if (index < 0 || p >= i || before[i][p]) return;
-            before[i][p] = true;
-            for (std::size_t q = 0; q < p; ++q)
-                if (before[p][q]) before[i][q] = true;
-        };
-        auto& lane = last[static_cast<std::size_t>(ops[i].lane)];
-        follow(lane);
-        for (const auto index : ops[i].after()) follow(index);
-        lane = static_cast<OpIndex>(i);
-    }
-    return before;
-}
+/// What a slot holds for one token and head.
+struct Cell {
+    std::int64_t token = -1;  // global; -1: nothing
+    // Of rows: the keys that were taken in. Of the gradient of a key: the rows whose part is in it, by query head.
+    std::array<Tokens, most_heads_per_kv_head> taken;
+};
 
-/// Writes down what is wrong, part by part of violations()'s list.
-class Checker {
+/// Runs a resolved program on such cells.
+class Execution {
 public:
-    Checker(const Schedule& schedule, const Program& program, const CellTable& cells)
-        : schedule_(schedule), program_(program), cells_(cells), plan_(schedule.slots()) {}
+    Execution(const Schedule& schedule, const Program& program)
+        : schedule_(schedule), program_(program), ranks_(program.ranks.size()) {
+        const auto& mask = schedule.mask();
+        seen_.resize(index(mask.tokens()));
+        seers_.resize(seen_.size());
+        for (std::int64_t row = 0; row < mask.tokens(); ++row)
+            for (std::int64_t key = 0; key < mask.tokens(); ++key)
+                if (mask.visible(row, key)) {
+                    seen_[index(row)].set(index(key));
+                    seers_[index(key)].set(index(row));
+                }
+        for (int rank = 0; rank < schedule.ranks(); ++rank) start(rank);
+    }
 
     std::vector<std::string> run() {
-        check_form();
-        check_messages();
-        check_order();
-        if (found_.empty()) execute();
-        return std::move(found_);
+        for (bool progress = true; progress && found_.empty();) {
+            progress = false;
+            for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+                for (std::size_t lane = 0; lane < ranks_[rank].queue.size(); ++lane)
+                    while (found_.empty() && advance(rank, lane)) progress = true;
+        }
+        if (found_.empty()) check_results();
+        return found_;
     }
 
 private:
-    int ranks() const { return schedule_.ranks(); }
-    int heads() const { return static_cast<int>(schedule_.problem().kv_heads); }
-    bool backward() const { return schedule_.options().pass == Pass::backward; }
-    std::int64_t cells(int rank, int owner) const {
-        return cells_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(owner)];
-    }
-    const std::vector<Op>& ops(int rank) const { return program_[static_cast<std::size_t>(rank)]; }
-
-    template <class Visit>
-    void for_each_op(Visit visit) {
-        for (int rank = 0; rank < ranks(); ++rank)
-            for (std::size_t i = 0; i < ops(rank).size(); ++i) visit(rank, i, ops(rank)[i]);
-    }
-
-    std::int64_t expected_bytes(int rank, const Op& op) const {
-        const auto& problem = schedule_.problem();
-        const auto& layout = schedule_.layout();
-        const auto element =
-            op.payload == Payload::kv ? bytes_of(problem.dtype) : bytes_of(schedule_.options().gradient_dtype);
-        if (op.kind == OpKind::attend) return 0;
-        if (op.kind == OpKind::merge)
-            return problem.batch * layout.shard_tokens(rank) * op.heads.count() *
-                   (problem.query_heads / problem.kv_heads) * (problem.value_dim * bytes_of(problem.dtype) + 4);
-        return problem.batch * layout.shard_tokens(op.owner) * op.heads.count() *
-               (problem.head_dim + problem.value_dim) * element;
-    }
-
-    static Lane lane_of(const Op& op) {
-        if (!is_transfer(op)) return Lane::compute;
-        if (op.payload == Payload::kv) return op.kind == OpKind::send ? Lane::send_kv : Lane::receive_kv;
-        return op.kind == OpKind::send ? Lane::send_dkv : Lane::receive_dkv;
-    }
-
-    void check_form() {
-        for (int rank = 0; rank < ranks(); ++rank) {
-            const Op* compute = nullptr;  // the operation before on the compute lane
-            for (std::size_t i = 0; i < ops(rank).size(); ++i) {
-                const auto& op = ops(rank)[i];
-                const auto expect = [&](bool right, const char* what) {
-                    if (!right) found_.push_back(name_of(rank, i, op) + ": " + what);
-                };
-                for (const auto index : op.after())
-                    expect(0 <= index && index < static_cast<OpIndex>(i), "a dependency points forwards");
-                expect(op.lane == lane_of(op), "on the wrong lane");
-                expect(0 <= op.owner && op.owner < ranks(), "no such owner");
-                expect(0 <= op.heads.begin && op.heads.begin < op.heads.end && op.heads.end <= heads(),
-                       "no such heads");
-                expect(op.bytes == expected_bytes(rank, op), "wrong bytes");
-                expect(op.step >= 0 && op.step <= ranks(), "no such step");
-                if (is_transfer(op)) {
-                    expect(0 <= op.peer && op.peer < ranks() && op.peer != rank, "no such peer");
-                    expect(op.kind == OpKind::send || op.payload == Payload::dkv || op.slot != 0,
-                           "would overwrite the rank's own block");
-                    expect(op.kind != OpKind::fetch || (op.peer == op.owner && op.payload == Payload::kv),
-                           "fetches what is not the peer's own block");
-                } else {
-                    expect(op.peer == -1, "has a peer");
-                }
-                const bool uses_kv = op.kind == OpKind::attend || (is_transfer(op) && op.payload == Payload::kv);
-                if (uses_kv) expect_slot(rank, i, op, op.slot, plan_.kv_slots, plan_.kv_slot_heads);
-                if (op.payload == Payload::dkv)
-                    expect_slot(rank, i, op, op.slot, plan_.gradient_slots, plan_.gradient_slot_heads);
-                const bool uses_gradient = op.kind == OpKind::add || (op.kind == OpKind::attend && backward());
-                expect(uses_gradient == (op.gradient_slot >= 0), "has a gradient slot, or lacks one");
-                if (uses_gradient)
-                    expect_slot(rank, i, op, op.gradient_slot, plan_.gradient_slots, plan_.gradient_slot_heads);
-                if (op.kind == OpKind::attend)
-                    expect(op.cells == cells(rank, op.owner) && op.cells > 0, "wrong cells");
-                else
-                    expect(op.cells == 0, "has cells");
-                expect(backward() || (op.kind != OpKind::add && op.payload == Payload::kv), "gradient in forward pass");
-                expect(!op.fused || (op.kind == OpKind::attend && compute && compute->kind == OpKind::attend),
-                       "continues no attend");
-                const bool merges = !backward() && schedule_.options().accumulation == Accumulation::partials;
-                const bool follows_attend = compute && compute->kind == OpKind::attend && compute->owner == op.owner &&
-                                            compute->heads == op.heads;
-                if (op.kind == OpKind::merge) expect(merges && follows_attend, "merges no partial");
-                if (op.lane == Lane::compute) {
-                    expect(!merges || !compute || compute->kind != OpKind::attend || op.kind == OpKind::merge,
-                           "comes before the partial of the last attend is merged");
-                    compute = &op;
-                }
-            }
-            if (compute && compute->kind == OpKind::attend && !backward() &&
-                schedule_.options().accumulation == Accumulation::partials)
-                found_.push_back(fmt::format("rank {}: the last partial is not merged", rank));
-        }
-    }
-
-    void expect_slot(int rank, std::size_t i, const Op& op, int slot, int slots, int slot_heads) {
-        if (slot < 0 || slot > slots)
-            found_.push_back(name_of(rank, i, op) + fmt::format(": slot {} of {}", slot, slots));
-        else if (slot > 0 && op.heads.count() > slot_heads)
-            found_.push_back(name_of(rank, i, op) + fmt::format(": more heads than slot {} holds", slot));
-    }
-
-    void check_messages() {
-        struct Message {
-            std::string name;
-            int owner;
-            HeadRange heads;
-            std::int64_t bytes;
-        };
-        using Key = std::tuple<int, int, Payload>;
-        std::map<Key, std::array<std::vector<Message>, 2>> traffic;
-        for_each_op([&](int rank, std::size_t i, const Op& op) {
-            const Message message{name_of(rank, i, op), op.owner, op.heads, op.bytes};
-            if (op.kind == OpKind::send) traffic[{rank, op.peer, op.payload}][0].push_back(message);
-            if (op.kind == OpKind::receive) traffic[{op.peer, rank, op.payload}][1].push_back(message);
-        });
-        for (const auto& [key, messages] : traffic) {
-            const auto& [sent, received] = messages;
-            if (sent.size() != received.size())
-                found_.push_back(fmt::format("{} sends of {} from rank {} to {}, {} receives", sent.size(),
-                                             to_string(std::get<2>(key)), std::get<0>(key), std::get<1>(key),
-                                             received.size()));
-            for (std::size_t k = 0; k < std::min(sent.size(), received.size()); ++k)
-                if (sent[k].owner != received[k].owner || !(sent[k].heads == received[k].heads) ||
-                    sent[k].bytes != received[k].bytes)
-                    found_.push_back(sent[k].name + " meets " + received[k].name);
-        }
-    }
-
-    struct Access {
-        std::size_t op;
-        Payload payload;
-        int slot;
-        bool writes;
+    struct RankState {
+        std::map<std::pair<Pool, int>, std::vector<Cell>> slots;
+        std::vector<std::vector<std::size_t>> queue;  // by lane
+        std::vector<std::size_t> front;
+        std::vector<char> ended;
     };
 
-    std::vector<Access> accesses(int rank) const {
-        std::vector<Access> all;
-        for (std::size_t i = 0; i < ops(rank).size(); ++i) {
-            const auto& op = ops(rank)[i];
-            if (op.kind == OpKind::attend) {
-                all.push_back({i, Payload::kv, op.slot, false});
-                if (op.gradient_slot >= 0) all.push_back({i, Payload::dkv, op.gradient_slot, true});
-            } else if (op.kind == OpKind::add) {
-                all.push_back({i, Payload::dkv, op.slot, true});
-                all.push_back({i, Payload::dkv, op.gradient_slot, false});
-            } else if (is_transfer(op)) {
-                all.push_back({i, op.payload, op.slot, op.kind != OpKind::send});
-            }
+    int heads(Pool pool) const {
+        return static_cast<int>(of_rows(pool) ? schedule_.problem().query_heads : schedule_.problem().kv_heads);
+    }
+    int group() const { return static_cast<int>(schedule_.problem().query_heads_per_kv_head()); }
+    bool backward() const { return program_.pass == Pass::backward; }
+
+    void start(int rank) {
+        auto& state = ranks_[index(rank)];
+        const auto& code = program_.ranks[index(rank)].code;
+        state.queue.resize(index(program_.lanes));
+        state.front.resize(state.queue.size());
+        state.ended.resize(code.size());
+        for (std::size_t i = 0; i < code.size(); ++i) state.queue[index(code[i].op.lane())].push_back(i);
+        for (const auto pool : {Pool::q, Pool::kv, Pool::output, Pool::dout, Pool::dq, Pool::dkv}) {
+            const auto all = HeadRange{0, heads(pool)};
+            const auto tokens = positions(schedule_.part(rank, all));
+            for (int head = 0; head < all.count(); ++head)
+                for (std::size_t t = 0; t < tokens.size(); ++t)
+                    cell(rank, pool, 0, 0, rank, head, static_cast<std::int64_t>(t)).token = tokens[t];
         }
+    }
+
+    std::vector<std::int64_t> positions(const Part& part) const {
+        std::vector<std::int64_t> all;
+        for (const auto& run : schedule_.runs(part))
+            for (std::int64_t i = 0; i < run.count; ++i) all.push_back(run.at(i));
         return all;
     }
 
-    void check_order() {
-        for (int rank = 0; rank < ranks(); ++rank) {
-            const auto before = order_of(ops(rank));
-            const auto all = accesses(rank);
-            for (auto a = all.begin(); a != all.end(); ++a)
-                for (auto b = std::next(a); b != all.end(); ++b) {
-                    const bool conflict =
-                        a->op != b->op && a->payload == b->payload && a->slot == b->slot && (a->writes || b->writes);
-                    if (conflict && !before[b->op][a->op])
-                        found_.push_back(name_of(rank, b->op, ops(rank)[b->op]) + " need not wait for " +
-                                         name_of(rank, a->op, ops(rank)[a->op]) + ", both of one slot");
-                }
-        }
+    Cell& cell(int rank, Pool pool, int slot, int first_head, int block, int head, std::int64_t token) {
+        auto& cells = ranks_[index(rank)].slots[{pool, slot}];
+        const auto at = index((head - first_head) * schedule_.block_tokens(block) + token);
+        if (cells.size() <= at) cells.resize(at + 1);
+        return cells[at];
     }
 
-    /// What one head of a slot holds: nothing known (owner -1), a block, or a gradient with the number of times that
-    /// each rank's part is in it.
-    struct Content {
-        int owner = -1;
-        std::vector<int> parts;
-        friend bool operator==(const Content&, const Content&) = default;
-    };
-
-    struct RankState {
-        std::array<std::map<int, std::vector<Content>>, 2> slots;  // by payload, slot and head
-        std::vector<bool> done;
-        std::array<std::vector<std::size_t>, lane_count> queue;
-        std::array<std::size_t, lane_count> front{};
-        std::map<std::pair<int, int>, int> attended;  // by owner and head
-    };
-
-    std::vector<Content>& slot(RankState& state, Payload payload, int number) const {
-        auto& contents = state.slots[static_cast<std::size_t>(payload)][number];
-        contents.resize(static_cast<std::size_t>(heads()));
-        return contents;
+    /// Calls visit(cell, head, global token) for an operand of an instruction.
+    template <class Visit>
+    void for_each(int rank, const Instruction& instruction, Pool pool, bool source, const Part& part, Visit visit) {
+        const auto& op = instruction.op;
+        const int slot = source ? op.source : op.slot(pool);
+        const int first =
+            source ? instruction.source_first_head : instruction.first_head[index(static_cast<int>(pool))];
+        const auto tokens = positions(part);
+        for (int head = part.heads.begin; head < part.heads.end; ++head)
+            for (std::size_t t = 0; t < tokens.size(); ++t)
+                visit(cell(rank, pool, slot, first, part.block, head, part.tokens.begin + static_cast<std::int64_t>(t)),
+                      head, tokens[t]);
     }
 
-    /// Puts contents into the heads of a slot; a scratch slot holds nothing else from then on.
-    void put(RankState& state, Payload payload, int number, HeadRange range,
-             const std::vector<Content>& contents) const {
-        auto& to = slot(state, payload, number);
-        if (number > 0) to.assign(to.size(), {});
-        std::copy(contents.begin() + range.begin, contents.begin() + range.end, to.begin() + range.begin);
-    }
-
-    void expect_content(int rank, std::size_t i, const Op& op, Payload payload, int number) {
-        const auto& contents = slot(state_[static_cast<std::size_t>(rank)], payload, number);
-        for (int head = op.heads.begin; head < op.heads.end; ++head)
-            if (contents[static_cast<std::size_t>(head)].owner != op.owner)
-                found_.push_back(name_of(rank, i, op) + fmt::format(": {} slot {} holds head {} of the block of {}",
-                                                                    to_string(payload), number, head,
-                                                                    contents[static_cast<std::size_t>(head)].owner));
-    }
-
-    void start() {
-        state_.assign(static_cast<std::size_t>(ranks()), {});
-        for (int rank = 0; rank < ranks(); ++rank) {
-            auto& state = state_[static_cast<std::size_t>(rank)];
-            state.done.resize(ops(rank).size());
-            for (std::size_t i = 0; i < ops(rank).size(); ++i)
-                state.queue[static_cast<std::size_t>(ops(rank)[i].lane)].push_back(i);
-            slot(state, Payload::kv, 0).assign(static_cast<std::size_t>(heads()), {rank, {}});
-            const std::vector<int> none(static_cast<std::size_t>(ranks()));
-            slot(state, Payload::dkv, 0).assign(static_cast<std::size_t>(heads()), {rank, none});
-        }
-    }
-
-    bool ready(int rank, std::size_t i) const {
-        const auto& done = state_[static_cast<std::size_t>(rank)].done;
-        const auto after = ops(rank)[i].after();
-        return std::all_of(after.begin(), after.end(),
-                           [&](OpIndex index) { return done[static_cast<std::size_t>(index)]; });
-    }
-
-    /// The operation at the head of a lane, or -1.
-    std::ptrdiff_t head_of(int rank, Lane lane) const {
-        const auto& state = state_[static_cast<std::size_t>(rank)];
-        const auto l = static_cast<std::size_t>(lane);
-        return state.front[l] < state.queue[l].size() ? static_cast<std::ptrdiff_t>(state.queue[l][state.front[l]])
-                                                      : -1;
-    }
-
-    void finish(int rank, std::size_t i) {
-        auto& state = state_[static_cast<std::size_t>(rank)];
-        state.done[i] = true;
-        ++state.front[static_cast<std::size_t>(ops(rank)[i].lane)];
-    }
-
-    void execute() {
-        start();
-        for (bool progress = true; progress && found_.empty();) {
-            progress = false;
-            for (int rank = 0; rank < ranks(); ++rank)
-                for (int lane = 0; lane < lane_count; ++lane)
-                    while (found_.empty() && advance(rank, static_cast<Lane>(lane))) progress = true;
-        }
-        if (!found_.empty()) return;
-        for_each_op([&](int rank, std::size_t i, const Op& op) {
-            if (!state_[static_cast<std::size_t>(rank)].done[i])
-                found_.push_back("deadlock: " + name_of(rank, i, op) + " never runs");
+    /// The cells of an operand, in order.
+    std::vector<Cell> read(int rank, const Instruction& instruction, Pool pool, bool source, const Part& part) {
+        std::vector<Cell> cells;
+        for_each(rank, instruction, pool, source, part, [&](Cell& cell, int head, std::int64_t token) {
+            if (cell.token != token)
+                complain(rank, instruction, "{} of head {} holds token {} where token {} is read", to_string(pool),
+                         head, cell.token, token);
+            cells.push_back(cell);
         });
-        if (found_.empty()) check_result();
+        return cells;
     }
 
-    /// Runs the next operation of a lane if it may begin; a receive runs with its send.
-    bool advance(int rank, Lane lane) {
-        const auto next = head_of(rank, lane);
-        if (next < 0 || !ready(rank, static_cast<std::size_t>(next))) return false;
-        const auto i = static_cast<std::size_t>(next);
-        const auto& op = ops(rank)[i];
-        auto& state = state_[static_cast<std::size_t>(rank)];
-        switch (op.kind) {
-            case OpKind::receive: return false;
-            case OpKind::send: {
-                const auto theirs = head_of(op.peer, op.payload == Payload::kv ? Lane::receive_kv : Lane::receive_dkv);
-                if (theirs < 0 || !ready(op.peer, static_cast<std::size_t>(theirs))) return false;
-                const auto j = static_cast<std::size_t>(theirs);
-                const auto& receive = ops(op.peer)[j];
-                if (receive.kind != OpKind::receive || receive.peer != rank) return false;
-                expect_content(rank, i, op, op.payload, op.slot);
-                put(state_[static_cast<std::size_t>(op.peer)], op.payload, receive.slot, op.heads,
-                    slot(state, op.payload, op.slot));
-                finish(op.peer, j);
-                break;
-            }
-            case OpKind::fetch:
-                put(state, op.payload, op.slot, op.heads,
-                    slot(state_[static_cast<std::size_t>(op.peer)], Payload::kv, 0));
-                break;
-            case OpKind::attend: {
-                expect_content(rank, i, op, Payload::kv, op.slot);
-                for (int head = op.heads.begin; head < op.heads.end; ++head) ++state.attended[{op.owner, head}];
-                if (!backward()) break;
-                std::vector<int> own_part(static_cast<std::size_t>(ranks()));
-                own_part[static_cast<std::size_t>(rank)] = 1;
-                put(state, Payload::dkv, op.gradient_slot, op.heads,
-                    std::vector<Content>(static_cast<std::size_t>(heads()), {op.owner, own_part}));
-                break;
-            }
-            case OpKind::add: {
-                expect_content(rank, i, op, Payload::dkv, op.slot);
-                expect_content(rank, i, op, Payload::dkv, op.gradient_slot);
-                if (!found_.empty()) return false;
-                const auto& from = slot(state, Payload::dkv, op.gradient_slot);
-                auto& to = slot(state, Payload::dkv, op.slot);
-                for (auto head = static_cast<std::size_t>(op.heads.begin);
-                     head < static_cast<std::size_t>(op.heads.end); ++head)
-                    std::transform(from[head].parts.begin(), from[head].parts.end(), to[head].parts.begin(),
-                                   to[head].parts.begin(), std::plus<>());
-                break;
-            }
-            case OpKind::merge: break;
+    void write(int rank, const Instruction& instruction, Pool pool, const Part& part, const std::vector<Cell>& cells) {
+        auto next = cells.begin();
+        for_each(rank, instruction, pool, false, part, [&](Cell& cell, int, std::int64_t) { cell = *next++; });
+    }
+
+    template <class... Values>
+    void complain(int rank, const Instruction& instruction, fmt::format_string<Values...> format, Values&&... values) {
+        const auto& code = program_.ranks[index(rank)].code;
+        found_.push_back(describe(rank, &instruction - code.data(), instruction.op) + ": " +
+                         fmt::format(format, std::forward<Values>(values)...));
+    }
+
+    bool may_begin(std::size_t rank, std::size_t which) const {
+        const auto& state = ranks_[rank];
+        const auto& op = program_.ranks[rank].code[which].op;
+        const auto lane = index(op.lane());
+        const auto after = op.after();
+        return state.front[lane] < state.queue[lane].size() && state.queue[lane][state.front[lane]] == which &&
+               std::all_of(after.begin(), after.end(), [&](OpIndex before) { return state.ended[index(before)]; });
+    }
+
+    void end(std::size_t rank, std::size_t which) {
+        ranks_[rank].ended[which] = true;
+        ++ranks_[rank].front[index(program_.ranks[rank].code[which].op.lane())];
+    }
+
+    bool advance(std::size_t rank, std::size_t lane) {
+        auto& state = ranks_[rank];
+        if (state.front[lane] == state.queue[lane].size()) return false;
+        const auto which = state.queue[lane][state.front[lane]];
+        const auto& instruction = program_.ranks[rank].code[which];
+        const auto& op = instruction.op;
+        if (op.kind == OpKind::receive || !may_begin(rank, which)) return false;
+        const int self = static_cast<int>(rank);
+        if (op.kind == OpKind::send) {
+            const auto peer = index(op.peer), partner = index(instruction.partner);
+            if (!may_begin(peer, partner)) return false;
+            const auto& receive = program_.ranks[peer].code[partner];
+            const auto cells = read(self, instruction, op.pool, false, op.part);
+            write(op.peer, receive, op.pool, receive.op.part, cells);
+            end(peer, partner);
+        } else {
+            compute(self, instruction);
         }
-        finish(rank, i);
+        end(rank, which);
         return true;
     }
 
-    void check_result() {
-        for (int rank = 0; rank < ranks(); ++rank) {
-            auto& state = state_[static_cast<std::size_t>(rank)];
-            for (int head = 0; head < heads(); ++head) {
-                for (int owner = 0; owner < ranks(); ++owner) {
-                    const int times = state.attended[{owner, head}], right = cells(rank, owner) > 0;
-                    if (times != right)
-                        found_.push_back(fmt::format("rank {} attends to head {} of the block of {} {} times, not {}",
-                                                     rank, head, owner, times, right));
-                }
-                if (!backward()) continue;
-                const auto& gradient = slot(state, Payload::dkv, 0)[static_cast<std::size_t>(head)];
-                for (int other = 0; other < ranks(); ++other) {
-                    const int times = gradient.parts[static_cast<std::size_t>(other)], right = cells(other, rank) > 0;
-                    if (gradient.owner != rank || times != right)
-                        found_.push_back(
-                            fmt::format("gradient of head {} of rank {} holds rank {}'s part {} times, "
-                                        "not {}",
-                                        head, rank, other, times, right));
-                }
+    void compute(int rank, const Instruction& instruction) {
+        const auto& op = instruction.op;
+        switch (op.kind) {
+            case OpKind::fetch: {
+                std::vector<Cell> cells;
+                for (int head = op.part.heads.begin; head < op.part.heads.end; ++head)
+                    for (auto t = op.part.tokens.begin; t < op.part.tokens.end; ++t)
+                        cells.push_back(cell(op.peer, op.pool, 0, 0, op.part.block, head, t));
+                return write(rank, instruction, op.pool, op.part, cells);
             }
+            case OpKind::copy:
+                return write(rank, instruction, op.pool, op.part, read(rank, instruction, op.pool, true, op.read()));
+            case OpKind::add: return take_in(rank, instruction, false);
+            case OpKind::merge: return take_in(rank, instruction, op.begins);
+            case OpKind::attend: return attend(rank, instruction);
+            case OpKind::send:
+            case OpKind::receive: return;
+        }
+    }
+
+    void take_in(int rank, const Instruction& instruction, bool overwrites) {
+        const auto& op = instruction.op;
+        const auto from = read(rank, instruction, op.pool, true, op.read());
+        if (!overwrites) read(rank, instruction, op.pool, false, op.part);
+        auto next = from.begin();
+        for_each(rank, instruction, op.pool, false, op.part, [&](Cell& cell, int head, std::int64_t token) {
+            if (overwrites) cell = {token, {}};
+            unite(rank, instruction, cell, *next++, head);
+        });
+    }
+
+    void unite(int rank, const Instruction& instruction, Cell& to, const Cell& from, int head) {
+        for (std::size_t i = 0; i < to.taken.size(); ++i) {
+            if ((to.taken[i] & from.taken[i]).any())
+                complain(rank, instruction, "head {} of token {} takes in something twice", head, to.token);
+            to.taken[i] |= from.taken[i];
+        }
+    }
+
+    void attend(int rank, const Instruction& instruction) {
+        const auto& op = instruction.op;
+        Tokens rows, keys;
+        for (const auto position : positions(op.rows())) rows.set(index(position));
+        for (const auto position : positions(op.part)) keys.set(index(position));
+        std::int64_t cells = 0;
+        for (std::size_t row = 0; row < seen_.size(); ++row)
+            if (rows[row]) cells += static_cast<std::int64_t>((seen_[row] & keys).count());
+        if (cells != op.cells) complain(rank, instruction, "it says {} cells, these are {}", op.cells, cells);
+
+        read(rank, instruction, Pool::q, false, op.rows());
+        read(rank, instruction, Pool::kv, false, op.part);
+        if (backward()) read(rank, instruction, Pool::dout, false, op.rows());
+        const auto sums = backward() ? Pool::dq : op.begins && op.ends ? Pool::output : Pool::state;
+        for_each(rank, instruction, sums, false, op.rows(), [&](Cell& cell, int head, std::int64_t row) {
+            if (op.begins) cell = {row, {}};
+            if (cell.token != row)
+                complain(rank, instruction, "{} holds row {}, not {}", to_string(sums), cell.token, row);
+            Cell part;
+            part.taken[0] = seen_[index(row)] & keys;
+            auto& attended = attended_[{head, row}];
+            if ((attended & part.taken[0]).any())
+                complain(rank, instruction, "row {} of head {} has attended to some of these keys", row, head);
+            attended |= part.taken[0];
+            unite(rank, instruction, cell, part, head);
+        });
+        if (!backward() && op.ends && !op.begins)
+            write(rank, instruction, Pool::output, op.rows(), read(rank, instruction, Pool::state, false, op.rows()));
+        if (!backward()) return;
+        for_each(rank, instruction, Pool::dkv, false, op.part, [&](Cell& cell, int head, std::int64_t key) {
+            cell = {key, {}};
+            for (int g = 0; g < group(); ++g)
+                if (const int query_head = head * group() + g;
+                    op.rows().heads.begin <= query_head && query_head < op.rows().heads.end)
+                    cell.taken[index(g)] = seers_[index(key)] & rows;
+        });
+    }
+
+    void check_results() {
+        for (int rank = 0; rank < schedule_.ranks(); ++rank) {
+            const auto check = [&](Pool pool, int parts, const std::vector<Tokens>& expected) {
+                for (int head = 0; head < heads(pool); ++head)
+                    for (std::int64_t t = 0; t < schedule_.block_tokens(rank); ++t) {
+                        const auto& it = cell(rank, pool, 0, 0, rank, head, t);
+                        for (int i = 0; i < parts; ++i)
+                            if (it.taken[index(i)] != expected[index(it.token)])
+                                found_.push_back(fmt::format(
+                                    "{} of head {}, token {} on rank {} has taken in {} of {}", to_string(pool), head,
+                                    it.token, rank, it.taken[index(i)].count(), expected[index(it.token)].count()));
+                    }
+            };
+            if (!backward()) {
+                check(Pool::output, 1, seen_);
+                continue;
+            }
+            check(Pool::dq, 1, seen_);
+            check(Pool::dkv, group(), seers_);
         }
     }
 
     const Schedule& schedule_;
     const Program& program_;
-    const CellTable& cells_;
-    SlotPlan plan_;
-    std::vector<RankState> state_;
+    std::vector<Tokens> seen_, seers_;  // by row: the keys that it sees; by key: the rows that see it
+    std::map<std::pair<int, std::int64_t>, Tokens> attended_;  // by query head and row, on all ranks
+    std::vector<RankState> ranks_;
     std::vector<std::string> found_;
 };
 
 }  // namespace
 
-Program program_of(const Schedule& schedule) {
-    Program program;
+Written written(const Schedule& schedule) {
+    Written all;
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
-        program.emplace_back();
+        all.emplace_back();
         auto stream = schedule.ops(rank);
-        while (const Op* op = stream.next()) program.back().push_back(*op);
+        while (const Op* op = stream.next()) all.back().push_back(*op);
     }
-    return program;
+    return all;
 }
 
-CellTable count_cells(const Mask& mask, const Layout& layout) {
-    CellTable cells;
-    for (int rank = 0; rank < layout.ranks(); ++rank) {
-        cells.emplace_back();
-        for (int owner = 0; owner < layout.ranks(); ++owner)
-            cells.back().push_back(count_visible(mask, layout.positions(rank), layout.positions(owner)));
-    }
-    return cells;
+WrittenSchedule::WrittenSchedule(const Schedule& like, Written ops)
+    : Schedule(like.problem(), like.mask(), like.layout(), like.options()), ops_(std::move(ops)) {
+    set_channels(like.channels());
+    for (const auto& group : like.slots()) add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
+    for (int block = like.ranks(); block < like.blocks(); ++block)
+        add_block({like.block(block).begin(), like.block(block).end()});
 }
 
-std::vector<std::string> violations(const Schedule& schedule, const Program& program, const CellTable& cells) {
-    return Checker(schedule, program, cells).run();
+Ops WrittenSchedule::ops(int rank) const {
+    for (const auto& op : ops_[index(rank)]) co_yield op;
+}
+
+std::vector<std::string> violations(const Schedule& schedule, const Written& ops) {
+    const WrittenSchedule made(schedule, ops);
+    try {
+        const auto program = resolve(made);
+        return Execution(made, program).run();
+    } catch (const Error& error) {
+        return {error.what()};
+    }
 }
 
 bool happens_before(const std::vector<Op>& ops, OpIndex first, OpIndex second) {
-    return order_of(ops)[static_cast<std::size_t>(second)][static_cast<std::size_t>(first)];
+    std::vector<std::vector<bool>> before(ops.size(), std::vector<bool>(ops.size()));
+    std::map<Lane, OpIndex> last;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+        const auto follow = [&](OpIndex which) {
+            before[i][index(which)] = true;
+            for (std::size_t q = 0; q < index(which); ++q)
+                if (before[index(which)][q]) before[i][q] = true;
+        };
+        if (const auto it = last.find(ops[i].lane()); it != last.end()) follow(it->second);
+        for (const auto which : ops[i].after()) follow(which);
+        last[ops[i].lane()] = static_cast<OpIndex>(i);
+    }
+    return before[index(second)][index(first)];
 }
 
 }  // namespace ringlab::layouts::testing

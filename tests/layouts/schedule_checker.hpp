@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/program.hpp"
 
 #include <string>
 #include <vector>
@@ -8,27 +8,31 @@
 namespace ringlab::layouts::testing {
 
 /// The operations of every rank, written out.
-using Program = std::vector<std::vector<Op>>;
+using Written = std::vector<std::vector<Op>>;
 
-Program program_of(const Schedule& schedule);
+Written written(const Schedule& schedule);
 
-/// Visible pairs by rank and owner, counted one by one.
-using CellTable = std::vector<std::vector<std::int64_t>>;
+/// A schedule with the slots, channels and blocks of another, and operations of one's own.
+class WrittenSchedule : public Schedule {
+public:
+    WrittenSchedule(const Schedule& like, Written ops);
+    Ops ops(int rank) const override;
 
-CellTable count_cells(const Mask& mask, const Layout& layout);
+private:
+    Written ops_;
+};
 
-/// Everything that is wrong with `program` as the program of `schedule`; empty if it is right under every timing that
+/// Everything that is wrong with `ops` as the operations of `schedule`; empty if nothing is, under every timing that
 /// the rules of Op allow:
-/// - each operation is well formed, its cells and bytes are what it says, dependencies point backwards;
-/// - the k-th message of a payload from one rank to another is received as the k-th, with equal owner, heads and bytes;
-/// - any two operations of a rank that touch one slot, at least one of them writing, are ordered by the rank's own
-///   lanes and dependencies. Rendezvous with peers only adds order, so this holds for buffered messages as well;
-/// - run lane by lane, with sends that wait for their receives, every operation ends;
-/// - run so, every operation finds in its slots what it names; each visible (rank, owner, head) is attended to exactly
-///   once and nothing else is; a backward pass leaves in slot 0 of every rank the part of each rank that sees its
-///   block, once.
-/// As all conflicting accesses are ordered, what the one run finds is what every run finds.
-std::vector<std::string> violations(const Schedule& schedule, const Program& program, const CellTable& cells);
+/// - resolve() accepts them;
+/// - their cells are what they say;
+/// - run token by token and head by head, every operation finds in its slots what it names, no row attends to a key or
+///   takes it in twice, and at the end every row has taken in the keys that it sees and no other; a backward pass
+///   leaves in dq of every row the part of each key that it sees, and in dk and dv of every key the part of each row
+///   that sees it, once.
+/// As resolve() has all conflicting accesses put in order, what the one run finds is what every run finds.
+/// For at most 128 tokens.
+std::vector<std::string> violations(const Schedule& schedule, const Written& ops);
 
 /// Whether operation `first` ends before `second` begins, by the rank's own lanes and dependencies.
 bool happens_before(const std::vector<Op>& ops, OpIndex first, OpIndex second);

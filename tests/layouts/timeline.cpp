@@ -10,12 +10,25 @@ using namespace ringlab::layouts::testing;
 namespace {
 
 Span compute(int rank, OpKind kind, Picoseconds begin, Picoseconds end, Picoseconds busy, std::int64_t cells) {
-    return {
-        .rank = rank, .kind = kind, .lane = Lane::compute, .begin = begin, .end = end, .busy = busy, .cells = cells};
+    return {.rank = rank,
+            .kind = kind,
+            .lane = compute_lane,
+            .posted = begin,
+            .begin = begin,
+            .end = end,
+            .busy = busy,
+            .cells = cells};
 }
 
 Span transfer(int rank, OpKind kind, Lane lane, Picoseconds begin, Picoseconds end, std::int64_t bytes) {
-    return {.rank = rank, .kind = kind, .lane = lane, .begin = begin, .end = end, .busy = end - begin, .bytes = bytes};
+    return {.rank = rank,
+            .kind = kind,
+            .lane = lane,
+            .posted = begin,
+            .begin = begin,
+            .end = end,
+            .busy = end - begin,
+            .bytes = bytes};
 }
 
 }  // namespace
@@ -30,12 +43,12 @@ BOOST_AUTO_TEST_CASE(totals_are_added_up_rank_by_rank) {
     const Timeline timeline{.ranks = 3,
                             .spans = {
                                 compute(0, OpKind::attend, 0, 10, 8, 100),
-                                transfer(0, OpKind::send, Lane::send_kv, 0, 12, 7),
-                                transfer(0, OpKind::receive, Lane::receive_kv, 5, 18, 11),
+                                transfer(0, OpKind::send, 1, 0, 12, 7),
+                                transfer(0, OpKind::receive, 2, 5, 18, 11),
                                 compute(0, OpKind::attend, 20, 25, 5, 30),
                                 compute(0, OpKind::merge, 25, 27, 2, 0),
-                                transfer(0, OpKind::receive, Lane::receive_dkv, 30, 34, 13),
-                                transfer(1, OpKind::fetch, Lane::receive_kv, 3, 9, 17),
+                                transfer(0, OpKind::receive, 4, 30, 34, 13),
+                                transfer(1, OpKind::fetch, 2, 3, 9, 17),
                             }};
     BOOST_TEST(timeline.makespan() == 34);
     const auto all = totals(timeline);

@@ -91,7 +91,13 @@ CpuOptions small_tiles() {
 EditedSchedule::EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit edit)
     : Schedule(original->problem(), original->mask(), original->layout(), original->options()),
       original_(std::move(original)),
-      edit_(std::move(edit)) {}
+      edit_(std::move(edit)) {
+    set_channels(original_->channels());
+    for (const auto& group : original_->slots())
+        add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
+    for (int block = ranks(); block < original_->blocks(); ++block)
+        add_block({original_->block(block).begin(), original_->block(block).end()});
+}
 
 layouts::Ops EditedSchedule::ops(int rank) const {
     auto stream = original_->ops(rank);
@@ -99,6 +105,20 @@ layouts::Ops EditedSchedule::ops(int rank) const {
         auto op = *original;
         if (edit_(rank, op)) co_yield op;
     }
+}
+
+namespace {
+
+class NeverEnding : public Transfer {
+public:
+    std::optional<Clock::time_point> ended() override { return {}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Transfer> MutedTransport::send(std::span<const std::byte> from, int peer, int channel) {
+    if (group_.ring_rank(rank()) == 1) return std::make_unique<NeverEnding>();
+    return WrappedTransport::send(from, peer, channel);
 }
 
 }  // namespace ringlab::reference::tests

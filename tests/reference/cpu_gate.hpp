@@ -59,11 +59,62 @@ public:
     EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit edit);
 
     layouts::Ops ops(int rank) const override;
-    layouts::SlotPlan slots() const override { return original_->slots(); }
 
 private:
     std::unique_ptr<layouts::Schedule> original_;
     Edit edit_;
+};
+
+/// A transport that does what another does; to be changed.
+class WrappedTransport : public Transport {
+public:
+    WrappedTransport(Transport& inner, const layouts::RingGroup& group) : inner_(inner), group_(group) {}
+
+    int rank() const override { return inner_.rank(); }
+    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
+        return inner_.send(from, peer, channel);
+    }
+    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
+        return inner_.receive(into, peer, channel);
+    }
+    void expose(std::span<const std::byte> bytes) override { inner_.expose(bytes); }
+    void withdraw() override { inner_.withdraw(); }
+    std::unique_ptr<Transfer> fetch(std::span<std::byte> into, int peer, std::size_t offset) override {
+        return inner_.fetch(into, peer, offset);
+    }
+    void wait(Clock::duration limit) override { inner_.wait(limit); }
+    Clock::time_point start_together() override { return inner_.start_together(); }
+    double clock_uncertainty() const override { return inner_.clock_uncertainty(); }
+
+protected:
+    Transport& inner_;
+    const layouts::RingGroup& group_;
+};
+
+/// What rank 1 sends never leaves it.
+class MutedTransport : public WrappedTransport {
+public:
+    using WrappedTransport::WrappedTransport;
+    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override;
+};
+
+/// A world whose transports are wrapped.
+template <class Wrapped>
+class WrappedWorld : public World {
+public:
+    explicit WrappedWorld(std::unique_ptr<World> inner) : World(inner->group()), inner_(std::move(inner)) {}
+
+    bool is_root() const override { return inner_->is_root(); }
+    bool agree(bool root_says) override { return inner_->agree(root_says); }
+    std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
+        return inner_->run(timeout, [&](Transport& transport) {
+            Wrapped wrapped(transport, group());
+            return body(wrapped);
+        });
+    }
+
+private:
+    std::unique_ptr<World> inner_;
 };
 
 }  // namespace ringlab::reference::tests

@@ -90,6 +90,14 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"all-gather:2", Accumulation::partials},
                                         {"pull", Accumulation::carry}};
 
+/// Whether an algorithm takes this many ranks, with 4 query heads.
+bool suits(const Algorithm& algorithm, int ranks) {
+    const auto colon = algorithm.name.find(':');
+    const bool grouped = algorithm.name.starts_with("double-ring:") || algorithm.name == "ulysses:2";
+    if (grouped) return ranks % std::stoi(algorithm.name.substr(colon + 1)) == 0;
+    return algorithm.name != "ulysses" || 4 % ranks == 0;
+}
+
 void check_layout(const std::string& layout, const Algorithm& algorithm, int ranks, std::int64_t tokens) {
     static Expected expected;
     for (const auto& mask : masks(tokens)) {
@@ -113,6 +121,7 @@ BOOST_AUTO_TEST_SUITE(cpu_backend)
 
 BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention,
                      data::make(algorithms) * data::make({1, 2, 3, 4, 8}), algorithm, ranks) {
+    if (!suits(algorithm, ranks)) return;
     for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"})
         check_layout(layout, algorithm, ranks, round_up(45, layouts::layout_granularity(layout, ranks)));
     const PermutationFile permutation(round_up(45, ranks));
@@ -122,7 +131,11 @@ BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention,
 BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_attention, data::make(algorithms),
                      algorithm) {
     const auto check = [&](layouts::Problem problem) {
-        GateCase c{problem, "causal+documents:11,20,29", "zigzag", algorithm.name, 3, algorithm.accumulation};
+        const int ranks = suits(algorithm, 3) ? 3 : suits(algorithm, 2) ? 2 : 4;
+        problem.tokens = ranks == 3 ? 60 : 64;
+        GateCase c{problem,  problem.tokens == 60 ? "causal+documents:11,20,29" : "causal+documents:11,20,33",
+                   "zigzag", algorithm.name,
+                   ranks,    algorithm.accumulation};
         const auto inputs = random_inputs(problem, 2);
         BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
     };
@@ -145,8 +158,9 @@ BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
     using Placement = layouts::RingGroup::Placement;
     for (const auto placement : {Placement::consecutive, Placement::strided})
         for (const auto& algorithm : algorithms) {
-            const GateCase c{small_problem(48), "causal", "zigzag", algorithm.name, 3, algorithm.accumulation};
-            ThreadWorld world({3, 2, placement});
+            const int ranks = suits(algorithm, 3) ? 3 : suits(algorithm, 2) ? 2 : 4;
+            const GateCase c{small_problem(48), "causal", "zigzag", algorithm.name, ranks, algorithm.accumulation};
+            ThreadWorld world({ranks, 2, placement});
             const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
             const std::vector<Inputs> inputs{random_inputs(c.problem, 3), random_inputs(c.problem, 4)};
             const auto runs = run(world, *forward, backward.get(), inputs, small_tiles());
@@ -174,14 +188,16 @@ BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_sched
                 BOOST_TEST_REQUIRE((span != timeline.spans.end()));
                 BOOST_TEST(span->rank == rank);
                 BOOST_TEST(span->op == static_cast<layouts::OpIndex>(ends.size()));
-                BOOST_TEST((span->kind == op->kind && span->lane == op->lane && span->peer == op->peer));
+                BOOST_TEST((span->kind == op->kind && span->lane == op->lane() && span->peer == op->peer));
                 BOOST_TEST(span->cells == op->cells);
                 BOOST_TEST(span->bytes == op->bytes);
-                BOOST_TEST(span->begin >= lane_free[op->lane]);
-                for (const auto before : op->after()) BOOST_TEST(span->begin >= ends[static_cast<std::size_t>(before)]);
+                BOOST_TEST(span->posted >= lane_free[op->lane()]);
+                for (const auto before : op->after())
+                    BOOST_TEST(span->posted >= ends[static_cast<std::size_t>(before)]);
+                BOOST_TEST(span->begin >= span->posted);
                 BOOST_TEST(span->end >= span->begin);
                 BOOST_TEST((op->kind != layouts::OpKind::attend || span->busy > 0));
-                lane_free[op->lane] = span->end;
+                lane_free[op->lane()] = span->end;
                 ends.push_back(span->end);
                 ++span;
             }

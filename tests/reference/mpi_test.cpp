@@ -38,6 +38,7 @@ void check_in(const RingGroup& group) {
     for (const std::string layout : {"contiguous", "zigzag", "striped:3"})
         for (const std::string mask : {"causal", "window:8,0+sink:3", "causal+documents:1,13,58", "valid:2-19,23-35"})
             for (const auto& algorithm : algorithms) {
+                if (algorithm.name == "ulysses" && 4 % group.ring != 0) continue;  // query heads
                 const GateCase c{small_problem(72), mask, layout, algorithm.name, group.ring, algorithm.accumulation};
                 std::vector<Inputs> inputs;
                 for (int replica = 0; replica < group.replicas; ++replica)
@@ -97,7 +98,7 @@ BOOST_AUTO_TEST_CASE(messages_of_many_megabytes_arrive_whole_and_times_are_on_on
         if (receive.kind != OpKind::receive) continue;
         const auto send = std::ranges::find_if(result.forward.spans, [&](const layouts::Span& span) {
             return span.kind == OpKind::send && span.rank == receive.peer && span.peer == receive.rank &&
-                   span.owner == receive.owner;
+                   span.block == receive.block;
         });
         BOOST_TEST_REQUIRE((send != result.forward.spans.end()));
         BOOST_TEST(receive.end + slack >= send->begin);
@@ -111,14 +112,12 @@ namespace {
 /// A run in which rank 1 keeps a block to itself: it must end, with a message and a status that is not 0.
 void run_that_cannot_end() {
     const GateCase c{small_problem(48), "full", "contiguous", "ring", session->size()};
-    const EditedSchedule schedule(schedule_of(c, Pass::forward), [](int rank, layouts::Op& op) {
-        if (rank == 1 && op.kind == OpKind::send) op.peer = 1;
-        return true;
-    });
+    const auto schedule = schedule_of(c, Pass::forward);
     auto options = small_tiles();
     options.timeout = std::chrono::milliseconds(500);
     const auto inputs = random_inputs(c.problem, 60);
-    run(*make_mpi_world({session->size(), 1, {}}), schedule, nullptr, inputs, options);
+    WrappedWorld<MutedTransport> world(make_mpi_world({session->size(), 1, {}}));
+    run(world, *schedule, nullptr, inputs, options);
 }
 
 /// Rank 0 does something else for longer than the session's patience: it lives, so the others wait.

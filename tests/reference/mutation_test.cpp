@@ -30,47 +30,23 @@ void check_that_the_gate_sees(const GateCase& c, Mutation mutation) {
 
 /// A transport that takes global ranks for what they are in the own ring: peers numbered by ring rank, as if the ring
 /// were the world.
-class MisnumberedTransport : public Transport {
+class MisnumberedTransport : public WrappedTransport {
 public:
-    MisnumberedTransport(Transport& inner, const layouts::RingGroup& group) : inner_(inner), group_(group) {}
-
-    int rank() const override { return inner_.rank(); }
-    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, layouts::Payload payload) override {
-        return inner_.send(from, group_.ring_rank(peer), payload);
+    using WrappedTransport::WrappedTransport;
+    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
+        return WrappedTransport::send(from, group_.ring_rank(peer), channel);
     }
-    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, layouts::Payload payload) override {
-        return inner_.receive(into, group_.ring_rank(peer), payload);
+    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
+        return WrappedTransport::receive(into, group_.ring_rank(peer), channel);
     }
-    void expose(std::span<const std::byte> bytes) override { inner_.expose(bytes); }
-    void withdraw() override { inner_.withdraw(); }
     std::unique_ptr<Transfer> fetch(std::span<std::byte> into, int peer, std::size_t offset) override {
-        return inner_.fetch(into, group_.ring_rank(peer), offset);
+        return WrappedTransport::fetch(into, group_.ring_rank(peer), offset);
     }
-    void wait(Clock::duration limit) override { inner_.wait(limit); }
-    Clock::time_point start_together() override { return inner_.start_together(); }
-    double clock_uncertainty() const override { return inner_.clock_uncertainty(); }
-
-private:
-    Transport& inner_;
-    const layouts::RingGroup& group_;
 };
 
-class MisnumberedWorld : public World {
-public:
-    explicit MisnumberedWorld(const layouts::RingGroup& group) : World(group), inner_(group) {}
-
-    bool is_root() const override { return true; }
-    bool agree(bool root_says) override { return root_says; }
-    std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
-        return inner_.run(timeout, [&](Transport& transport) {
-            MisnumberedTransport misnumbered(transport, group());
-            return body(misnumbered);
-        });
-    }
-
-private:
-    ThreadWorld inner_;
-};
+WrappedWorld<MisnumberedTransport> misnumbered_world(const layouts::RingGroup& group) {
+    return WrappedWorld<MisnumberedTransport>(std::make_unique<ThreadWorld>(group));
+}
 
 /// K/V bytes sent in the forward pass of a full mask on a ring: every block hops to all ranks but its owner.
 std::string traffic_complaint(const CpuRun& run, const layouts::Problem& problem, int ranks) {
@@ -123,14 +99,14 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_reuses_the_first_block_is_named_2) {
     const GateCase c{small_problem(48), "full", "contiguous", "ring", 4};
     const auto forward = schedule_of(c, Pass::forward);
     const EditedSchedule backward(schedule_of(c, Pass::backward), [](int, layouts::Op& op) {
-        if (op.kind == layouts::OpKind::attend) op.slot = 0;
+        if (op.kind == layouts::OpKind::attend) op.slot(layouts::Pool::kv) = 0;
         return true;
     });
     const auto inputs = random_inputs(c.problem, 11);
     ThreadWorld world({4, 1, {}});
     const auto found = complaint_of_run([&] { return run(world, *forward, &backward, inputs, small_tiles()).outputs; },
                                         expected_of(c, inputs));
-    BOOST_TEST(found.find("K/V slot 0 is read for heads 0..0 of rank") != std::string::npos, found);
+    BOOST_TEST(found.find("K,V slot 0 is that of block ") != std::string::npos, found);
 }
 
 BOOST_AUTO_TEST_CASE(peers_of_a_ring_in_a_larger_world_numbered_by_ring_rank_are_caught_3) {
@@ -152,11 +128,11 @@ BOOST_AUTO_TEST_CASE(peers_of_a_ring_in_a_larger_world_numbered_by_ring_rank_are
         };
         const layouts::RingGroup group{2, 2, layouts::RingGroup::Placement::consecutive};
         ThreadWorld right(group);
-        MisnumberedWorld wrong(group);
+        auto wrong = misnumbered_world(group);
         BOOST_TEST(complaint_in(right) == "");
         BOOST_TEST(complaint_in(wrong) != "");
         // The mistake hides while the ring is the world.
-        MisnumberedWorld alone({2, 1, {}});
+        auto alone = misnumbered_world({2, 1, {}});
         const auto runs = run(alone, *forward, backward.get(), std::span(inputs).first(1), options);
         BOOST_TEST(complaint(runs[0].outputs, expected_of(c, inputs[0])) == "");
     }

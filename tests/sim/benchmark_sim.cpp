@@ -102,7 +102,9 @@ Machine machine_file(const char* name) {
 class ShortRing : public layouts::Schedule {
 public:
     ShortRing(const layouts::Schedule& whole, int steps)
-        : Schedule(whole.problem(), whole.mask(), whole.layout(), whole.options()), whole_(whole), steps_(steps) {}
+        : Schedule(whole.problem(), whole.mask(), whole.layout(), whole.options()), whole_(whole), steps_(steps) {
+        set_channels(whole.channels());
+    }
 
     layouts::Ops ops(int rank) const override {
         auto ops = whole_.ops(rank);
@@ -113,7 +115,6 @@ public:
             co_yield *op;
         }
     }
-    layouts::SlotPlan slots() const override { return whole_.slots(); }
 
 private:
     const layouts::Schedule& whole_;

@@ -43,13 +43,19 @@ struct Scenario {
     }
 };
 
+/// Bytes of the K/V block of a rank.
+inline std::int64_t block_bytes(const layouts::Schedule& schedule, int rank) {
+    const layouts::HeadRange heads{0, static_cast<int>(schedule.problem().kv_heads)};
+    return schedule.bytes(layouts::Pool::kv, 0, schedule.part(rank, heads));
+}
+
 /// Compute in proportion to cells, `picoseconds_per_cell` for all heads of the scenario together; transfers free.
 inline Machine cell_machine(const Scenario& scenario, double picoseconds_per_cell = 1) {
     Machine machine;
     const auto schedule = scenario.schedule();
     layouts::Op op;
     op.cells = 1;
-    op.heads = {0, static_cast<int>(scenario.kv_heads)};
+    op.rows().heads = {0, static_cast<int>(scenario.query_heads)};
     machine.forward.flops = machine.backward.flops = schedule->flop(op) / (picoseconds_per_cell * 1e-12);
     return machine;
 }

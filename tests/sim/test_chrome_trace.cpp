@@ -56,9 +56,14 @@ BOOST_AUTO_TEST_CASE(every_span_is_a_slice_and_every_hop_an_arrow_without_overla
             std::size_t receives = 0;
             for (const auto& span : prediction.timeline.spans)
                 receives += span.kind == ringlab::layouts::OpKind::receive;
-            std::size_t issues = 0;
-            for (const auto& event : events) issues += event.at("ph") == "X" && event.at("cat") == "issue";
-            BOOST_TEST(count(events, "X") - issues == prediction.timeline.spans.size());
+            std::size_t issues = 0, waits = 0, waited = 0;
+            for (const auto& span : prediction.timeline.spans) waited += span.posted < span.begin;
+            for (const auto& event : events) {
+                issues += event.at("ph") == "X" && event.at("cat") == "issue";
+                waits += event.at("ph") == "X" && event.at("cat") == "wait";
+            }
+            BOOST_TEST(count(events, "X") - issues - waits == prediction.timeline.spans.size());
+            BOOST_TEST(waits == waited);
             BOOST_TEST(issues > 0u);
             BOOST_TEST(count(events, "s") == receives);
             BOOST_TEST(count(events, "f") == receives);
@@ -68,11 +73,12 @@ BOOST_AUTO_TEST_CASE(every_span_is_a_slice_and_every_hop_an_arrow_without_overla
 
 BOOST_AUTO_TEST_CASE(times_are_microseconds_to_the_picosecond) {
     ringlab::layouts::Timeline timeline{1, {}};
-    timeline.spans.push_back({.begin = 1234567, .end = 5000001});
+    timeline.spans.push_back({.posted = 1000000, .begin = 1234567, .end = 5000001});
     std::ostringstream out;
     const TraceGroup group{"measured", &timeline, {}};
     write_chrome_trace(out, {&group, 1});
     BOOST_TEST(out.str().find("\"ts\":1.234567,\"dur\":3.765434") != std::string::npos, out.str());
+    BOOST_TEST(out.str().find("\"ts\":1.000000,\"dur\":0.234567") != std::string::npos, out.str());  // waiting
 }
 
 BOOST_AUTO_TEST_CASE(groups_are_processes_of_their_own_and_names_are_escaped) {
@@ -93,7 +99,8 @@ BOOST_AUTO_TEST_CASE(groups_are_processes_of_their_own_and_names_are_escaped) {
 
 BOOST_AUTO_TEST_CASE(measured_spans_that_overlap_go_to_further_tracks) {
     ringlab::layouts::Timeline timeline{1, {}};
-    for (int i = 0; i < 5; ++i) timeline.spans.push_back({.op = i, .begin = i * 10, .end = i * 10 + 25});
+    for (int i = 0; i < 5; ++i)
+        timeline.spans.push_back({.op = i, .posted = i * 10, .begin = i * 10, .end = i * 10 + 25});
     const auto events = written({{"measured", &timeline, {}}});
     BOOST_TEST(count(events, "X") == 5u);
     require_no_overlap(events);
@@ -107,7 +114,7 @@ BOOST_AUTO_TEST_CASE(filters_keep_ranks_and_steps_and_no_loose_arrows) {
     for (const auto& event : events) {
         const int rank = event.at("pid").get<int>() - 1;
         BOOST_TEST((rank == 2 || rank == 3));
-        if (event.at("ph") == "X" && event.at("cat") != "issue") {
+        if (event.at("ph") == "X" && event.at("args").contains("step")) {
             const int step = event.at("args").at("step");
             BOOST_TEST((step == 1 || step == 2));
         }

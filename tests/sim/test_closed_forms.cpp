@@ -67,7 +67,7 @@ BOOST_DATA_TEST_CASE(uniform_steps_overlap_to_the_longer_of_compute_and_transfer
     const Cells cells{24};
     Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .mask = "full"};
     const auto schedule = scenario.schedule();
-    const auto bytes = schedule->block_bytes(ringlab::layouts::Payload::kv, 0, 2);
+    const auto bytes = block_bytes(*schedule, 0);
     const auto compute = cells.f;
     for (const std::int64_t hop : {1L, 100L, compute - 1, compute, compute + 1, 7 * compute}) {
         for (const bool sharing : {false, true}) {

@@ -22,8 +22,7 @@ BOOST_AUTO_TEST_CASE(a_copy_slows_compute_by_the_memory_it_takes) {
     machine.inside_host.link_bytes_per_second = 389e9;
     machine.inside_host.send_memory_ratio = machine.inside_host.receive_memory_ratio = 1;
     const auto prediction = simulate(*schedule, machine, rate_options());
-    const double compute = 1024.0 * 1024,
-                 hop = double(schedule->block_bytes(ringlab::layouts::Payload::kv, 0, 2)) / 389e9 * 1e12;
+    const double compute = 1024.0 * 1024, hop = double(block_bytes(*schedule, 0)) / 389e9 * 1e12;
     const double speed = (4200 - 2 * 389) / 3740.0;
     // The hop (5.4 us) outlasts step 0 (1.05 us) of compute: all of step 0 is slowed, nothing of step 1.
     BOOST_REQUIRE(hop > compute / speed);
@@ -63,7 +62,7 @@ BOOST_AUTO_TEST_CASE(fetches_of_one_owner_share_its_egress) {
     const auto schedule = scenario.schedule();
     Machine machine;
     machine.inside_host.link_bytes_per_second = 1e9;
-    const auto bytes = schedule->block_bytes(ringlab::layouts::Payload::kv, 0, 1);
+    const auto bytes = block_bytes(*schedule, 0);
     const auto prediction = simulate(*schedule, machine, rate_options());
     BOOST_TEST(prediction.makespan == (ranks - 1) * bytes * 1000);
     machine.inside_host.link_bytes_per_second = std::numeric_limits<double>::infinity();
@@ -80,7 +79,7 @@ BOOST_AUTO_TEST_CASE(ports_of_a_host_are_shared_by_its_gpus) {
     machine.hosts = 2;
     machine.gpus_per_host = 4;
     machine.between_hosts.link_bytes_per_second = 1e9;
-    const auto bytes = schedule->block_bytes(ringlab::layouts::Payload::kv, 0, 2);
+    const auto bytes = block_bytes(*schedule, 0);
     machine.nics_per_host = 4;
     // Every GPU sends 4 blocks to the other host through its own port, one after another.
     const auto own = simulate(*schedule, machine, rate_options());

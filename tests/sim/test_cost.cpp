@@ -15,21 +15,37 @@ Machine load(const char* name) {
                         (std::string(name) + ".toml"));
 }
 
-/// The block's time straight from its tiles, without memo, groups or heap.
-double time_by_hand(const Schedule& schedule, const Machine& machine, int rank, int owner, int kv_heads) {
+Part all_rows(const Schedule& schedule, int rank) {
+    return schedule.part(rank, {0, static_cast<int>(schedule.problem().query_heads)});
+}
+
+Part all_keys(const Schedule& schedule, int rank) {
+    return schedule.part(rank, {0, static_cast<int>(schedule.problem().kv_heads)});
+}
+
+/// The time straight from the tiles, without memo, groups or heap.
+double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys) {
     const auto& cost = machine.attention(schedule.options().pass);
-    const auto& layout = schedule.layout();
     std::vector<double> tiles;
-    for (const auto& row : ringlab::layouts::tile_work(schedule.mask(), layout.shard(rank), layout.shard(owner),
+    for (const auto& row : ringlab::layouts::tile_work(schedule.mask(), schedule.runs(rows), schedule.runs(keys),
                                                        cost.tile_rows, cost.tile_keys))
         if (row.full + row.partial > 0)
-            for (int head = 0; head < kv_heads * schedule.problem().query_heads_per_kv_head(); ++head)
+            for (int head = 0; head < rows.heads.count(); ++head)
                 tiles.push_back(cost.query_tile_seconds + cost.full_tile_seconds * double(row.full) +
                                 cost.partial_tile_seconds * double(row.partial));
     std::sort(tiles.rbegin(), tiles.rend());
     std::vector<double> free(static_cast<std::size_t>(machine.multiprocessors));
     for (const auto tile : tiles) *std::min_element(free.begin(), free.end()) += tile;
     return *std::max_element(free.begin(), free.end());
+}
+
+/// Some heads and tokens of a whole block.
+Part random_part(std::mt19937& bits, Part whole) {
+    const auto end = [&](std::int64_t most) { return 1 + static_cast<std::int64_t>(bits()) % most; };
+    whole.heads.end = static_cast<int>(end(whole.heads.end));
+    whole.tokens.end = end(whole.tokens.end);
+    whole.tokens.begin = static_cast<std::int64_t>(bits()) % whole.tokens.end;
+    return whole;
 }
 
 }  // namespace
@@ -96,11 +112,29 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
         TileModel model(*schedule, machine);
         for (int rank = 0; rank < scenario.ranks; ++rank)
             for (int owner = 0; owner < scenario.ranks; ++owner) {
-                const auto expected = time_by_hand(*schedule, machine, rank, owner, 2);
-                BOOST_TEST(model.block(rank, owner, 2).alone == expected,
+                const auto rows = all_rows(*schedule, rank), keys = all_keys(*schedule, owner);
+                BOOST_TEST(model.block(rows, keys).alone == time_by_hand(*schedule, machine, rows, keys),
                            scenario.describe() << " rank " << rank << " owner " << owner);
+                const auto some_rows = random_part(bits, rows), some_keys = random_part(bits, keys);
+                BOOST_TEST(
+                    model.block(some_rows, some_keys).alone == time_by_hand(*schedule, machine, some_rows, some_keys),
+                    scenario.describe() << " parts of rank " << rank << " owner " << owner);
             }
     }
+}
+
+BOOST_AUTO_TEST_CASE(a_copy_costs_what_an_add_of_as_many_bytes_costs) {
+    const auto schedule = Scenario{}.schedule();
+    const auto machine = busy_machine();
+    const SimOptions options;
+    CostModel model(*schedule, machine, options);
+    Op op;
+    op.bytes = 3000000;
+    op.kind = ringlab::layouts::OpKind::add;
+    // 1 us to launch, then three times the bytes at 3 TB/s.
+    BOOST_TEST(model.compute(op) == 4000000);
+    op.kind = ringlab::layouts::OpKind::copy;
+    BOOST_TEST(model.compute(op) == 4000000);
 }
 
 BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
@@ -110,7 +144,7 @@ BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
         const auto schedule = Scenario{.ranks = 64, .tokens_per_rank = 2048, .layout = layout}.schedule();
         TileModel model(*schedule, machine);
         for (int rank = 0; rank < 64; ++rank)
-            for (int owner = 0; owner < 64; ++owner) model.block(rank, owner, 2);
+            for (int owner = 0; owner < 64; ++owner) model.block(all_rows(*schedule, rank), all_keys(*schedule, owner));
         BOOST_TEST(model.distinct_blocks() <= most, layout);
     }
 }
@@ -142,7 +176,7 @@ BOOST_AUTO_TEST_CASE(held_out_single_gpu_figures_are_predicted) {
             const auto schedule = scenario.schedule();
             CostModel model(*schedule, machine, options);
             auto ops = schedule->ops(0);
-            return ringlab::layouts::to_seconds(model.compute(0, *ops.next()));
+            return ringlab::layouts::to_seconds(model.compute(*ops.next()));
         };
         const auto predicted_forward = seconds(ringlab::layouts::Pass::forward);
         const auto predicted_backward = seconds(ringlab::layouts::Pass::backward);

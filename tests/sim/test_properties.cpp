@@ -9,10 +9,8 @@
 
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
-using ringlab::layouts::Lane;
 using ringlab::layouts::OpKind;
 using ringlab::layouts::Pass;
-using ringlab::layouts::Payload;
 using ringlab::layouts::Span;
 
 namespace {
@@ -38,7 +36,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
     const auto ranks = static_cast<std::size_t>(schedule.ranks());
     std::vector<std::vector<Op>> ops(ranks);
     std::vector<std::vector<Picoseconds>> issued(ranks), ends(ranks);
-    std::map<std::tuple<int, int, Lane>, std::vector<std::size_t>> messages;  // source, destination, lane
+    std::map<std::tuple<int, int, int, bool>, std::vector<std::size_t>> messages;  // from, to, channel, sends
     std::vector<std::vector<std::size_t>> number(ranks);
     const auto starts = cost.starts();
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -51,7 +49,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {
                 const bool sends = op->kind == OpKind::send;
-                auto& list = messages[{sends ? rank : op->peer, sends ? op->peer : rank, op->lane}];
+                auto& list = messages[{sends ? rank : op->peer, sends ? op->peer : rank, op->channel, sends}];
                 number[r].back() = list.size();
                 list.push_back(ops[r].size());
             }
@@ -64,7 +62,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
         const auto& mine = ops[static_cast<std::size_t>(rank)];
         auto time = issued[static_cast<std::size_t>(rank)][i];
         for (std::size_t j = i; j-- > 0;)
-            if (mine[j].lane == mine[i].lane) {
+            if (mine[j].lane() == mine[i].lane()) {
                 time = std::max(time, end(rank, j));
                 break;
             }
@@ -75,16 +73,15 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
         auto& known = ends[static_cast<std::size_t>(rank)][i];
         if (known >= 0) return known;
         const auto& op = ops[static_cast<std::size_t>(rank)][i];
-        if (op.lane == Lane::compute) return known = ready(rank, i) + cost.compute(rank, op);
+        if (!op.transfers()) return known = ready(rank, i) + cost.compute(op);
         if (op.kind == OpKind::fetch) {
             const auto transfer = cost.transfer(op.peer, rank, op.bytes);
             return known = ready(rank, i) + transfer.latency + transfer.duration;
         }
         const bool sends = op.kind == OpKind::send;
         const int source = sends ? rank : op.peer, destination = sends ? op.peer : rank;
-        const auto other_lane = op.payload == Payload::kv ? (sends ? Lane::receive_kv : Lane::send_kv)
-                                                          : (sends ? Lane::receive_dkv : Lane::send_dkv);
-        const auto other = messages.at({source, destination, other_lane}).at(number[static_cast<std::size_t>(rank)][i]);
+        const auto other =
+            messages.at({source, destination, op.channel, !sends}).at(number[static_cast<std::size_t>(rank)][i]);
         const auto transfer = cost.transfer(source, destination, op.bytes);
         return known = std::max(ready(rank, i), ready(op.peer, other)) + transfer.latency + transfer.duration;
     };
@@ -111,9 +108,10 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
         BOOST_REQUIRE_EQUAL(events.spans.size(), recurrence.spans.size());
         for (std::size_t i = 0; i < events.spans.size(); ++i) {
             const auto &a = events.spans[i], &b = recurrence.spans[i];
-            BOOST_REQUIRE_MESSAGE(a.begin == b.begin && a.end == b.end && a.op == b.op && a.rank == b.rank,
-                                  scenario.describe() << " rank " << a.rank << " operation " << a.op << ": " << a.begin
-                                                      << ".." << a.end << " against " << b.begin << ".." << b.end);
+            BOOST_REQUIRE_MESSAGE(
+                a.posted == b.posted && a.begin == b.begin && a.end == b.end && a.op == b.op && a.rank == b.rank,
+                scenario.describe() << " rank " << a.rank << " operation " << a.op << ": " << a.begin << ".." << a.end
+                                    << " against " << b.begin << ".." << b.end);
         }
         BOOST_TEST(events.makespan() == critical_path(*schedule, machine, options), scenario.describe());
     }
@@ -171,6 +169,7 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
             std::int64_t group_cells = 0;
             for (const auto& span : prediction.timeline.spans) {
                 BOOST_TEST(span.end >= span.begin);
+                BOOST_TEST(span.begin >= span.posted);
                 if (span.kind == OpKind::send) sent += span.bytes;
                 if (span.kind == OpKind::receive) received += span.bytes;
                 if (span.kind == OpKind::fetch) fetched += span.bytes;
@@ -188,6 +187,7 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
                 const auto &a = prediction.ranks[rank], &b = totals[rank];
                 BOOST_TEST(a.compute == b.compute);
                 BOOST_TEST(a.communication == b.communication);
+                BOOST_TEST(a.waiting == b.waiting);
                 BOOST_TEST(a.exposed == b.exposed);
                 BOOST_TEST(a.end == b.end);
                 BOOST_TEST(a.cells == b.cells);

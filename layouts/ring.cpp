@@ -1,0 +1,165 @@
+#include "layouts/ring.hpp"
+
+namespace ringlab::layouts {
+
+void RingSchedule::find_hops(int first_block, int size) {
+    hops_.resize(std::max(hops_.size(), index(first_block + size)));
+    for (int owner = 0; owner < size; ++owner) {
+        const auto needed = [&](int step) {
+            return cells(first_block + (owner + step) % size, first_block + owner) > 0;
+        };
+        auto& [first, last] = hops_[index(first_block + owner)];
+        last = size - 1;
+        while (last > 0 && !needed(last)) --last;
+        while (first < last && !needed(first)) ++first;
+    }
+}
+
+void RingSchedule::add_ring_slots(int size, int query_heads, int kv_heads, std::int64_t tokens) {
+    if (partials()) add_slots(Pool::output, 1, query_heads, tokens);
+    if (size == 1) return;
+    add_slots(Pool::kv, 2, kv_heads, tokens);
+    if (options().pass == Pass::backward)
+        add_slots(Pool::dkv, arrives_narrow() ? 4 : 3, kv_heads, tokens, options().gradient_dtype);
+}
+
+Op RingSchedule::pass_on(const Member& self, int step, OpIndex arrival) const {
+    auto op =
+        transfer(OpKind::send, kv_channel, Pool::kv, step, self.next(), keys_at(self, step), slot_of_step(self, step));
+    op.run_after(arrival);
+    if (step == 0) op.run_after(self.copied);
+    return op;
+}
+
+Op RingSchedule::take(const Member& self, int step, const Readers& readers) const {
+    auto op = transfer(OpKind::receive, kv_channel, Pool::kv, step, self.previous(), keys_at(self, step),
+                       slot_of_step(self, step));
+    op.run_after(readers.attend);
+    op.run_after(readers.send);
+    return op;
+}
+
+Op RingSchedule::gradient(OpKind kind, const Member& self, int step, int peer, int position, int slot) const {
+    return transfer(kind, dkv_channel_, Pool::dkv, step, peer, part(self.first_block + position, self.heads), slot);
+}
+
+/// The last step at which the member sees anything; -1 if it never does.
+int RingSchedule::last_needed(const Member& self) const {
+    int step = self.size - 1;
+    while (step >= 0 && cells(self.rows.block, self.first_block + self.at(step)) == 0) --step;
+    return step;
+}
+
+// Both coroutines use one Op throughout: each further one, temporaries included, would lie in the frame, and thousands
+// of ranks have a frame each.
+
+Ops RingSchedule::forward(Member self) const {
+    Op op;
+    OpIndex arrival = self.ready;  // of the block held at this step
+    std::array<Readers, 3> readers;
+    bool begun = false;
+    const int last = last_needed(self);
+    for (int step = 0; step < self.size; ++step) {
+        auto& here = readers[index(slot_of_step(self, step) - self.slot)];
+        auto& coming = readers[index(slot_of_step(self, step + 1) - self.slot)];
+        if (passes_on(self, step)) {
+            op = pass_on(self, step, arrival);
+            here.send = co_yield op;
+        }
+        OpIndex next_arrival = -1;
+        if (receives(self, step + 1)) {
+            op = take(self, step + 1, coming);
+            next_arrival = co_yield op;
+            coming = {};
+        }
+        op = attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step));
+        if (op.cells > 0) {
+            op.begins |= !begun;
+            op.ends |= step == last;
+            op.run_after(arrival);
+            if (!begun && arrival != self.ready) op.run_after(self.ready);
+            here.attend = co_yield op;
+            if (partials()) {
+                op = merge(step, self.rows, self.slot, self.slot + 1);
+                op.begins = !begun;
+                co_yield op;
+            }
+            begun = true;
+        }
+        arrival = next_arrival;
+    }
+}
+
+Ops RingSchedule::backward(Member self) const {
+    Op op;
+    OpIndex arrival = self.ready;
+    std::array<Readers, 3> readers;
+    std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the send that last read it
+    bool begun = false;
+    for (int step = 0; step < self.size; ++step) {
+        auto& here = readers[index(slot_of_step(self, step) - self.slot)];
+        auto& coming = readers[index(slot_of_step(self, step + 1) - self.slot)];
+        if (passes_on(self, step)) {
+            op = pass_on(self, step, arrival);
+            here.send = co_yield op;
+        }
+        OpIndex next_arrival = -1;
+        if (receives(self, step + 1)) {
+            op = take(self, step + 1, coming);
+            next_arrival = co_yield op;
+            coming = {};
+        }
+
+        const int owner = self.at(step);
+        const auto [first, last] = hops(self, owner);
+        if (first <= step && step <= last) {
+            const bool starts = step == first;
+            // A gradient that nobody else adds to is made at home.
+            const int travelling = last == 0 ? self.slot : self.slot + 1 + step % 2;
+            auto& travelling_sent = sent[index(travelling - self.slot)];
+            OpIndex complete = -1;  // when the travelling gradient holds all contributions so far
+            OpIndex gradient_arrival = -1;
+            if (!starts) {
+                op = gradient(OpKind::receive, self, step, self.previous(), owner, travelling);
+                op.run_after(travelling_sent);
+                complete = gradient_arrival = co_yield op;
+            }
+            op = attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step));
+            if (op.cells > 0) {
+                op.slot(Pool::dkv) = starts ? travelling : partial_slot(self);
+                op.begins = !begun;
+                op.run_after(arrival);
+                if (!begun && arrival != self.ready) op.run_after(self.ready);
+                if (starts) op.run_after(travelling_sent);
+                complete = here.attend = co_yield op;
+                begun = true;
+                if (!starts) {
+                    op = add(Pool::dkv, step, keys_at(self, step), travelling, partial_slot(self));
+                    op.run_after(gradient_arrival);
+                    complete = co_yield op;
+                }
+            }
+            if (last > 0) {
+                op = gradient(OpKind::send, self, step, step == last ? self.rank(owner) : self.next(), owner,
+                              travelling);
+                op.run_after(complete);
+                travelling_sent = co_yield op;
+            }
+        }
+        // The own gradient comes home from its last contributor, which sends it at the end of this step.
+        if (const int last_step = hops(self, self.position).last; last_step > 0 && step == last_step) {
+            op = gradient(OpKind::receive, self, step + 1, self.rank(self.at(-step)), self.position,
+                          arrives_narrow() ? arrival_slot(self) : self.slot);
+            const auto home = co_yield op;
+            if (arrives_narrow()) {
+                const auto own = keys_at(self, 0);
+                op = copy(Pool::dkv, step + 1, own, self.slot, own, arrival_slot(self));
+                op.run_after(home);
+                co_yield op;
+            }
+        }
+        arrival = next_arrival;
+    }
+}
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,86 @@
+#pragma once
+
+#include "layouts/schedule.hpp"
+
+namespace ringlab::layouts {
+
+/// Blocks that hop around a ring of ranks (Liu et al. 2023, arXiv 2310.01889): at step t the member at position p holds
+/// the K/V block of position p - t, and passes it on to p + 1 while it attends to it. In the backward pass the gradient
+/// of a block travels one step behind the block, every member adds its part, and the last contributor sends it home.
+///
+/// A block travels only as far as some member still needs it, and a member that sees nothing of it does not compute.
+class RingSchedule : public Schedule {
+public:
+    using Schedule::Schedule;
+
+protected:
+    /// One rank's place in a ring, and where its own things lie.
+    struct Member {
+        int position = 0;
+        int size = 1;
+        int first_rank = 0;  ///< at position p is rank first_rank + p * stride, with block first_block + p
+        int stride = 1;
+        int first_block = 0;
+        HeadRange heads;  ///< of K and V
+        Part rows;
+        int slot = 0;  ///< of everything that is this rank's own; the ring's scratch begins after it
+        // Operations after which that is there.
+        OpIndex ready = -1;   ///< the last message
+        OpIndex copied = -1;  ///< on the compute lane
+
+        int at(int steps_back) const { return (position - steps_back + size) % size; }
+        int rank(int position_) const { return first_rank + position_ * stride; }
+        int next() const { return rank(at(-1)); }
+        int previous() const { return rank(at(1)); }
+    };
+
+    static constexpr int kv_channel = 0;
+    int dkv_channel_ = 1;  ///< where a schedule has other channels before it, another
+
+    Ops forward(Member self) const;
+    Ops backward(Member self) const;
+
+    /// Scratch of members of rings of `size`, whose blocks have at most `tokens` tokens.
+    void add_ring_slots(int size, int query_heads, int kv_heads, std::int64_t tokens);
+
+    /// How far the blocks of a ring have to go; for constructors, once for each ring, before ops(). Blocks are
+    /// first_block + p, and the rows at position p are those of the same block.
+    void find_hops(int first_block, int size);
+
+private:
+    // Of the members that need a block, as steps away from its owner: the first (its gradient starts there) and the
+    // last (the block's last stop; its gradient goes home from there). Both 0 if nobody or only the owner needs it.
+    struct Hops {
+        int first = 0;
+        int last = 0;
+    };
+
+    // Blocks on the way alternate between two slots, gradients likewise; the member's own part to add waits in a third,
+    // and a gradient that arrives in another type than it is kept in, in a fourth.
+    static int slot_of_step(const Member& self, int step) { return step == 0 ? self.slot : self.slot + 1 + step % 2; }
+    static int partial_slot(const Member& self) { return self.slot + 3; }
+    static int arrival_slot(const Member& self) { return self.slot + 4; }
+    bool arrives_narrow() const { return options().gradient_dtype != accumulator(); }
+
+    /// Operations that read a K/V slot and must end before it is overwritten.
+    struct Readers {
+        OpIndex attend = -1;
+        OpIndex send = -1;
+    };
+
+    static constexpr std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
+    const Hops& hops(const Member& self, int position) const { return hops_[index(self.first_block + position)]; }
+    Part keys_at(const Member& self, int step) const { return part(self.first_block + self.at(step), self.heads); }
+    bool receives(const Member& self, int step) const {
+        return step < self.size && step <= hops(self, self.at(step)).last;
+    }
+    bool passes_on(const Member& self, int step) const { return step < hops(self, self.at(step)).last; }
+    Op pass_on(const Member& self, int step, OpIndex arrival) const;
+    Op take(const Member& self, int step, const Readers& readers) const;
+    Op gradient(OpKind kind, const Member& self, int step, int peer, int position, int slot) const;
+    int last_needed(const Member& self) const;
+
+    std::vector<Hops> hops_;  // by block
+};
+
+}  // namespace ringlab::layouts

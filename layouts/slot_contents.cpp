@@ -1,0 +1,117 @@
+#include "layouts/slot_contents.hpp"
+
+#include <algorithm>
+
+namespace ringlab::layouts {
+namespace {
+
+constexpr std::size_t index(Pool pool) { return static_cast<std::size_t>(pool); }
+
+bool meet(HeadRange a, HeadRange b) { return a.begin < b.end && b.begin < a.end; }
+bool meet(Interval a, Interval b) { return a.begin < b.end && b.begin < a.end; }
+
+}  // namespace
+
+SlotContents::SlotContents(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {
+    std::array<int, pool_count> scratch{};
+    for (const auto& group : schedule.slots()) scratch[index(group.pool)] += group.count;
+    for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
+        slots_[pool].resize(static_cast<std::size_t>(scratch[pool]) + 1);
+        auto& own = slots_[pool].front();
+        const auto& p = schedule.problem();
+        own.block = rank;
+        own.heads = {0, static_cast<int>(of_rows(static_cast<Pool>(pool)) ? p.query_heads : p.kv_heads)};
+    }
+}
+
+bool SlotContents::covered(Rectangle wanted, std::span<const Rectangle> by) {
+    const auto& [heads, tokens] = wanted;
+    if (heads.count() <= 0 || tokens.size() == 0) return true;
+    for (std::size_t i = 0; i < by.size(); ++i) {
+        const auto& piece = by[i];
+        if (!meet(heads, piece.heads) || !meet(tokens, piece.tokens)) continue;
+        const auto rest = by.subspan(i + 1);
+        const Interval middle{std::max(tokens.begin, piece.tokens.begin), std::min(tokens.end, piece.tokens.end)};
+        const HeadRange shared{std::max(heads.begin, piece.heads.begin), std::min(heads.end, piece.heads.end)};
+        return covered({heads, {tokens.begin, middle.begin}}, rest) &&
+               covered({heads, {middle.end, tokens.end}}, rest) &&
+               covered({{heads.begin, shared.begin}, middle}, rest) && covered({{shared.end, heads.end}, middle}, rest);
+    }
+    return false;
+}
+
+/// Own inputs, and the zeros that dkv starts from.
+bool SlotContents::is_given(const Operand& operand) const {
+    return operand.slot == 0 && operand.pool != Pool::state && operand.pool != Pool::output && operand.pool != Pool::dq;
+}
+
+bool SlotContents::covers_own(Pool pool) const {
+    const auto& own = slots_[index(pool)].front();
+    return covered({own.heads, {0, schedule_.block_tokens(rank_)}}, own.written);
+}
+
+/// A write of what cannot lie beside what is there takes its place.
+void SlotContents::displace(Slot& slot, const Operand& operand) const {
+    const auto& part = operand.part;
+    const bool fits = slot.block == part.block && slot.heads.contains(part.heads);
+    if (operand.slot == 0 || fits) return;
+    ++slot.frame;
+    slot.block = part.block;
+    slot.heads = part.heads;
+    slot.written.clear();
+}
+
+void SlotContents::check_order(OpIndex which, const Operand& operand, const Slot& slot, const Before& before) const {
+    const bool writes = operand.access != Access::read;
+    for (const auto& visit : slot.visits) {
+        if (visit.op == which || (!writes && !visit.writes) || before(visit.op, which)) continue;
+        const bool apart = visit.frame == slot.frame && (!meet(visit.where.heads, operand.part.heads) ||
+                                                         !meet(visit.where.tokens, operand.part.tokens));
+        require(apart, "nothing makes it wait for operation {}, which also works on {} slot {}", visit.op,
+                to_string(operand.pool), operand.slot);
+    }
+}
+
+void SlotContents::require_finished() const {
+    for (const auto& slot : slots_[index(Pool::state)])
+        require(slot.written.empty(), "rank {}: attends of rows of block {} begin and never end", rank_, slot.block);
+}
+
+int SlotContents::use(OpIndex which, const Operand& operand, const Before& before) {
+    const auto& [pool, number, part, access, last] = operand;
+    auto& slot = slots_[index(pool)][static_cast<std::size_t>(number)];
+    const bool reads = access != Access::write, writes = access != Access::read;
+    if (!reads) displace(slot, operand);
+    const Rectangle where{part.heads, part.tokens};
+    if (reads) {
+        require(slot.block == part.block && slot.heads.contains(part.heads),
+                "{} slot {} is read for heads {}..{} of block {}, but {}", to_string(pool), number, part.heads.begin,
+                part.heads.end - 1, part.block,
+                slot.block < 0
+                    ? "nothing is in it"
+                    : fmt::format("holds heads {}..{} of block {}", slot.heads.begin, slot.heads.end - 1, slot.block));
+        const bool there = covered(where, slot.written);
+        require(there || is_given(operand), "{} slot {} is read before all of it is there", to_string(pool), number);
+        if (pool == Pool::dkv && number == 0 && !there) needs_zero_ = true;
+    }
+    check_order(which, operand, slot, before);
+    if (writes) {
+        std::erase_if(slot.visits, [&](const Visit& visit) {
+            return before(visit.op, which) &&
+                   (visit.frame != slot.frame ||
+                    (part.heads.contains(visit.where.heads) && part.tokens.begin <= visit.where.tokens.begin &&
+                     visit.where.tokens.end <= part.tokens.end));
+        });
+    }
+    if (writes || last)
+        std::erase_if(slot.written, [&](const Rectangle& old) {
+            return part.heads.contains(old.heads) && part.tokens.begin <= old.tokens.begin &&
+                   old.tokens.end <= part.tokens.end;
+        });
+    if (writes && !last) slot.written.push_back(where);
+    const bool never_written = number == 0 && (pool == Pool::kv || pool == Pool::q || pool == Pool::dout);
+    if (!never_written) slot.visits.push_back({which, slot.frame, where, writes});
+    return slot.heads.begin;
+}
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,210 @@
+// Where the tensors of a rank lie, and what messages between ranks move. Needs no device.
+
+#include "gpu/rank_memory.hpp"
+#include "tests/gpu/executor_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <map>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::OpKind;
+using layouts::Pass;
+using layouts::Place;
+using layouts::Pool;
+
+const std::vector<std::string> schedule_names{"ring", "all-gather", "all-gather:2", "pull", "pull:2"};
+const std::vector<std::string> masks{"full", "causal", "window:100,0", "documents:97,43,300,136",
+                                     "window:31,17+valid:100-200"};
+
+/// Dims whose fields want padding, two batch elements, as many heads as there are ranks.
+layouts::Problem awkward_problem() {
+    auto p = small_problem();
+    p.batch = 2;
+    p.tokens = 48;
+    p.query_heads = 8;
+    p.kv_heads = 2;
+    p.head_dim = 24;
+    p.value_dim = 20;
+    return p;
+}
+
+/// A pass, resolved, and the memory of all its ranks.
+struct MappedPass {
+    MappedPass(const Passes& passes, Pass pass, bool served, gpu::MapOptions options)
+        : schedule(pass == Pass::forward ? *passes.forward : *passes.backward),
+          program(resolve(schedule, served ? layouts::Fetches::served : layouts::Fetches::one_sided)) {
+        options.output_arrives = gpu::output_arrives(pass == Pass::forward ? program : resolve(*passes.forward));
+        for (int rank = 0; rank < schedule.ranks(); ++rank)
+            maps.emplace_back(*passes.forward, passes.backward.get(), rank, options);
+    }
+
+    const gpu::SlotMap& map(int rank) const { return maps[static_cast<std::size_t>(rank)]; }
+
+    const layouts::Schedule& schedule;
+    layouts::Program program;
+    std::vector<gpu::SlotMap> maps;
+};
+
+/// Calls visit(byte, bytes of it) for every element of a place, in an order that does not depend on where it lies.
+template <class Visit>
+void for_each_element(const gpu::SlotMap& map, const gpu::Frame& frame, const Place& place, Visit visit) {
+    for (std::size_t which = 0; which < map.fields(frame.pool); ++which) {
+        const auto field = map.field(frame, place, which);
+        const auto bytes = layouts::bytes_of(field.dtype);
+        for (std::int64_t b = 0; b < field.extent.batch; ++b)
+            for (std::int64_t t = 0; t < field.extent.tokens; ++t)
+                for (std::int64_t h = 0; h < field.extent.heads; ++h)
+                    for (std::int64_t d = 0; d < field.extent.dim; ++d) {
+                        const auto at = b * field.strides.batch + t * field.strides.token + h * field.strides.head + d;
+                        visit(field.begin + static_cast<std::size_t>(at * bytes), static_cast<std::size_t>(bytes));
+                    }
+    }
+}
+
+/// How many elements pieces put somewhere else than to the same element of the other place, or leave out; how many
+/// stretches overlap or lie outside.
+int misplaced(const gpu::SlotMap& from_map, const gpu::Frame& from_frame, const Place& from, const gpu::SlotMap& to_map,
+              const gpu::Frame& to_frame, const Place& to, std::span<const gpu::Piece> pieces) {
+    struct Stretch {
+        std::size_t from, bytes;
+    };
+    std::map<std::size_t, Stretch> moved;  // by byte at the receiver
+    int wrong = 0;
+    for (const auto& piece : pieces)
+        for (std::size_t row = 0; row < piece.rows; ++row) {
+            const auto out = piece.from + row * piece.from_pitch, in = piece.to + row * piece.to_pitch;
+            if (out + piece.bytes > from_map.bytes() || in + piece.bytes > to_map.bytes()) ++wrong;
+            moved[in] = {out, piece.bytes};
+        }
+    std::size_t end = 0;
+    for (const auto& [in, stretch] : moved) {
+        wrong += in < end;
+        end = in + stretch.bytes;
+    }
+    std::vector<std::size_t> source;
+    for_each_element(from_map, from_frame, from, [&](std::size_t byte, std::size_t) { source.push_back(byte); });
+    auto expected = source.begin();
+    for_each_element(to_map, to_frame, to, [&](std::size_t byte, std::size_t bytes) {
+        const auto after = moved.upper_bound(byte);
+        const auto wanted = *expected++;
+        if (after == moved.begin()) {
+            ++wrong;
+            return;
+        }
+        const auto& [in, stretch] = *std::prev(after);
+        wrong += byte + bytes > in + stretch.bytes || stretch.from + (byte - in) != wanted;
+    });
+    return wrong + (expected != source.end());
+}
+
+BOOST_AUTO_TEST_SUITE(slot_map)
+
+BOOST_DATA_TEST_CASE(every_message_moves_every_element_to_its_place,
+                     data::make(schedule_names) * data::make({1, 2, 4}) * data::make({false, true}), schedule, ranks,
+                     served) {
+    if (schedule == "ulysses:2" && ranks % 2 != 0) return;
+    for (const std::string layout : {"contiguous", "zigzag"})
+        for (const auto accumulation : {layouts::Accumulation::carry, layouts::Accumulation::partials}) {
+            const RingCase c{awkward_problem(), "window:17,3", layout, schedule, ranks, accumulation};
+            BOOST_TEST_CONTEXT(c) {
+                const auto passes = make_passes(c);
+                for (const auto which : {Pass::forward, Pass::backward}) {
+                    const MappedPass pass(passes, which, served, {});
+                    for (const auto& rank : pass.program.ranks)
+                        for (const auto& instruction : rank.code) {
+                            const auto& op = instruction.op;
+                            const bool fetches = op.kind == OpKind::fetch && instruction.partner < 0;
+                            if (!instruction.sends() && !fetches) continue;
+                            const auto& own = pass.map(rank.rank);
+                            const auto& peer = pass.map(op.peer);
+                            const auto pieces = message_pieces(pass.schedule, pass.program, instruction, own, peer);
+                            const auto here = place_of(pass.schedule, instruction, op.pool);
+                            if (fetches) {
+                                auto there = own_place(pass.schedule, op.peer, op.pool);
+                                there.heads = op.part.heads;
+                                BOOST_TEST(misplaced(peer, peer.frame(which, there), there, own, own.frame(which, here),
+                                                     here, pieces) == 0);
+                                continue;
+                            }
+                            const auto& receive = pass.program.ranks[static_cast<std::size_t>(op.peer)]
+                                                      .code[static_cast<std::size_t>(instruction.partner)];
+                            const auto there = place_of(pass.schedule, receive, op.pool);
+                            BOOST_TEST(misplaced(own, own.message_frame(which, here), here, peer,
+                                                 peer.message_frame(which, there), there, pieces) == 0);
+                            BOOST_TEST((message_pieces(pass.schedule, pass.program, receive, peer, own) == pieces));
+                        }
+                }
+            }
+        }
+}
+
+BOOST_DATA_TEST_CASE(slots_of_a_pass_do_not_overlap, data::make(schedule_names) * data::make({false, true}), schedule,
+                     rounds) {
+    for (const auto accumulation : {layouts::Accumulation::carry, layouts::Accumulation::partials}) {
+        const RingCase c{awkward_problem(), "causal", "zigzag", schedule, 4, accumulation};
+        const auto passes = make_passes(c);
+        for (const auto which : {Pass::forward, Pass::backward}) {
+            const MappedPass pass(passes, which, false, {.round_results = rounds});
+            const auto& map = pass.map(1);
+            std::map<std::size_t, std::size_t> taken;  // begin and end
+            int overlaps = 0;
+            const auto take = [&](const gpu::Frame& frame, const Place& place) {
+                for (std::size_t field = 0; field < map.fields(frame.pool); ++field) {
+                    const auto f = map.field(frame, place, field);
+                    const auto begin = f.begin;
+                    auto end = begin + static_cast<std::size_t>(f.extent.heads * f.strides.head * bytes_of(f.dtype));
+                    if (frame.pool == Pool::kv || frame.pool == Pool::dkv) {
+                        if (field > 0) continue;
+                    }
+                    for (const auto& [b, e] : taken) overlaps += b < end && begin < e;
+                    taken[begin] = end;
+                    BOOST_TEST(end <= map.bytes());
+                }
+            };
+            const auto own = [&](Pool pool) { return own_place(pass.schedule, 1, pool); };
+            for (const auto pool : {Pool::q, Pool::kv, Pool::output}) take(map.frame(which, own(pool)), own(pool));
+            if (which == Pass::backward)
+                for (const auto pool : {Pool::dout, Pool::dkv}) take(map.frame(which, own(pool)), own(pool));
+            std::map<Pool, int> slot;
+            for (const auto& group : pass.schedule.slots())
+                for (int i = 0; i < group.count; ++i) {
+                    const Place place{group.pool,   ++slot[group.pool], 0,
+                                      group.tokens, {0, group.heads},   {0, group.tokens}};
+                    take(map.frame(which, place), place);
+                }
+            BOOST_TEST_CONTEXT(c) { BOOST_TEST(overlaps == 0); }
+            // The state's output is the one exception: it lies where the result will be.
+            if (which == Pass::forward && accumulation == layouts::Accumulation::carry)
+                BOOST_TEST(map.frame(which, own(Pool::state)).begins[0] ==
+                           map.frame(which, own(Pool::output)).begins[0]);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(whole_blocks_of_keys_are_one_piece) {
+    const RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
+    const auto passes = make_passes(c);
+    for (const auto which : {Pass::forward, Pass::backward}) {
+        const MappedPass pass(passes, which, false, {});
+        for (const auto& rank : pass.program.ranks)
+            for (const auto& instruction : rank.code) {
+                if (!instruction.op.transfers()) continue;
+                const auto pieces = message_pieces(pass.schedule, pass.program, instruction, pass.map(rank.rank),
+                                                   pass.map(instruction.op.peer));
+                BOOST_TEST(pieces.size() == 1u);
+                BOOST_TEST(pieces.front().rows == 1u);
+                BOOST_TEST(pieces.front().bytes == static_cast<std::size_t>(instruction.op.bytes));
+            }
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace ringlab::tests

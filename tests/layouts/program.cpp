@@ -1,0 +1,255 @@
+#include "layouts/program.hpp"
+
+#include "layouts/timeline.hpp"
+#include "tests/layouts/cases.hpp"
+#include "tests/layouts/schedule_checker.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+using namespace ringlab::layouts;
+using namespace ringlab::layouts::testing;
+namespace data = boost::unit_test::data;
+
+namespace {
+
+std::unique_ptr<Schedule> made(const std::string& algorithm, Pass pass, const std::string& mask = "full",
+                               const std::string& layout = "contiguous", int ranks = 4) {
+    const Problem problem{.batch = 2, .tokens = 48, .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
+    return make_schedule(problem, make_mask(mask, 48), make_layout(layout, 48, ranks),
+                         {.algorithm = algorithm, .pass = pass});
+}
+
+/// The error of resolving a ring whose operations were changed.
+std::string error_of_edited(const std::function<void(int rank, Op& op)>& edit, Pass pass = Pass::forward) {
+    const auto schedule = made("ring", pass);
+    auto ops = written(*schedule);
+    for (std::size_t rank = 0; rank < ops.size(); ++rank)
+        for (auto& op : ops[rank]) edit(static_cast<int>(rank), op);
+    return error_of([&] { resolve(WrittenSchedule(*schedule, ops)); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(program)
+
+BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_operation_and_reason) {
+    BOOST_TEST(
+        error_of_edited([](int rank, Op& op) {
+            if (rank == 2 && op.kind == OpKind::attend && op.step == 1) op.slot(Pool::kv) = 1;
+        })
+            .find("rank 2: operation 5, attend to block 1, step 1: K,V slot 1 is read for heads 0..3 of block 1, "
+                  "but ") == 0);
+    BOOST_TEST(error_of_edited([](int rank, Op& op) {
+                   if (rank == 1 && op.kind == OpKind::send && op.step == 0) op.bytes = 7;
+               }) == "rank 1: operation 0, send K,V of block 1, step 0, to rank 2: it says 7 bytes; these are 7680");
+    BOOST_TEST(error_of_edited([](int rank, Op& op) {
+                   if (rank == 1 && op.kind == OpKind::receive) op.peer = 3;
+               }).find("has no receive there") != std::string::npos);
+    BOOST_TEST(error_of_edited([](int rank, Op& op) {
+                   if (rank == 0 && op.kind == OpKind::receive && op.step == 1) op.part.block = 2;
+               }).find("K,V slot 2 is read for heads 0..3 of block 3, but holds heads 0..3 of block 2") !=
+               std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   op.slot(Pool::kv) = op.kind == OpKind::receive ? 9 : op.slot(Pool::kv);
+               }).find("it uses K,V slot 9, but the schedule asks for scratch slots 1..2") != std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   op.peer = op.kind == OpKind::send ? 4 : op.peer;
+               }).find("there is no such peer") != std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   op.rows().heads.begin = 1;
+               }).find("query heads 1..7 do not read K,V heads 0..3 as one block") != std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   op.ends = false;
+               }).find("rank 0: attends of rows of block 0 begin and never end") == 0);
+    BOOST_TEST(error_of_edited([](int, Op& op) { op.channel = op.transfers() ? 2 : 0; }).find("channel 2 of 1") !=
+               std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {
+    for (const std::string algorithm : {"ring", "all-gather:2"}) {
+        const auto schedule = made(algorithm, Pass::backward);
+        const auto program = resolve(*schedule);
+        std::size_t messages = 0;
+        for (const auto& rank : program.ranks)
+            for (std::size_t i = 0; i < rank.code.size(); ++i) {
+                const auto& one = rank.code[i];
+                BOOST_TEST((one.partner >= 0) == (one.op.kind == OpKind::send || one.op.kind == OpKind::receive));
+                if (one.partner < 0) continue;
+                const auto& other =
+                    program.ranks[static_cast<std::size_t>(one.op.peer)].code[static_cast<std::size_t>(one.partner)];
+                BOOST_TEST(other.partner == static_cast<OpIndex>(i));
+                BOOST_TEST(other.op.peer == rank.rank);
+                BOOST_TEST(other.op.bytes == one.op.bytes);
+                ++messages;
+            }
+        BOOST_TEST(messages > 0u);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_served_fetch_is_a_message_of_its_owner) {
+    const auto schedule = made("pull", Pass::forward);
+    const auto one_sided = resolve(*schedule), served = resolve(*schedule, Fetches::served);
+    BOOST_TEST(one_sided.fetches());
+    for (const auto& rank : served.ranks) {
+        BOOST_TEST(rank.operations == one_sided.ranks[static_cast<std::size_t>(rank.rank)].code.size());
+        for (std::size_t i = 0; i < rank.code.size(); ++i) {
+            const auto& one = rank.code[i];
+            if (one.op.kind != OpKind::fetch && !one.served) continue;
+            const auto& other =
+                served.ranks[static_cast<std::size_t>(one.op.peer)].code[static_cast<std::size_t>(one.partner)];
+            BOOST_TEST(other.partner == static_cast<OpIndex>(i));
+            BOOST_TEST(other.served != one.served);
+            BOOST_TEST((other.op.part == one.op.part));
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(what_has_to_start_as_zero_or_empty_is_said) {
+    const auto zero = [](const std::string& algorithm, const std::string& mask, const std::string& layout) {
+        std::string ranks;
+        for (const auto& rank : resolve(*made(algorithm, Pass::backward, mask, layout)).ranks)
+            ranks += rank.sums_from_zero ? '1' : '0';
+        return ranks;
+    };
+    BOOST_TEST(zero("ring", "causal", "contiguous") == "0000");
+    // Keys of the last ranks are padding, which nobody sees.
+    BOOST_TEST(zero("ring", "causal+valid:0-20", "contiguous") == "0011");
+    BOOST_TEST(zero("all-gather", "causal", "contiguous") == "0000");
+    const auto empty = [](const std::string& mask) {
+        std::string ranks;
+        for (const auto& rank : resolve(*made("ring", Pass::forward, mask)).ranks)
+            ranks += rank.leaves_output ? '1' : '0';
+        return ranks;
+    };
+    BOOST_TEST(empty("causal") == "0000");
+    BOOST_TEST(empty("causal+valid:30-40") == "1100");
+}
+
+// A message's bytes can move from when both sides have been posted.
+BOOST_AUTO_TEST_CASE(a_message_begins_when_the_later_side_is_posted) {
+    const auto schedule = made("ring", Pass::forward, "full", "contiguous", 2);
+    const auto program = resolve(*schedule);
+    Timeline timeline{2, {}};
+    for (const auto& rank : program.ranks)
+        for (std::size_t i = 0; i < rank.code.size(); ++i) {
+            const auto& op = rank.code[i].op;
+            Span span;
+            span.rank = rank.rank;
+            span.op = static_cast<OpIndex>(i);
+            span.kind = op.kind;
+            span.lane = op.lane();
+            span.peer = op.peer;
+            span.posted = 100 * (rank.rank + 1) + static_cast<Picoseconds>(i);
+            span.end = 1000;
+            timeline.spans.push_back(span);
+        }
+    set_begins(timeline, program);
+    for (const auto& span : timeline.spans) {
+        const auto& one = program.ranks[static_cast<std::size_t>(span.rank)].code[static_cast<std::size_t>(span.op)];
+        BOOST_TEST(
+            span.begin ==
+            (one.partner < 0 ? span.posted : std::max(span.posted, 200 + (span.rank == 1 ? span.op : one.partner))));
+    }
+    for (const auto& rank : totals(timeline)) BOOST_TEST(rank.waiting >= 0);
+    BOOST_TEST(totals(timeline)[0].waiting > 0);
+}
+
+using Sizes = std::vector<std::size_t>;
+
+Sizes sizes_of_joins(const Schedule& schedule) {
+    const auto program = resolve(schedule);
+    Sizes sizes;
+    for (const auto& join : program.ranks[1].joins) sizes.push_back(join.size());
+    return sizes;
+}
+
+BOOST_AUTO_TEST_CASE(attends_are_joined_as_the_schedule_says) {
+    const auto check = [](const std::string& algorithm, const Sizes& forward, const Sizes& backward) {
+        const auto of_forward = sizes_of_joins(*made(algorithm, Pass::forward, "full", "zigzag"));
+        const auto of_backward = sizes_of_joins(*made(algorithm, Pass::backward, "full", "zigzag"));
+        BOOST_TEST_CONTEXT(algorithm) {
+            BOOST_TEST(of_forward == forward, boost::test_tools::per_element());
+            BOOST_TEST(of_backward == backward, boost::test_tools::per_element());
+        }
+    };
+    check("ring", {}, {});
+    check("pull:2", {8}, {8});
+    check("all-gather:2", {4, 4}, {3, 2});  // backward, parts that have come are added in between
+}
+
+/// Fetches one head after the other into the same slot, and says that all attends are one launch.
+class OneSlot : public Schedule {
+public:
+    OneSlot(const Problem& problem, const Mask& mask, const Layout& layout) : Schedule(problem, mask, layout, {}) {
+        set_channels({"K,V"});
+        add_slots(Pool::kv, 1, 1, layout.largest_shard());
+    }
+
+    Ops ops(int rank) const override {
+        const int other = 1 - rank;
+        OpIndex read = -1;
+        for (int head = 0; head < 2; ++head) {
+            const HeadRange heads{head, head + 1};
+            auto own = attend(0, part(rank, query_heads(heads)), part(rank, heads), 0, 0);
+            own.begins = true;
+            own.fused = head > 0;
+            co_yield own;
+            auto fetch = transfer(OpKind::fetch, 0, Pool::kv, 1, other, part(other, heads), 1);
+            fetch.run_after(read);
+            const auto arrival = co_yield fetch;
+            auto last = attend(1, part(rank, query_heads(heads)), part(other, heads), 0, 1);
+            last.ends = true;
+            last.fused = true;
+            last.run_after(arrival);
+            read = co_yield last;
+        }
+    }
+};
+
+BOOST_AUTO_TEST_CASE(an_attend_that_waits_for_another_ones_end_is_not_joined_with_it) {
+    const Problem problem{.tokens = 48, .query_heads = 4, .kv_heads = 2, .head_dim = 24, .value_dim = 16};
+    const OneSlot schedule(problem, make_mask("full", 48), make_layout("zigzag", 48, 2));
+    const auto sizes = sizes_of_joins(schedule);
+    BOOST_TEST(sizes == Sizes{3}, boost::test_tools::per_element());
+}
+
+BOOST_DATA_TEST_CASE(keys_that_rows_see_are_found_and_no_others, data::make(mask_specs()) * data::make(layout_specs()),
+                     mask_spec, layout_spec) {
+    for (const int ranks : {2, 4}) {
+        const auto c = make_case(mask_spec, layout_spec, ranks);
+        for (int rank = 0; rank < ranks; ++rank)
+            for (int owner = 0; owner < ranks; ++owner) {
+                const auto rows = c.layout.positions(rank), keys = c.layout.positions(owner);
+                std::vector<bool> found(keys.size());
+                for (const auto& range : seen_keys(c.mask, c.layout.shard(rank), c.layout.shard(owner), 1)) {
+                    BOOST_TEST_REQUIRE((0 <= range.begin && range.begin < range.end && range.end <= std::ssize(keys)));
+                    for (auto i = range.begin; i < range.end; ++i) found[static_cast<std::size_t>(i)] = true;
+                }
+                std::int64_t missed = 0, needless = 0;
+                for (std::size_t i = 0; i < keys.size(); ++i) {
+                    const bool seen = std::any_of(rows.begin(), rows.end(),
+                                                  [&](std::int64_t row) { return c.mask.visible(row, keys[i]); });
+                    missed += seen && !found[i];
+                    needless += found[i] && !seen;
+                }
+                BOOST_TEST(missed == 0);
+                // Rows with gaps between them under a narrow window may be given keys that lie between.
+                const bool rows_touch = layout_spec == "contiguous" || layout_spec == "zigzag";
+                if (rows_touch) BOOST_TEST(needless == 0);
+            }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(ranges_of_seen_keys_with_small_gaps_are_one) {
+    const auto mask = make_mask("documents:10,10,10,10,8", 48);
+    const auto layout = make_layout("contiguous", 48, 1);
+    const Run rows[] = {{0, 1, 5}, {22, 1, 3}};
+    const auto seen = [&](std::int64_t gap) { return seen_keys(mask, rows, layout.shard(0), gap); };
+    BOOST_TEST((seen(1) == std::vector<Interval>{{0, 10}, {20, 30}}));
+    BOOST_TEST((seen(10) == std::vector<Interval>{{0, 10}, {20, 30}}));
+    BOOST_TEST((seen(11) == std::vector<Interval>{{0, 30}}));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -67,6 +67,22 @@ BOOST_DATA_TEST_CASE(every_schedule_layout_and_mask_agrees_with_the_reference,
         for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
 }
 
+// Those that do not divide among any number of ranks.
+const std::vector<std::pair<std::string, int>> grouped_schedules{{"double-ring:2", 4}, {"double-ring:4", 8}};
+
+BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, data::xrange(grouped_schedules.size()), which) {
+    const auto& [schedule, ranks] = grouped_schedules[which];
+    for (const auto& layout : layout_names)
+        for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
+    for (const std::string mask : {"causal", "window:31,17+valid:100-200"})
+        for (const bool rounded : {false, true})
+            for (const auto gradients : {DType::fp32, DType::bf16}) {
+                RingCase c{small_problem(), mask, "zigzag", schedule, ranks, Accumulation::partials, gradients};
+                c.options.round_running_output = rounded;
+                check_small(c);
+            }
+}
+
 BOOST_DATA_TEST_CASE(every_policy_agrees_with_the_reference,
                      data::make(schedule_names) * data::make({1, 3, 8}) * data::make({DType::fp32, DType::bf16}),
                      schedule, ranks, gradients) {

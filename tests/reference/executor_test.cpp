@@ -88,7 +88,9 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"ring", Accumulation::partials},
                                         {"all-gather", Accumulation::carry},
                                         {"all-gather:2", Accumulation::partials},
-                                        {"pull", Accumulation::carry}};
+                                        {"pull", Accumulation::carry},
+                                        {"double-ring:2", Accumulation::carry},
+                                        {"double-ring:4", Accumulation::partials}};
 
 /// Whether an algorithm takes this many ranks, with 4 query heads.
 bool suits(const Algorithm& algorithm, int ranks) {

@@ -89,6 +89,8 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"all-gather", Accumulation::carry},
                                         {"all-gather:2", Accumulation::partials},
                                         {"pull", Accumulation::carry},
+                                        {"bidirectional", Accumulation::carry},
+                                        {"bidirectional", Accumulation::partials},
                                         {"double-ring:2", Accumulation::carry},
                                         {"double-ring:4", Accumulation::partials}};
 

@@ -27,11 +27,9 @@ struct Algorithm {
     std::string name;
     Accumulation accumulation;
 };
-const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
-                                        {"ring", Accumulation::partials},
-                                        {"all-gather", Accumulation::carry},
-                                        {"all-gather:2", Accumulation::partials},
-                                        {"pull", Accumulation::carry}};
+const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},       {"ring", Accumulation::partials},
+                                        {"all-gather", Accumulation::carry}, {"all-gather:2", Accumulation::partials},
+                                        {"pull", Accumulation::carry},       {"bidirectional", Accumulation::carry}};
 
 void check_in(const RingGroup& group) {
     const auto world = make_mpi_world(group);

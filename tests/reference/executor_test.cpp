@@ -92,7 +92,9 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"bidirectional", Accumulation::carry},
                                         {"bidirectional", Accumulation::partials},
                                         {"double-ring:2", Accumulation::carry},
-                                        {"double-ring:4", Accumulation::partials}};
+                                        {"double-ring:4", Accumulation::partials},
+                                        {"pass-q", Accumulation::carry},
+                                        {"pass-q", Accumulation::partials}};
 
 /// Whether an algorithm takes this many ranks, with 4 query heads.
 bool suits(const Algorithm& algorithm, int ranks) {

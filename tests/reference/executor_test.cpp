@@ -94,7 +94,9 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"double-ring:2", Accumulation::carry},
                                         {"double-ring:4", Accumulation::partials},
                                         {"pass-q", Accumulation::carry},
-                                        {"pass-q", Accumulation::partials}};
+                                        {"pass-q", Accumulation::partials},
+                                        {"seen:1", Accumulation::carry},
+                                        {"seen:3", Accumulation::partials}};
 
 /// Whether an algorithm takes this many ranks, with 4 query heads.
 bool suits(const Algorithm& algorithm, int ranks) {

@@ -1,0 +1,149 @@
+#include "layouts/schedule.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+/// Every rank gets, of each other rank's block, the keys that its rows see and nothing else, straight from their owner,
+/// and sends gradients of just those back, where the owner adds them in a fixed order. For packed documents and windows
+/// most of the traffic of a ring disappears.
+class SeenSchedule : public Schedule {
+public:
+    SeenSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+                 std::int64_t gap)
+        : Schedule(problem, mask, layout, options) {
+        require(ranks() <= most_ranks, "schedule seen keeps what each of {} ranks sees of each other; at most {} ranks",
+                ranks(), most_ranks);
+        seen_.resize(static_cast<std::size_t>(ranks() * ranks()));
+        set_channels({"K,V"}, {"dK,dV"});
+        std::int64_t most = 0;
+        for (int rank = 0; rank < ranks(); ++rank) {
+            std::vector<Run> together;
+            std::int64_t begin = 0;
+            for (int distance = 1; distance < ranks(); ++distance) {
+                const int owner = behind(rank, distance);
+                auto& seen = seen_[at(rank, owner)];
+                seen.begin = begin;
+                if (needs(rank, owner)) seen.ranges = seen_keys(mask, layout.shard(rank), layout.shard(owner), gap);
+                for (const auto& range : seen.ranges) {
+                    const auto part = runs({owner, {}, range});
+                    together.insert(together.end(), part.begin(), part.end());
+                    begin += range.size();
+                }
+            }
+            add_block(std::move(together));
+            most = std::max(most, begin);
+        }
+        const int heads = kv_heads().count();
+        if (partials()) add_slots(Pool::output, 1, query_heads().count(), layout.largest_shard());
+        if (most == 0) return;
+        add_slots(Pool::kv, 1, heads, most);
+        if (options.pass == Pass::forward) return;
+        add_slots(Pool::dkv, 1, heads, most, options.gradient_dtype);
+        add_slots(Pool::dkv, 2, heads, layout.largest_shard(), options.gradient_dtype);
+    }
+
+    Ops ops(int rank) const override {
+        const bool backward = options().pass == Pass::backward;
+        const auto rows = part(rank, query_heads());
+        std::vector<OpIndex> arrived(static_cast<std::size_t>(ranks()), -1);  // by distance: the last of its messages
+        for (int distance = 1; distance < ranks(); ++distance) {
+            const int to = ahead(rank, distance), from = behind(rank, distance);
+            for (const auto& range : seen(to, rank).ranges)
+                co_yield transfer(OpKind::send, kv_channel, Pool::kv, distance, to, own(rank, range), 0);
+            auto begin = seen(rank, from).begin;
+            for (const auto& range : seen(rank, from).ranges) {
+                arrived[static_cast<std::size_t>(distance)] =
+                    co_yield transfer(OpKind::receive, kv_channel, Pool::kv, distance, from,
+                                      gathered(rank, {begin, begin + range.size()}), gathered_slot);
+                begin += range.size();
+            }
+        }
+
+        int last = ranks() - 1;
+        while (last >= 0 && !needs(rank, behind(rank, last))) --last;
+        bool begun = false;
+        std::array<OpIndex, 2> added{-1, -1};  // by parity of the distance: what last read the slot of what comes home
+        std::vector<Op> waiting;  // additions, kept back for one attend so that they need not wait for the wire
+        for (int distance = 0; distance < ranks(); ++distance) {
+            const int from = behind(rank, distance), to = ahead(rank, distance);
+            if (needs(rank, from)) {
+                auto op = distance == 0 ? attend(0, rows, part(rank, kv_heads()), 0, 0)
+                                        : attend(distance, rows, gathered(rank, section(rank, from)), 0, gathered_slot);
+                op.slot(Pool::dkv) = distance == 0 ? 0 : gathered_slot;
+                op.begins |= !begun;
+                op.ends |= distance == last;
+                op.run_after(arrived[static_cast<std::size_t>(distance)]);
+                const auto attended = co_yield op;
+                if (partials()) {
+                    op = merge(distance, rows, 0, 1);
+                    op.begins = !begun;
+                    co_yield op;
+                }
+                begun = true;
+                auto begin = seen(rank, from).begin;
+                for (const auto& range : seen(rank, from).ranges) {
+                    if (!backward) break;
+                    op = transfer(OpKind::send, dkv_channel, Pool::dkv, distance, from,
+                                  gathered(rank, {begin, begin + range.size()}), gathered_slot);
+                    op.run_after(attended);
+                    co_yield op;
+                    begin += range.size();
+                }
+            }
+            for (const auto& sum : waiting) added[static_cast<std::size_t>(sum.step % 2)] = co_yield sum;
+            waiting.clear();
+            if (!backward || distance == 0) continue;
+            for (const auto& range : seen(to, rank).ranges) {
+                auto op = transfer(OpKind::receive, dkv_channel, Pool::dkv, distance, to, own(rank, range),
+                                   coming_slot(distance));
+                op.run_after(added[static_cast<std::size_t>(distance % 2)]);
+                const auto home = co_yield op;
+                op = add(Pool::dkv, distance, own(rank, range), 0, coming_slot(distance));
+                op.run_after(home);
+                waiting.push_back(op);
+            }
+        }
+        for (const auto& sum : waiting) co_yield sum;
+    }
+
+private:
+    enum Channel : int { kv_channel, dkv_channel };
+
+    /// What one rank sees of another's block: ranges of it, and where they lie, one behind another, in the block of all
+    /// that the rank sees of others.
+    struct Seen {
+        std::vector<Interval> ranges;
+        std::int64_t begin = 0;
+    };
+
+    static constexpr int most_ranks = 2048;
+    static constexpr int gathered_slot = 1;
+    static int coming_slot(int distance) { return 2 + distance % 2; }
+
+    std::size_t at(int rank, int owner) const { return static_cast<std::size_t>(rank * ranks() + owner); }
+    const Seen& seen(int rank, int owner) const { return seen_[at(rank, owner)]; }
+    int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
+    int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
+
+    Part own(int rank, Interval range) const { return {rank, kv_heads(), range}; }
+    Part gathered(int rank, Interval range) const { return {ranks() + rank, kv_heads(), range}; }
+    Interval section(int rank, int owner) const {
+        Interval all{seen(rank, owner).begin, seen(rank, owner).begin};
+        for (const auto& range : seen(rank, owner).ranges) all.end += range.size();
+        return all;
+    }
+
+    std::vector<Seen> seen_;  // by rank, then owner
+};
+
+const ScheduleRegistration registration(
+    "seen", "seen[:GAP]",
+    "of each block, every rank gets the keys that its rows see, in ranges with at least GAP (64) others between them",
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        const auto gap = arguments.empty() ? 64 : parse_count(arguments, "the least gap between ranges", 1);
+        return std::make_unique<SeenSchedule>(problem, mask, layout, options, gap);
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

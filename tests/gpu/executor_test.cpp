@@ -69,7 +69,9 @@ BOOST_DATA_TEST_CASE(every_schedule_layout_and_mask_agrees_with_the_reference,
 }
 
 // Those that do not divide among any number of ranks.
-const std::vector<std::pair<std::string, int>> grouped_schedules{{"double-ring:2", 4}, {"double-ring:4", 8}};
+const std::vector<std::pair<std::string, int>> grouped_schedules{
+    {"ulysses", 2},   {"ulysses", 4},   {"ulysses:2", 4},     {"ulysses:2", 6},
+    {"ulysses:2", 8}, {"ulysses:4", 8}, {"double-ring:2", 4}, {"double-ring:4", 8}};
 
 BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, data::xrange(grouped_schedules.size()), which) {
     const auto& [schedule, ranks] = grouped_schedules[which];

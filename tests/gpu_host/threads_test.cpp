@@ -66,7 +66,7 @@ private:
 BOOST_AUTO_TEST_SUITE(host_threads)
 
 BOOST_DATA_TEST_CASE(ranks_of_every_schedule_come_to_an_end,
-                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen"}) *
+                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1"}) *
                          data::make({2, 3, 4}) *
                          data::make({static_cast<int>(TransportKind::copy), static_cast<int>(TransportKind::loopback)}),
                      algorithm, ranks, kind) {

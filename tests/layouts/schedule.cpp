@@ -16,9 +16,9 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-const std::vector<std::string> algorithms{"ring",          "all-gather",    "all-gather:2",  "all-gather:4", "pull",
-                                          "pull:2",        "pass-q",        "bidirectional", "seen",         "seen:1",
-                                          "double-ring:1", "double-ring:2", "double-ring:4"};
+const std::vector<std::string> algorithms{"ring",   "all-gather", "all-gather:2",  "all-gather:4",  "pull",
+                                          "pull:2", "ulysses",    "ulysses:2",     "pass-q",        "bidirectional",
+                                          "seen",   "seen:1",     "double-ring:1", "double-ring:2", "double-ring:4"};
 
 /// Whether the ranks suit the algorithm, with 8 query heads.
 bool suits(const std::string& algorithm, int ranks) {
@@ -400,7 +400,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     };
     BOOST_TEST(error("rings") ==
                "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, bidirectional, double-ring, pass-q, "
-               "pull, ring, seen");
+               "pull, ring, seen, ulysses");
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
     BOOST_TEST(error("pull:x") == "the number of parts is 'x'; it must be a whole number of at least 1");
     BOOST_TEST(error("pull:3") == "4 kv heads do not divide into 3 parts; the parts must divide the kv heads");

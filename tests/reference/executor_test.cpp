@@ -96,7 +96,10 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"pass-q", Accumulation::carry},
                                         {"pass-q", Accumulation::partials},
                                         {"seen:1", Accumulation::carry},
-                                        {"seen:3", Accumulation::partials}};
+                                        {"seen:3", Accumulation::partials},
+                                        {"ulysses", Accumulation::carry},
+                                        {"ulysses:2", Accumulation::carry},
+                                        {"ulysses:2", Accumulation::partials}};
 
 /// Whether an algorithm takes this many ranks, with 4 query heads.
 bool suits(const Algorithm& algorithm, int ranks) {

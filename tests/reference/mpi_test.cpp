@@ -30,7 +30,8 @@ struct Algorithm {
 const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},       {"ring", Accumulation::partials},
                                         {"all-gather", Accumulation::carry}, {"all-gather:2", Accumulation::partials},
                                         {"pull", Accumulation::carry},       {"bidirectional", Accumulation::carry},
-                                        {"pass-q", Accumulation::carry},     {"seen:1", Accumulation::carry}};
+                                        {"pass-q", Accumulation::carry},     {"seen:1", Accumulation::carry},
+                                        {"ulysses", Accumulation::carry}};
 
 void check_in(const RingGroup& group) {
     const auto world = make_mpi_world(group);

@@ -1,0 +1,268 @@
+#include "layouts/ring.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+/// All-to-all over heads (DeepSpeed Ulysses, Jacobs et al. 2023, arXiv 2309.14509): a group of ranks exchanges Q, K and
+/// V so that each has some heads of all tokens of the group, attends to them, and sends the results back. Groups make a
+/// ring among themselves, one ring for each place in the group: heads x sequence in two dimensions. The backward pass
+/// exchanges again what the forward pass has not kept, and dO.
+///
+/// Ranks of a group are neighbours. With more ranks in a group than kv heads, ranks that share one have copies of it.
+class UlyssesSchedule : public RingSchedule {
+public:
+    UlyssesSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+                    int members)
+        : RingSchedule(problem, mask, layout, options), members_(members) {
+        require(ranks() % members == 0, "groups of {} ranks do not divide {} ranks; give ulysses a divisor", members,
+                ranks());
+        require(problem.query_heads % members == 0,
+                "{} query heads do not divide among {} ranks; give ulysses:RANKS a divisor of both the query heads and "
+                "the ranks",
+                problem.query_heads, members);
+        require(
+            problem.kv_heads % members == 0 || members % problem.kv_heads == 0,
+            "{} kv heads can neither be divided among {} ranks nor copied to equally many of them; give ulysses:RANKS "
+            "a divisor or a multiple of the kv heads",
+            problem.kv_heads, members);
+        set_channels({"K,V", "to heads", "to tokens"}, {"dK,dV"});
+        dkv_channel_ = 3;
+        if (members > 1) {
+            for (int group = 0; group < groups(); ++group) {
+                std::vector<Run> runs;
+                for (int member = 0; member < members; ++member)
+                    runs.insert(runs.end(), layout.shard(group * members + member).begin(),
+                                layout.shard(group * members + member).end());
+                add_block(std::move(runs));
+            }
+            first_block_ = ranks();
+            gathered_ = 1;
+        }
+        find_hops(first_block_, groups());
+        sees_.resize(static_cast<std::size_t>(groups()));
+        is_seen_.resize(sees_.size());
+        for (int rows = 0; rows < groups(); ++rows)
+            for (int keys = 0; keys < groups(); ++keys)
+                if (cells(first_block_ + rows, first_block_ + keys) > 0)
+                    sees_[static_cast<std::size_t>(rows)] = is_seen_[static_cast<std::size_t>(keys)] = true;
+        plan_slots();
+    }
+
+    Ops ops(int rank) const override {
+        const bool goes_forward = options().pass == Pass::forward;
+        if (members_ == 1) return goes_forward ? forward(member_of(rank)) : backward(member_of(rank));
+        return goes_forward ? forward_pass(rank) : backward_pass(rank);
+    }
+
+private:
+    enum ExchangeChannel : int { to_heads = 1, to_tokens = 2 };
+
+    int groups() const { return ranks() / members_; }
+    bool shares_heads() const { return kv_heads().count() % members_ != 0; }
+    bool narrow() const { return options().gradient_dtype != accumulator(); }
+
+    HeadRange query_heads_of(int member) const {
+        const int count = query_heads().count() / members_;
+        return {member * count, (member + 1) * count};
+    }
+    HeadRange kv_heads_of(int member) const {
+        if (shares_heads()) {
+            const int head = member * kv_heads().count() / members_;
+            return {head, head + 1};
+        }
+        const int count = kv_heads().count() / members_;
+        return {member * count, (member + 1) * count};
+    }
+    HeadRange heads_of(Pool pool, int member) const {
+        return of_rows(pool) ? query_heads_of(member) : kv_heads_of(member);
+    }
+
+    void plan_slots() {
+        std::int64_t tokens = 0;
+        for (int group = 0; group < groups(); ++group) tokens = std::max(tokens, block_tokens(first_block_ + group));
+        const int rows = query_heads_of(0).count(), keys = kv_heads_of(0).count();
+        if (members_ == 1) return add_ring_slots(groups(), rows, keys, tokens);
+        add_slots(Pool::q, 1, rows, tokens);
+        add_slots(Pool::kv, 1, keys, tokens);
+        if (options().pass == Pass::forward) {
+            if (!partials()) add_slots(Pool::state, 1, rows, tokens);
+            add_slots(Pool::output, 1, rows, tokens, partials() ? accumulator() : problem().dtype);
+        } else {
+            add_slots(Pool::dout, 1, rows, tokens);
+            add_slots(Pool::dq, 1, rows, tokens);
+            add_slots(Pool::dkv, 1, keys, tokens);
+        }
+        add_ring_slots(groups(), rows, keys, tokens);
+        if (partials()) {
+            merged_ = gathered_ + 2;  // behind the ring's partial result
+            add_slots(Pool::output, 1, rows, tokens);
+        }
+        if (options().pass == Pass::forward) return;
+        int scratch = 0;
+        for (const auto& group : slots())
+            if (group.pool == Pool::dkv) scratch += group.count;
+        // Two more: a part on its way home, in the type of messages, and one that comes home.
+        outgoing_ = scratch + 1;
+        add_slots(Pool::dkv, 2, keys, tokens, options().gradient_dtype);
+    }
+
+    /// Where the tokens of a member lie in its group's block.
+    Part section(Pool pool, int rank, int of_member, int heads_member) const {
+        const int group = rank / members_;
+        std::int64_t begin = 0;
+        for (int member = 0; member < of_member; ++member) begin += block_tokens(group * members_ + member);
+        return {first_block_ + group,
+                heads_of(pool, heads_member),
+                {begin, begin + block_tokens(group * members_ + of_member)}};
+    }
+
+    Member member_of(int rank) const {
+        Member self;
+        self.position = rank / members_;
+        self.size = groups();
+        self.first_rank = rank % members_;
+        self.stride = members_;
+        self.first_block = first_block_;
+        self.heads = kv_heads_of(rank % members_);
+        self.rows = part(first_block_ + self.position, query_heads_of(rank % members_));
+        self.slot = gathered_;
+        return self;
+    }
+
+    int peer(int rank, int member) const { return rank / members_ * members_ + member; }
+
+    /// Gives each member its heads of this rank's tokens, and takes in this rank's heads of theirs.
+    Ops gather(int rank, std::vector<Pool> pools) const {
+        const int self = rank % members_;
+        for (const auto pool : pools)
+            co_yield copy(pool, 0, section(pool, rank, self, self), gathered_, part(rank, heads_of(pool, self)), 0);
+        for (int distance = 1; distance < members_; ++distance) {
+            const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
+            for (const auto pool : pools) {
+                co_yield transfer(OpKind::send, to_heads, pool, 0, peer(rank, ahead), part(rank, heads_of(pool, ahead)),
+                                  0);
+                co_yield transfer(OpKind::receive, to_heads, pool, 0, peer(rank, behind),
+                                  section(pool, rank, behind, self), gathered_);
+            }
+        }
+    }
+
+    /// The way back of results of rows, each part in one place alone, out of `slot` once operation `ready` has ended.
+    Ops scatter(int rank, Pool pool, int slot, int step, OpIndex ready) const {
+        const int self = rank % members_;
+        co_yield copy(pool, step, part(rank, heads_of(pool, self)), 0, section(pool, rank, self, self), slot);
+        for (int distance = 1; distance < members_; ++distance) {
+            const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
+            auto out = transfer(OpKind::send, to_tokens, pool, step, peer(rank, ahead),
+                                section(pool, rank, ahead, self), slot);
+            out.run_after(ready);
+            co_yield out;
+            co_yield transfer(OpKind::receive, to_tokens, pool, step, peer(rank, behind),
+                              part(rank, heads_of(pool, behind)), 0);
+        }
+    }
+
+    /// The way back of dK and dV: summed at home where members share heads, and of the type of messages on the way.
+    Ops scatter_gradients(int rank, int step, OpIndex first) const {
+        const int self = rank % members_;
+        const auto own = part(rank, kv_heads_of(self));
+        OpIndex index = first;
+        co_yield add(Pool::dkv, step, own, 0, section(Pool::dkv, rank, self, self), gathered_);
+        ++index;
+        OpIndex sent = -1, added = -1;
+        for (int distance = 1; distance < members_; ++distance) {
+            const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
+            const auto theirs = section(Pool::dkv, rank, ahead, self);
+            auto leaving =
+                copy(Pool::dkv, step, part(peer(rank, ahead), kv_heads_of(self)), outgoing_, theirs, gathered_);
+            leaving.run_after(sent);
+            const auto ready = co_yield leaving;
+            auto out = transfer(OpKind::send, to_tokens, Pool::dkv, step, peer(rank, ahead), leaving.part, outgoing_);
+            out.run_after(ready);
+            sent = co_yield out;
+            const auto mine = part(rank, kv_heads_of(behind));
+            auto in = transfer(OpKind::receive, to_tokens, Pool::dkv, step, peer(rank, behind), mine, outgoing_ + 1);
+            in.run_after(added);
+            const auto arrived = co_yield in;
+            auto sum = add(Pool::dkv, step, mine, 0, outgoing_ + 1);
+            sum.run_after(arrived);
+            added = co_yield sum;
+        }
+    }
+
+    Ops forward_pass(int rank) const {
+        OpIndex last = -1, received = -1, computed = -1, copied = -1;
+        for (auto stream = gather(rank, {Pool::q, Pool::kv}); const auto* op = stream.next();) {
+            last = co_yield *op;
+            (op->kind == OpKind::copy ? copied : received) = last;  // a send goes before a receive
+        }
+        auto self = member_of(rank);
+        self.ready = received;
+        self.copied = copied;
+        for (auto stream = forward(self).numbered_from(last + 1); const auto* op = stream.next();) {
+            const bool computes = op->lane() == compute_lane;
+            last = co_yield *op;
+            if (computes) computed = last;
+        }
+        if (!sees_[static_cast<std::size_t>(self.position)]) co_return;
+        if (partials())
+            computed = last = co_yield copy(Pool::output, groups(), self.rows, merged_, self.rows, gathered_);
+        const int slot = partials() ? merged_ : gathered_;
+        for (auto stream = scatter(rank, Pool::output, slot, groups(), computed).numbered_from(last + 1);
+             const auto* op = stream.next();)
+            last = co_yield *op;
+    }
+
+    Ops backward_pass(int rank) const {
+        OpIndex last = -1, received = -1, computed = -1, copied = -1, home = -1;
+        for (auto stream = gather(rank, {Pool::q, Pool::dout, Pool::kv}); const auto* op = stream.next();) {
+            last = co_yield *op;
+            (op->kind == OpKind::copy ? copied : received) = last;  // a send goes before a receive
+        }
+        auto self = member_of(rank);
+        self.ready = received;
+        self.copied = copied;
+        for (auto stream = backward(self).numbered_from(last + 1); const auto* op = stream.next();) {
+            const bool computes = op->lane() == compute_lane;
+            const bool comes_home = op->kind == OpKind::receive && op->pool == Pool::dkv && op->slot() == gathered_;
+            last = co_yield *op;
+            if (computes) computed = last;
+            if (comes_home) home = last;
+        }
+        const auto position = static_cast<std::size_t>(self.position);
+        if (sees_[position])
+            for (auto stream = scatter(rank, Pool::dq, gathered_, groups(), computed).numbered_from(last + 1);
+                 const auto* op = stream.next();)
+                last = co_yield *op;
+        if (!is_seen_[position]) co_return;
+        for (auto stream = scatter_gradients(rank, groups() + 1, last + 1).numbered_from(last + 1);
+             const auto* op = stream.next();) {
+            auto copy = *op;
+            if (copy.lane() == compute_lane) copy.run_after(home);
+            last = co_yield copy;
+        }
+    }
+
+    int members_;
+    int first_block_ = 0;  // of the groups
+    int gathered_ = 0;     // slot of what a group has put together
+    int merged_ = 0;       // slot of merged results in the type that they travel in
+    int outgoing_ = 0;
+    std::vector<bool> sees_, is_seen_;  // by group: whether its rows see anything, whether its keys are seen
+};
+
+const ScheduleRegistration registration(
+    "ulysses", "ulysses[:RANKS]",
+    "groups of RANKS (all) neighbouring ranks exchange tokens for heads before and after; K/V hop around a ring of "
+    "groups",
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        const auto members =
+            arguments.empty() ? layout.ranks() : parse_count(arguments, "the number of ranks that exchange heads", 1);
+        require(members <= layout.ranks(), "{} ranks that exchange heads, of {} ranks; at most all", members,
+                layout.ranks());
+        return std::make_unique<UlyssesSchedule>(problem, mask, layout, options, static_cast<int>(members));
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

@@ -57,10 +57,11 @@ run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" 
 # 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
 # One process for each processor; each says what it has drawn.
-printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py |
+printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py -e schedules.py |
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,2xh200}.h5 --figures "$out/figures"
+"$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"
 rm "$out/timelines.log"

@@ -299,9 +299,7 @@ BackwardParams backward_params(const BackwardArgs& args, const Geometry& geometr
 }
 
 void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
-    for_dims(shape, [&]<DimClass dims>() {
-        if constexpr (dims != DimClass::d256) hopper::launch_backward<dims>(launch, shape.dtype, stream);
-    });
+    for_dims(shape, [&]<DimClass dims>() { hopper::launch_backward<dims>(launch, shape.dtype, stream); });
 }
 
 /// As few kv heads at a time as fill the multiprocessors, so that L2 holds the Q, dO and dQ that they go over. Not for

@@ -26,13 +26,12 @@ KernelFamily kernel_family(std::string_view name) {
     fail("no kernels '{}'; known: auto, portable, hopper", name);
 }
 
-bool has_kernels(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {
-    const auto dims = dim_class(head_dim, value_dim);  // throws if no family has them
+bool has_kernels(KernelFamily family, layouts::Pass, std::int64_t head_dim, std::int64_t value_dim) {
+    dim_class(head_dim, value_dim);  // throws if no family has them
     if (family == KernelFamily::portable) return true;
     // Rows of dense tensors are then multiples of 16 bytes.
     constexpr std::int64_t chunk = 8;
-    return head_dim % chunk == 0 && value_dim % chunk == 0 &&
-           (pass == layouts::Pass::forward || dims != DimClass::d256);
+    return head_dim % chunk == 0 && value_dim % chunk == 0;
 }
 
 KernelFamily resolve(KernelFamily asked, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {

@@ -26,7 +26,7 @@ constexpr const char* to_string(KernelFamily family) {
 /// By its name, as to_string() gives it. Throws Error if there is none of that name.
 KernelFamily kernel_family(std::string_view name);
 
-/// Whether the family has kernels for a pass over these dims.
+/// Whether the family has kernels for a pass over these dims: today for both passes or for none.
 bool has_kernels(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim);
 
 /// The family that will do a pass on the current device, never automatic: `asked`, or portable where that family has no

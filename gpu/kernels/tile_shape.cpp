@@ -35,15 +35,7 @@ TileShape forward_tile(DimClass dims, KernelFamily family) {
     return family == KernelFamily::hopper ? tile_of<hopper::ForwardConfig>(dims) : tile_of<ForwardConfig>(dims);
 }
 TileShape backward_tile(DimClass dims, KernelFamily family) {
-    if (family != KernelFamily::hopper) return tile_of<BackwardConfig>(dims);
-    const auto tile = []<class Config>(Config) { return TileShape{Config::rows, Config::keys}; };
-    switch (dims) {
-        case DimClass::d64: return tile(hopper::BackwardConfig<DimClass::d64>());
-        case DimClass::d128: return tile(hopper::BackwardConfig<DimClass::d128>());
-        case DimClass::d192_128: return tile(hopper::BackwardConfig<DimClass::d192_128>());
-        case DimClass::d256: break;
-    }
-    fail("the hopper family has no backward kernel of dims {}", static_cast<int>(dims));
+    return family == KernelFamily::hopper ? tile_of<hopper::BackwardConfig>(dims) : tile_of<BackwardConfig>(dims);
 }
 
 TileShape backward_query_tile(DimClass dims) { return tile_of<QueryGradientConfig>(dims); }

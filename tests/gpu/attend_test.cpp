@@ -103,8 +103,12 @@ struct Dims {
 };
 std::ostream& operator<<(std::ostream& out, const Dims& d) { return out << d.head << "/" << d.value; }
 
-const std::vector<Dims> all_dims{{64, 64}, {128, 128}, {192, 128}, {256, 256}, {16, 16},   {40, 24},
-                                 {33, 17}, {80, 96},   {128, 64},  {64, 128},  {129, 127}, {200, 250}};
+const std::vector<Dims> all_dims{{64, 64},   {128, 128}, {192, 128}, {256, 256}, {16, 16},
+                                 {40, 24},   {33, 17},   {80, 96},   {128, 64},  {64, 128},
+                                 {129, 127}, {200, 250}, {192, 192}, {256, 64},  {136, 248}};
+
+// A block of the hopper family's backward kernel has 128 keys, or 64 where dims are split between warpgroups.
+const std::vector<std::int64_t> whole_and_split_dims{128, 256};
 
 BOOST_AUTO_TEST_SUITE(attend, *boost::unit_test::precondition(has_gpu))
 
@@ -115,13 +119,19 @@ BOOST_DATA_TEST_CASE(every_mask_and_layout_agrees_with_the_reference,
         {.problem = problem(1290, 4, 2, 64, 64), .mask = mask, .layout = layout, .ranks = 3, .family = family});
 }
 
-BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too, data::make(families()) * data::make(masks), family, mask) {
-    agrees_with_the_reference({.problem = problem(1290, 4, 2, 128, 128),
+BOOST_DATA_TEST_CASE(every_mask_agrees_in_order_too,
+                     data::make(families()) * data::make(masks) * data::make(whole_and_split_dims), family, mask, dim) {
+    agrees_with_the_reference({.problem = problem(1290, 4, 2, dim, dim),
                                .mask = mask,
                                .layout = "zigzag",
                                .ranks = 3,
                                .deterministic = true,
                                .family = family});
+}
+
+BOOST_DATA_TEST_CASE(every_mask_agrees_where_dims_are_split, data::make(families()) * data::make(masks), family, mask) {
+    agrees_with_the_reference(
+        {.problem = problem(1290, 4, 2, 256, 256), .mask = mask, .layout = "striped:5", .ranks = 3, .family = family});
 }
 
 BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees,
@@ -145,9 +155,10 @@ std::ostream& operator<<(std::ostream& out, const Heads& h) {
 
 BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
                      data::make(families()) *
-                         data::make(std::vector<Heads>{{1, 1, 1}, {4, 4, 2}, {6, 1, 1}, {6, 2, 2}, {8, 4, 4}}),
-                     family, heads) {
-    agrees_with_the_reference({.problem = problem(291, heads.query, heads.kv, 128, 128, DType::bf16, 3),
+                         data::make(std::vector<Heads>{{1, 1, 1}, {4, 4, 2}, {6, 1, 1}, {6, 2, 2}, {8, 4, 4}}) *
+                         data::make(whole_and_split_dims),
+                     family, heads, dim) {
+    agrees_with_the_reference({.problem = problem(291, heads.query, heads.kv, dim, dim, DType::bf16, 3),
                                .layout = "contiguous",
                                .ranks = 3,
                                .head_groups = heads.groups,
@@ -157,16 +168,19 @@ BOOST_DATA_TEST_CASE(heads_may_be_shared_and_go_in_groups,
 // On 132 multiprocessors the batch decides whether an item of the backward pass has a block to itself or is shared by
 // 2, 4 or 8, which add up.
 BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks,
-                     data::make(families()) * data::make({1, 40, 100, 290}) * data::make({false, true}), family, batch,
-                     deterministic) {
-    agrees_with_the_reference({.problem = problem(130, 2, 1, 128, 128, DType::bf16, batch),
+                     data::make(families()) * data::make({1, 40, 100, 290}) * data::make({false, true}) *
+                         data::make(whole_and_split_dims),
+                     family, batch, deterministic, dim) {
+    agrees_with_the_reference({.problem = problem(130, 2, 1, dim, dim, DType::bf16, batch),
                                .deterministic = deterministic,
                                .family = family});
 }
 
-BOOST_DATA_TEST_CASE(few_tokens_are_enough, data::make(families()) * data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}),
-                     family, tokens) {
-    agrees_with_the_reference({.problem = problem(tokens, 2, 1, 128, 128), .family = family});
+BOOST_DATA_TEST_CASE(few_tokens_are_enough,
+                     data::make(families()) * data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}) *
+                         data::make(whole_and_split_dims),
+                     family, tokens, dim) {
+    agrees_with_the_reference({.problem = problem(tokens, 2, 1, dim, dim), .family = family});
 }
 
 BOOST_DATA_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone, data::make(families()), family) {
@@ -184,9 +198,9 @@ BOOST_DATA_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone, data
 
 BOOST_DATA_TEST_CASE(any_scale_and_soft_cap_agree,
                      data::make(families()) * data::make({0.03, 0.0, -0.1, 0.7}) * data::make({0.0, 5.0, 50.0}) *
-                         data::make({false, true}),
-                     family, scale, cap, deterministic) {
-    auto p = problem(260, 2, 1, 128, 128);
+                         data::make({false, true}) * data::make(whole_and_split_dims),
+                     family, scale, cap, deterministic, dim) {
+    auto p = problem(260, 2, 1, dim, dim);
     // 0 stands for the default in a Problem.
     p.scale = scale;
     p.soft_cap = cap;
@@ -243,8 +257,9 @@ BOOST_DATA_TEST_CASE(rows_that_see_nothing_are_exact, data::make(families()) * d
     }
 }
 
-BOOST_DATA_TEST_CASE(repeats_in_order_are_bit_identical, data::make(families()), family) {
-    const AttendCase c{.problem = problem(1290, 4, 2, 128, 128),
+BOOST_DATA_TEST_CASE(repeats_in_order_are_bit_identical, data::make(families()) * data::make(whole_and_split_dims),
+                     family, dim) {
+    const AttendCase c{.problem = problem(1290, 4, 2, dim, dim),
                        .layout = "zigzag",
                        .ranks = 3,
                        .deterministic = true,

@@ -41,15 +41,71 @@ struct BackwardKernelParams {
 };
 
 /// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 both do the
-/// last 64 dims too, each over its own keys; of head dim 64 each does half of the rows.
+/// last 64 dims too, each over its own keys; of head dim 256 each does 64 more; of head dim 64 each does half of the
+/// rows.
 template <class Config>
 struct DqPart {
-    static constexpr bool split_by_dim = Config::head > 64, has_shared_dims = Config::head == 192;
+    static constexpr bool split_by_dim = Config::head > 64;
+    static constexpr bool has_shared_dims = Config::head == 192, has_second = Config::head > 128;
     static constexpr int rows = split_by_dim ? Config::rows : Config::rows / 2, count = rows / 2;  // registers
-    static constexpr int box_bytes = rows * 128, bytes = (has_shared_dims ? 4 : 2) * box_bytes, shared_dim = 128;
+    static constexpr int box_bytes = rows * 128, bytes = 2 * box_bytes;
 
-    __device__ static int first_dim(int warpgroup) { return split_by_dim ? 64 * warpgroup : 0; }
+    __device__ static int first_dim(int warpgroup) { return split_by_dim ? Config::head / 128 * 64 * warpgroup : 0; }
+    __device__ static int second_dim(int warpgroup) { return has_shared_dims ? 128 : first_dim(warpgroup) + 64; }
     __device__ static int first_row(int warpgroup) { return split_by_dim ? 0 : rows * warpgroup; }
+};
+
+/// The barriers of a thread block. A warp arrives by one lane.
+template <class Config>
+struct BackwardBarriers {
+    std::uint32_t first;
+
+    static constexpr int q_stages = Config::q_stages, dout_stages = Config::dout_stages;
+    static constexpr int count =
+        8 + 2 * q_stages + 2 * dout_stages + (Config::split_dims ? 2 * (q_stages + dout_stages) : 0);
+
+    __device__ Barrier at(int i) const { return {first + static_cast<std::uint32_t>(i) * 8}; }
+    __device__ Barrier keys_full() const { return at(0); }
+    __device__ Barrier scores_ended() const { return at(1); }
+    __device__ Barrier ds_full(int warpgroup) const { return at(2 + (Config::split_dims ? warpgroup : 0)); }
+    __device__ Barrier dq_full(int warpgroup) const { return at(4 + warpgroup); }
+    __device__ Barrier dq_empty(int warpgroup) const { return at(6 + warpgroup); }
+    __device__ Barrier q_full(int stage) const { return at(8 + stage); }
+    __device__ Barrier q_empty(int stage) const { return at(8 + q_stages + stage); }
+    __device__ Barrier dout_full(int stage) const { return at(8 + 2 * q_stages + stage); }
+    __device__ Barrier dout_empty(int stage) const { return at(8 + 2 * q_stages + dout_stages + stage); }
+    // Where a warpgroup's part of dq lies in its half of a stage.
+    __device__ Barrier dq_full_in_q(int warpgroup, int stage) const {
+        return at(8 + (2 + warpgroup) * q_stages + 2 * dout_stages + stage);
+    }
+    __device__ Barrier dq_full_in_dout(int warpgroup, int stage) const {
+        return at(8 + 4 * q_stages + (2 + warpgroup) * dout_stages + stage);
+    }
+
+    __device__ void initialise() const {
+        constexpr int warps = 8, warpgroup_warps = 4, lanes = 32;
+        keys_full().initialise(1);
+        scores_ended().initialise(warps);
+        constexpr int emptying = Config::split_dims ? 2 : warps;  // threads that add dq, or warps that read
+        for (int i = 0; i < 2; ++i) {
+            ds_full(i).initialise(Config::split_dims ? warpgroup_warps : warps);
+            dq_full(i).initialise(warpgroup_warps);
+            dq_empty(i).initialise(1);
+        }
+        for (int i = 0; i < q_stages; ++i) {
+            q_full(i).initialise(1 + lanes);  // the bulk copies, and each lane's copies of statistics and bounds
+            q_empty(i).initialise(emptying);
+        }
+        for (int i = 0; i < dout_stages; ++i) {
+            dout_full(i).initialise(1);
+            dout_empty(i).initialise(emptying);
+        }
+        if constexpr (Config::split_dims)
+            for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
+                for (int i = 0; i < q_stages; ++i) dq_full_in_q(warpgroup, i).initialise(warpgroup_warps);
+                for (int i = 0; i < dout_stages; ++i) dq_full_in_dout(warpgroup, i).initialise(warpgroup_warps);
+            }
+    }
 };
 
 /// Places in shared memory, in bytes. Every tile is stretches of 64 columns (32 of dq), as bulk copies leave them.
@@ -67,50 +123,22 @@ struct BackwardLayout {
     static_assert(Config::rows <= 64);
     static constexpr int ds_bytes = Config::keys * 128;
 
-    // Two of dS: a warpgroup writes the next while the other still reads the last.
+    // Two of dS: a warpgroup writes the next while the other still reads the last; or one for each.
     static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, dout = q + Config::q_stages * q_bytes;
     static constexpr int ds = dout + Config::dout_stages * dout_bytes, dq = ds + 2 * ds_bytes;
-    static constexpr int rows = dq + 2 * DqPart<Config>::bytes, barriers = rows + Config::q_stages * rows_bytes;
-    static constexpr int bytes = barriers + (6 + 2 * Config::q_stages + 2 * Config::dout_stages) * 8;
+    // A warpgroup's parts of dq; where dims are split, they lie in the halves of dO and Q that it alone reads last.
+    static constexpr int part_bytes = DqPart<Config>::bytes;
+    static constexpr int dq_bytes = Config::split_dims ? 0 : (DqPart<Config>::has_second ? 2 : 1) * part_bytes;
+    static_assert(!Config::split_dims || (2 * part_bytes == q_bytes && 2 * part_bytes == dout_bytes));
+    static constexpr int rows = dq + 2 * dq_bytes, barriers = rows + Config::q_stages * rows_bytes;
+    static constexpr int bytes = barriers + BackwardBarriers<Config>::count * 8;
+
+    __device__ static int dq_of(int warpgroup) { return dq + warpgroup * dq_bytes; }
+    __device__ static int dq_in_dout(int stage) { return dout + stage * dout_bytes; }  // of the first warpgroup
+    __device__ static int dq_in_q(int stage) { return q + stage * q_bytes; }
 };
 
 constexpr int backward_threads = 3 * 128, computing_threads = 2 * 128;
-
-/// The barriers of a thread block. A warp arrives by one lane.
-template <class Config>
-struct BackwardBarriers {
-    std::uint32_t first;
-
-    __device__ Barrier at(int i) const { return {first + static_cast<std::uint32_t>(i) * 8}; }
-    __device__ Barrier keys_full() const { return at(0); }
-    __device__ Barrier ds_full() const { return at(1); }
-    __device__ Barrier dq_full(int warpgroup) const { return at(2 + warpgroup); }
-    __device__ Barrier dq_empty(int warpgroup) const { return at(4 + warpgroup); }
-    __device__ Barrier q_full(int stage) const { return at(6 + stage); }
-    __device__ Barrier q_empty(int stage) const { return at(6 + Config::q_stages + stage); }
-    __device__ Barrier dout_full(int stage) const { return at(6 + 2 * Config::q_stages + stage); }
-    __device__ Barrier dout_empty(int stage) const {
-        return at(6 + 2 * Config::q_stages + Config::dout_stages + stage);
-    }
-
-    __device__ void initialise() const {
-        constexpr int warps = 8, warpgroup_warps = 4, lanes = 32;
-        keys_full().initialise(1);
-        ds_full().initialise(warps);
-        for (int i = 0; i < 2; ++i) {
-            dq_full(i).initialise(warpgroup_warps);
-            dq_empty(i).initialise(1);
-        }
-        for (int i = 0; i < Config::q_stages; ++i) {
-            q_full(i).initialise(1 + lanes);  // the bulk copies, and each lane's copies of statistics and bounds
-            q_empty(i).initialise(warps);
-        }
-        for (int i = 0; i < Config::dout_stages; ++i) {
-            dout_full(i).initialise(1);
-            dout_empty(i).initialise(warps);
-        }
-    }
-};
 
 /// A place in a ring of stages: which, and the parity of its phase.
 template <int stages>
@@ -391,8 +419,9 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
     const BackwardParams& params = all.params;
     const int query_tiles = (params.geometry.query_tokens + Config::rows - 1) / Config::rows;
-    const std::uint32_t part = base + Layout::dq + warpgroup * Part::bytes;
     QueryTiles tiles(all, share);
+    Stage<Config::q_stages> q;
+    Stage<Config::dout_stages> dout;
     for (int step = 0; step < share.steps; ++step) {
         const int tile = tiles.entry() >> 1, token = tile * Config::rows + Part::first_row(warpgroup);
         // A flag for each warpgroup, or one that they pass between them where both add to the same dims.
@@ -403,17 +432,33 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
             (Part::has_shared_dims ? 0 : warpgroup);
         const int turn = !all.turns ? 0 : Part::has_shared_dims ? 2 * tiles.turn() + warpgroup : tiles.turn();
         if (all.turns) await_turn(flag, turn);
-        barriers.dq_full(warpgroup).wait(step & 1);
-        const auto add = [&](int first_box, int dim) {
+        const auto add = [&](int place, int dim) {
             for (int i = 0; i < 2; ++i)
-                add_box(all.dq, part + (first_box + i) * Part::box_bytes, dim + 32 * i, token, tiles.head, share.batch);
+                add_box(all.dq, base + place + i * Part::box_bytes, dim + 32 * i, token, tiles.head, share.batch);
         };
-        add(0, Part::first_dim(warpgroup));
-        if constexpr (Part::has_shared_dims) add(2, Part::shared_dim);
-        commit_stores();
-        wait_stores_read<0>();
-        barriers.dq_empty(warpgroup).arrive();
+        const auto wait_read = [&] {
+            commit_stores();
+            wait_stores_read<0>();
+        };
+        if constexpr (Config::split_dims) {
+            barriers.dq_full_in_dout(warpgroup, dout.index).wait(dout.parity);
+            add(Layout::dq_in_dout(dout.index) + warpgroup * Part::bytes, Part::first_dim(warpgroup));
+            wait_read();
+            barriers.dout_empty(dout.index).arrive();
+            barriers.dq_full_in_q(warpgroup, q.index).wait(q.parity);
+            add(Layout::dq_in_q(q.index) + warpgroup * Part::bytes, Part::second_dim(warpgroup));
+            wait_read();
+            barriers.q_empty(q.index).arrive();
+        } else {
+            barriers.dq_full(warpgroup).wait(step & 1);
+            add(Layout::dq_of(warpgroup), Part::first_dim(warpgroup));
+            if constexpr (Part::has_second) add(Layout::dq_of(warpgroup) + Part::bytes, Part::second_dim(warpgroup));
+            wait_read();
+            barriers.dq_empty(warpgroup).arrive();
+        }
         if (all.turns) end_turn(flag, turn);
+        q.advance();
+        dout.advance();
         tiles.advance();
     }
 }
@@ -423,14 +468,15 @@ __device__ inline float of_element(const float4& x, int i) {
     return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
 }
 
-/// One warpgroup's half of the keys: dk and dv of `head / 2` and `value / 2` registers, and its part of dq.
+/// One warpgroup's half of the keys, or of the dims: its dk and dv, and its part of dq.
 template <class T, class Config, bool rewrite>
 __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
     const BackwardParams& params = all.params;
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
-    constexpr int s_count = rows / 2;
+    constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
+    const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
     const Geometry& geometry = params.geometry;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -441,9 +487,9 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         __syncwarp();
         if (lane == 0) barrier.arrive();
     };
-    const int own_key = share.item.x * keys + warpgroup * 64 + warp * 16 + g;  // and own_key + 8
+    const int own_key = share.item.x * keys + first_key + warp * 16 + g;  // and own_key + 8
 
-    float dk[head / 2], dv[value / 2];
+    float dk[head / 2 / parts], dv[value / 2 / parts];
 #pragma unroll
     for (float& x : dk) x = 0;
 #pragma unroll
@@ -451,25 +497,30 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 
     const int steps = share.steps;
     if (steps > 0) {
-        const Operand<Order::rows_outer> own_k(base + Layout::k, keys, warpgroup * 64);
-        const Operand<Order::rows_outer> own_v(base + Layout::v, keys, warpgroup * 64);
+        const Operand<Order::rows_outer> own_k(base + Layout::k, keys, first_key);
+        const Operand<Order::rows_outer> own_v(base + Layout::v, keys, first_key);
         const Operand<Order::rows_summed> all_k(base + Layout::k, keys);
         const auto dq_k = all_k.after_stretches(Part::first_dim(warpgroup) / 64, keys);
+        // The second part of dq is over 64 keys: all, or the own ones.
+        const auto second_dq_k = all_k.after_stretches(Part::second_dim(warpgroup) / 64, keys).after_rows(first_key);
         // A lane's row of dS (a key) and chunk of 8 queries for stmatrix, swizzled.
         const int ds_row = lane % 16;
         const std::uint32_t ds_place =
-            base + Layout::ds + (warpgroup * 64 + warp * 16 + ds_row) * 128 + (((lane / 16) ^ (ds_row % 8)) << 4);
+            base + Layout::ds + (first_key + warp * 16 + ds_row) * 128 + (((lane / 16) ^ (ds_row % 8)) << 4);
+        const auto tile_of_ds = [&](int step) {
+            return (Config::split_dims ? warpgroup : step & 1) * Layout::ds_bytes;
+        };
         // This thread's place of dq^T's element 0 of each 8 queries; 1 is a row on, 2 and 3 are 8 dims on: two chunks.
-        const std::uint32_t dq_place = base + Layout::dq + warpgroup * Part::bytes + warp / 2 * Part::box_bytes +
-                                       2 * t * 128 + (((warp % 2 * 4 + g / 4) ^ (2 * t)) << 4) + g % 4 * 4;
-        const auto store_dq = [&](const auto& dq, int first_box) {
+        const std::uint32_t dq_place =
+            base + (Config::split_dims ? warpgroup * Part::bytes : Layout::dq_of(warpgroup)) +
+            warp / 2 * Part::box_bytes + 2 * t * 128 + (((warp % 2 * 4 + g / 4) ^ (2 * t)) << 4) + g % 4 * 4;
+        const auto store_dq = [&](const auto& dq, int place) {
 #pragma unroll
             for (int n = 0; n < Part::rows / 8; ++n)
 #pragma unroll
                 for (int c = 0; c < 4; ++c)
-                    store_shared(
-                        (dq_place ^ (c % 2 * 16 + c / 2 * 32)) + first_box * Part::box_bytes + c % 2 * 128 + n * 1024,
-                        dq[4 * n + c] * params.scale);
+                    store_shared((dq_place ^ (c % 2 * 16 + c / 2 * 32)) + place + c % 2 * 128 + n * 1024,
+                                 dq[4 * n + c] * params.scale);
         };
         Stage<Config::q_stages> q;
         Stage<Config::dout_stages> dout;
@@ -499,7 +550,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             commit_products();
             wait_products<1>();  // s, and the last step's dK
             pin(s);
-            if (step > 0) arrive(barriers.q_empty(last_q));
+            if constexpr (!Config::split_dims)
+                if (step > 0) arrive(barriers.q_empty(last_q));
 
             float p[s_count];
 #pragma unroll
@@ -530,13 +582,14 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                 wait_products<0>();
                 pin(dp);
             }
-            const std::uint32_t ds_tile = base + Layout::ds + (step & 1) * Layout::ds_bytes;
 #pragma unroll
             for (int i = 0; i < rows / 16; ++i)
 #pragma unroll
                 for (int c = 0; c < 4; ++c) p_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
             fence_products();
-            multiply<T, rows>(dv, p_operand, Operand<Order::rows_summed>(dout_tile, rows), true);
+            multiply<T, rows>(dv, p_operand,
+                              Operand<Order::rows_summed>(dout_tile, rows).after_stretches(half * value / 128, rows),
+                              true);
             commit_products();
 #pragma unroll
             for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + Layout::delta + n * 16);
@@ -544,6 +597,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                 wait_products<1>();  // dP
                 pin(dp);
             }
+            if constexpr (Config::split_dims) arrive(barriers.scores_ended());
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
                 float x = p[i] * (dp[i] - of_element(of_row[i / 8], i));
@@ -558,35 +612,51 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             for (int i = 0; i < rows / 16; ++i) {
 #pragma unroll
                 for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
-                store_matrices((ds_place + (step & 1) * Layout::ds_bytes) ^ (i * 32), ds_operand[i]);
+                store_matrices((ds_place + tile_of_ds(step)) ^ (i * 32), ds_operand[i]);
             }
             fence_shared_for_async();
-            arrive(barriers.ds_full());
+            arrive(barriers.ds_full(warpgroup));
 
             // In the registers of dP and S, whose work is done.
             auto& dq = reinterpret_cast<float(&)[Part::count]>(dp);
-            auto& shared_dq = reinterpret_cast<float(&)[Part::count]>(s);
-            barriers.ds_full().wait(step & 1);
-            const Operand<Order::rows_summed> ds(ds_tile, keys);
+            auto& second_dq = reinterpret_cast<float(&)[Part::count]>(s);
+            barriers.ds_full(warpgroup).wait(step & 1);
+            const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
+            const auto issue_second = [&] {
+                multiply<T, 4, keys, keys>(second_dq, second_dq_k, ds.after_rows(first_key), false);
+            };
             fence_products();
             multiply<T, keys / 16, keys, keys>(dq, dq_k, ds.after_columns(Part::first_row(warpgroup)), false);
-            if constexpr (Part::has_shared_dims)
-                multiply<T, 4, keys, keys>(
-                    shared_dq, all_k.after_stretches(Part::shared_dim / 64, keys).after_rows(warpgroup * 64),
-                    ds.after_rows(warpgroup * 64), false);
+            if constexpr (Part::has_shared_dims) issue_second();
             commit_products();
             fence_products();
-            multiply<T, rows>(dk, ds_operand, Operand<Order::rows_summed>(q_tile, rows), true);
+            multiply<T, rows>(dk, ds_operand,
+                              Operand<Order::rows_summed>(q_tile, rows).after_stretches(half * head / 128, rows), true);
             commit_products();
             wait_products<1>();  // all but dK
-            arrive(barriers.dout_empty(dout.index));
             pin(dq);
-            if constexpr (Part::has_shared_dims) pin(shared_dq);
-            barriers.dq_empty(warpgroup).wait(~step & 1);
-            store_dq(dq, 0);
-            if constexpr (Part::has_shared_dims) store_dq(shared_dq, 2);
-            fence_shared_for_async();
-            arrive(barriers.dq_full(warpgroup));
+            if constexpr (Config::split_dims) {
+                barriers.scores_ended().wait(step & 1);  // the other warpgroup's too: nobody reads all dims any more
+                store_dq(dq, Layout::dq_in_dout(dout.index));
+                fence_shared_for_async();
+                arrive(barriers.dq_full_in_dout(warpgroup, dout.index));
+                fence_products();
+                issue_second();
+                commit_products();
+                wait_products<0>();
+                pin(second_dq);
+                store_dq(second_dq, Layout::dq_in_q(q.index));
+                fence_shared_for_async();
+                arrive(barriers.dq_full_in_q(warpgroup, q.index));
+            } else {
+                arrive(barriers.dout_empty(dout.index));
+                if constexpr (Part::has_second) pin(second_dq);
+                barriers.dq_empty(warpgroup).wait(~step & 1);
+                store_dq(dq, 0);
+                if constexpr (Part::has_second) store_dq(second_dq, Part::bytes);
+                fence_shared_for_async();
+                arrive(barriers.dq_full(warpgroup));
+            }
             last_q = q.index;
             q.advance();
             dout.advance();
@@ -602,9 +672,11 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         constexpr int eights = static_cast<int>(sizeof(sums) / sizeof(float)) / 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int key = target.first_key + warpgroup * 64 + warp * 16 + g + 8 * r;
+            const int key = target.first_key + first_key + warp * 16 + g + 8 * r;
             if (key >= target.key_tokens) continue;
-            const auto index = device::row_index(result.strides, target.batch, key, target.head) + 2 * t;
+            const int first_dim = half * 2 * static_cast<int>(sizeof(sums) / sizeof(float));
+            const int dims = dim - first_dim;
+            const auto index = device::row_index(result.strides, target.batch, key, target.head) + first_dim + 2 * t;
             const auto pair = [&](int n) {
                 return make_float2(sums[4 * n + 2 * r] * factor, sums[4 * n + 2 * r + 1] * factor);
             };
@@ -612,12 +684,12 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                 auto* const to = reinterpret_cast<float2*>(static_cast<float*>(result.data) + index);
 #pragma unroll
                 for (int n = 0; n < eights; ++n)
-                    if (8 * n < dim) to[4 * n] = pair(n);
+                    if (8 * n < dims) to[4 * n] = pair(n);
             } else {  // of the inputs' type
                 auto* const to = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(result.data) + index);
 #pragma unroll
                 for (int n = 0; n < eights; ++n)
-                    if (8 * n < dim) to[4 * n] = pack<T>(pair(n).x, pair(n).y);
+                    if (8 * n < dims) to[4 * n] = pack<T>(pair(n).x, pair(n).y);
             }
         }
     };

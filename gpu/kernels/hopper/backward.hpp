@@ -14,7 +14,7 @@ struct BackwardLaunch {
 };
 
 /// As the portable launch_backward and launch_query_gradient together: dk, dv, and dq by additions, in a fixed order if
-/// there are turns. Throws Error if a bulk copy cannot reach a tensor. Compiled for all dims but d256.
+/// there are turns. Throws Error if a bulk copy cannot reach a tensor.
 template <DimClass dims>
 void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream);
 

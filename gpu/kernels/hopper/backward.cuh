@@ -20,6 +20,10 @@
 // over all keys; fp32 parts go through shared memory to global memory, added there by the bulk copy engine. A third
 // warpgroup feeds them: warp 0 loads Q, dO and the rows' statistics, warps 1 and 2 add the parts of dQ.
 //
+// Where dims are split (head dim 256), dK and dV of 64 keys fill the registers of both warpgroups: they work on the
+// same 64 keys, both compute S and dP, and each has half of the dims of dK, dV and dQ. Nothing goes between them but
+// that they are done with a stage: each puts its parts of dQ into the half of dO and Q that it alone reads last.
+//
 // What runs under what: a step's products are issued in the order S, dP, dV, dQ, dK. exp2 runs under dP, dS under dV,
 // dQ's way to shared memory under dK. While one warpgroup waits, the other's products run.
 

@@ -70,7 +70,8 @@ Ending run(const Folder& folder, const std::string& program, const Words& argume
     if (child == 0) become(folder, program, arguments);
     Ending ending;
     int status = 0;
-    while (waitpid(child, &status, WNOHANG) == 0) {
+    rusage used{};
+    while (wait4(child, &status, WNOHANG, &used) == 0) {
         if (!ending.timed_out && elapsed() > timeout_seconds) {
             ending.timed_out = true;
             kill(-child, SIGKILL);
@@ -79,6 +80,8 @@ Ending run(const Folder& folder, const std::string& program, const Words& argume
         usleep(1000);
     }
     ending.seconds = elapsed();
+    for (const auto& time : {used.ru_utime, used.ru_stime})
+        ending.processor_seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
     ending.status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     ending.out = contents_of(folder / captured_out);
     ending.err = contents_of(folder / captured_err);

@@ -39,6 +39,7 @@ struct Ending {
     int status = -1;  ///< of exit(); minus the signal's number if a signal ended it
     bool timed_out = false;
     double seconds = 0;
+    double processor_seconds = 0;  ///< its own, and those of its children that have ended
     std::string out, err;
 };
 

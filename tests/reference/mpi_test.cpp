@@ -124,7 +124,7 @@ void run_that_cannot_end() {
 void root_that_is_busy() {
     const auto world = make_mpi_world({session->size(), 1, {}});
     require(world->agree(true), "the root has agreed to something else");
-    if (world->is_root()) std::this_thread::sleep_for(std::chrono::seconds(7));
+    if (world->is_root()) std::this_thread::sleep_for(std::chrono::seconds(12));
     require(!world->agree(false), "the root has agreed to something else");
 }
 
@@ -134,7 +134,7 @@ void root_that_is_busy() {
 int main(int argc, char** argv) {
     using namespace ringlab::reference;
     const std::string_view what = argc > 1 ? argv[1] : "";
-    const auto patience = std::chrono::seconds(what == "--root-that-is-busy" ? 4 : 30);
+    const auto patience = std::chrono::seconds(what == "--root-that-is-busy" ? 8 : 30);
     const ringlab::processes::Session session(argc, argv, patience);
     tests::session = &session;
     if (what == "--run-that-cannot-end") {

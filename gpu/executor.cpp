@@ -46,6 +46,10 @@ struct Job {
     const Schedule& schedule(int pass) const { return pass == 0 ? forward : *backward; }
 };
 
+/// With the others, where all meet. Longer than for anything else: who is stuck in an operation knows more, and is to
+/// speak first.
+Clock::duration patience_of(const GpuOptions& options) { return 2 * options.timeout; }
+
 /// What one rank gave in one pass; times on the common clock.
 struct PassTimes {
     std::vector<Picoseconds> start, finish;   // by repeat
@@ -173,12 +177,12 @@ public:
         for (std::size_t i = 0; i < ranks_.size(); ++i) collect(ranks_[i], results[i]);
         results.front().clocks = samples_;
         // Peers may still be reading this member's memory; and it must not go before they have let go of it.
-        job_.team.barrier(member_, job_.options.timeout);
+        job_.team.barrier(member_, patience_of(job_.options));
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.place.device);
             rank.transport->leave();
         }
-        job_.team.barrier(member_, job_.options.timeout);
+        job_.team.barrier(member_, patience_of(job_.options));
         return results;
     }
 
@@ -229,7 +233,7 @@ private:
         RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
         Bytes own;
         append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
-        const auto all = job_.team.all_gather(member_, own, job_.options.timeout);
+        const auto all = job_.team.all_gather(member_, own, patience_of(job_.options));
         const bool shared = std::ranges::count(all, own) > 1;
         return shared ? JoinedWaits::before : JoinedWaits::inside;
     }
@@ -331,14 +335,14 @@ private:
 
     void issue(int pass, const std::vector<PassEvents*>& events, const std::function<void()>& underway) {
         issuer_->prepare(which(pass), events);
-        job_.team.start_together(member_, job_.options.timeout);
+        job_.team.start_together(member_, patience_of(job_.options));
         issuer_->run(underway);
     }
 
     /// What the first member says.
     bool agree(bool first_says) {
         if (job_.team.size() == 1) return first_says;
-        return job_.team.all_gather(member_, {std::byte{first_says}}, job_.options.timeout).front().front() !=
+        return job_.team.all_gather(member_, {std::byte{first_says}}, patience_of(job_.options)).front().front() !=
                std::byte{0};
     }
 
@@ -357,7 +361,7 @@ private:
             append(bytes, std::vector{first->step});
             append(bytes, std::vector<char>(first->what.begin(), first->what.end()));
         }
-        for (const auto& other : job_.team.all_gather(member_, std::move(bytes), job_.options.timeout)) {
+        for (const auto& other : job_.team.all_gather(member_, std::move(bytes), patience_of(job_.options))) {
             if (other.empty()) continue;
             std::span<const std::byte> rest(other);
             std::vector<int> step;
@@ -686,7 +690,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
             throw;
         }
     });
-    auto all = gather(team, std::move(results), group.world(), options.timeout);
+    auto all = gather(team, std::move(results), group.world(), patience_of(options));
     if (all.empty()) return {};
 
     std::vector<GpuRun> runs;

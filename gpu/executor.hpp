@@ -59,7 +59,8 @@ struct GpuOptions {
     double warm_up_seconds = 0;  ///< device time before those that are kept, and until they are steady; see Steady
     int repeats = 1;             ///< passes that are kept, at least; the results are the last one's
     double repeat_seconds = 0;   ///< device time to keep passes of, at most 200
-    Clock::duration timeout = std::chrono::minutes(2);  ///< without any operation ending, or for others to start up
+    /// Without any operation ending, or for others to start up; twice as long where all meet.
+    Clock::duration timeout = std::chrono::minutes(2);
 };
 
 /// What one pass gave, over repeats.

@@ -61,6 +61,49 @@ private:
     int rank_;
 };
 
+/// A transport that is late with the first message it receives, and for ever with the next ones.
+class SlowTransport : public Transport {
+public:
+    SlowTransport(std::unique_ptr<Transport> real, Clock::duration late) : real_(std::move(real)), late_(late) {}
+
+    void post_receive(const Message& message, cudaStream_t stream) override { real_->post_receive(message, stream); }
+    bool can_complete_receive(const Message&) const override { return received_ == 0 && Clock::now() > begin_ + late_; }
+    void complete_receive(const Message& message, cudaStream_t stream) override {
+        real_->complete_receive(message, stream);
+        ++received_;
+    }
+    bool can_send(const Message& message) const override { return real_->can_send(message); }
+    void send(const Message& message, cudaStream_t stream) override { real_->send(message, stream); }
+    void fetch(const Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
+    void leave() override { real_->leave(); }
+    void abort() noexcept override { real_->abort(); }
+
+private:
+    std::unique_ptr<Transport> real_;
+    Clock::duration late_;
+    Clock::time_point begin_ = Clock::now();
+    int received_ = 0;
+};
+
+class SlowFabric : public Fabric {
+public:
+    SlowFabric(std::unique_ptr<Fabric> real, int rank, Clock::duration late)
+        : real_(std::move(real)), rank_(rank), late_(late) {}
+
+    bool fetches() const override { return real_->fetches(); }
+    std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
+    std::unique_ptr<Transport> join(const Member& member) override {
+        auto transport = real_->join(member);
+        if (member.rank != rank_) return transport;
+        return std::make_unique<SlowTransport>(std::move(transport), late_);
+    }
+
+private:
+    std::unique_ptr<Fabric> real_;
+    int rank_;
+    Clock::duration late_;
+};
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(host_threads)
@@ -92,6 +135,23 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_ends_the_others) {
         run(*team, *passes.forward, passes.backward.get(), {}, options_for(TransportKind::copy, ranks), make_fabric),
         Error,
         [](const Error& error) { return std::string(error.what()).find("rank 1 cannot join") != std::string::npos; });
+}
+
+// The others have come to the end of the pass long before, and wait there.
+BOOST_AUTO_TEST_CASE(a_rank_that_is_stuck_in_an_operation_speaks_before_those_that_wait_for_it) {
+    constexpr int ranks = 3;
+    const auto passes = make_passes("bidirectional", ranks);
+    auto options = options_for(TransportKind::copy, ranks);
+    options.timeout = std::chrono::seconds(2);
+    const auto team = make_thread_team(ranks);
+    const auto make_fabric = [&](Team& members, const FabricOptions& how, const PassPrograms& programs) {
+        return std::make_unique<SlowFabric>(make_copy_fabric(members, how, programs), 1, options.timeout * 2 / 3);
+    };
+    BOOST_CHECK_EXCEPTION(run(*team, *passes.forward, passes.backward.get(), {}, options, make_fabric), Error,
+                          [](const Error& error) {
+                              BOOST_TEST_MESSAGE(error.what());
+                              return std::string(error.what()).find("has not ended after 2 s") != std::string::npos;
+                          });
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -76,7 +76,7 @@ public:
     const std::int32_t* device_turns() const { return turns_device_.as<const std::int32_t>(); }
     const std::int32_t* device_key_positions() const { return positions_.as<const std::int32_t>(); }
     std::uint32_t* counter() const { return counter_.as<std::uint32_t>(); }
-    /// Backward: thread blocks that share an item, 1 or 2.
+    /// Backward: thread blocks that share an item.
     int blocks_per_item() const { return blocks_per_item_; }
     const Block& first_block() const { return blocks_.front(); }
 

@@ -199,8 +199,10 @@ bool all_finite(const std::vector<float>& values) {
 BOOST_AUTO_TEST_SUITE(joined, *boost::unit_test::precondition(has_hopper))
 
 BOOST_DATA_TEST_CASE(a_launch_reads_a_block_only_once_it_has_arrived,
-                     data::make({Pass::forward, Pass::backward}) * data::make({64, 128, 192, 256}), pass, dim) {
-    TwoBlocks two(pass, {.dim = dim});
+                     data::make({Pass::forward, Pass::backward}) * data::make({64, 128, 192, 256}) *
+                         data::make({700, 3600}),
+                     pass, dim, tokens) {
+    TwoBlocks two(pass, {.dim = dim, .tokens = tokens});
     two.bring_the_other();
     two.copies().synchronize();
     two.launch();

@@ -3,6 +3,7 @@
 #include "gpu/kernels/hopper/backward.hpp"
 #include "gpu/kernels/hopper/backward_config.hpp"
 #include "gpu/kernels/hopper/bulk_copy.cuh"
+#include "gpu/kernels/hopper/cluster.cuh"
 #include "gpu/kernels/hopper/joined.cuh"
 #include "gpu/kernels/hopper/mbarrier.cuh"
 #include "gpu/kernels/hopper/tensor_map.hpp"
@@ -158,18 +159,6 @@ struct Stage {
     }
 };
 
-__device__ inline int blocks_of_cluster() {
-    int count;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
-    return count;
-}
-
-__device__ inline int block_of_cluster() {
-    int rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
 // Not kept by the compiler for the next time that they are asked for.
 __device__ inline int block_of_grid() {
     int x;
@@ -307,18 +296,6 @@ __device__ inline void store_shared(std::uint32_t address, float x) {
 __device__ inline void store_shared_4(std::uint32_t address, float4 x) {
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                  : "memory");
-}
-
-/// All threads of the cluster that have not ended.
-__device__ inline void sync_cluster() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-/// The same place in the shared memory of a block of the cluster.
-__device__ inline std::uint32_t shared_of_block(std::uint32_t address, int block) {
-    std::uint32_t mapped;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(block));
-    return mapped;
 }
 
 __device__ inline float4 load_cluster_4(std::uint32_t address) {
@@ -816,22 +793,11 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
 
 template <class T, class Config, bool rewrite>
 void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, cudaStream_t stream) {
-    const auto kernel = backward_kernel<T, Config, rewrite>;
     const Geometry& g = params.params.geometry;
-    constexpr int bytes = BackwardLayout<Config>::bytes;
-    allow_shared_memory(reinterpret_cast<const void*>(kernel), "backward kernel", bytes);
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_item), 1, 1};
-    cudaLaunchConfig_t config{};
     const int heads = params.joined.blocks ? params.joined.heads : g.query_heads / g.group;
-    config.gridDim = dim3(static_cast<unsigned>(blocks_per_item * heads * g.batch * params.params.work.count));
-    config.blockDim = dim3(backward_threads);
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    RINGLAB_CUDA(cudaLaunchKernelEx(&config, kernel, params));
+    launch_in_clusters(backward_kernel<T, Config, rewrite>, "backward kernel for sm_90a",
+                       heads * g.batch * params.params.work.count, blocks_per_item, backward_threads,
+                       BackwardLayout<Config>::bytes, params, stream);
 }
 
 template <DimClass dims>

@@ -12,6 +12,7 @@ struct ForwardConfig : Dims<C> {
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = C == DimClass::d128 ? 2 : 1;
+    static constexpr bool pairs = C == DimClass::d128;  // of blocks that share K and V; measured for this class alone
 };
 // Exponentials cost as much as products here: three warpgroups keep both busy.
 template <>
@@ -20,6 +21,7 @@ struct ForwardConfig<DimClass::d64> : Dims<DimClass::d64> {
     static constexpr int producer_registers = 32, consumer_registers = 160;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = 2;
+    static constexpr bool pairs = false;
 };
 template <>
 struct ForwardConfig<DimClass::d256> : Dims<DimClass::d256> {
@@ -27,6 +29,7 @@ struct ForwardConfig<DimClass::d256> : Dims<DimClass::d256> {
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = 1;
+    static constexpr bool pairs = false;
 };
 
 }  // namespace ringlab::gpu::hopper

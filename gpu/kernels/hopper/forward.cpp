@@ -1,6 +1,7 @@
 #include "gpu/kernels/hopper/forward.hpp"
 
 #include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "layouts/require.hpp"
@@ -35,16 +36,27 @@ int heads_together(const AttendShape& shape, std::int64_t key_tokens) {
     return static_cast<int>(together * shape.query_heads_per_kv_head);
 }
 
+/// Blocks in pairs where two query heads read the same kv head, there is a kernel for that, and units are long: at a
+/// unit's end both wait for the slower one, which short units lose more by than they gain.
+int blocks_together(const AttendShape& shape, const ForwardParams& params, std::int64_t entries) {
+    constexpr double long_enough = 24;  // key tiles of a query tile: in between 16 (3 % lost) and 32 (nothing lost)
+    const bool exists = ForwardConfig<DimClass::d128>::pairs && !params.rule.rewrite &&
+                        dim_class(shape.head_dim, shape.value_dim) == DimClass::d128;
+    const bool are_long = static_cast<double>(entries) >= long_enough * params.work.count;
+    return exists && are_long && shape.query_heads_per_kv_head % 2 == 0 ? 2 : 1;
+}
+
 /// All but where K and V are.
 ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, const ForwardParams& params,
-                          std::uint32_t* counter) {
+                          std::int64_t entries, std::uint32_t* counter) {
     const auto& shape = args.shape;
     const auto tile = forward_tile(dim_class(shape.head_dim, shape.value_dim), KernelFamily::hopper);
     const Extent o_extent{shape.batch, query_tokens, shape.query_heads(), shape.value_dim};
     require_pairs(params.carry_o, "the carry's o");
     require_pairs(params.o, "o");
     require_pairs(params.o_rounded, "o_rounded");
-    const auto units = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch;
+    const int blocks = blocks_together(shape, params, entries);
+    const auto units = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch / blocks;
     require(units <= std::numeric_limits<int>::max() / 2, "{} query tiles of all heads are too many for a launch",
             units);
     ForwardLaunch launch{
@@ -55,6 +67,7 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         .carry = {},
         .params = params,
         .counter = counter,
+        .blocks = blocks,
         .units = static_cast<int>(units),
         .order = {},
         .prefetch_carry = !args.first && can_map(args.carry.o, o_extent)};
@@ -68,15 +81,16 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
     const auto& shape = args.shape;
     const auto tile = forward_tile(dim_class(shape.head_dim, shape.value_dim), KernelFamily::hopper);
     const auto keys = work.keys().tokens();
-    auto launch = make_launch(args, work.rows().tokens(), params, work.next_counter());
+    auto launch = make_launch(args, work.rows().tokens(), params, work.tiles().full() + work.tiles().partial(),
+                              work.next_counter());
     launch.k = map_of(args.k, {shape.batch, keys, shape.kv_heads, shape.head_dim}, tile.keys, "k");
     launch.v = map_of(args.v, {shape.batch, keys, shape.kv_heads, shape.value_dim}, tile.keys, "v");
-    launch.order = {.first_items = params.work.count, .together = heads_together(shape, keys)};
+    launch.order = {.first_items = params.work.count, .together = heads_together(shape, keys) / launch.blocks};
     return launch;
 }
 
 ForwardLaunch make_forward_launch(const ForwardArgs& args, const JoinedWork& work, const ForwardParams& params) {
-    auto launch = make_launch(args, work.rows().tokens(), params, work.counter());
+    auto launch = make_launch(args, work.rows().tokens(), params, work.entries(), work.counter());
     launch.joined = work.joined();
     return launch;
 }

@@ -23,6 +23,10 @@
 // Where several blocks are one launch, a unit has a part for each of them, which the consumers are told one by one; O,
 // m and l stay in registers from part to part. The producer waits for a block before it loads from it first.
 //
+// Two blocks may make a pair (a cluster): each does one of two query heads that read the same kv head, at the same
+// query tile. They need the same K and V at the same time, of which each fetches half for both: a tile comes out of L2
+// once. The first block of a pair asks the counter and tells the second.
+//
 // Every unit starts from nothing, and takes in the carry at its end: that is one merge, at the time of the store, and
 // its rows are prefetched into L2 meanwhile.
 
@@ -56,7 +60,8 @@ struct ForwardShared {
     static constexpr int v_full = k_empty + 8 * Config::stages, v_empty = v_full + 8 * Config::stages;
     static constexpr int unit_full = v_empty + 8 * Config::stages, unit_empty = unit_full + 8 * unit_slots;
     static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8 * Config::q_stages;
-    static constexpr int bytes = q_empty + 8 * Config::q_stages;
+    static constexpr int next = q_empty + 8 * Config::q_stages;  // what the first block of a pair tells the second
+    static constexpr int next_full = next + 8, next_empty = next_full + 8, bytes = next_empty + 8;
 };
 
 /// What the producer tells the consumers: a unit, or a part of one.
@@ -74,9 +79,10 @@ struct Work {
     int head, batch;
 };
 
-template <class Config>
+template <class Config, bool pairs>
 struct ForwardProducer {
     using Shared = ForwardShared<Config>;
+    static constexpr int blocks = pairs ? 2 : 1;
     const ForwardLaunch& launch;
     std::uint32_t shared;
     Unit* units;
@@ -86,6 +92,9 @@ struct ForwardProducer {
     const CUtensorMap *k, *v;
     int first_tile = 0;
     std::uint64_t opened = 0;  // bits of the first blocks of the table
+    std::uint32_t next_parity = 0;
+
+    static __device__ __forceinline__ int in_pair() { return pairs ? block_of_cluster() : 0; }
 
     __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
                                          Barrier full, int token, int head, int batch, Keep keep) {
@@ -94,19 +103,30 @@ struct ForwardProducer {
             load_box(tile + column * rows * 2, map, full, column, token, head, batch, keep);
     }
 
+    /// A tile of K or V; of a pair each block loads every second stretch of columns for both. `place`: who is first.
+    __device__ __forceinline__ void load_keys(const CUtensorMap& map, std::uint32_t tile, int columns, Barrier full,
+                                              int place, int token, int head, int batch) {
+        constexpr int stretch_bytes = Config::keys * 128;
+        if constexpr (!pairs) return load(map, tile, Config::keys, columns, full, token, head, batch, Keep::last_to_go);
+        full.arrive_and_expect(columns / 64 * stretch_bytes);
+        for (int i = 0; i < columns / 64; ++i)
+            if ((i + place) % 2 == in_pair())
+                load_box_for_both(tile + i * stretch_bytes, map, full, 64 * i, token, head, batch, Keep::last_to_go);
+    }
+
     __device__ __forceinline__ void load_k(int tile, int head, int batch) {
         Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
-        load(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::keys, Config::head,
-             Barrier{shared + Shared::k_full + 8 * k_ring.place}, (tile - first_tile) * Config::keys, head, batch,
-             Keep::last_to_go);
+        load_keys(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::head,
+                  Barrier{shared + Shared::k_full + 8 * k_ring.place}, k_ring.place, (tile - first_tile) * Config::keys,
+                  head, batch);
         k_ring.advance();
     }
 
     __device__ __forceinline__ void load_v(int tile, int head, int batch) {
         Barrier{shared + Shared::v_empty + 8 * v_ring.place}.wait(v_ring.parity ^ 1);
-        load(*v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::keys, Config::value,
-             Barrier{shared + Shared::v_full + 8 * v_ring.place}, (tile - first_tile) * Config::keys, head, batch,
-             Keep::last_to_go);
+        load_keys(*v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::value,
+                  Barrier{shared + Shared::v_full + 8 * v_ring.place}, v_ring.place, (tile - first_tile) * Config::keys,
+                  head, batch);
         v_ring.advance();
     }
 
@@ -127,21 +147,45 @@ struct ForwardProducer {
         const auto& params = launch.params;
         const auto& joined = launch.joined;
         if (index >= launch.units) return {-1, -1, {}, 0, 0};
-        const int heads = params.geometry.query_heads * params.geometry.batch;
+        // Pairs of heads where blocks go in pairs.
+        const int query_heads = params.geometry.query_heads / blocks, group = params.geometry.group / blocks;
+        const int heads = query_heads * params.geometry.batch;
         auto [tile, head] = place_of(index, launch.order, heads);
         if (index < joined.head_by_head * heads) {
             // Head by head, all batch elements of one together.
-            const int together = params.geometry.group * params.geometry.batch,
-                      rest = index % (joined.head_by_head * together);
+            const int together = group * params.geometry.batch, rest = index % (joined.head_by_head * together);
             tile = rest / together;
             head = rest % together;
-            head = head / params.geometry.group * params.geometry.query_heads + head % params.geometry.group +
-                   index / (joined.head_by_head * together) * params.geometry.group;
+            head = head / group * query_heads + head % group + index / (joined.head_by_head * together) * group;
         }
         const int item = joined.blocks ? __ldg(joined.first_items + tile) : tile;
         const int end = joined.blocks ? __ldg(joined.first_items + tile + 1) : tile + 1;
-        return {item, end, __ldg(params.work.items + item), head % params.geometry.query_heads,
-                head / params.geometry.query_heads};
+        return {item, end, __ldg(params.work.items + item), head % query_heads * blocks + in_pair(),
+                head / query_heads};
+    }
+
+    /// The next unit's number: asked for early, since the answer takes a while, ...
+    __device__ __forceinline__ int ask_for_next() const {
+        return in_pair() == 0 ? static_cast<int>(gridDim.x) / blocks + static_cast<int>(atomicAdd(launch.counter, 1u))
+                              : 0;
+    }
+    /// ... and told to the second block of a pair.
+    __device__ __forceinline__ int tell_next(int next) {
+        const Barrier full{shared + Shared::next_full}, empty{shared + Shared::next_empty};
+        if (in_pair() == 0) {
+            // The last one to ask puts the counter back.
+            if (next == launch.units + static_cast<int>(gridDim.x) / blocks - 1) *launch.counter = 0;
+            if constexpr (!pairs) return next;
+            empty.wait(next_parity ^ 1);
+            send_to_block(shared + Shared::next, next, full, 1);
+        } else {
+            full.arrive_and_expect(sizeof(next));
+            full.wait(next_parity);
+            asm volatile("ld.shared.s32 %0, [%1];" : "=r"(next) : "r"(shared + Shared::next) : "memory");
+            empty.arrive_at(0);
+        }
+        next_parity ^= 1;
+        return next;
     }
 
     /// Before the first load from a block. Returns the kv head as its maps count.
@@ -169,9 +213,8 @@ struct ForwardProducer {
     __device__ __forceinline__ void run() {
         const auto& params = launch.params;
         const int* entries = params.work.entries;
-        const auto grid = static_cast<int>(gridDim.x);
         Ring<Shared::unit_slots> slot;
-        Work work = work_at(static_cast<int>(blockIdx.x));
+        Work work = work_at(static_cast<int>(blockIdx.x) / blocks);
         while (work.item >= 0) {
             Work next_work;
             int4 item = work.first;
@@ -190,13 +233,11 @@ struct ForwardProducer {
                     load_k(tile, kv_head, unit.batch);
                     if (is_first) load_q(unit);
                 }
+                int next = 0;
                 if (is_first) {
                     if (launch.prefetch_carry) prefetch_carry(unit);
-                    // The next unit, while this one's first tiles are on their way.
-                    const int next = grid + static_cast<int>(atomicAdd(launch.counter, 1u));
-                    next_work = work_at(next);
-                    // The last block to ask puts the counter back.
-                    if (next == launch.units + grid - 1) *launch.counter = 0;
+                    next = ask_for_next();
+                    if (unit.begin == unit.end) next_work = work_at(tell_next(next));
                 }
                 for (int e = unit.begin; e < unit.end; ++e) {
                     const int v_tile = tile;
@@ -205,6 +246,7 @@ struct ForwardProducer {
                         load_k(tile, kv_head, unit.batch);
                     }
                     load_v(v_tile, kv_head, unit.batch);
+                    if (is_first && e == unit.begin) next_work = work_at(tell_next(next));
                 }
             }
             work = next_work;
@@ -213,7 +255,7 @@ struct ForwardProducer {
     }
 };
 
-template <class T, class Config, bool rewrite>
+template <class T, class Config, bool rewrite, bool pairs>
 struct ForwardConsumer {
     using Shared = ForwardShared<Config>;
     static constexpr int keys = Config::keys, value = Config::value;
@@ -237,6 +279,11 @@ struct ForwardConsumer {
 
     __device__ __forceinline__ void release(int barrier) {
         if (lane == 0) Barrier{shared + barrier}.arrive();
+    }
+    /// What both blocks of a pair fill.
+    __device__ __forceinline__ void release_both(int barrier) {
+        release(barrier);
+        if (pairs && lane == 1) Barrier{shared + barrier}.arrive_at(block_of_cluster() ^ 1);
     }
 
     // ---- products. Where their tiles lie is known to be uniform, or descriptors would be made in threads' registers.
@@ -276,11 +323,11 @@ struct ForwardConsumer {
         Barrier{shared + Shared::v_full + 8 * v_ring.place}.wait(v_ring.parity);
     }
     __device__ __forceinline__ void release_k() {
-        release(Shared::k_empty + 8 * k_ring.place);
+        release_both(Shared::k_empty + 8 * k_ring.place);
         k_ring.advance();
     }
     __device__ __forceinline__ void release_v() {
-        release(Shared::v_empty + 8 * v_ring.place);
+        release_both(Shared::v_empty + 8 * v_ring.place);
         v_ring.advance();
     }
 
@@ -387,10 +434,8 @@ struct ForwardConsumer {
         pack_scores();
     }
 
-    /// Scores of a tile, and the output of the one before.
-    template <bool partial>
-    __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
-        const int tile = partial ? key_tile(entry) : 0;
+    /// Issues the scores of a tile and the output of the one before, and waits for the scores.
+    __device__ __forceinline__ void multiply_both() {
         wait_k();
         take_turn();
         issue_scores();
@@ -400,6 +445,13 @@ struct ForwardConsumer {
         wait_products<1>();
         pin(s);
         release_k();
+    }
+
+    /// Scores of a tile, and the output of the one before.
+    template <bool partial>
+    __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
+        const int tile = partial ? key_tile(entry) : 0;
+        multiply_both();
         softmax<partial>(unit, tile);
         pin(s);
         wait_products<0>();
@@ -414,15 +466,7 @@ struct ForwardConsumer {
     __device__ __forceinline__ void first_tile_after(const Unit& before, const Unit& unit) {
         const int tile = partial ? key_tile(unit.begin) : 0;
         wait_q();
-        wait_k();
-        take_turn();
-        issue_scores();
-        wait_v();
-        issue_output();
-        pass_turn();
-        wait_products<1>();
-        pin(s);
-        release_k();
+        multiply_both();
         const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
         begin_rows();
         softmax<partial>(unit, tile);
@@ -627,7 +671,7 @@ struct ForwardConsumer {
     }
 };
 
-template <class T, class Config, bool rewrite>
+template <class T, class Config, bool rewrite, bool pairs>
 __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
     forward_kernel(const __grid_constant__ ForwardLaunch launch) {
     using Shared = ForwardShared<Config>;
@@ -644,8 +688,8 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
         for (int i = 0; i < Config::stages; ++i) {
             Barrier{shared + Shared::k_full + 8 * i}.initialise(1);
             Barrier{shared + Shared::v_full + 8 * i}.initialise(1);
-            Barrier{shared + Shared::k_empty + 8 * i}.initialise(warps);
-            Barrier{shared + Shared::v_empty + 8 * i}.initialise(warps);
+            Barrier{shared + Shared::k_empty + 8 * i}.initialise(pairs ? 2 * warps : warps);
+            Barrier{shared + Shared::v_empty + 8 * i}.initialise(pairs ? 2 * warps : warps);
         }
         for (int i = 0; i < Shared::unit_slots; ++i) {
             Barrier{shared + Shared::unit_full + 8 * i}.initialise(1);
@@ -655,21 +699,24 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
             Barrier{shared + Shared::q_full + 8 * i}.initialise(1);
             Barrier{shared + Shared::q_empty + 8 * i}.initialise(warps);
         }
+        Barrier{shared + Shared::next_full}.initialise(1);
+        Barrier{shared + Shared::next_empty}.initialise(1);
         fence_barrier_initialisation();
     }
-    __syncthreads();
+    pairs ? sync_cluster() : __syncthreads();  // the other block's barriers, too
 
     if (group == 0) {
         shrink_registers<Config::producer_registers>();
         if (threadIdx.x / 32 == 0 && elected())
-            ForwardProducer<Config>{launch, shared, units, {}, {}, {}, &launch.k, &launch.v}.run();
+            ForwardProducer<Config, pairs>{launch, shared, units, {}, {}, {}, &launch.k, &launch.v}.run();
     } else {
         grow_registers<Config::consumer_registers>();
         const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
-        ForwardConsumer<T, Config, rewrite> consumer{
+        ForwardConsumer<T, Config, rewrite, pairs> consumer{
             launch, shared, units, group - 1, lane, 64 * (group - 1) + thread / 32 * 16 + lane / 4, 2 * (lane % 4)};
         consumer.run();
     }
+    if constexpr (pairs) sync_cluster();  // the other block has no more to tell this one
 }
 
 /// Multiprocessors of the current device.
@@ -682,10 +729,16 @@ inline int multiprocessors() {
 
 template <class T, class Config>
 void launch_forward_with(const ForwardLaunch& arguments, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>(std::min(multiprocessors(), arguments.units)));
-    launch(arguments.params.rule.rewrite ? forward_kernel<T, Config, true> : forward_kernel<T, Config, false>,
-           "forward kernel for sm_90a", grid, 128 * (1 + Config::consumers), ForwardShared<Config>::bytes, arguments,
-           stream);
+    const int clusters = std::min(multiprocessors() / arguments.blocks, arguments.units);
+    if (clusters == 0) return;
+    const auto kernel = [&] {
+        if constexpr (Config::pairs)
+            if (arguments.blocks == 2) return forward_kernel<T, Config, false, true>;
+        return arguments.params.rule.rewrite ? forward_kernel<T, Config, true, false>
+                                             : forward_kernel<T, Config, false, false>;
+    };
+    launch_in_clusters(kernel(), "forward kernel for sm_90a", clusters, arguments.blocks, 128 * (1 + Config::consumers),
+                       ForwardShared<Config>::bytes, arguments, stream);
 }
 
 template <DimClass dims>

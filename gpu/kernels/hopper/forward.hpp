@@ -20,7 +20,8 @@ struct ForwardLaunch {
     CUtensorMap carry;    // if prefetch_carry
     ForwardParams params;
     std::uint32_t* counter;  // of units given out; 0, and 0 again after the launch
-    int units;               // items x heads x batch
+    int blocks;              // that make a pair, 2, or 1: each block by itself
+    int units;               // items x heads x batch, or pairs of heads
     UnitOrder order;         // but for joined launches
     bool prefetch_carry;
 };

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "gpu/kernels/hopper/cluster.cuh"
+
 #include <cstdint>
 
 // Synchronisation of the warpgroups of a thread block on sm_90a: barriers in shared memory that count arrivals and
@@ -23,6 +25,11 @@ struct Barrier {
 
     __device__ void arrive() const {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+    }
+
+    /// At the barrier in the same place of a block of the cluster.
+    __device__ void arrive_at(int block) const {
+        asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_of_block(address, block)) : "memory");
     }
 
     /// Arrives, and adds to the bytes that the phase waits for.

@@ -2,16 +2,16 @@
 // model to them, and writes a machine file, so that what compare_layouts predicts and what it measures are about the
 // same machine. Nothing measured on more than one rank enters the fit.
 
-#include "experiments/case.hpp"
-#include "experiments/describe.hpp"
-#include "experiments/forecast.hpp"
-#include "experiments/interrupt.hpp"
-#include "experiments/least_squares.hpp"
-#include "experiments/progress.hpp"
-#include "experiments/record_files.hpp"
-#include "experiments/source.hpp"
-#include "experiments/table.hpp"
-#include "reference/cpu_attention.hpp"
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/record/record_files.hpp"
+#include "experiments/study/case.hpp"
+#include "experiments/study/describe.hpp"
+#include "experiments/study/forecast.hpp"
+#include "experiments/study/least_squares.hpp"
+#include "reference/cpu/cpu_attention.hpp"
 
 #include <fmt/format.h>
 

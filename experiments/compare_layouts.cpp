@@ -1,9 +1,9 @@
 // Which layout should a long sequence have? Every layout x mask x ring size x sequence length: predicted on described
 // machines, executed and measured on the backend, and judged against fp64.
 
-#include "experiments/predictor.hpp"
-#include "experiments/study.hpp"
-#include "experiments/table.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/study/predictor.hpp"
+#include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
 

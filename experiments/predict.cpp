@@ -1,13 +1,13 @@
 // What will it cost? The simulator alone: any machine file, layouts x masks x schedules x ring sizes x sequence
 // lengths, up to thousands of ranks.
 
-#include "experiments/describe.hpp"
-#include "experiments/forecast.hpp"
-#include "experiments/interrupt.hpp"
-#include "experiments/predictor.hpp"
-#include "experiments/progress.hpp"
-#include "experiments/study.hpp"
-#include "experiments/table.hpp"
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/study/describe.hpp"
+#include "experiments/study/forecast.hpp"
+#include "experiments/study/predictor.hpp"
+#include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
 // How fast is it? Rings over GPUs and kernels alone, beside the same work on one GPU, cuDNN's attention, a matrix
 // product and the links, all in one run: sizes x layouts x masks x schedules x transports, forward and backward.
 
-#include "experiments/backend.hpp"
-#include "experiments/progress.hpp"
-#include "experiments/source.hpp"
-#include "experiments/study.hpp"
-#include "experiments/throughput_record.hpp"
+#include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include "gpu/nvml.hpp"
 #include "gpu/rank.hpp"
 #include "gpu/team.hpp"
-#include "gpu/transport.hpp"
+#include "gpu/transports/transport.hpp"
 #include "layouts/group.hpp"
 #include "layouts/schedule.hpp"
 #include "layouts/timeline.hpp"

@@ -2,7 +2,7 @@
 
 #include "gpu/cuda_handles.hpp"
 #include "gpu/rank.hpp"
-#include "gpu/transport.hpp"
+#include "gpu/transports/transport.hpp"
 
 #include <array>
 #include <functional>

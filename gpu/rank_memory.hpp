@@ -2,7 +2,7 @@
 
 #include "gpu/host_tensors.hpp"
 #include "gpu/slot_map.hpp"
-#include "gpu/transport.hpp"
+#include "gpu/transports/transport.hpp"
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-#include "experiments/hdf5.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/data/test_case.hpp>

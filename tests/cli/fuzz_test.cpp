@@ -1,5 +1,5 @@
 #include "fuzz.hpp"
-#include "experiments/config.hpp"
+#include "experiments/console/config.hpp"
 #include "layouts/require.hpp"
 
 namespace ringlab::cli::test {

@@ -1,8 +1,8 @@
-#include "experiments/case.hpp"
-#include "experiments/inputs.hpp"
-#include "experiments/judge.hpp"
-#include "experiments/least_squares.hpp"
-#include "experiments/table.hpp"
+#include "experiments/study/case.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/inputs/inputs.hpp"
+#include "experiments/study/judge.hpp"
+#include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 #include "reference/blocked.hpp"
 

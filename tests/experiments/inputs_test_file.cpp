@@ -1,5 +1,5 @@
-#include "experiments/inputs.hpp"
-#include "experiments/untrusted.hpp"
+#include "experiments/inputs/inputs.hpp"
+#include "experiments/inputs/untrusted.hpp"
 #include "record_test_support.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-#include "experiments/inputs.hpp"
-#include "experiments/inputs_random.hpp"
+#include "experiments/inputs/inputs.hpp"
+#include "experiments/inputs/inputs_random.hpp"
 #include "record_test_support.hpp"
 #include "reference/rounding.hpp"
 

@@ -1,5 +1,5 @@
-#include "experiments/inputs.hpp"
-#include "experiments/tensors_file.hpp"
+#include "experiments/inputs/inputs.hpp"
+#include "experiments/record/tensors_file.hpp"
 #include "record_test_python.hpp"
 #include "record_test_support.hpp"
 #include "reference/dense.hpp"

@@ -1,4 +1,4 @@
-#include "experiments/provenance.hpp"
+#include "experiments/record/provenance.hpp"
 #include "record_test_support.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/record.hpp"
+#include "experiments/record/record.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>

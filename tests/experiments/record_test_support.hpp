@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/record.hpp"
+#include "experiments/record/record.hpp"
 #include "layouts/require.hpp"
 
 #include <sys/resource.h>

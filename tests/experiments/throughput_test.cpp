@@ -1,6 +1,6 @@
-#include "experiments/describe.hpp"
-#include "experiments/source.hpp"
-#include "experiments/throughput_record.hpp"
+#include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/study/describe.hpp"
 #include "layouts/require.hpp"
 #include "tests/experiments/record_test_support.hpp"
 

@@ -1,8 +1,8 @@
 #include "tests/reference/cpu_gate.hpp"
 
+#include "reference/cpu/transport_threads.hpp"
 #include "reference/dense.hpp"
 #include "reference/errors.hpp"
-#include "reference/transport_threads.hpp"
 
 #include <random>
 

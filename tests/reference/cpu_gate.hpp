@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layouts/schedule.hpp"
-#include "reference/cpu_backend.hpp"
+#include "reference/cpu/cpu_backend.hpp"
 
 #include <functional>
 #include <string>

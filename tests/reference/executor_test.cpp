@@ -1,4 +1,4 @@
-#include "reference/transport_threads.hpp"
+#include "reference/cpu/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include "reference/errors.hpp"

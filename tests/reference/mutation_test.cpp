@@ -1,7 +1,7 @@
 // Mistakes that shipped in other systems: each is made on purpose, and the gate that passes every right run must
 // complain. The numbers in the names tell them apart: 1 per-block statistics, 2 stale K/V, 3 peers of a sub-ring, 5
 // empty rows, 6 local mask coordinates, 7 cut documents, 8 averaged and 12 doubled gradients, 10 expanded kv heads.
-#include "reference/transport_threads.hpp"
+#include "reference/cpu/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>

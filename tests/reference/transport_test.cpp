@@ -1,6 +1,6 @@
 #include "processes/session.hpp"
-#include "reference/transport_mpi.hpp"
-#include "reference/transport_threads.hpp"
+#include "reference/cpu/transport_mpi.hpp"
+#include "reference/cpu/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>

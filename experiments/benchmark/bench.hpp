@@ -1,0 +1,93 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+#include "experiments/record/provenance.hpp"
+#include "experiments/study/case.hpp"
+#include "gpu/nvml.hpp"
+#include "layouts/group.hpp"
+#include "layouts/timeline.hpp"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// One pass of all ranks of a ring, or of rings beside each other.
+struct PassSamples {
+    std::vector<std::vector<double>> seconds;  ///< by repeat and rank: from the pass's start to its end on this one
+    std::vector<std::vector<double>> issue;    ///< likewise: host time until everything was enqueued
+    layouts::Timeline timeline;                ///< of an extra pass; of the first ring
+};
+
+/// Device memory of a rank in bytes, by what it is for.
+struct MemoryShare {
+    std::int64_t inputs = 0, results = 0, slots = 0, work = 0;
+};
+
+/// The kernel family that did each pass.
+struct KernelsUsed {
+    std::string forward, backward;
+};
+
+struct RingSamples {
+    KernelsUsed kernels;
+    PassSamples forward, backward;
+    std::vector<MemoryShare> memory;  ///< by rank
+    std::vector<std::string> devices;
+    std::vector<gpu::ClockSample> clocks;
+    double clock_uncertainty = 0;
+};
+
+/// Device seconds of one call by round and repeat.
+struct CallSamples {
+    std::string name;
+    std::vector<std::vector<double>> seconds;
+};
+
+struct DeviceSamples {
+    KernelsUsed kernels;
+    std::vector<CallSamples> calls;
+    std::vector<std::pair<std::string, std::string>> absent;  ///< what could not be timed, and why
+    std::vector<gpu::ClockSample> clocks;
+};
+
+struct LinkSamples {
+    std::string transport;
+    std::int64_t bytes = 0;
+    std::vector<double> seconds;  ///< of a message, slowest device, by repeat
+};
+
+struct CeilingSamples {
+    DeviceSamples products;
+    double flop = 0;  ///< of one matrix product
+    std::vector<LinkSamples> links;
+};
+
+/// Times GPUs for the throughput experiment. All random inputs are made on the devices.
+class Bench {
+public:
+    virtual ~Bench() = default;
+
+    /// As in Backend.
+    virtual bool is_root() const = 0;
+    virtual bool agree(bool root_says) = 0;
+    virtual void add_provenance(Provenance& provenance) const = 0;
+
+    /// Passes of a plan over a GPU per rank; with several replicas all at the same time. On processes that are not root
+    /// the samples are empty.
+    virtual RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
+                             const std::string& kernels) = 0;
+
+    /// Our kernels and the baselines in turns, on the root process's first GPU; the plan has one rank.
+    virtual DeviceSamples device(const Plan& plan, const std::string& kernels) = 0;
+
+    /// What the machine can do at most: matrix products, and links between its first `devices` GPUs.
+    virtual CeilingSamples ceilings(int devices) = 0;
+};
+
+/// Throws Error in a program built without CUDA, and where there are fewer GPUs than the most ranks asked for.
+std::unique_ptr<Bench> make_bench(const Config& config);
+
+}  // namespace ringlab::experiments

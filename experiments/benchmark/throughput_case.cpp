@@ -1,0 +1,132 @@
+#include "experiments/benchmark/throughput_case.hpp"
+
+#include "experiments/inputs/source.hpp"
+#include "layouts/registry.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace ringlab::experiments {
+namespace {
+
+bool wants(const Config& config, const std::string& what) {
+    return std::find(config.beside.begin(), config.beside.end(), what) != config.beside.end();
+}
+
+/// The parts of "a/b/c".
+std::vector<std::string> split(const std::string& text, char separator) {
+    std::vector<std::string> parts{""};
+    for (const char c : text) {
+        if (c == separator)
+            parts.emplace_back();
+        else
+            parts.back() += c;
+    }
+    return parts;
+}
+
+/// The same work on one GPU, and the rings.
+void add_rings(const Config& config, ThroughputCase one, int ranks, std::vector<ThroughputCase>& cases) {
+    one.gpus = ranks;
+    const auto tokens = one.which.tokens;
+    if (wants(config, "work")) {
+        one.kind = ThroughputCase::Kind::same_work;
+        one.which.tokens = same_work_tokens(one.which.mask, tokens, ranks);
+        cases.push_back(one);
+    }
+    one.kind = ThroughputCase::Kind::ring;
+    one.which.ranks = ranks;
+    one.which.tokens = tokens;
+    for (const auto& algorithm : config.algorithms)
+        for (const auto& transport : config.transports)
+            for (const auto& layout : config.layouts) {
+                one.which.algorithm = algorithm;
+                one.which.layout = layout;
+                one.transport = transport;
+                cases.push_back(one);
+            }
+}
+
+}  // namespace
+
+std::string ThroughputCase::name() const {
+    std::string name;
+    switch (kind) {
+        case Kind::ceilings: return "ceilings";
+        case Kind::device: name = fmt::format("device {} {} S={} {}", shape, which.mask, which.tokens, kernels); break;
+        case Kind::same_work:
+            name = fmt::format("same work {} {} S={} on each of {} {}", shape, which.mask, which.tokens, gpus, kernels);
+            break;
+        case Kind::ring: name = fmt::format("{} {} {} {}", which.name(), shape, transport, kernels); break;
+    }
+    std::replace(name.begin(), name.end(), '/', '_');
+    return name;
+}
+
+Config with_shape(const std::string& shape, Config config) {
+    const auto parts = split(shape, '/');
+    require(parts.size() == 2 || parts.size() == 3,
+            "--shapes {}: must be HEADS/DIM or HEADS/DIM/ARITHMETIC, as in 32:8/128, 32:8/192-128 or 16/64/fp16",
+            shape);
+    parse_heads(parts[0]);
+    config.heads = parts[0];
+    const auto dims = split(parts[1], '-');
+    require(dims.size() <= 2, "--shapes {}: the dims are one number, or HEAD-VALUE, as in 192-128", shape);
+    config.head_dim = layouts::parse_count(dims.front(), "the head dim of a shape", 1);
+    config.value_dim = layouts::parse_count(dims.back(), "the value dim of a shape", 1);
+    if (parts.size() == 3) config.arithmetic = parts[2];
+    return config;
+}
+
+std::string shape_text(const layouts::Problem& p) {
+    const auto value = p.value_dim == p.head_dim ? std::string() : fmt::format("-{}", p.value_dim);
+    return fmt::format("{}:{}/{}{}/{}", p.query_heads, p.kv_heads, p.head_dim, value, to_string(p.dtype));
+}
+
+std::int64_t same_work_tokens(const std::string& mask, std::int64_t tokens, int ranks) {
+    if (mask != "causal" && mask != "full") return tokens;
+    constexpr double granularity = 128;
+    const auto exact = static_cast<double>(tokens) / std::sqrt(ranks);
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::round(exact / granularity) * granularity));
+}
+
+std::vector<ThroughputCase> throughput_cases(const Config& config) {
+    using Kind = ThroughputCase::Kind;
+    std::vector<ThroughputCase> cases;
+    const int most_ranks = *std::max_element(config.ranks.begin(), config.ranks.end());
+    if (wants(config, "ceilings")) cases.push_back({.kind = Kind::ceilings, .gpus = most_ranks});
+    std::vector<std::string> shapes;
+    const auto add_shape = [&](const layouts::Problem& problem) {
+        require(layouts::bytes_of(problem.dtype) == 2, "arithmetic {}: the kernels compute in bf16 or fp16",
+                to_string(problem.dtype));
+        shapes.push_back(shape_text(problem));
+    };
+    for (const auto& shape : config.shapes) add_shape(problem_from(with_shape(shape, config)));
+    if (shapes.empty()) add_shape(problem_from(config));
+    const auto sizes = sequence_lengths(config, 1, 0).size();
+    for (const auto& shape : shapes)
+        for (const auto& mask : config.masks)
+            for (std::size_t size = 0; size < sizes; ++size)
+                for (const int ranks : config.ranks)
+                    for (const auto& kernels : config.families) {
+                        ThroughputCase one{.kind = Kind::device, .shape = shape, .kernels = kernels};
+                        one.which.mask = mask;
+                        one.which.tokens = sequence_lengths(config, ranks, 0)[size];
+                        one.which.layout = "contiguous";
+                        one.which.algorithm = "ring";
+                        if (ranks == 1)
+                            cases.push_back(one);
+                        else
+                            add_rings(config, one, ranks, cases);
+                    }
+    std::set<std::string> names;
+    for (const auto& one : cases)
+        require(names.insert(one.name()).second, "the case '{}' occurs twice; give each shape, mask and size once",
+                one.name());
+    return cases;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,190 @@
+#include "experiments/benchmark/throughput_record.hpp"
+
+#include "experiments/study/describe.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace ringlab::experiments {
+namespace {
+
+/// Linear between the two nearest of sorted values.
+double quantile(const std::vector<double>& sorted, double part) {
+    const double at = part * static_cast<double>(sorted.size() - 1);
+    const auto below = static_cast<std::size_t>(at);
+    const auto above = std::min(below + 1, sorted.size() - 1);
+    return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+std::vector<double> flat(const std::vector<std::vector<double>>& rows) {
+    std::vector<double> values;
+    for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
+    return values;
+}
+
+/// How fast something was that takes `flop` on each GPU.
+void describe_rate(RunWriter& run, const std::string& name, double flop, const Typical& seconds) {
+    run.attribute("rate_" + name, flop / seconds.median, "FLOP/s", "median, per GPU, over visible pairs");
+    run.attribute("rate_" + name + "_seconds", seconds.median, "s", "median");
+    run.attribute("rate_" + name + "_spread", seconds.spread, "1", "distance of the quartiles over the median");
+}
+
+void describe_samples(RunWriter& run, const std::string& pass, const PassSamples& samples, std::int64_t gpus) {
+    const auto group = "measured/" + pass;
+    const auto repeats = static_cast<std::int64_t>(samples.seconds.size());
+    const std::vector<Dimension> dimensions{{group + "/repeat", repeats}, {"gpu", gpus}};
+    run.dataset(group + "/seconds", flat(samples.seconds), dimensions, "s",
+                "from the start of the pass on the first GPU of the ring to its end on this one");
+    run.dataset(group + "/issue", flat(samples.issue), dimensions, "s",
+                "host time until the whole pass was enqueued, waiting for peers included");
+    run.timeline("measured", pass, samples.timeline);
+}
+
+void describe_memory(RunWriter& run, const Plan& plan, const std::vector<MemoryShare>& memory) {
+    const auto& p = plan.problem;
+    const auto gradient_row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
+    std::int64_t most = 0;
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+        const auto rank = static_cast<int>(i) % plan.layout().ranks();
+        const auto gradients = p.batch * plan.layout().shard_tokens(rank) * gradient_row * layouts::bytes_of(p.dtype);
+        most = std::max(most, memory[i].results + memory[i].slots + memory[i].work - gradients);
+    }
+    run.attribute(
+        "extra_bytes", static_cast<double>(most), "B",
+        "device memory of a rank beyond Q, K, V, dO and their gradients, all in the problem's dtype; the most of "
+        "any rank");
+    const auto column = [&](const char* name, std::int64_t MemoryShare::*field, const char* description) {
+        std::vector<std::int64_t> values;
+        for (const auto& share : memory) values.push_back(share.*field);
+        run.dataset(std::string("measured/memory/") + name, values, {{"gpu", static_cast<std::int64_t>(memory.size())}},
+                    "B", description);
+    };
+    column("inputs", &MemoryShare::inputs, "Q, K, V and dO");
+    column("results", &MemoryShare::results, "O in fp32 and in the problem's dtype, lse, dQ, dK and dV likewise");
+    column("slots", &MemoryShare::slots, "scratch slots of the schedule");
+    column("work", &MemoryShare::work, "running softmax, statistics, work lists");
+}
+
+void describe_bursts(RunWriter& run, const CallSamples& call) {
+    const auto group = "calls/" + call.name;
+    run.dataset(group + "/seconds", flat(call.seconds),
+                {{"round", static_cast<std::int64_t>(call.seconds.size())},
+                 {group + "/call", static_cast<std::int64_t>(call.seconds.front().size())}},
+                "s", "device time of one call, back to back");
+}
+
+void describe_kernels(RunWriter& run, const ThroughputCase& which, const KernelsUsed& used) {
+    run.attribute("kernels", which.kernels);
+    run.attribute("kernels_forward", used.forward);
+    run.attribute("kernels_backward", used.backward);
+}
+
+bool is_forward(const std::string& call) { return call.find("forward") != std::string::npos; }
+
+}  // namespace
+
+Typical typical(std::vector<double> samples) {
+    require(!samples.empty(), "nothing was timed");
+    std::sort(samples.begin(), samples.end());
+    const double median = quantile(samples, 0.5);
+    return {median, (quantile(samples, 0.75) - quantile(samples, 0.25)) / median};
+}
+
+Typical typical(const std::vector<std::vector<double>>& rounds) {
+    std::vector<double> medians;
+    for (const auto& round : rounds) medians.push_back(typical(round).median);
+    return typical(medians);
+}
+
+std::vector<double> slowest(const std::vector<std::vector<double>>& seconds) {
+    std::vector<double> most;
+    for (const auto& ranks : seconds) most.push_back(*std::max_element(ranks.begin(), ranks.end()));
+    return most;
+}
+
+void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples) {
+    describe_case(run, which.which, plan);
+    run.attribute("kind", std::string(which.kind == ThroughputCase::Kind::ring ? "ring" : "same work"));
+    run.attribute("shape", which.shape);
+    run.attribute("transport", which.transport);
+    describe_kernels(run, which, samples.kernels);
+    run.attribute("gpus", which.gpus);
+    run.attribute("devices", samples.devices);
+    const auto forward = typical(slowest(samples.forward.seconds)),
+               backward = typical(slowest(samples.backward.seconds));
+    const double forward_flop = pass_flop(*plan.forward) / which.which.ranks;
+    const double backward_flop = pass_flop(*plan.backward) / which.which.ranks;
+    describe_rate(run, "forward", forward_flop, forward);
+    describe_rate(run, "backward", backward_flop, backward);
+    const double both = forward.median + backward.median;
+    describe_rate(run, "both", forward_flop + backward_flop,
+                  {both, (forward.median * forward.spread + backward.median * backward.spread) / both});
+    run.attribute("issue_seconds_forward", typical(slowest(samples.forward.issue)).median, "s",
+                  "median, slowest rank's host");
+    run.attribute("issue_seconds_backward", typical(slowest(samples.backward.issue)).median, "s",
+                  "median, slowest rank's host");
+    describe_samples(run, "forward", samples.forward, which.gpus);
+    describe_samples(run, "backward", samples.backward, which.gpus);
+    describe_memory(run, plan, samples.memory);
+    run.attribute("clock_uncertainty", samples.clock_uncertainty, "s",
+                  "by how much times of different ranks may disagree");
+    describe_clocks(run, samples.clocks);
+}
+
+void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples) {
+    describe_case(run, which.which, plan);
+    run.attribute("kind", std::string("device"));
+    run.attribute("shape", which.shape);
+    describe_kernels(run, which, samples.kernels);
+    for (const auto& [name, reason] : samples.absent) run.attribute("absent_" + name, reason);
+    std::map<std::string, std::vector<double>> medians;  // by call, round by round
+    for (const auto& call : samples.calls) {
+        const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
+        describe_rate(run, call.name, flop, typical(call.seconds));
+        describe_bursts(run, call);
+        for (const auto& round : call.seconds) medians[call.name].push_back(typical(round).median);
+    }
+    for (const auto& [name, own] : medians) {
+        const auto theirs = medians.find(is_forward(name) ? "cudnn_forward" : "cudnn_backward");
+        if (name.starts_with("cudnn") || theirs == medians.end()) continue;
+        // Round by round, since a round's bursts met the same clocks.
+        std::vector<double> ratios;
+        for (std::size_t round = 0; round < own.size(); ++round) ratios.push_back(theirs->second[round] / own[round]);
+        const auto ratio = typical(ratios);
+        run.attribute("ratio_" + name, ratio.median, "1", "rate over that of cuDNN, median over rounds");
+        run.attribute("ratio_" + name + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
+    }
+    describe_clocks(run, samples.clocks);
+}
+
+void describe_ceilings(RunWriter& run, const CeilingSamples& samples) {
+    run.attribute("kind", std::string("ceilings"));
+    for (const auto& [name, reason] : samples.products.absent) run.attribute("absent_" + name, reason);
+    for (const auto& call : samples.products.calls) {
+        describe_rate(run, call.name, samples.flop, typical(call.seconds));
+        describe_bursts(run, call);
+    }
+    std::map<std::string, std::vector<const LinkSamples*>> by_transport;
+    for (const auto& link : samples.links) by_transport[link.transport].push_back(&link);
+    for (const auto& [transport, links] : by_transport) {
+        const auto group = "link/" + transport;
+        std::vector<double> seconds, bandwidth;
+        std::vector<std::int64_t> bytes;
+        for (const auto* link : links) {
+            seconds.insert(seconds.end(), link->seconds.begin(), link->seconds.end());
+            bandwidth.push_back(static_cast<double>(link->bytes) / typical(link->seconds).median);
+            bytes.push_back(link->bytes);
+        }
+        const auto sizes = static_cast<std::int64_t>(bytes.size());
+        run.dimension(group + "/message", bytes, "B", "size of a message");
+        run.dataset(group + "/bandwidth", bandwidth, {{group + "/message", sizes}}, "B/s",
+                    "median, every GPU sending to its right neighbour, of the slowest");
+        run.dataset(group + "/seconds", seconds, {{group + "/message", sizes}, {group + "/repeat"}}, "s",
+                    "of a message, mean of several in a row, of the slowest GPU");
+    }
+    describe_clocks(run, samples.products.clocks);
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "experiments/benchmark/bench.hpp"
+#include "experiments/benchmark/throughput_case.hpp"
+#include "experiments/record/record.hpp"
+
+namespace ringlab::experiments {
+
+// What the throughput experiment writes about a run, and reads back for its table. Rates are medians in FLOP/s per GPU
+// over visible pairs, beside the raw samples; a spread is the distance of the quartiles over the median.
+
+/// The median and the spread of samples; there must be one.
+struct Typical {
+    double median = 0;
+    double spread = 0;
+};
+Typical typical(std::vector<double> samples);
+
+/// Of a burst of calls, round by round: the median over rounds of their medians.
+Typical typical(const std::vector<std::vector<double>>& rounds);
+
+/// By repeat the slowest rank's seconds.
+std::vector<double> slowest(const std::vector<std::vector<double>>& seconds);
+
+/// Columns rate_forward, rate_backward, rate_both and their like; raw samples, memory, clocks, the extra pass's spans.
+void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples);
+
+/// Raw samples and the column rate_CALL of each call, and for ours ratio_CALL, how many times cuDNN's rate it is.
+void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples);
+
+/// The column rate_matrix_product and, by transport and message size, "link/TRANSPORT/bandwidth".
+void describe_ceilings(RunWriter& run, const CeilingSamples& samples);
+
+/// The experiment's tables, from a record that holds the cases.
+std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,135 @@
+#pragma once
+
+#include "experiments/record/file_guard.hpp"
+#include "layouts/group.hpp"
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+#include "layouts/schedule.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// Everything an experiment can be asked for. Lists are sweeps: an experiment runs their product.
+struct Config {
+    // What is computed.
+    std::vector<std::int64_t> tokens;           ///< of the whole sequence; empty: as many as the input has
+    std::vector<std::int64_t> tokens_per_rank;  ///< instead of tokens
+    std::int64_t batch = 1;
+    std::string heads;           ///< "QUERY:KV"; empty: those of the input
+    std::int64_t head_dim = 0;   ///< 0: that of the input
+    std::int64_t value_dim = 0;  ///< 0: head_dim
+    double scale = 0;
+    double soft_cap = 0;
+    std::vector<std::string> inputs;  ///< "real", a generator's name, or an HDF5 file
+    std::uint64_t seed = 1;
+
+    // How it is laid out.
+    std::vector<std::string> layouts, masks, algorithms;
+    std::vector<int> ranks;
+    bool pad = false;
+
+    // How it is computed and measured.
+    std::string backend = "cpu";
+    std::string transport = "auto";
+    std::string kernels = "auto";
+    bool mpi = false;  ///< cuda: a process per rank, under mpirun
+    std::string arithmetic;
+    std::vector<std::string> policies;  ///< of accumulation
+    int replicas = 1;
+    std::string placement = "consecutive";
+    int repeats = 5;
+    double timeout_seconds = 300;
+    bool check_finite = false;
+    bool judge = true;
+    std::int64_t judge_limit = 16384;  ///< tokens up to which every element is judged; above, a sample
+    std::optional<double> tolerance;   ///< without it, derived from the arithmetic
+
+    // How throughput is timed.
+    std::vector<std::string> shapes;      ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of heads, dims and arithmetic
+    std::vector<std::string> transports;  ///< of rings
+    std::vector<std::string> families;    ///< of kernels
+    std::vector<std::string> beside;      ///< what is timed for comparison: work, ceilings
+    std::string cudnn;                    ///< path of the library; empty: the system's
+    bool deterministic = false;
+    int rounds = 5;  ///< in which kernels alone take turns
+    double warm_up_seconds = 0.5;
+    double repeat_seconds = 0.75;
+
+    // What it is predicted on.
+    std::vector<std::string> machines;
+    std::string compute_model = "tiles";
+    std::string engine = "events";
+    int span_ranks = 64;      ///< most ranks of which the record keeps when every operation ran
+    std::string trace;        ///< Chrome trace-event JSON file
+    std::string trace_ranks;  ///< "FIRST-LAST"; empty: all
+    std::string trace_steps;
+    int trace_runs = 1;
+
+    // Where results go.
+    std::string output;
+    std::string save_tensors;
+    bool resume = false;
+    bool overwrite = false;
+    bool force = false;  ///< run also what by its forecast does not fit
+
+    std::set<std::string> given;     ///< names of the options that the user gave, by whatever way
+    std::vector<std::string> notes;  ///< what was chosen for the user and why, a line each; see say_notes()
+
+    /// The options that decide results, defaults too, as "name = value" lines in the form of a config file: what a
+    /// record keeps, and what --resume compares.
+    std::string text;
+
+    /// All that parse() knows this command reads and writes; whoever writes more asks it first.
+    FileGuard files;
+};
+
+/// Groups of options that an experiment understands; --help shows these alone, and others are refused.
+struct OptionGroups {
+    bool measures = false;    ///< backend, arithmetic, repeats, inputs
+    bool predicts = false;    ///< machines, traces
+    bool policies = false;    ///< a sweep over accumulation policies
+    bool gate = false;        ///< --tolerance
+    bool throughput = false;  ///< what is timed on GPUs, and beside what
+};
+
+struct Experiment {
+    std::string name;
+    std::string purpose;  ///< a paragraph for --help
+    std::string example;  ///< a command line for --help
+    OptionGroups groups;
+    FileKind output = FileKind::record;
+};
+
+/// Reads command line, --config files and --preset, in this order of precedence, over the defaults in `config`.
+/// Returns nothing if --help, --list or --version was asked for and printed. Throws Error on anything it does not
+/// understand.
+std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv);
+
+/// Tells a person on stderr what was chosen for them.
+void say_notes(const Config& config);
+
+/// A file given by path, or by the name of one that comes with Ringlab: ("h200_cluster", "machines", ".toml").
+/// Throws Error that lists the known names.
+std::string find_resource(const std::string& name, const std::string& folder, const std::string& extension);
+
+/// "0-7" -> [0, 8), "" -> everything. Throws Error.
+layouts::Interval parse_range(const std::string& text, const std::string& what);
+
+/// "32:8" -> {32, 8}. Throws Error.
+std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text);
+
+/// `value` as one of the choices, by position. Throws Error that lists them.
+std::size_t parse_choice(const std::string& value, const std::string& what, const std::vector<std::string>& choices);
+
+layouts::RingGroup ring_group(const Config& config, int ranks);
+
+/// Runs `body` and returns its exit status; an Error, or any other exception, becomes one line on stderr that names the
+/// experiment, and status 1.
+int run_main(const std::string& name, int (*body)(int, char**), int argc, char** argv);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,284 @@
+#include "experiments/inputs/inputs.hpp"
+#include "experiments/inputs/inputs_generate.hpp"
+#include "experiments/inputs/untrusted.hpp"
+#include "experiments/record/hdf5.hpp"
+#include "layouts/require.hpp"
+#include "reference/rounding.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace ringlab::experiments {
+namespace {
+
+using hdf5::Element;
+using layouts::DType;
+using reference::Tensor;
+
+/// A tensor of the file: where it is, its shape (batch, token, head, dim) and the dtype of its numbers.
+struct Source {
+    hdf5::Dataset dataset;
+    std::array<std::int64_t, 4> shape{};
+    DType dtype = DType::fp64;
+};
+
+DType dtype_of(const hdf5::Dataset& dataset) {
+    switch (dataset.element()) {
+        case Element::fp16: return DType::fp16;
+        case Element::bf16: return DType::bf16;
+        case Element::fp32: return DType::fp32;
+        case Element::fp64: return DType::fp64;
+        case Element::uint16:
+            require(dataset.has("dtype") && dataset.text("dtype") == "bfloat16",
+                    "{} is of 16-bit unsigned integers; bf16 bit patterns carry the attribute dtype = \"bfloat16\"",
+                    dataset.name());
+            return DType::bf16;
+        default:
+            fail("{} is of type {}; it must be of 16-, 32- or 64-bit floats, or of uint16 with dtype = \"bfloat16\"",
+                 dataset.name(), dataset.element_text());
+    }
+}
+
+Source open_tensor(const hdf5::File& file, const std::string& name) {
+    Source source{file.dataset(name), {}, {}};
+    const auto shape = source.dataset.shape();
+    require(shape.size() == source.shape.size(), "{} has {} dimensions; it must have four: (batch, token, head, dim)",
+            source.dataset.name(), shape.size());
+    constexpr std::int64_t largest = std::int64_t{1} << 40;
+    std::int64_t elements = 1;
+    for (const auto extent : shape) {
+        require(extent >= 1 && extent <= largest / elements,
+                "{} has shape ({}); every extent must be at least 1, and all together at most 2^40",
+                source.dataset.name(), fmt::join(shape, ", "));
+        elements *= extent;
+    }
+    std::copy(shape.begin(), shape.end(), source.shape.begin());
+    source.dtype = dtype_of(source.dataset);
+    return source;
+}
+
+/// Throws Error unless the extents of `what` agree.
+void require_equal(const Source& a, const Source& b, std::size_t dimension, const char* what) {
+    require(a.shape[dimension] == b.shape[dimension], "{} has {} {}, {} has {}; they must be equal", a.dataset.name(),
+            a.shape[dimension], what, b.dataset.name(), b.shape[dimension]);
+}
+
+/// All that a file states, checked; tensors are still to be read.
+struct OpenInputs {
+    Source q, k, v;
+    std::optional<Source> dout;
+    InputData data;  // without tensors
+};
+
+double finite_attribute(const hdf5::File& file, const std::string& name) {
+    const double value = file.number(name);
+    require(std::isfinite(value), "{}@{} is {}; it must be finite", file.name(), name, value);
+    return value;
+}
+
+std::vector<std::int64_t> documents_of(const hdf5::File& file, std::int64_t file_tokens, std::int64_t tokens) {
+    if (!file.contains("document_lengths")) return {};
+    const auto dataset = file.dataset("document_lengths");
+    const auto element = dataset.element();
+    require(dataset.shape().size() == 1 && (element == Element::integer || element == Element::uint16),
+            "{} must be one row of whole numbers", dataset.name());
+    require(dataset.shape()[0] <= file_tokens, "{} has {} documents for {} tokens", dataset.name(), dataset.shape()[0],
+            file_tokens);
+    std::vector<std::int64_t> cut;
+    std::int64_t sum = 0;
+    for (const auto length : dataset.integers()) {
+        require(length >= 1 && length <= file_tokens - sum,
+                "{} holds {} after {} tokens; lengths must be at least 1 and sum to the {} tokens of q", dataset.name(),
+                length, sum, file_tokens);
+        if (sum < tokens) cut.push_back(std::min(length, tokens - sum));
+        sum += length;
+    }
+    require(sum == file_tokens, "{} sums to {}; it must sum to the {} tokens of q", dataset.name(), sum, file_tokens);
+    return cut;
+}
+
+DType common_dtype(const OpenInputs& open, const LoadOptions& options) {
+    if (options.dtype) return *options.dtype;
+    const auto agree = [&](const Source& other) {
+        require(other.dtype == open.q.dtype, "{} is {} and {} is {}; they must agree, or a dtype to round to be given",
+                open.q.dataset.name(), layouts::to_string(open.q.dtype), other.dataset.name(),
+                layouts::to_string(other.dtype));
+    };
+    agree(open.k);
+    agree(open.v);
+    if (open.dout) agree(*open.dout);
+    return open.q.dtype;
+}
+
+OpenInputs open_inputs(const hdf5::File& file, const std::filesystem::path& path, const LoadOptions& options) {
+    OpenInputs open{open_tensor(file, "q"), open_tensor(file, "k"), open_tensor(file, "v"), {}, {}};
+    if (file.contains("do")) open.dout = open_tensor(file, "do");
+    const auto &q = open.q, &k = open.k, &v = open.v;
+    require_equal(q, k, 0, "batch elements");
+    require_equal(q, v, 0, "batch elements");
+    require_equal(q, k, 1, "tokens");
+    require_equal(q, v, 1, "tokens");
+    require_equal(k, v, 2, "heads");
+    require_equal(q, k, 3, "dims per head");
+    require(q.shape[2] % k.shape[2] == 0, "{} has {} heads and {} has {}; those of q must be a multiple",
+            q.dataset.name(), q.shape[2], k.dataset.name(), k.shape[2]);
+    if (open.dout) {
+        require_equal(*open.dout, q, 0, "batch elements");
+        require_equal(*open.dout, q, 1, "tokens");
+        require_equal(*open.dout, q, 2, "heads");
+        require_equal(*open.dout, v, 3, "dims per head");
+    }
+    require(options.tokens >= 0 && options.tokens <= q.shape[1], "{} holds {} tokens, {} are asked for", path.string(),
+            q.shape[1], options.tokens);
+
+    auto& data = open.data;
+    auto& problem = data.problem;
+    problem.batch = q.shape[0];
+    problem.tokens = options.tokens == 0 ? q.shape[1] : options.tokens;
+    problem.query_heads = q.shape[2];
+    problem.kv_heads = k.shape[2];
+    problem.head_dim = q.shape[3];
+    problem.value_dim = v.shape[3];
+    if (file.has("scale")) {
+        problem.scale = finite_attribute(file, "scale");
+        require(problem.scale != 0, "{}@scale is 0; leave it out for 1/sqrt(dim)", file.name());
+    }
+    if (file.has("soft_cap")) problem.soft_cap = finite_attribute(file, "soft_cap");
+    problem.dtype = common_dtype(open, options);
+    problem.validate();
+    data.document_lengths = documents_of(file, q.shape[1], problem.tokens);
+    if (file.has("causal")) data.causal = file.number("causal") != 0;
+    data.source = path.string();
+    if (!open.dout) data.source += fmt::format(", dO normal, seed {}", options.seed);
+    return open;
+}
+
+using Position = std::array<std::int64_t, 4>;
+
+void read_block(const Source& source, const Position& offset, const Position& count, std::span<double> values) {
+    if (source.dataset.element() != Element::uint16) return source.dataset.read_block(offset, count, values);
+    std::vector<std::uint16_t> patterns(values.size());
+    source.dataset.read_block(offset, count, patterns);
+    reference::from_bits(patterns, DType::bf16, values);
+}
+
+/// Throws Error naming the first value that is not finite, or no longer since it was rounded to the dtype. `rounded`
+/// are the values at `offset`, of which there are `count`.
+void require_finite(const Source& source, const Position& offset, const Position& count,
+                    std::span<const double> rounded, DType dtype) {
+    const auto found = std::find_if(rounded.begin(), rounded.end(), [](double value) { return !std::isfinite(value); });
+    if (found == rounded.end()) return;
+    auto at = offset;
+    auto rest = found - rounded.begin();
+    for (std::size_t axis = at.size(); axis-- > 0;) {
+        at[axis] += rest % count[axis];
+        rest /= count[axis];
+    }
+    double value = 0;
+    read_block(source, at, {1, 1, 1, 1}, {&value, 1});
+    fail("{} holds {} at batch {}, token {}, head {}, dim {}; every value must be a finite number that {} can hold",
+         source.dataset.name(), value, at[0], at[1], at[2], at[3], layouts::to_string(dtype));
+}
+
+/// Blocks of consecutive tokens of one batch element that go through the pipe at a time: (offset, count) in the order
+/// of the tensor's elements.
+template <class Visit>
+void for_each_block(const Position& shape, const Visit& visit) {
+    constexpr std::int64_t block_elements = 1 << 21;
+    const auto tokens = std::max<std::int64_t>(1, block_elements / (shape[2] * shape[3]));
+    for (std::int64_t batch = 0; batch < shape[0]; ++batch)
+        for (std::int64_t token = 0; token < shape[1]; token += tokens)
+            visit(Position{batch, token, 0, 0}, Position{1, std::min(tokens, shape[1] - token), shape[2], shape[3]});
+}
+
+std::size_t elements(const Position& count) {
+    return static_cast<std::size_t>(count[0] * count[1] * count[2] * count[3]);
+}
+
+// In the child process: the first `tokens` of a tensor, rounded to the dtype.
+void put_tensor(PipeEnd& pipe, const Source& source, std::int64_t tokens, DType dtype) {
+    auto shape = source.shape;
+    shape[1] = tokens;
+    pipe.put(shape);
+    std::vector<double> values;
+    for_each_block(shape, [&](const Position& offset, const Position& count) {
+        values.resize(elements(count));
+        read_block(source, offset, count, values);
+        reference::round_in_place(values, dtype);
+        require_finite(source, offset, count, values, dtype);
+        pipe.put_values(std::span(values));
+    });
+}
+
+// And here.
+Tensor get_tensor(PipeEnd& pipe) {
+    const auto shape = pipe.get<Position>();
+    const auto size = [&](std::size_t i) { return static_cast<std::size_t>(shape[i]); };
+    Tensor tensor = Tensor::from_shape({size(0), size(1), size(2), size(3)});
+    std::size_t done = 0;
+    for_each_block(shape, [&](const Position&, const Position& count) {
+        pipe.get_values(std::span(tensor.data() + done, elements(count)));
+        done += elements(count);
+    });
+    return tensor;
+}
+
+/// All of InputData but the tensors.
+void put_description(PipeEnd& pipe, const InputData& data) {
+    pipe.put(data.problem);
+    pipe.put_text(data.source);
+    pipe.put(data.document_lengths.size());
+    pipe.put_values(std::span(data.document_lengths));
+    pipe.put(data.causal);
+}
+
+InputData get_description(PipeEnd& pipe) {
+    InputData data;
+    data.problem = pipe.get<layouts::Problem>();
+    data.source = pipe.get_text();
+    data.document_lengths.resize(pipe.get<std::size_t>());
+    pipe.get_values(std::span(data.document_lengths));
+    data.causal = pipe.get<std::optional<bool>>();
+    return data;
+}
+
+}  // namespace
+
+InputData inspect_inputs(const std::filesystem::path& path, const LoadOptions& options) {
+    InputData data;
+    read_untrusted(
+        path, [&](PipeEnd& pipe) { put_description(pipe, open_inputs(hdf5::File::open(path), path, options).data); },
+        [&](PipeEnd& pipe) { data = get_description(pipe); });
+    return data;
+}
+
+InputData load_inputs(const std::filesystem::path& path, const LoadOptions& options) {
+    InputData data;
+    const auto look = [&](PipeEnd& pipe) {
+        const auto file = hdf5::File::open(path);
+        const auto open = open_inputs(file, path, options);
+        const auto& problem = open.data.problem;
+        put_description(pipe, open.data);
+        for (const auto* source : {&open.q, &open.k, &open.v}) put_tensor(pipe, *source, problem.tokens, problem.dtype);
+        pipe.put(open.dout.has_value());
+        if (open.dout) put_tensor(pipe, *open.dout, problem.tokens, problem.dtype);
+    };
+    const auto take = [&](PipeEnd& pipe) {
+        data = get_description(pipe);
+        auto& [problem, inputs, source, documents, causal] = data;
+        for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v}) *tensor = get_tensor(pipe);
+        if (pipe.get<bool>()) {
+            inputs.dout = get_tensor(pipe);
+        } else {
+            inputs.dout = normal_dout(problem, options.seed);
+            reference::round_in_place({inputs.dout.data(), inputs.dout.size()}, problem.dtype);
+        }
+    };
+    read_untrusted(path, look, take);
+    return data;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,118 @@
+#include "experiments/record/file_guard.hpp"
+
+#include "experiments/inputs/untrusted.hpp"
+#include "experiments/record/hdf5.hpp"
+#include "experiments/record/record_files.hpp"
+#include "experiments/record/tensors_file.hpp"
+#include "layouts/require.hpp"
+#include "sim/chrome_trace.hpp"
+#include "sim/machine.hpp"
+
+#include <fstream>
+#include <functional>
+#include <system_error>
+
+namespace ringlab::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether both lead to the same file, or would: by device and inode, so that names, hard and symbolic links do not
+/// matter; by place where there is no file yet.
+bool same_file(const fs::path& a, const fs::path& b) {
+    std::error_code missing;
+    return a == b || fs::equivalent(a, b, missing);
+}
+
+fs::path place_of(const fs::path& path) {
+    std::error_code ignored;
+    const auto place = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+    return place.empty() ? path : place;
+}
+
+/// Whether `holds` is true of the HDF5 file; not if the file cannot be read.
+bool hdf5_file_holds(const fs::path& path, const std::function<bool(const hdf5::File&)>& holds) {
+    bool held = false;
+    try {
+        read_untrusted(
+            path, [&](PipeEnd& pipe) { pipe.put(holds(hdf5::File::open(path))); },
+            [&](PipeEnd& pipe) { held = pipe.get<bool>(); });
+    } catch (const Error&) {
+        return false;
+    }
+    return held;
+}
+
+bool is_machine_file(const fs::path& path) {
+    try {
+        sim::load_machine(path);
+    } catch (const Error&) {
+        return false;
+    }
+    return true;
+}
+
+bool is_trace(const fs::path& path) {
+    std::string begin(sim::chrome_trace_begin.size(), '\0');
+    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    return begin == sim::chrome_trace_begin;
+}
+
+bool is_of_kind(const fs::path& path, FileKind kind) {
+    switch (kind) {
+        case FileKind::record:
+            return hdf5_file_holds(
+                path, [](const hdf5::File& file) { return file.has("ringlab_schema") && file.has("experiment"); });
+        case FileKind::tensors:
+            return hdf5_file_holds(path, [](const hdf5::File& file) {
+                return file.has("description") && file.text("description") == tensors_file_description;
+            });
+        case FileKind::machine: return is_machine_file(path);
+        case FileKind::trace: return is_trace(path);
+    }
+    return false;
+}
+
+const char* name_of(FileKind kind) {
+    switch (kind) {
+        case FileKind::record: return "record of Ringlab";
+        case FileKind::tensors: return "file of saved tensors";
+        case FileKind::machine: return "machine file";
+        case FileKind::trace: return "trace of Ringlab";
+    }
+    return "";
+}
+
+}  // namespace
+
+void FileGuard::reads(const std::string& what, const fs::path& path) {
+    require_regular_file(path, what);
+    read_.push_back({what, path, place_of(path)});
+}
+
+void FileGuard::writes(const std::string& what, const fs::path& path, FileKind kind, IfThere if_there) {
+    require(!path.empty(), "{} is empty; give it a file name", what);
+    const auto place = place_of(path);
+    require(kind == FileKind::tensors || fs::is_directory(place.parent_path()), "{} '{}': there is no folder '{}'",
+            what, path.string(), place.parent_path().string());
+    const std::vector<fs::path> all{place, temporary_of(place), WriterLock::sidecar_of(place), unfinished_of(place)};
+    for (const auto& made : all) {
+        for (const auto& other : read_)
+            require(!same_file(made, other.place),
+                    "{} '{}' would replace the {} '{}' that this command reads; write elsewhere", what, path.string(),
+                    other.what, other.path.string());
+        for (const auto& other : written_)
+            require(!same_file(made, other.place), "{} '{}' and {} '{}' are one file; give them different names", what,
+                    path.string(), other.what, other.path.string());
+        require_replaceable(made);
+    }
+    if (fs::exists(place) && if_there != IfThere::keep) {
+        require(if_there == IfThere::replace, "{} '{}' exists; {}--overwrite replaces it, or write elsewhere", what,
+                path.string(), kind == FileKind::record ? "--resume adds to it, " : "");
+        require(is_of_kind(place, kind), "{} '{}' exists and is no {}, or damaged: it is not replaced; write elsewhere",
+                what, path.string(), name_of(kind));
+    }
+    for (const auto& made : all) written_.push_back({what, path, made});
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,182 @@
+#pragma once
+
+#include "experiments/record/hdf5.hpp"
+#include "experiments/record/provenance.hpp"
+#include "experiments/record/record_files.hpp"
+#include "layouts/timeline.hpp"
+
+#include <concepts>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// A dimension of a dataset of one run.
+struct Dimension {
+    Dimension(const char* dimension_name, std::int64_t dimension_length = unknown)
+        : name(dimension_name), length(dimension_length) {}
+    Dimension(std::string dimension_name, std::int64_t dimension_length = unknown)
+        : name(std::move(dimension_name)), length(dimension_length) {}
+
+    /// The place of `label` in a dimension of named things: values for this one machine, or this pass.
+    static Dimension at(std::string dimension_name, std::string label) {
+        Dimension dimension(std::move(dimension_name), 1);
+        dimension.label = std::move(label);
+        return dimension;
+    }
+
+    static constexpr std::int64_t unknown = -1;
+    std::string name;     ///< "rank"; in "a/b/sample" the last part is the name, the rest the group of its scale
+    std::int64_t length;  ///< where no earlier use in the run tells it
+    std::string label;    ///< "" but from at()
+};
+
+/// Everything one run has to say, gathered in memory until Record::commit() makes it visible.
+///
+/// Units are as people write them ("s", "B", "FLOP"; "1" for a plain number).
+class RunWriter {
+public:
+    /// A column of the table of all runs.
+    void attribute(const std::string& name, hdf5::Attribute value, const std::string& unit = "1",
+                   const std::string& description = "");
+    template <std::integral T>
+    void attribute(const std::string& name, T value, const std::string& unit = "1",
+                   const std::string& description = "") {
+        attribute(name, hdf5::Attribute(static_cast<std::int64_t>(value)), unit, description);
+    }
+
+    /// Coordinates of a dimension, equal in all runs: names of things.
+    void dimension(const std::string& name, hdf5::Values coordinates, const std::string& unit,
+                   const std::string& description);
+
+    /// Values in row-major order of `dimensions`, none for a single value. At most one length may be left unknown.
+    /// Throws Error if the path is taken, unit or description is empty, or lengths contradict each other.
+    void dataset(const std::string& path, hdf5::Values values, const std::vector<Dimension>& dimensions,
+                 const std::string& unit, const std::string& description);
+
+    /// Spans of one pass, `source` being a machine they are predicted for, or "measured".
+    void timeline(const std::string& source, const std::string& pass, layouts::Timeline timeline);
+
+private:
+    friend class Record;
+
+    struct Item {
+        std::string path;
+        hdf5::Values values;
+        std::vector<Dimension> dimensions;
+        std::string unit, description;
+    };
+    struct Spans {
+        std::string source, pass;
+        layouts::Timeline timeline;
+    };
+
+    void add(Item item);
+
+    std::vector<Item> items_;
+    std::vector<Item> coordinates_;                ///< of dimensions that were given them
+    std::map<std::string, std::int64_t> lengths_;  ///< of dimensions without labels
+    std::vector<Spans> spans_;
+};
+
+enum class RecordMode {
+    create,     ///< refuse if there is a file
+    overwrite,  ///< in place of any record: the old one stays until finish()
+    resume,     ///< add to the record of the same experiment and configuration; a new one if there is none. A record
+                ///< that was to replace another and was not finished goes on first
+};
+
+/// What a record is of; a record can only be resumed by its like.
+struct RecordHeader {
+    std::string experiment;     ///< "compare_layouts"
+    std::string description;    ///< one sentence for whoever finds the file
+    std::string configuration;  ///< lines "name = value", without what does not change results
+};
+
+// clang-format off
+/// One HDF5 file per experiment. Its datasets are about all runs, so that they stay few:
+///
+///     /                   ringlab_schema, experiment, description, configuration (every option, defaults too)
+///     /run, /rank, ...    dimension scales: run holds the names of the runs, the others names of things or 0, 1 ...
+///     /runs/COLUMN        (run): a flat table of all runs: what was run, and figures that sum it up
+///     /GROUP/DATASET      (run, ...): what RunWriter::dataset() was given. Runs differ in size: what lies beyond the
+///                         size of one is missing (NaN, "", or _FillValue), and
+///     /lengths/DIMENSION  (run) says how far each run goes
+///     /spans/COLUMN       (span): a flat table of all operations of all timelines, with run, source and pass; those
+///                         of one timeline are /spans/count (run, source, pass) rows from /spans/first on
+///     /provenance/0, 1…   one for each invocation that added runs: see collect_provenance()
+///
+/// Every dataset has the attributes units and description.
+///
+/// The file on disk holds finished runs alone, at every moment: a commit writes a new file beside it and renames. The
+/// cost of a commit is therefore one copy of the file in memory and on disk. It ends in a checksum that a resume
+/// verifies, so that a damaged file is told before HDF5 stumbles over it. One writer at a time; readers at any time.
+///
+/// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
+// clang-format on
+class Record {
+public:
+    static constexpr std::int64_t schema = 3;
+
+    /// Throws Error, and leaves any file there as it is, if the mode forbids it, if another process is writing it, or
+    /// if a record to resume cannot be read or is of something else; the first difference is then named.
+    Record(const std::filesystem::path& path, RecordMode mode, RecordHeader header, Provenance provenance);
+    ~Record();
+
+    /// Where it is now.
+    const std::filesystem::path& path() const { return path_; }
+
+    /// All runs are done: takes the place of the record that it replaces, if any.
+    void finish();
+
+    /// Names of finished runs, in the order in which they finished.
+    const std::vector<std::string>& runs() const { return runs_; }
+    bool has(const std::string& run) const;
+
+    /// Whether a finished run has any number in the dataset, or there is such a group.
+    bool has(const std::string& run, const std::string& path) const;
+
+    /// Makes the run part of the file, all of it or, if Error is thrown, none.
+    void commit(const std::string& name, const RunWriter& run);
+
+    /// What a finished run holds, for tables over all runs, without what is missing at the end of a dimension. `labels`
+    /// choose from dimensions of named things. Throws Error if there is no such thing, or if it is of another type.
+    using Labels = std::map<std::string, std::string>;
+    std::vector<double> numbers(const std::string& run, const std::string& dataset, const Labels& labels = {}) const;
+    std::string text(const std::string& run, const std::string& column) const;
+    double number(const std::string& run, const std::string& column) const;
+
+private:
+    void start();
+    void resume();
+    void load();
+    void save() const;
+    void require_same(const std::string& attribute, const std::string& value) const;
+    void add_session();
+
+    void look_around();
+    std::int64_t index_of(const std::string& run) const;
+
+    void make_folder_of(const std::string& path);
+    hdf5::Dataset make_scale(const std::string& dimension, const hdf5::Values& like, const std::string& unit,
+                             const std::string& description);
+    void count_up(const std::string& dimension, std::int64_t length);
+    void set_coordinates(const RunWriter::Item& given);
+    std::int64_t place_of(const std::string& dimension, const std::string& label);
+    void append(const RunWriter::Item& item, std::int64_t run);
+    void append(const RunWriter::Spans& item, std::int64_t run);
+    void extend_all(std::int64_t runs);
+
+    std::filesystem::path target_, path_;
+    RecordHeader header_;
+    Provenance provenance_;
+    WriterLock lock_;
+    std::optional<hdf5::File> file_;           // in memory; what is on disk, but while a commit goes on
+    std::vector<std::string> runs_, stacked_;  // names; paths of the datasets whose first dimension is run
+    std::optional<std::int64_t> session_;
+};
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,46 @@
+#pragma once
+
+#include "experiments/record/provenance.hpp"
+#include "layouts/mask.hpp"
+#include "layouts/problem.hpp"
+#include "reference/tensors.hpp"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What the attribute `description` of every file of saved tensors says.
+inline const std::string tensors_file_description =
+    "inputs and outputs of one attention; see experiments/check_tensors.py";
+
+/// Where save_tensors() writes the run: characters that do not belong in a file name are replaced by '_', and a name
+/// too long for one is cut and told apart by a digest.
+std::filesystem::path tensors_path(const std::filesystem::path& folder, const std::string& run);
+
+/// What a file of saved tensors says of its run beside tensors and mask.
+struct TensorNotes {
+    std::string input, mask;                     ///< as the user typed them
+    std::int64_t tokens = 0;                     ///< before padding; 0: there is none
+    std::vector<std::int64_t> document_lengths;  ///< of the input, over `tokens`
+};
+
+/// Writes what went into a run and what came out to FOLDER/RUN.h5, made if need be and replaced whole, for anyone to
+/// check with other software: experiments/check_tensors.py needs NumPy and h5py alone.
+///
+/// Datasets: q, k, v, do in the dtype of the problem (bf16 as uint16 bit patterns), o, lse, dq, dk, dv as computed, in
+/// fp64; row_begin, row_end, row_sink and key_valid: row i sees keys j with key_valid[j] and (row_begin[i] <= j <
+/// row_end[i] or j < row_sink[i]). Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
+/// mask (lengths written out, over the first `tokens` tokens; the rest is padding), mask_as_typed, input, tokens, run;
+/// if the input has documents, document_lengths, padding as the last one; the group /provenance as in a record. q, k, v
+/// and do make the file fit for --input, too.
+///
+/// Returns the file's path, see tensors_path(). Throws Error if shapes do not fit or the file cannot be written.
+std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,
+                                   const layouts::Problem& problem, const layouts::Mask& mask,
+                                   const reference::Inputs& inputs, const reference::Outputs& outputs,
+                                   layouts::DType arithmetic, const Provenance& provenance,
+                                   const TensorNotes& notes = {});
+
+}  // namespace ringlab::experiments

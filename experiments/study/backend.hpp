@@ -1,0 +1,62 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+#include "experiments/record/record.hpp"
+#include "experiments/study/case.hpp"
+#include "layouts/registry.hpp"
+#include "layouts/timeline.hpp"
+#include "reference/tensors.hpp"
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What executing a forward and a backward pass of one ring gave.
+struct Measurement {
+    /// o rounded to the problem's dtype; gradients as accumulated. Of the last repeat only, and empty where nothing is
+    /// judged or saved.
+    reference::Outputs outputs;
+    reference::Tensor o_unrounded;  ///< o before its last rounding
+    layouts::Timeline forward, backward;
+    /// By rank: from the pass's start on the first rank to its end on this one.
+    std::vector<double> forward_seconds, backward_seconds;
+    std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
+    double clock_uncertainty = 0;            ///< seconds by which times of different ranks may disagree
+};
+
+/// Something that executes schedules: the one place where an experiment meets a device.
+class Backend {
+public:
+    virtual ~Backend() = default;
+
+    /// Whether this process has the results, writes the record and talks to the user.
+    virtual bool is_root() const = 0;
+
+    /// What the root process says, on every process.
+    virtual bool agree(bool root_says) = 0;
+
+    /// Executes both passes `repeats` times: [repeat][replica], from one input per replica; no replicas on processes
+    /// that are not root.
+    virtual std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
+                                                      std::span<const reference::Inputs> inputs, int repeats) = 0;
+
+    /// What it has to say of the devices, once for an invocation, and of the last run.
+    virtual void add_provenance(Provenance&) const {}
+    virtual void describe(RunWriter& run) const = 0;
+};
+
+/// The backend that the configuration names, for rings of `ranks`. Throws Error that lists the known ones.
+std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
+
+using BackendFactory = std::function<std::unique_ptr<Backend>(const Config&, int ranks)>;
+layouts::Registry<BackendFactory>& backends();
+
+/// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
+/// them.
+int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "experiments/study/backend.hpp"
+
+namespace ringlab::experiments {
+
+/// Ranks on NVIDIA GPUs, for rings of `ranks`. Throws Error if the program was built without CUDA, if there is no GPU,
+/// or if the configuration asks for what GPUs cannot do.
+std::unique_ptr<Backend> make_cuda_backend(const Config& config, int ranks);
+
+/// Devices, driver and versions of CUDA and NCCL. Only in a program built with CUDA.
+void add_cuda_provenance(Provenance& provenance);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,258 @@
+#include "experiments/study/describe.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace ringlab::experiments {
+namespace {
+
+constexpr int most_ranks_for_pairs = 512;            // ranks x owners are written up to this many ranks
+constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are written up to this many
+
+double flop_of(const layouts::Schedule& schedule, const std::vector<double>& cells) {
+    const auto& problem = schedule.problem();
+    return std::accumulate(cells.begin(), cells.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
+                                                              : problem.backward_flop_per_cell());
+}
+
+void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std::vector<double>& cells_of_rank) {
+    const int ranks = schedule.ranks();
+    run.dataset("work/cells_of_rank", cells_of_rank, {{"rank", ranks}}, "1",
+                "visible (query, key) pairs of a rank's queries, one head");
+    if (ranks > most_ranks_for_pairs) return;
+    std::vector<std::int64_t> pairs;
+    for (int rank = 0; rank < ranks; ++rank)
+        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.cells(rank, owner));
+    run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
+                "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
+}
+
+void describe_maps(RunWriter& run, const layouts::Mask& mask, const layouts::Layout& layout) {
+    const auto tokens = mask.tokens();
+    if (tokens > most_tokens_for_maps) return;
+    std::vector<std::int32_t> owner(static_cast<std::size_t>(tokens)), begin, end, sink, valid;
+    for (int rank = 0; rank < layout.ranks(); ++rank)
+        for (const auto position : layout.positions(rank)) owner[static_cast<std::size_t>(position)] = rank;
+    for (std::int64_t token = 0; token < tokens; ++token) {
+        const auto row = mask.row(token);
+        begin.push_back(static_cast<std::int32_t>(row.begin));
+        end.push_back(static_cast<std::int32_t>(row.end));
+        sink.push_back(static_cast<std::int32_t>(row.sink));
+        valid.push_back(mask.key_is_valid(token));
+    }
+    const std::vector<Dimension> token{{"token", tokens}};
+    run.dataset("maps/owner", owner, token, "1", "rank that owns the token");
+    run.dataset("maps/row_begin", begin, token, "1", "first key that the token's row sees");
+    run.dataset("maps/row_end", end, token, "1", "end (exclusive) of the keys that the token's row sees");
+    run.dataset("maps/row_sink", sink, token, "1", "the row also sees keys from 0 to this (exclusive)");
+    run.dataset("maps/key_valid", valid, token, "1", "1 if the token's key exists, 0 if it is padding");
+}
+
+void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    const auto timeline_of = [&](const Measurement& m) -> const layouts::Timeline& {
+        return pass == layouts::Pass::forward ? m.forward : m.backward;
+    };
+    const auto replicas = static_cast<std::int64_t>(repeats.front().size());
+    const auto ranks = static_cast<std::int64_t>(timeline_of(repeats.front().front()).ranks);
+    const auto count = static_cast<std::int64_t>(repeats.size());
+    std::vector<double> compute, makespan, seconds_of_rank;
+    for (const auto& repeat : repeats)
+        for (const auto& replica : repeat) {
+            const auto seconds = attend_seconds(timeline_of(replica));
+            compute.insert(compute.end(), seconds.begin(), seconds.end());
+            makespan.push_back(layouts::to_seconds(timeline_of(replica).makespan()));
+            const auto& whole = pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds;
+            seconds_of_rank.insert(seconds_of_rank.end(), whole.begin(), whole.end());
+        }
+    const auto of_pass = Dimension::at("pass", to_string(pass));
+    const std::vector<Dimension> by_rank{of_pass, {"repeat", count}, {"replica", replicas}, {"rank", ranks}};
+    run.dataset("measured/attend_time", compute, by_rank, "s",
+                "time of the rank's own processor or device in its attends");
+    run.dataset("measured/seconds", seconds_of_rank, by_rank, "s",
+                "from the start of the pass on the first rank to its end on this one");
+    run.dataset("measured/makespan", makespan, {of_pass, {"repeat", count}, {"replica", replicas}}, "s",
+                "wall-clock time from the first operation to the end of the last; with more ranks than devices they "
+                "take turns");
+    run.timeline("measured", to_string(pass), timeline_of(repeats.back().front()));
+
+    const std::string name = to_string(pass);
+    const auto attends = median_attend_seconds(repeats, pass);
+    run.attribute("balance_measured_" + name, layouts::imbalance(attends), "1",
+                  "largest over mean of the ranks' measured attend_time, each the median of the repeats");
+    run.attribute("compute_measured_" + name, *std::max_element(attends.begin(), attends.end()), "s",
+                  "largest of the ranks' measured attend_time, each the median of the repeats");
+    run.attribute("seconds_measured_" + name, median_pass_seconds(repeats, pass), "s",
+                  "the slowest rank's measured time for the pass, median of the repeats");
+}
+
+const char* moment_text(gpu::ClockSample::Moment moment) {
+    switch (moment) {
+        case gpu::ClockSample::Moment::before: return "before";
+        case gpu::ClockSample::Moment::during: return "during";
+        case gpu::ClockSample::Moment::after: return "after";
+    }
+    return "?";
+}
+
+/// The larger of two errors; NaN, once met, stays.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+double median(std::vector<double> samples) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    return *middle;
+}
+
+}  // namespace
+
+void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
+    const auto& problem = plan.problem;
+    run.attribute("mask", which.mask, "1", "who sees whom, as given");
+    run.attribute("layout", which.layout, "1", "which rank owns which tokens");
+    run.attribute("algorithm", which.algorithm, "1", "schedule that brings queries and keys together");
+    run.attribute("policy", which.policy, "1", "how partial results become one; empty: carry");
+    run.attribute("input", which.input, "1", "what attention is computed from, as given; empty: nothing is computed");
+    run.attribute("ranks", which.ranks, "1", "ring size P");
+    run.attribute("tokens", which.tokens, "1", "of the whole sequence");
+    run.attribute("padded_tokens", problem.tokens, "1", "of the whole sequence with padding");
+    run.attribute("batch", problem.batch, "1", "sequences at a time");
+    run.attribute("query_heads", problem.query_heads, "1", "heads of q, o and do");
+    run.attribute("kv_heads", problem.kv_heads, "1", "heads of k and v");
+    run.attribute("head_dim", problem.head_dim, "1", "size of a query or key");
+    run.attribute("value_dim", problem.value_dim, "1", "size of a value");
+    run.attribute("scale", problem.effective_scale(), "1", "of q.k");
+    run.attribute("soft_cap", problem.soft_cap, "1", "c: scores become c*tanh(s/c); 0: they stay");
+    run.attribute("dtype", std::string(to_string(problem.dtype)), "1", "of q, k, v and do");
+    run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes(), "B",
+                  "scratch of a rank that the schedule of the forward pass asks for");
+    run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
+                  "scratch of a rank that the schedule of the backward pass asks for");
+    const auto cells = cells_by_rank(*plan.forward);
+    run.attribute("flop_forward", flop_of(*plan.forward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute("balance_cells", layouts::imbalance(cells), "1", "largest over mean of the ranks' visible pairs");
+    describe_pairs(run, *plan.forward, cells);
+    describe_maps(run, plan.mask(), plan.layout());
+}
+
+void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts) {
+    const auto replicas = static_cast<std::int64_t>(verdicts.size());
+    std::vector<double> rms, max_abs, max_relative;
+    for (const auto& verdict : verdicts)
+        for (const auto& one : verdict) {
+            rms.push_back(one.relative_rms);
+            max_abs.push_back(one.max_abs);
+            max_relative.push_back(one.max_to_largest);
+        }
+    run.dimension("tensor", std::vector<std::string>(judged_tensors.begin(), judged_tensors.end()), "1",
+                  "result that is judged against the fp64 reference");
+    const std::vector<Dimension> dimensions{{"replica", replicas}, "tensor"};
+    run.dataset("judged/relative_rms", rms, dimensions, "1", "norm of the difference over norm of the expected values");
+    run.dataset("judged/max_abs", max_abs, dimensions, "1", "largest difference of an element");
+    run.dataset("judged/max_relative", max_relative, dimensions, "1",
+                "largest difference of an element over the largest expected magnitude");
+    for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor) {
+        double worst_rms = 0, worst_relative = 0;
+        for (const auto& verdict : verdicts) {
+            worst_rms = larger(worst_rms, verdict[tensor].relative_rms);
+            worst_relative = larger(worst_relative, verdict[tensor].max_to_largest);
+        }
+        const std::string name = judged_tensors[tensor];
+        run.attribute("error_rms_" + name, worst_rms, "1",
+                      "judged/relative_rms of " + name + ", the worst of the replicas");
+        run.attribute("error_max_" + name, worst_relative, "1",
+                      "judged/max_relative of " + name + ", the worst of the replicas");
+    }
+}
+
+void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
+    describe_pass(run, repeats, layouts::Pass::forward);
+    describe_pass(run, repeats, layouts::Pass::backward);
+    const auto& last = repeats.back().front();
+    run.dataset("measured/memory", last.memory_bytes, {{"rank", static_cast<std::int64_t>(last.memory_bytes.size())}},
+                "B", "scratch memory of a rank beyond inputs and results");
+    run.attribute("clock_uncertainty", last.clock_uncertainty, "s",
+                  "by how much times of different ranks may disagree");
+}
+
+void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
+    if (samples.empty()) return;
+    const auto earlier = [](const auto& a, const auto& b) { return a.seconds < b.seconds; };
+    std::stable_sort(samples.begin(), samples.end(), earlier);
+    const auto count = static_cast<std::int64_t>(samples.size());
+    const auto column = [&](const char* name, auto value, const char* unit, const char* description) {
+        std::vector<decltype(value(samples.front()))> values;
+        for (const auto& sample : samples) values.push_back(value(sample));
+        run.dataset(std::string("measured/clocks/") + name, std::move(values), {{"measured/clocks/sample", count}},
+                    unit, description);
+    };
+    using Sample = gpu::ClockSample;
+    const double begin = samples.front().seconds;
+    column(
+        "device", [](const Sample& s) { return std::int64_t{s.device}; }, "1", "GPU, as its process counts them");
+    column(
+        "moment", [](const Sample& s) { return std::string(moment_text(s.moment)); }, "1",
+        "before the passes, during one, or after them");
+    column(
+        "time", [&](const Sample& s) { return s.seconds - begin; }, "s", "since the first sample");
+    column(
+        "sm_clock", [](const Sample& s) { return 1e6 * s.sm_mhz; }, "Hz", "of the multiprocessors");
+    column(
+        "memory_clock", [](const Sample& s) { return 1e6 * s.memory_mhz; }, "Hz", "of the memory");
+    column(
+        "power", [](const Sample& s) { return s.watts; }, "W", "drawn by the GPU, as NVML says");
+    column(
+        "temperature", [](const Sample& s) { return std::int64_t{s.celsius}; }, "degC", "of the GPU");
+    column(
+        "throttle_reasons", [](const Sample& s) { return static_cast<std::int64_t>(s.throttle_reasons); }, "1",
+        "NVML's nvmlClocksEventReasons bits");
+}
+
+std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
+    const layouts::Run everything{0, 1, schedule.layout().tokens()};
+    const layouts::KeyCounter keys(std::span(&everything, 1));
+    std::vector<double> cells;
+    for (int rank = 0; rank < schedule.ranks(); ++rank)
+        cells.push_back(
+            static_cast<double>(layouts::visible_pairs(schedule.mask(), schedule.layout().shard(rank), keys)));
+    return cells;
+}
+
+std::vector<double> attend_seconds(const layouts::Timeline& timeline) {
+    std::vector<double> seconds(static_cast<std::size_t>(timeline.ranks));
+    for (const auto& span : timeline.spans)
+        if (span.kind == layouts::OpKind::attend)
+            seconds[static_cast<std::size_t>(span.rank)] += layouts::to_seconds(span.busy);
+    return seconds;
+}
+
+std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    std::vector<std::vector<double>> by_rank;
+    for (const auto& repeat : repeats) {
+        const auto seconds =
+            attend_seconds(pass == layouts::Pass::forward ? repeat.front().forward : repeat.front().backward);
+        by_rank.resize(seconds.size());
+        for (std::size_t rank = 0; rank < seconds.size(); ++rank) by_rank[rank].push_back(seconds[rank]);
+    }
+    std::vector<double> medians;
+    for (auto& samples : by_rank) medians.push_back(median(std::move(samples)));
+    return medians;
+}
+
+double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    std::vector<double> slowest;
+    for (const auto& repeat : repeats) {
+        slowest.push_back(0);
+        for (const auto& replica : repeat)
+            for (const auto seconds :
+                 pass == layouts::Pass::forward ? replica.forward_seconds : replica.backward_seconds)
+                slowest.back() = std::max(slowest.back(), seconds);
+    }
+    return median(std::move(slowest));
+}
+
+double pass_flop(const layouts::Schedule& schedule) { return flop_of(schedule, cells_by_rank(schedule)); }
+
+}  // namespace ringlab::experiments

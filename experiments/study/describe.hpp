@@ -1,0 +1,42 @@
+#pragma once
+
+#include "experiments/record/record.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/case.hpp"
+#include "experiments/study/judge.hpp"
+#include "gpu/nvml.hpp"
+
+namespace ringlab::experiments {
+
+// What all experiments write about a run, in one schema.
+
+/// Attributes of the case and its problem; visible pairs by rank and owner; for sequences short enough to draw, the
+/// owner of every token and what every row sees.
+void describe_case(RunWriter& run, const Case& which, const Plan& plan);
+
+/// A tensor's deviations from fp64, in the group "judged", by replica.
+void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts);
+
+/// Measured repeats of one case: `repeats[i][replica]`. CPU time of the attends by repeat, replica and rank, makespans,
+/// the last repeat's spans of replica 0, memory.
+void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats);
+
+/// Clocks, power and temperature of GPUs over time, in the group "measured/clocks"; nothing if there are no samples.
+void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples);
+
+/// Visible pairs that each rank works on.
+std::vector<double> cells_by_rank(const layouts::Schedule& schedule);
+
+/// Busy seconds of each rank's attends.
+std::vector<double> attend_seconds(const layouts::Timeline& timeline);
+
+/// Floating-point operations of the visible pairs of all ranks and heads.
+double pass_flop(const layouts::Schedule& schedule);
+
+/// The median over repeats of the slowest rank's time in the pass, over all replicas.
+double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
+
+/// Per rank the median over repeats of the attends' busy seconds, of replica 0.
+std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,285 @@
+#include "experiments/study/forecast.hpp"
+
+#include "experiments/inputs/inputs.hpp"
+#include "layouts/checked.hpp"
+#include "layouts/names.hpp"
+#include "layouts/timeline.hpp"
+#include "reference/blocked.hpp"
+#include "reference/cpu/cpu_backend.hpp"
+#include "reference/cpu/transport_threads.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <thread>
+
+namespace ringlab::experiments {
+namespace {
+
+// Operations of a rank at one step of both passes of a ring: 3 and 6.
+constexpr double operations_per_step = 9;
+// Held of each while a run is gathered from its ranks: in the rank's result, packed, unpacked, in the timeline, in the
+// record.
+constexpr double copies_of_spans = 3;
+constexpr double program_bytes = 6e7;
+// Of the simulator, on one core of a laptop: an operation with its share of events; its twin in the symmetric
+// recurrence; a tile that is classified.
+constexpr double seconds_per_simulated = 0.6e-6, seconds_per_symmetric = 3e-9, seconds_per_tile = 3e-9;
+constexpr double seconds_per_generated = 30e-9;  // a random number
+constexpr double day = 86400, minute = 60;
+constexpr double announced_from = 4;  // seconds
+constexpr double longest_wait = 7 * day;
+constexpr double mebi = 1024.0 * 1024.0, gibi = 1024 * mebi;
+
+std::string duration_text(double seconds) {
+    if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+    if (seconds < 100 * minute) return fmt::format("{:.0f} min", seconds / minute);
+    if (seconds < 2 * day) return fmt::format("{:.0f} h", seconds / 3600);
+    return fmt::format("{:.0f} days", seconds / day);
+}
+
+std::string bytes_text(double bytes) {
+    if (bytes < gibi) return fmt::format("{:.0f} MiB", bytes / mebi);
+    return bytes < 100 * gibi ? fmt::format("{:.2g} GiB", bytes / gibi) : fmt::format("{:.0f} GiB", bytes / gibi);
+}
+
+double span_bytes(double operations) { return copies_of_spans * operations * sizeof(layouts::Span); }
+
+double simulated_seconds(const Config& config, double operations) {
+    return operations * (config.engine == "symmetric" ? seconds_per_symmetric : seconds_per_simulated);
+}
+
+/// Operations of both passes of a ring: as many on every rank as on the last, whose rows see most.
+double operations_of(const Plan& plan) {
+    double count = 0;
+    for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+        auto ops = schedule->ops(schedule->ranks() - 1);
+        while (ops.next()) ++count;
+    }
+    return count * plan.forward->ranks();
+}
+
+double pairs_of(const layouts::Mask& mask) {
+    const layouts::Run all{0, 1, mask.tokens()};
+    return static_cast<double>(layouts::visible_pairs(mask, {&all, 1}, layouts::KeyCounter({&all, 1})));
+}
+
+double processors() { return std::max(1u, std::thread::hardware_concurrency()); }
+
+/// Ranks of an MPI job that share this host's memory; each holds the inputs.
+double processes_here(const Config& config, int ranks) {
+    if (config.transport != "mpi" && !config.mpi) return 1;
+    for (const auto* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
+        if (const char* text = std::getenv(name))
+            if (const auto count = layouts::whole_number(text, false)) return static_cast<double>(*count);
+    return static_cast<double>(ranks) * config.replicas;
+}
+
+/// The quickest of three: the first warms caches and libraries up, and others may be at work.
+template <class Body>
+double seconds_for(Body body) {
+    auto quickest = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 3; ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        body();
+        quickest = std::min(quickest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return quickest;
+}
+
+/// Both passes over `ranks` ranks of this process.
+void execute(const layouts::Problem& problem, const reference::Inputs& inputs, int ranks) {
+    const auto mask = layouts::make_mask("causal", problem.tokens);
+    const auto layout = layouts::make_layout("contiguous", problem.tokens, ranks);
+    const auto policy = policy_from("", problem.dtype);
+    layouts::ScheduleOptions options{"ring", layouts::Pass::forward, policy.accumulation, policy.gradient_dtype};
+    const auto forward = layouts::make_schedule(problem, mask, layout, options);
+    options.pass = layouts::Pass::backward;
+    const auto backward = layouts::make_schedule(problem, mask, layout, options);
+    reference::ThreadWorld world({ranks, 1});
+    reference::run(world, *forward, backward.get(), inputs, {});
+}
+
+}  // namespace
+
+double free_memory() {
+    double bytes = std::numeric_limits<double>::infinity();
+    std::ifstream meminfo("/proc/meminfo");
+    for (std::string line; std::getline(meminfo, line);)
+        if (line.starts_with("MemAvailable:")) bytes = std::strtod(line.c_str() + 13, nullptr) * 1024;
+    const auto number_in = [](const char* path, double otherwise) {
+        double number = 0;
+        return std::ifstream(path) >> number ? number : otherwise;  // "max" is none
+    };
+    const auto none = std::numeric_limits<double>::infinity();
+    return std::min({bytes,
+                     number_in("/sys/fs/cgroup/memory.max", none) - number_in("/sys/fs/cgroup/memory.current", 0),
+                     number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", none) -
+                         number_in("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0)});
+}
+
+void Forecast::require_ranks_to_execute() const {
+    if (config_.force) return;
+    const auto most = free_memory();
+    for (const auto ranks : config_.ranks) {
+        const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.replicas;
+        require(needed <= most,
+                "--ranks {}: the timelines of so many ranks take about {}, {} are free; about {:.0f} ranks fit, and "
+                "predict works without executing them (--force tries all the same)",
+                ranks, bytes_text(needed), bytes_text(most), std::floor(ranks * std::sqrt(most / needed)));
+    }
+}
+
+void Forecast::require_ranks_to_predict() const {
+    if (config_.force) return;
+    for (const auto ranks : config_.ranks) {
+        const auto seconds = simulated_seconds(config_, operations_per_step * ranks * ranks);
+        require(
+            seconds <= longest_wait,
+            "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}{} (--force tries all the "
+            "same)",
+            ranks, duration_text(seconds), std::floor(ranks * std::sqrt(10 * minute / seconds)),
+            duration_text(10 * minute),
+            config_.engine == "symmetric" ? "" : ", and with --engine symmetric --compute-model rate far more do");
+    }
+}
+
+Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
+    constexpr double most_flop = 2e7;
+    constexpr std::int64_t most_dims = 256;
+    const auto flop_per_pair = [](const layouts::Problem& p) {
+        return p.forward_flop_per_cell() + p.backward_flop_per_cell();
+    };
+    auto problem = like;
+    problem.batch = problem.query_heads = problem.kv_heads = 1;
+    problem.head_dim = std::min(like.head_dim, most_dims);
+    problem.value_dim = std::min(like.value_dim, most_dims);
+    // Short sequences cost more for each pair, and so are measured as short as they are.
+    const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
+    problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);
+    const auto known = rates_.find(problem.tokens);
+    if (known != rates_.end()) return known->second;
+
+    const auto inputs = generate_inputs("normal", problem, 1).inputs;
+    const auto mask = layouts::make_mask("causal", problem.tokens);
+    const auto stretch = flop_per_pair(like) / flop_per_pair(problem) / pairs_of(mask);
+    Rates rates;
+    rates.judged_pair = seconds_for([&] { reference::blocked_attention(problem, mask, inputs); }) * stretch;
+    rates.pair = seconds_for([&] { execute(problem, inputs, 1); }) * stretch;
+
+    constexpr int ranks = 16;
+    auto tiny = problem;
+    tiny.tokens = ranks;
+    tiny.head_dim = tiny.value_dim = 1;
+    const auto tiny_inputs = generate_inputs("normal", tiny, 1).inputs;
+    const auto tiny_seconds = seconds_for([&] { execute(tiny, tiny_inputs, ranks); });
+    rates.rank = tiny_seconds / ranks;
+    rates.rank_step = tiny_seconds / (ranks * ranks);
+    return rates_[problem.tokens] = rates;
+}
+
+void Forecast::add(const Case& which, double seconds, double bytes, double rank_bytes) {
+    seconds_ += seconds;
+    seconds_of_.push_back(seconds);
+    if (seconds >= longest_seconds_) {
+        longest_seconds_ = seconds;
+        longest_ = which;
+    }
+    if (bytes >= bytes_) {
+        bytes_ = bytes;
+        rank_bytes_ = rank_bytes;
+        largest_ = which;
+    }
+}
+
+void Forecast::add_executed(const Case& which, const Plan& plan) {
+    const auto& problem = plan.problem;
+    const double ranks = which.ranks, replicas = config_.replicas, repeats = config_.repeats;
+    const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
+    const auto pairs = pairs_of(plan.mask());
+    const auto operations = operations_of(plan) * replicas;
+    const auto steps = operations / operations_per_step;
+    const auto tensors =
+        static_cast<double>(layouts::tensor_bytes(problem, 8).value_or(0)) * replicas;  // half in, half out
+
+    // A small sweep is done before its forecast would be.
+    constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
+    const auto flop = pairs * heads * (problem.forward_flop_per_cell() + problem.backward_flop_per_cell());
+    double seconds = 0;
+    if (config_.backend == "cpu" && (flop * repeats > little_flop || steps * repeats > few_steps ||
+                                     ranks * replicas > few_ranks || heads * repeats > few_heads)) {
+        const auto rates = measured_rates(problem);
+        const auto at_once = std::min(processors(), ranks * replicas);
+        seconds =
+            repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
+        const auto judged = fmt::format("{} {} {}", which.mask, which.input, problem.tokens);
+        if (config_.judge && (judged != judged_ || replicas > 1)) {
+            const auto tokens = static_cast<double>(problem.tokens);
+            const auto sampled = 2 * 128 * tokens;
+            seconds += heads * rates.judged_pair * (problem.tokens <= config_.judge_limit ? pairs : sampled) +
+                       tensors / 16 * seconds_per_generated;
+            judged_ = judged;
+        }
+    }
+    // Inputs on every process; on root each rank's own, in messages and gathered, what was expected, and o twice.
+    const auto own = tensors / 2, results = tensors / 2;
+    const auto scratch = static_cast<double>(std::max(plan.forward->scratch_bytes(), plan.backward->scratch_bytes()));
+    add(which, seconds,
+        program_bytes + processes_here(config_, which.ranks) * own + own + 5 * results + ranks * replicas * scratch +
+            span_bytes(operations),
+        (own + results) / (ranks * replicas) + scratch);
+}
+
+void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines) {
+    const auto operations = operations_of(plan) * static_cast<double>(machines);
+    double seconds = simulated_seconds(config_, operations);
+    predicts_tiles_ = config_.compute_model == "tiles";
+    if (predicts_tiles_) {
+        constexpr double tile = 128 * 128;
+        const auto tokens = static_cast<double>(plan.problem.tokens);
+        seconds += 2 * static_cast<double>(machines) * seconds_per_tile * tokens * tokens / tile;
+    }
+    const bool spans = config_.engine == "events" && (which.ranks <= config_.span_ranks || !config_.trace.empty());
+    add(which, seconds, program_bytes + (spans ? span_bytes(operations) : 0), 0);
+}
+
+void Forecast::announce() const {
+    const auto free = free_memory();
+    const auto runs = seconds_of_.size();
+    const auto refuse = [&](bool fits, const std::string& what, const std::string& hint) {
+        require(fits || config_.force, "{}: {}; --force tries all the same", what, hint);
+    };
+    refuse(bytes_ <= free,
+           fmt::format("'{}' needs about {} of memory, {} are free", largest_.name(), bytes_text(bytes_),
+                       bytes_text(free)),
+           fmt::format("{}fewer heads, batch elements, replicas or ranks would fit", [&] {
+               const auto tokens = std::floor(static_cast<double>(largest_.tokens) * free / bytes_);
+               return tokens < largest_.ranks ? std::string() : fmt::format("about {:.0f} tokens, or ", tokens);
+           }()));
+    const auto hint = [&](double wait) {
+        // Pairs grow with the square of tokens, steps with that of ranks.
+        const auto shrink = std::sqrt(wait / longest_seconds_);
+        return fmt::format("about {:.0f} tokens over {} ranks would take {}, or fewer heads, repeats{}",
+                           std::max(1.0, std::floor(static_cast<double>(longest_.tokens) * shrink)),
+                           std::max(1.0, std::floor(longest_.ranks * (longest_.tokens > longest_.ranks ? 1 : shrink))),
+                           duration_text(wait), predicts_tiles_ ? ", or --compute-model rate" : "");
+    };
+    refuse(seconds_ <= longest_wait,
+           fmt::format("{} runs would take about {}, '{}' alone {}", runs, duration_text(seconds_), longest_.name(),
+                       duration_text(longest_seconds_)),
+           hint(10 * minute));
+    if (seconds_ < announced_from) return;
+    fmt::print(stderr, "[estimate] {} run{}: about {}, {} of memory{}{}\n", runs, runs == 1 ? "" : "s",
+               duration_text(seconds_), bytes_text(bytes_),
+               rank_bytes_ == 0 ? "" : fmt::format(" at most, of which {} for each rank", bytes_text(rank_bytes_)),
+               longest_seconds_ < 10 * minute ? ""
+                                              : fmt::format("; '{}' alone {}: {}", longest_.name(),
+                                                            duration_text(longest_seconds_), hint(minute)));
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,120 @@
+#include "experiments/study/judge.hpp"
+
+#include "reference/blocked.hpp"
+#include "reference/sampled.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ringlab::experiments {
+namespace {
+
+constexpr std::int64_t sample_size = 128;
+
+/// About sample_size positions over the sequence, the first and the last among them, at no fixed stride, so that no
+/// layout's chunks fall between them.
+std::vector<std::int64_t> sample_of(std::int64_t tokens) {
+    std::vector<std::int64_t> sample{0, tokens - 1};
+    std::uint64_t state = 1;
+    for (std::int64_t i = 2; i < sample_size; ++i) {
+        state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
+        sample.push_back(static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(tokens)));
+    }
+    std::sort(sample.begin(), sample.end());
+    sample.erase(std::unique(sample.begin(), sample.end()), sample.end());
+    return sample;
+}
+
+reference::Lse lse_of_tokens(const reference::Lse& from, const std::vector<std::int64_t>& tokens) {
+    const auto& shape = from.shape();
+    reference::Lse out({shape[0], tokens.size(), shape[2]});
+    for (std::size_t b = 0; b < shape[0]; ++b)
+        for (std::size_t i = 0; i < tokens.size(); ++i)
+            for (std::size_t h = 0; h < shape[2]; ++h) out(b, i, h) = from(b, static_cast<std::size_t>(tokens[i]), h);
+    return out;
+}
+
+Verdict compare(const reference::Outputs& measured, const reference::Tensor& o_unrounded,
+                const reference::Outputs& expected) {
+    const auto all = reference::deviations(measured, expected);
+    return {all.o, reference::deviation("o_unrounded", o_unrounded, expected.o), all.lse, all.dq, all.dk, all.dv};
+}
+
+}  // namespace
+
+Tolerance uniform_tolerance(double largest) {
+    Tolerance tolerance;
+    tolerance.relative_rms.fill(largest);
+    tolerance.max_relative.fill(largest);
+    return tolerance;
+}
+
+double worst(const Verdict& verdict) {
+    double largest = 0;
+    for (const auto& one : verdict) largest = worse(largest, worse(one.relative_rms, one.max_to_largest));
+    return largest;
+}
+
+Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
+                          const std::string& input_name, const reference::Outputs& measured,
+                          const reference::Tensor& o_unrounded) {
+    prepare(problem, mask, inputs, input_name);
+    if (judging_whole_) return compare(measured, o_unrounded, expected_);
+    using reference::take_tokens;
+    const reference::Outputs sampled{take_tokens(measured.o, sample_), lse_of_tokens(measured.lse, sample_),
+                                     take_tokens(measured.dq, sample_), take_tokens(measured.dk, sample_),
+                                     take_tokens(measured.dv, sample_)};
+    return compare(sampled, take_tokens(o_unrounded, sample_), expected_);
+}
+
+Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
+                           const reference::Inputs& inputs, const std::string& input_name, bool round_running_output) {
+    const auto& problem = forward.problem();
+    const auto& mask = forward.mask();
+    prepare(problem, mask, inputs, input_name);
+    if (!model_) {
+        const auto& [o, lse, dq, dk, dv] = expected_;
+        model_ = judging_whole_ ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
+                                : std::make_unique<reference::ErrorModel>(
+                                      problem, mask, inputs, reference::SampledRows{sample_, o, lse, dq},
+                                      reference::SampledColumns{sample_, dk, dv}, statistics_);
+    }
+    const bool carried = forward.options().accumulation == layouts::Accumulation::carry &&
+                         layouts::bytes_of(backward.options().gradient_dtype) > 2;
+    auto known = carried ? carried_bounds_ : std::nullopt;
+    if (!known) known = model_->bounds(inputs, forward, &backward, round_running_output);
+    if (carried) carried_bounds_ = known;
+    const auto& bounds = *known;
+    Tolerance tolerance;
+    std::size_t i = 0;
+    for (const auto& bound : {bounds.o, bounds.o_unrounded, bounds.lse, bounds.dq, bounds.dk, bounds.dv}) {
+        tolerance.relative_rms[i] = bound.relative_rms;
+        tolerance.max_relative[i++] = bound.max_to_largest;
+    }
+    return tolerance;
+}
+
+void Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
+                    const std::string& input_name) {
+    auto key = fmt::format("{} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
+                           problem.soft_cap);
+    for (const auto& valid : mask.valid()) key += fmt::format(" {}-{}", valid.begin, valid.end);
+    if (key == prepared_for_) return;
+    judging_whole_ = judges_whole(problem);
+    if (judging_whole_) {
+        expected_ = reference::blocked_attention(problem, mask, inputs);
+    } else {
+        sample_ = sample_of(problem.tokens);
+        auto rows = reference::sampled_rows(problem, mask, inputs, sample_);
+        statistics_ = reference::row_statistics(problem, mask, inputs, sample_);
+        auto columns = reference::sampled_columns(problem, mask, inputs, sample_, statistics_);
+        expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), std::move(columns.dk),
+                     std::move(columns.dv)};
+    }
+    model_.reset();
+    carried_bounds_.reset();
+    prepared_for_ = key;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,176 @@
+#include "experiments/study/predictor.hpp"
+
+#include "experiments/record/record_files.hpp"
+#include "experiments/study/describe.hpp"
+#include "sim/chrome_trace.hpp"
+#include "sim/max_plus.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+namespace ringlab::experiments {
+namespace {
+
+std::vector<std::string> lane_names(const layouts::Schedule& schedule) {
+    std::vector<std::string> names;
+    for (layouts::Lane lane = 0; lane < schedule.lanes(); ++lane) names.push_back(schedule.lane_name(lane));
+    return names;
+}
+
+}  // namespace
+
+Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass) {
+    return {{"machine", machine}, {"pass", to_string(pass)}};
+}
+
+void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
+                                const std::vector<std::vector<Measurement>>& repeats) {
+    for (const auto& [machine, pass, seconds, balance, compute] : predicted) {
+        const auto add = [&](const char* what, double predicted_value, double measured_value) {
+            run.attribute(
+                fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
+                predicted_value / measured_value - 1, "1",
+                fmt::format("{0}_predicted_{1}_{2} over {0}_measured_{1}, less 1; it says something where the "
+                            "machine is the one measured",
+                            what, to_string(pass), machine));
+        };
+        const auto attends = median_attend_seconds(repeats, pass);
+        if (balance) add("balance", *balance, layouts::imbalance(attends));
+        if (compute) add("compute", *compute, *std::max_element(attends.begin(), attends.end()));
+        add("seconds", seconds, median_pass_seconds(repeats, pass));
+    }
+}
+
+Predictor::Predictor(const Config& config) : config_(config) {
+    options_.compute = config.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
+    for (const auto& name : config.machines) {
+        files_.push_back(find_resource(name, "machines", ".toml"));
+        names_.push_back(std::filesystem::path(files_.back()).stem());
+        machines_.push_back(sim::load_machine(files_.back()));
+        require(std::count(names_.begin(), names_.end(), names_.back()) == 1,
+                "two machine files are named '{}'; the record needs different names", names_.back());
+    }
+}
+
+void Predictor::add_provenance(Provenance& provenance) const {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+        provenance.set_file(fmt::format("machine_{}", names_[i]), files_[i]);
+        provenance.set(fmt::format("machine_{}_text", names_[i]), machines_[i].text);
+    }
+}
+
+bool Predictor::traces(const std::string& run_name) {
+    if (config_.trace.empty()) return false;
+    if (std::find(traced_runs_.begin(), traced_runs_.end(), run_name) != traced_runs_.end()) return true;
+    if (static_cast<int>(traced_runs_.size()) >= config_.trace_runs) return false;
+    traced_runs_.push_back(run_name);
+    return true;
+}
+
+std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::string& run_name, const Plan& plan) {
+    if (!machines_.empty()) {
+        run.attribute("compute_model", config_.compute_model, "1", "of the predictions");
+        run.attribute("engine", config_.engine, "1", "of the predictions");
+    }
+    std::vector<Figures> all;
+    for (std::size_t machine = 0; machine < machines_.size(); ++machine)
+        for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+            const auto& figures = all.emplace_back(predict(run, run_name, *schedule, machine));
+            const auto column = [&](const char* what, double value, const char* unit, const char* description) {
+                run.attribute(fmt::format("{}_predicted_{}_{}", what, to_string(figures.pass), figures.machine), value,
+                              unit, description);
+            };
+            if (figures.balance)
+                column("balance", *figures.balance, "1", "largest over mean of the ranks' predicted compute_time");
+            if (figures.compute)
+                column("compute", *figures.compute, "s", "largest of the ranks' predicted compute_time");
+            column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
+        }
+    return all;
+}
+
+Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                                      std::size_t machine) {
+    const auto pass = schedule.options().pass;
+    const std::vector<Dimension> place{Dimension::at("machine", names_[machine]),
+                                       Dimension::at("pass", to_string(pass))};
+    const auto scalar = [&](const char* name, double value, const char* unit, const char* description) {
+        run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
+    };
+    const auto by_rank = [&](const char* name, const std::vector<layouts::Picoseconds>& times,
+                             const char* description) {
+        std::vector<double> seconds;
+        for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
+        auto dimensions = place;
+        dimensions.push_back({"rank", schedule.ranks()});
+        run.dataset(fmt::format("predicted/{}", name), std::move(seconds), dimensions, "s", description);
+    };
+    scalar("flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
+    const char* end_time = "end of the rank's last operation";
+    const char* makespan = "end of the last operation of any rank";
+
+    if (config_.engine == "symmetric") {
+        auto options = options_;
+        options.sharing = false;
+        const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
+        const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
+        by_rank("end_time", ends, end_time);
+        scalar("makespan", last, "s", makespan);
+        return {names_[machine], pass, last, {}, {}};
+    }
+
+    const bool keeps_trace = traces(run_name);
+    auto options = options_;
+    options.trace = keeps_trace || schedule.ranks() <= config_.span_ranks;
+    auto predicted = sim::simulate(schedule, machines_[machine], options);
+    const auto total = [&](const char* name, auto member, const char* description) {
+        std::vector<layouts::Picoseconds> times;
+        for (const auto& rank : predicted.ranks) times.push_back(rank.*member);
+        by_rank(name, times, description);
+    };
+    total("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
+    total("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
+    total("waiting_time", &layouts::RankTotals::waiting,
+          "time during which some transfer of the rank waits for its peer, and none moves");
+    total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
+    total("end_time", &layouts::RankTotals::end, end_time);
+    scalar("makespan", layouts::to_seconds(predicted.makespan), "s", makespan);
+    scalar("naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
+           "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
+    scalar("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
+           "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
+    run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
+                "1", "what the prediction had to assume");
+    if (schedule.ranks() <= config_.span_ranks) run.timeline(names_[machine], to_string(pass), predicted.timeline);
+    if (keeps_trace)
+        kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
+                         std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
+    std::vector<double> compute;
+    for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
+    return {names_[machine], pass, layouts::to_seconds(predicted.makespan), layouts::imbalance(compute),
+            *std::max_element(compute.begin(), compute.end())};
+}
+
+void Predictor::keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
+                              const layouts::Timeline& timeline) {
+    const auto* pass = to_string(schedule.options().pass);
+    if (traces(run_name))
+        kept_.push_back({fmt::format("measured: {}, {}", run_name, pass), timeline, {}, lane_names(schedule)});
+}
+
+void Predictor::write_trace() const {
+    if (config_.trace.empty()) return;
+    std::vector<sim::TraceGroup> groups;
+    for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue, kept.lane_names});
+    std::ostringstream trace;
+    sim::write_chrome_trace(
+        trace, groups,
+        {parse_range(config_.trace_ranks, "--trace-ranks"), parse_range(config_.trace_steps, "--trace-steps")});
+    replace_file(followed(config_.trace), std::as_bytes(std::span(trace.view())));
+    fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", config_.trace);
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,73 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+#include "experiments/record/provenance.hpp"
+#include "experiments/record/record.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/case.hpp"
+#include "sim/machine.hpp"
+#include "sim/simulate.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// The machines that the configuration names, and what is predicted on them.
+class Predictor {
+public:
+    explicit Predictor(const Config& config);
+
+    /// Names of the machine files without folder and ending, as in the record.
+    const std::vector<std::string>& machines() const { return names_; }
+
+    /// Paths, digests and full texts of the machine files.
+    void add_provenance(Provenance& provenance) const;
+
+    /// Predicts both passes of the plan on every machine and writes them to the run: datasets predicted/... by machine
+    /// and pass, columns balance_predicted_PASS_MACHINE and likewise compute and seconds, timelines. Returns the
+    /// figures of the columns. Throws Error if the ranks do not fit on a machine.
+    struct Figures {
+        std::string machine;
+        layouts::Pass pass;
+        double seconds;
+        std::optional<double> balance, compute;  ///< not from the symmetric engine
+    };
+    std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
+
+    /// A measured timeline for the trace, to stand beside the predicted ones.
+    void keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
+                       const layouts::Timeline& timeline);
+
+    /// Writes the trace that --trace asks for, if any.
+    void write_trace() const;
+
+private:
+    struct Kept {
+        std::string name;
+        layouts::Timeline timeline;
+        std::vector<layouts::Interval> host_issue;
+        std::vector<std::string> lane_names;
+    };
+
+    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                    std::size_t machine);
+    bool traces(const std::string& run_name);
+
+    const Config& config_;
+    sim::SimOptions options_;
+    std::vector<std::string> files_, names_;
+    std::vector<sim::Machine> machines_;
+    std::vector<std::string> traced_runs_;
+    std::vector<Kept> kept_;
+};
+
+/// Adds to the run, for each figure with a measured counterpart, a column with the error of prediction.
+void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
+                                const std::vector<std::vector<Measurement>>& repeats);
+
+/// The labels that choose a machine's and a pass's numbers in the datasets predicted/....
+Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,125 @@
+#include "experiments/study/study.hpp"
+
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/record/tensors_file.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <set>
+
+namespace ringlab::experiments {
+
+bool Trial::measure(int count) {
+    // Inputs can be most of the machine's memory: one replica's are not copied.
+    std::vector<reference::Inputs> copies;
+    if (inputs.size() > 1)
+        for (const auto& replica : inputs) copies.push_back(replica.inputs);
+    const auto values =
+        copies.empty() ? std::span(&inputs.front().inputs, 1) : std::span<const reference::Inputs>(copies);
+    repeats = backend.run(plan, policy, values, count);
+    return backend.is_root();
+}
+
+std::vector<Verdict> Trial::judge(Judge& judge) const {
+    const auto& replicas = repeats.back();
+    std::vector<Verdict> verdicts;
+    for (std::size_t replica = 0; replica < replicas.size(); ++replica)
+        verdicts.push_back(judge(plan.problem, plan.mask(), inputs[replica].inputs,
+                                 fmt::format("{} {}", which.input, replica), replicas[replica].outputs,
+                                 replicas[replica].o_unrounded));
+    return verdicts;
+}
+
+std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
+    std::vector<Tolerance> all;
+    for (std::size_t replica = 0; replica < inputs.size(); ++replica)
+        all.push_back(judge.tolerance(*plan.forward, *plan.backward, inputs[replica].inputs,
+                                      fmt::format("{} {}", which.input, replica), policy.running_output_rounded));
+    return all;
+}
+
+RecordMode record_mode(const Config& config) {
+    return config.resume ? RecordMode::resume : config.overwrite ? RecordMode::overwrite : RecordMode::create;
+}
+
+std::string interrupted_text(const Config& config, std::size_t done, std::size_t runs) {
+    return fmt::format(
+        "interrupted; {} of {} runs are in '{}', and the same command with -o '{}' --resume does the rest", done, runs,
+        config.output, config.output);
+}
+
+std::string format_error(double error) { return fmt::format("{:.2e}", error); }
+
+Study::Study(const Experiment& experiment, const Config& config, int argc, const char* const* argv,
+             const std::function<void(Provenance&)>& add_provenance)
+    : config_(config), source_(config), forecast_(config) {
+    require(config.save_tensors.empty() || !std::filesystem::exists(config.save_tensors) ||
+                std::filesystem::is_directory(config.save_tensors),
+            "--save-tensors '{}' is a file; give a folder", config.save_tensors);
+    cases_ = all_cases(config, source_.tokens());
+    forecast_.require_ranks_to_execute();
+    for (const auto& one : cases_) forecast_.add_executed(one, plan_of(one));
+    std::set<int> sizes;
+    for (const auto& one : cases_) sizes.insert(one.ranks);
+    std::unique_ptr<Backend> backend;
+    for (const int ranks : sizes) backend = make_backend(config, ranks);
+    if (!backend->is_root()) return;
+    if (!config.save_tensors.empty()) {
+        auto files = config.files;
+        for (const auto& one : cases_)
+            files.writes("--save-tensors", tensors_path(config.save_tensors, one.name()), FileKind::tensors,
+                         config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
+    }
+    say_notes(config);
+    forecast_.announce();
+    provenance_ = collect_provenance(argc, argv);
+    provenance_.set("seed", static_cast<std::int64_t>(config.seed));
+    provenance_.set("backend", config.backend);
+    provenance_.set("transport", config.transport);
+    provenance_.set("kernels", config.kernels);
+    backend->add_provenance(provenance_);
+    for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
+    if (add_provenance) add_provenance(provenance_);
+    record_.emplace(config.output, record_mode(config), RecordHeader{experiment.name, experiment.purpose, config.text},
+                    provenance_);
+}
+
+Plan Study::plan_of(const Case& which) const {
+    const auto input = source_.inspect(which.input);
+    require(which.tokens > 0, "the tokens of generated input '{}' are not given; say --tokens", which.input);
+    require(input.problem.tokens == 0 || which.tokens <= input.problem.tokens,
+            "input '{}' has {} tokens, {} are asked for", which.input, input.problem.tokens, which.tokens);
+    return make_plan(which, input.problem, config_, input.document_lengths);
+}
+
+void Study::run(const std::function<void(Trial&)>& one) {
+    Progress progress(cases_.size(), !record_);
+    if (record_) say_when_interrupted(interrupted_text(config_, 0, cases_.size()));
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+        const auto& which = cases_[i];
+        progress.start(which.name(), forecast_.seconds_of(i));
+        const auto backend = make_backend(config_, which.ranks);
+        if (!backend->agree(record_ && record_->has(which.name()))) {
+            const auto plan = plan_of(which);
+            const auto& inputs = source_.get(which, plan.problem.tokens);
+            const auto policy = policy_from(which.policy, plan.problem.dtype);
+            Trial trial{which, plan, policy, inputs, *backend};
+            one(trial);
+            if (record_) {
+                backend->describe(trial.run);
+                if (!config_.save_tensors.empty())
+                    save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
+                                 trial.repeats.back().front().outputs, plan.problem.dtype, provenance_,
+                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths});
+                record_->commit(which.name(), trial.run);
+            }
+        }
+        progress.finish();
+        if (record_) say_when_interrupted(interrupted_text(config_, i + 1, cases_.size()));
+    }
+    if (record_) record_->finish();
+}
+
+}  // namespace ringlab::experiments

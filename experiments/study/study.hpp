@@ -1,0 +1,77 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/record/record.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/case.hpp"
+#include "experiments/study/describe.hpp"
+#include "experiments/study/forecast.hpp"
+#include "experiments/study/judge.hpp"
+
+#include <functional>
+#include <optional>
+
+namespace ringlab::experiments {
+
+/// What an experiment has in hand for one case.
+struct Trial {
+    const Case& which;
+    const Plan& plan;
+    const Policy& policy;
+    const std::vector<InputData>& inputs;  ///< one per replica
+    Backend& backend;
+    RunWriter run = {};                                  ///< what goes to the record, on the root process
+    std::vector<std::vector<Measurement>> repeats = {};  ///< [repeat][replica], see measure()
+
+    /// Executes both passes `count` times and keeps what came of it in `repeats`; whether this is the root process,
+    /// which alone has results.
+    bool measure(int count);
+
+    /// The verdict on each replica of the last repeat.
+    std::vector<Verdict> judge(Judge& judge) const;
+
+    /// What the verdict on each replica may be.
+    std::vector<Tolerance> tolerances(Judge& judge) const;
+};
+
+/// The loop that measuring experiments share: every case of the sweep that the record lacks, one after another, each
+/// committed as soon as it is done.
+class Study {
+public:
+    /// Lays out every case once before anything runs, so that one that cannot work is refused at the start.
+    /// `add_provenance` may add what the experiment itself read.
+    Study(const Experiment& experiment, const Config& config, int argc, const char* const* argv,
+          const std::function<void(Provenance&)>& add_provenance = {});
+
+    /// Calls `one` for each case that is not in the record yet, and commits it; with --save-tensors its tensors are
+    /// written. Then the record is finished.
+    void run(const std::function<void(Trial&)>& one);
+
+    const std::vector<Case>& cases() const { return cases_; }
+
+    /// Null on processes that are not root.
+    const Record* record() const { return record_ ? &*record_ : nullptr; }
+
+private:
+    layouts::Problem problem_of(const Case& which) const { return source_.inspect(which.input).problem; }
+    Plan plan_of(const Case& which) const;
+
+    const Config& config_;
+    Source source_;
+    std::vector<Case> cases_;
+    Provenance provenance_;
+    std::optional<Record> record_;
+    Forecast forecast_;
+};
+
+/// What --resume and --overwrite ask for.
+RecordMode record_mode(const Config& config);
+
+/// What a person reads who interrupts a sweep after so many of its runs.
+std::string interrupted_text(const Config& config, std::size_t done, std::size_t runs);
+
+/// An error as tables show it.
+std::string format_error(double error);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,17 @@
+#include "gpu/transports/transport.hpp"
+
+namespace ringlab::gpu {
+
+std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs) {
+    std::set<Edge> edges;
+    for (const auto* of_pass : programs)
+        for (const auto& program : of_pass->ranks)
+            for (const auto& instruction : program.code)
+                for (int replica = 0; replica < group.replicas; ++replica)
+                    if (instruction.sends())
+                        edges.insert({group.global_rank(replica, program.rank),
+                                      group.global_rank(replica, instruction.op.peer), instruction.op.channel});
+    return edges;
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,321 @@
+#include "gpu/cuda_handles.hpp"
+#include "gpu/device_buffer.hpp"
+#include "gpu/transports/transport.hpp"
+#include "processes/shared_memory.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace ringlab::gpu {
+namespace {
+
+/// Other processes map whole pages of device memory: what is laid open to them should share none with anything else.
+constexpr std::size_t page_bytes = std::size_t{2} << 20;
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+/// How many messages of an edge have been announced on the host so far. They only go up.
+struct EdgeCounts {
+    std::atomic<std::uint32_t> posted;  ///< receives whose `free` event has been recorded
+    std::atomic<std::uint32_t> sent;    ///< sends whose `arrived` event has been recorded
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "counts are shared between processes");
+
+/// The counts of all edges in host memory that all issuing threads see, of one process or of many.
+class CountTable {
+public:
+    CountTable(Team& team, std::size_t edges, Clock::duration timeout)
+        : bytes_(std::max<std::size_t>(1, edges) * sizeof(EdgeCounts)) {
+        if (team.local_size() == team.size()) {
+            own_ = std::make_unique<EdgeCounts[]>(edges);
+            counts_ = own_.get();
+            return;
+        }
+        Bytes bytes(sizeof(processes::SharedMemory::Address));
+        if (team.is_root()) {
+            shared_.emplace(bytes_);
+            const auto address = shared_->address();
+            std::memcpy(bytes.data(), &address, sizeof(address));
+        }
+        const auto all = team.all_gather(team.first_local(), std::move(bytes), timeout);
+        if (!team.is_root()) {
+            processes::SharedMemory::Address address;
+            std::memcpy(&address, all.front().data(), sizeof(address));
+            try {
+                shared_.emplace(address, bytes_);
+            } catch (const Error& error) {
+                fail("{}; the copy transport works inside one host, use NCCL", error.what());
+            }
+        }
+        team.barrier(team.first_local(), timeout);
+        shared_->all_have_it();
+        counts_ = static_cast<EdgeCounts*>(shared_->data());
+    }
+    CountTable(const CountTable&) = delete;
+    CountTable& operator=(const CountTable&) = delete;
+
+    EdgeCounts& operator[](std::size_t edge) const { return counts_[edge]; }
+
+private:
+    std::size_t bytes_;
+    std::optional<processes::SharedMemory> shared_;
+    std::unique_ptr<EdgeCounts[]> own_;
+    EdgeCounts* counts_ = nullptr;
+};
+
+/// What a rank has made that its peers use: its memory, and one event for each end of an edge that it has. An event is
+/// used again for every message: a stream that waits for it waits for what it was recorded behind at that moment, and
+/// the next recording comes only after the counterpart has been enqueued.
+struct Card {
+    std::array<char, 64> host{};
+    int rank = 0;
+    int device = 0;  // as the owner's process numbers it
+    void* address = nullptr;
+    cudaIpcMemHandle_t memory_handle{};
+    struct EdgeEvent {
+        std::size_t edge;
+        cudaEvent_t event;
+        cudaIpcEventHandle_t handle;
+    };
+    std::vector<EdgeEvent> events;
+};
+
+Bytes pack(const Card& card) {
+    constexpr auto fixed = offsetof(Card, events);
+    Bytes bytes(fixed + card.events.size() * sizeof(Card::EdgeEvent));
+    std::memcpy(bytes.data(), &card, fixed);
+    if (!card.events.empty())
+        std::memcpy(bytes.data() + fixed, card.events.data(), card.events.size() * sizeof(Card::EdgeEvent));
+    return bytes;
+}
+
+Card unpack(const Bytes& bytes) {
+    constexpr auto fixed = offsetof(Card, events);
+    Card card;
+    std::memcpy(static_cast<void*>(&card), bytes.data(), fixed);
+    card.events.resize((bytes.size() - fixed) / sizeof(Card::EdgeEvent));
+    if (!card.events.empty())
+        std::memcpy(card.events.data(), bytes.data() + fixed, card.events.size() * sizeof(Card::EdgeEvent));
+    return card;
+}
+
+/// Another rank's memory and events as this process sees them; closes what it opened.
+class Peer {
+public:
+    Peer(const Card& own, const Card& peer, bool same_process) : address_(peer.address) {
+        for (const auto& [edge, event, handle] : peer.events) events_[edge] = event;
+        if (same_process) return;
+        require(peer.host == own.host,
+                "rank {} is on host {}, rank {} on {}; the copy transport works inside one host, use NCCL", own.rank,
+                own.host.data(), peer.rank, peer.host.data());
+        opened_ = true;
+        if (address_) RINGLAB_CUDA(cudaIpcOpenMemHandle(&address_, peer.memory_handle, cudaIpcMemLazyEnablePeerAccess));
+        for (const auto& [edge, event, handle] : peer.events)
+            RINGLAB_CUDA(cudaIpcOpenEventHandle(&events_[edge], handle));
+    }
+    ~Peer() {
+        if (!opened_) return;
+        if (address_) cudaIpcCloseMemHandle(address_);
+        for (const auto& [edge, event] : events_) cudaEventDestroy(event);
+    }
+    Peer(const Peer&) = delete;
+    Peer& operator=(const Peer&) = delete;
+
+    char* address() const { return static_cast<char*>(address_); }
+    cudaEvent_t event(std::size_t edge) const { return events_.at(edge); }
+
+private:
+    void* address_;
+    std::map<std::size_t, cudaEvent_t> events_;
+    bool opened_ = false;
+};
+
+/// Owns the event of one end of an edge.
+class EdgeEvent {
+public:
+    explicit EdgeEvent(bool across_processes) {
+        RINGLAB_CUDA(cudaEventCreateWithFlags(
+            &event_, cudaEventDisableTiming | (across_processes ? cudaEventInterprocess : 0u)));
+    }
+    ~EdgeEvent() {
+        if (event_) cudaEventDestroy(event_);
+    }
+    EdgeEvent(EdgeEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+    EdgeEvent& operator=(EdgeEvent&&) = delete;
+
+    cudaEvent_t get() const { return event_; }
+
+private:
+    cudaEvent_t event_ = nullptr;
+};
+
+/// What the ranks of one process know of each other and of the rest.
+struct Directory {
+    Directory(Team& team_, const FabricOptions& options_, const std::set<Edge>& edges_)
+        : team(team_),
+          options(options_),
+          edges(edges_.begin(), edges_.end()),
+          counts(team_, edges_.size(), options_.timeout) {}
+
+    std::size_t edge(int from, int to, int channel) const {
+        return static_cast<std::size_t>(std::lower_bound(edges.begin(), edges.end(), Edge{from, to, channel}) -
+                                        edges.begin());
+    }
+    bool across_processes() const { return team.local_size() < team.size(); }
+
+    Team& team;
+    FabricOptions options;
+    std::vector<Edge> edges;  // sorted; an edge is its index
+    CountTable counts;
+    std::mutex mutex;           // of cards, while ranks join
+    std::map<int, Card> cards;  // of ranks of this process
+};
+
+/// Pushes: the sender's copy engine writes into the receiver's slot behind the receiver's `free` event, and the
+/// receiver's stream goes on behind the sender's `arrived` event.
+class CopyTransport : public Transport {
+public:
+    CopyTransport(Directory& directory, const Member& member) : directory_(directory), rank_(member.rank) {
+        own_.rank = member.rank;
+        own_.device = member.device;
+        own_.address = member.memory.bytes > 0 ? member.memory.address : nullptr;
+        require(gethostname(own_.host.data(), own_.host.size() - 1) == 0, "this host does not tell its name");
+        const bool across = directory.across_processes();
+        if (across && own_.address) RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle, own_.address));
+        for (std::size_t edge = 0; edge < directory.edges.size(); ++edge) {
+            if (directory.edges[edge].from != rank_ && directory.edges[edge].to != rank_) continue;
+            const auto event = events_.emplace(edge, across).first->second.get();
+            auto& entry = own_.events.emplace_back(Card::EdgeEvent{edge, event, {}});
+            if (across) RINGLAB_CUDA(cudaIpcGetEventHandle(&entry.handle, event));
+        }
+        if (across) {
+            for (const auto& bytes : directory.team.all_gather(member.member, pack(own_), directory.options.timeout))
+                meet(unpack(bytes));
+            return;
+        }
+        {
+            const std::lock_guard lock(directory.mutex);
+            for (const auto& [rank, card] : directory.cards) enable_access(card);
+            directory.cards[rank_] = own_;
+        }
+        if (directory.team.size() > 1) directory.team.barrier(member.member, directory.options.timeout);
+    }
+
+    void post_receive(const Message& message, cudaStream_t stream) override {
+        const auto edge = directory_.edge(message.peer, rank_, message.channel);
+        RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        directory_.counts[edge].posted.fetch_add(1, std::memory_order_release);
+    }
+
+    bool can_complete_receive(const Message& message) const override {
+        const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.channel)];
+        return counts.sent.load(std::memory_order_acquire) == counts.posted.load(std::memory_order_relaxed);
+    }
+
+    void complete_receive(const Message& message, cudaStream_t stream) override {
+        const auto edge = directory_.edge(message.peer, rank_, message.channel);
+        RINGLAB_CUDA(cudaStreamWaitEvent(stream, peer(message.peer).event(edge), 0));
+    }
+
+    bool can_send(const Message& message) const override {
+        const auto& counts = directory_.counts[directory_.edge(rank_, message.peer, message.channel)];
+        return counts.posted.load(std::memory_order_acquire) > counts.sent.load(std::memory_order_relaxed);
+    }
+
+    void send(const Message& message, cudaStream_t stream) override {
+        const auto edge = directory_.edge(rank_, message.peer, message.channel);
+        const auto& receiver = peer(message.peer);
+        RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
+        copy_pieces(message, message.local, receiver.address(), stream);
+        RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        directory_.counts[edge].sent.fetch_add(1, std::memory_order_release);
+    }
+
+    void fetch(const Message& message, cudaStream_t stream) override {
+        copy_pieces(message, peer(message.peer).address(), message.local, stream);
+    }
+
+    void leave() override { peers_.clear(); }
+
+private:
+    static void copy_pieces(const Message& message, const char* from, char* to, cudaStream_t stream) {
+        for (const auto& piece : message.pieces) {
+            if (piece.rows == 1)
+                RINGLAB_CUDA(
+                    cudaMemcpyAsync(to + piece.to, from + piece.from, piece.bytes, cudaMemcpyDeviceToDevice, stream));
+            else
+                RINGLAB_CUDA(cudaMemcpy2DAsync(to + piece.to, piece.to_pitch, from + piece.from, piece.from_pitch,
+                                               piece.bytes, piece.rows, cudaMemcpyDeviceToDevice, stream));
+        }
+    }
+
+    void meet(const Card& card) {
+        if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
+    }
+
+    /// Peers of this process have all joined when the first message goes.
+    const Peer& peer(int rank) {
+        const auto known = peers_.find(rank);
+        if (known != peers_.end()) return known->second;
+        meet(directory_.cards.at(rank));
+        return peers_.at(rank);
+    }
+
+    /// Both ways. Without peer access copies go by way of host memory.
+    void enable_access(const Card& other) const {
+        if (other.device == own_.device) return;
+        for (const auto& [from, to] : {std::pair(own_.device, other.device), std::pair(other.device, own_.device)}) {
+            int possible = 0;
+            RINGLAB_CUDA(cudaDeviceCanAccessPeer(&possible, from, to));
+            if (!possible) continue;
+            const DeviceScope scope(from);
+            const auto status = cudaDeviceEnablePeerAccess(to, 0);
+            if (status == cudaErrorPeerAccessAlreadyEnabled)
+                cudaGetLastError();
+            else
+                RINGLAB_CUDA(status);
+        }
+    }
+
+    Directory& directory_;
+    int rank_;
+    Card own_;
+    std::map<std::size_t, EdgeEvent> events_;  // by edge: `free` where this rank receives, `arrived` where it sends
+    std::map<int, Peer> peers_;
+};
+
+class CopyFabric : public Fabric {
+public:
+    CopyFabric(Team& team, const FabricOptions& options, const std::set<Edge>& edges)
+        : directory_(team, options, edges) {}
+
+    bool fetches() const override { return true; }
+
+    std::shared_ptr<void> allocate(std::size_t bytes) override {
+        auto buffer = std::make_shared<DeviceBuffer>(directory_.across_processes() ? whole_pages(bytes) : bytes);
+        return {buffer, buffer->data()};
+    }
+
+    std::unique_ptr<Transport> join(const Member& member) override {
+        return std::make_unique<CopyTransport>(directory_, member);
+    }
+
+private:
+    Directory directory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs) {
+    return std::make_unique<CopyFabric>(team, options, edges_of(options.group, programs));
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,12 @@
+#include "gpu/transports/transport.hpp"
+
+// What transport.hpp promises of NCCL, in a program built without it.
+namespace ringlab::gpu {
+
+std::unique_ptr<Fabric> make_nccl_fabric(Team&, const FabricOptions&, const PassPrograms&) {
+    fail("this program was built without NCCL; configure it with -DRINGLAB_NCCL=ON, or use another transport");
+}
+
+std::string nccl_version() { return "none"; }
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,377 @@
+#include "reference/cpu/cpu_rank.hpp"
+
+#include "reference/cpu/cpu_slots.hpp"
+#include "reference/rounding.hpp"
+#include "reference/shards.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+namespace ringlab::reference {
+namespace {
+
+using layouts::DType;
+using layouts::Instruction;
+using layouts::Op;
+using layouts::OpKind;
+using layouts::Part;
+using layouts::Pass;
+using layouts::Pool;
+using layouts::Run;
+using layouts::Schedule;
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+// Fields of pools, see CpuSlots.
+constexpr std::size_t values = 1;              // of kv, dkv
+constexpr std::size_t lse_field = 1;           // of output, dout
+constexpr std::size_t delta_field = 2;         // of dout
+constexpr std::size_t maximum = 1, total = 2;  // of state
+
+template <class Real>
+class TypedRank : public CpuRank {
+public:
+    TypedRank(const Schedule& schedule, int rank, const Inputs& inputs, const CpuOptions& options)
+        : problem_(schedule.problem()),
+          rank_(rank),
+          inputs_(inputs),
+          options_(options),
+          positions_(schedule.layout().positions(rank)),
+          attention_(problem_, options.tiles),
+          slots_(problem_, schedule.layout().shard_tokens(rank)),
+          pass_(&schedule) {
+        for (const auto pool : {Pool::q, Pool::kv, Pool::state, Pool::output}) slots_.make_own(pool);
+        load(inputs.q, Pool::q);
+        load(inputs.k, Pool::kv);
+        load(inputs.v, Pool::kv, values);
+    }
+
+    void begin(const Schedule& pass, const layouts::Program& program) override {
+        pass_ = &pass;
+        slots_.begin(pass);
+        scratch_bytes_ = std::max(scratch_bytes_, pass.scratch_bytes());
+        messages_.assign(size(pass.lanes()), {});
+        exposed_.clear();
+        if (program.fetches()) slots_.pack(own(Pool::kv), exposed_);
+        if (backward())
+            prepare_backward();
+        else
+            set_empty(own(Pool::output));
+    }
+
+    void end() override {
+        note_memory();
+        slots_.drop_scratch();
+    }
+
+    std::span<const std::byte> exposed() override { return exposed_; }
+
+    void compute(const Instruction& instruction) override {
+        switch (instruction.op.kind) {
+            case OpKind::attend: backward() ? attend_backward(instruction) : attend_forward(instruction); break;
+            case OpKind::merge: merge(instruction); break;
+            case OpKind::add: add(instruction); break;
+            case OpKind::copy: copy(instruction); break;
+            case OpKind::send:
+            case OpKind::receive:
+            case OpKind::fetch: fail("rank {}: a {} is no computing", rank_, to_string(instruction.op.kind));
+        }
+    }
+
+    std::span<const std::byte> outgoing(const Instruction& instruction) override {
+        auto& message = messages_[size(instruction.op.lane())];
+        slots_.pack(place(instruction), message);
+        return message;
+    }
+
+    std::span<std::byte> incoming(const Instruction& instruction) override {
+        auto& message = messages_[size(instruction.op.lane())];
+        message.resize(size(instruction.op.bytes));
+        return message;
+    }
+
+    void transfer_ended(const Instruction& instruction) override {
+        if (!instruction.sends()) slots_.unpack(place(instruction), messages_[size(instruction.op.lane())]);
+    }
+
+    std::size_t exposed_offset(const Instruction& instruction) const override {
+        const auto& part = instruction.op.part;
+        require(pass_->is_whole(part), "rank {}: a fetch of part of a block's tokens", rank_);
+        return size(pass_->bytes(Pool::kv, 0, {part.block, {0, part.heads.begin}, part.tokens}));
+    }
+
+    void collect(RankResult& result) const override {
+        result.o_unrounded = own_field(Pool::output, 0);
+        result.o = result.o_unrounded;
+        round_in_place(std::span(result.o), problem_.dtype);
+        result.lse = own_field(Pool::output, lse_field);
+        if (has_gradients_) {
+            result.dq = own_field(Pool::dq, 0);
+            result.dk = own_field(Pool::dkv, 0);
+            result.dv = own_field(Pool::dkv, values);
+        }
+        result.scratch_bytes = scratch_bytes_;
+        result.workspace_bytes = workspace_bytes_;
+    }
+
+private:
+    bool backward() const { return pass_->options().pass == Pass::backward; }
+    std::int64_t group() const { return problem_.query_heads_per_kv_head(); }
+
+    Place place(const Instruction& instruction) const { return place(instruction, instruction.op.pool); }
+    Place place(const Instruction& instruction, Pool pool) const { return place_of(*pass_, instruction, pool); }
+    Place source(const Instruction& instruction) const { return source_of(*pass_, instruction); }
+    Place own(Pool pool) const { return own_place(*pass_, rank_, pool); }
+
+    /// A field of slot 0, from or to (heads, batch, local tokens, width).
+    void load(const Tensor& global, Pool pool, std::size_t field = 0) {
+        const auto numbers = scatter(global, positions_);
+        auto from = numbers.begin();
+        for_each_own(slots_, pool, field, [&](const MatrixView<Real>& to) {
+            const auto count = size(to.rows * to.columns);
+            std::copy_n(from, count, to.data);
+            from += static_cast<std::ptrdiff_t>(count);
+            round_in_place(std::span(to.data, count), problem_.dtype);
+        });
+    }
+    std::vector<double> own_field(Pool pool, std::size_t field) const {
+        std::vector<double> numbers;
+        for_each_own(slots_, pool, field, [&](const MatrixView<const Real>& from) {
+            numbers.insert(numbers.end(), from.data, from.data + from.rows * from.columns);
+        });
+        return numbers;
+    }
+    template <class Slots, class Visit>
+    void for_each_own(Slots& slots, Pool pool, std::size_t field, Visit visit) const {
+        const auto all = own(pool);
+        for_each_head(all.heads, [&](int head, std::int64_t b) { visit(slots.matrix(all, head, b, field)); });
+    }
+
+    template <class Visit>
+    void for_each_head(const layouts::HeadRange& heads, Visit visit) const {
+        for (int head = heads.begin; head < heads.end; ++head)
+            for (std::int64_t b = 0; b < problem_.batch; ++b) visit(head, b);
+    }
+
+    // ---- Plans ----
+
+    std::vector<Run> runs(const Part& part) const {
+        if (options_.mutation == Mutation::local_mask_coordinates) return {Run{0, 1, part.tokens.size()}};
+        return pass_->runs(part);
+    }
+
+    using PlanKey = std::tuple<int, std::int64_t, std::int64_t>;
+    static PlanKey key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
+
+    const RowPlan& row_plan(const Part& part) {
+        const auto [entry, is_new] = row_plans_.try_emplace(key_of(part));
+        if (is_new) entry->second = plan_rows(pass_->mask(), runs(part), options_.tiles);
+        return entry->second;
+    }
+
+    KeyPlan key_plan(const Part& part) const { return plan_keys(pass_->mask(), runs(part), options_.tiles); }
+
+    // ---- Forward ----
+
+    typename BlockAttention<Real>::Softmax softmax(const Place& state, int head, std::int64_t batch) {
+        return {slots_.matrix(state, head, batch), slots_.vector(state, head, batch, maximum),
+                slots_.vector(state, head, batch, total)};
+    }
+
+    void attend_forward(const Instruction& instruction) {
+        const auto& op = instruction.op;
+        const auto& plan = row_plan(op.rows());
+        const auto keys = key_plan(op.part);
+        const auto q = place(instruction, Pool::q), kv = place(instruction, Pool::kv);
+        const auto state = place(instruction, Pool::state), output = place(instruction, Pool::output);
+        for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
+            const bool only = op.begins && op.ends;
+            const auto softmax = only ? whole_softmax(op.rows().tokens.size()) : this->softmax(state, head, b);
+            if (op.begins) reset(softmax);
+            const int kv_head = head / static_cast<int>(group());
+            attention_.forward(plan, keys, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
+                               slots_.matrix(kv, kv_head, b, values), softmax);
+            if (!op.ends) return;
+            finish(softmax);
+            const auto o = slots_.matrix(output, head, b);
+            std::copy_n(softmax.o.data, o.rows * o.columns, o.data);
+            std::ranges::copy(softmax.maximum, slots_.vector(output, head, b, lse_field).begin());
+        });
+        if (op.ends && output.slot > 0) slots_.round(output);
+    }
+
+    /// Running softmax of rows that need none between attends.
+    typename BlockAttention<Real>::Softmax whole_softmax(std::int64_t rows) {
+        const auto dim = problem_.value_dim;
+        softmax_.resize(size(rows * (dim + 2)));
+        const std::span<Real> statistics(softmax_.data() + rows * dim, size(2 * rows));
+        return {{softmax_.data(), rows, dim, dim}, statistics.first(size(rows)), statistics.last(size(rows))};
+    }
+
+    static void reset(const typename BlockAttention<Real>::Softmax& softmax) {
+        std::fill_n(softmax.o.data, softmax.o.rows * softmax.o.columns, Real(0));
+        std::ranges::fill(softmax.maximum, -std::numeric_limits<Real>::infinity());
+        std::ranges::fill(softmax.sum, Real(0));
+    }
+
+    void finish(const typename BlockAttention<Real>::Softmax& softmax) const {
+        BlockAttention<Real>::finish(softmax);
+        if (options_.mutation == Mutation::plus_infinity_for_empty_rows)
+            for (auto& lse : softmax.maximum) lse = std::isinf(lse) ? -lse : lse;
+    }
+
+    void set_empty(const Place& output) {
+        for_each_head(output.heads, [&](int head, std::int64_t b) {
+            const auto o = slots_.matrix(output, head, b);
+            std::fill_n(o.data, o.rows * o.columns, Real(0));
+            std::ranges::fill(slots_.vector(output, head, b, lse_field), -std::numeric_limits<Real>::infinity());
+        });
+    }
+
+    /// w = sigmoid(lse_b - lse); o += w*(o_b - o); lse += softplus(lse_b - lse). Neither overflows for any difference;
+    /// a row that saw nothing, here or there, has nothing to merge.
+    void merge(const Instruction& instruction) {
+        const auto to = place(instruction), from = source(instruction);
+        if (instruction.op.begins) set_empty(to);
+        constexpr auto empty = -std::numeric_limits<Real>::infinity();
+        for_each_head(to.heads, [&](int head, std::int64_t b) {
+            const auto o = slots_.matrix(to, head, b), o_b = slots_.matrix(from, head, b);
+            const auto lses = slots_.vector(to, head, b, lse_field), lses_b = slots_.vector(from, head, b, lse_field);
+            for (std::int64_t row = 0; row < o.rows; ++row) {
+                auto& lse = lses[size(row)];
+                const Real lse_b = lses_b[size(row)];
+                if (lse_b == empty) continue;
+                const Real difference = lse_b - lse;
+                const Real weight = lse == empty ? Real(1) : 1 / (1 + std::exp(-difference));
+                for (std::int64_t d = 0; d < o.columns; ++d)
+                    o.row(row)[d] += weight * (o_b.row(row)[d] - o.row(row)[d]);
+                lse = lse == empty ? lse_b
+                                   : lse + std::max(difference, Real(0)) + std::log1p(std::exp(-std::abs(difference)));
+            }
+        });
+        if (options_.round_running_output) slots_.round(to);
+    }
+
+    // ---- Backward ----
+
+    void prepare_backward() {
+        for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv}) slots_.make_own(pool);
+        has_gradients_ = true;
+        load(inputs_.dout, Pool::dout);
+        const auto dout = own(Pool::dout), output = own(Pool::output);
+        for_each_head(dout.heads, [&](int head, std::int64_t b) {
+            std::ranges::copy(slots_.vector(output, head, b, lse_field),
+                              slots_.vector(dout, head, b, lse_field).begin());
+            set_delta(slots_.matrix(dout, head, b), slots_.matrix(output, head, b),
+                      slots_.vector(dout, head, b, delta_field));
+        });
+    }
+
+    static void set_delta(const MatrixView<Real>& dout, const MatrixView<Real>& o, std::span<Real> delta) {
+        for (std::int64_t row = 0; row < dout.rows; ++row) {
+            Real sum = 0;
+            for (std::int64_t d = 0; d < dout.columns; ++d) sum += dout.row(row)[d] * o.row(row)[d];
+            delta[size(row)] = sum;
+        }
+    }
+
+    void attend_backward(const Instruction& instruction) {
+        const auto& op = instruction.op;
+        const auto& plan = row_plan(op.rows());
+        const auto keys = key_plan(op.part);
+        const auto q = place(instruction, Pool::q), dout = place(instruction, Pool::dout);
+        const auto dq = place(instruction, Pool::dq), dkv = place(instruction, Pool::dkv);
+        auto kv = place(instruction, Pool::kv);
+        if (options_.mutation == Mutation::stale_block) kv = own(Pool::kv);
+        for_each_head(op.part.heads, [&](int head, std::int64_t b) {
+            for (const auto field : {std::size_t{0}, values}) {
+                const auto gradient = slots_.matrix(dkv, head, b, field);
+                std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
+            }
+        });
+        for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
+            const int kv_head = head / static_cast<int>(group());
+            const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, values);
+            const auto gradient = slots_.matrix(dq, head, b);
+            if (op.begins) std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
+            std::span<Real> lse = slots_.vector(dout, head, b, lse_field),
+                            delta = slots_.vector(dout, head, b, delta_field);
+            if (options_.mutation == Mutation::per_block_statistics) {
+                const auto softmax = whole_softmax(op.rows().tokens.size());
+                reset(softmax);
+                attention_.forward(plan, keys, slots_.matrix(q, head, b), k, v, softmax);
+                finish(softmax);
+                block_delta_.resize(softmax.sum.size());
+                set_delta(slots_.matrix(dout, head, b), softmax.o, block_delta_);
+                lse = softmax.maximum;
+                delta = block_delta_;
+            }
+            attention_.backward(plan, keys,
+                                {slots_.matrix(q, head, b), slots_.matrix(dout, head, b), lse, delta, gradient}, k, v,
+                                slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, values));
+        });
+        if (dkv.slot > 0) slots_.round(dkv);
+        if (dq.slot > 0) slots_.round(dq);
+    }
+
+    void add(const Instruction& instruction) {
+        const auto to = place(instruction);
+        for_each_field(to, source(instruction), [](Real& sum, Real part) { sum += part; });
+        if (to.slot > 0) slots_.round(to);
+    }
+
+    void copy(const Instruction& instruction) {
+        const auto to = place(instruction);
+        for_each_field(to, source(instruction), [](Real& target, Real part) { target = part; });
+        if (to.slot > 0) slots_.round(to);
+    }
+
+    template <class Combine>
+    void for_each_field(const Place& to, const Place& from, Combine combine) {
+        for_each_head(to.heads, [&](int head, std::int64_t b) {
+            for (std::size_t field = 0; field < slots_.fields(to.pool); ++field) {
+                const auto target = slots_.matrix(to, head, b, field), source = slots_.matrix(from, head, b, field);
+                for (std::int64_t i = 0; i < target.rows * target.columns; ++i) combine(target.data[i], source.data[i]);
+            }
+        });
+    }
+
+    /// What is held beyond the scratch slots as the schedule counts them, own tensors apart.
+    void note_memory() {
+        auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes();
+        for (const auto& message : messages_) bytes += static_cast<std::int64_t>(message.capacity());
+        bytes += static_cast<std::int64_t>((softmax_.capacity() + block_delta_.capacity()) * sizeof(Real));
+        workspace_bytes_ = std::max(workspace_bytes_, bytes);
+    }
+
+    const layouts::Problem& problem_;
+    const int rank_;
+    const Inputs& inputs_;
+    const CpuOptions& options_;
+    const std::vector<std::int64_t> positions_;
+    BlockAttention<Real> attention_;
+    CpuSlots<Real> slots_;
+    std::map<PlanKey, RowPlan> row_plans_;
+    std::vector<Real> softmax_, block_delta_;
+    std::vector<Bytes> messages_;  // by lane, of the transfer that is under way
+    Bytes exposed_;
+
+    const Schedule* pass_;
+    bool has_gradients_ = false;
+    std::int64_t scratch_bytes_ = 0;
+    std::int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuRank> make_cpu_rank(const Schedule& schedule, int rank, const Inputs& inputs,
+                                       const CpuOptions& options) {
+    if (schedule.problem().dtype == DType::fp64)
+        return std::make_unique<TypedRank<double>>(schedule, rank, inputs, options);
+    return std::make_unique<TypedRank<float>>(schedule, rank, inputs, options);
+}
+
+}  // namespace ringlab::reference

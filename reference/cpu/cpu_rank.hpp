@@ -1,0 +1,36 @@
+#pragma once
+
+#include "reference/cpu/cpu_backend.hpp"
+#include "reference/cpu/executor.hpp"
+
+namespace ringlab::reference {
+
+/// What a rank hands back: its rows of o, lse and dq, its tokens of dk and dv, as scatter() orders them.
+struct RankResult {
+    std::vector<double> o, o_unrounded, lse, dq, dk, dv;
+    std::vector<layouts::Span> forward, backward;
+    std::int64_t scratch_bytes = 0;
+    std::int64_t workspace_bytes = 0;
+    double clock_uncertainty = 0;
+};
+
+/// One rank's tensors and slots, over a forward and perhaps a backward pass.
+class CpuRank : public RankWork {
+public:
+    /// Prepares a pass; both must outlive the matching end(). The backward pass needs the forward pass before it.
+    virtual void begin(const layouts::Schedule& pass, const layouts::Program& program) = 0;
+    virtual void end() = 0;
+
+    /// What other ranks may fetch from: K/V slot 0, as a message of all heads; nothing if no rank fetches.
+    virtual std::span<const std::byte> exposed() = 0;
+
+    /// Adds the tensors and memory figures.
+    virtual void collect(RankResult& result) const = 0;
+};
+
+/// The arithmetic follows from the problem's dtype: fp64 in double, all others in float. `schedule` is the forward
+/// pass; it, `inputs` and `options` must outlive the rank.
+std::unique_ptr<CpuRank> make_cpu_rank(const layouts::Schedule& schedule, int rank, const Inputs& inputs,
+                                       const CpuOptions& options);
+
+}  // namespace ringlab::reference

@@ -1,0 +1,69 @@
+#pragma once
+
+#include "layouts/program.hpp"
+#include "reference/blas.hpp"
+#include "reference/cpu/transport.hpp"
+
+#include <array>
+#include <span>
+#include <vector>
+
+namespace ringlab::reference {
+
+using layouts::Place;
+
+/// The numbered buffers of one rank (layouts::Op), in the arithmetic's own type; what a slot of a narrower type would
+/// hold is rounded to it when it is written.
+///
+/// A block lies head by head, and a head field by field, each (batch, tokens, width): K, then V; o, then lse; and so
+/// on. So any heads of a whole block are one piece of memory.
+template <class Real>
+class CpuSlots {
+public:
+    CpuSlots(const layouts::Problem& problem, std::int64_t own_tokens);
+
+    /// Makes slot 0 of a pool, if there is none yet, and fills it with 0.
+    void make_own(layouts::Pool pool);
+
+    /// Makes the scratch slots of a pass; those of the pass before are gone.
+    void begin(const layouts::Schedule& pass);
+    void drop_scratch();
+
+    /// Fields of a pool: the first is K, Q, o, dO, dQ or dK; then V or dV; or statistics, of width 1.
+    std::size_t fields(layouts::Pool pool) const;
+
+    /// One field of one head and batch element of a place: (tokens, width).
+    MatrixView<Real> matrix(const Place& place, int head, std::int64_t batch, std::size_t field = 0);
+    MatrixView<const Real> matrix(const Place& place, int head, std::int64_t batch, std::size_t field = 0) const;
+
+    /// The same of a statistic.
+    std::span<Real> vector(const Place& place, int head, std::int64_t batch, std::size_t field);
+
+    /// Rounds what lies there to the slot's type.
+    void round(const Place& place);
+
+    /// To and from the bytes of a message, which has the slot's type.
+    void pack(const Place& place, Bytes& message);
+    void unpack(const Place& place, std::span<const std::byte> message);
+
+    std::int64_t scratch_bytes() const;
+
+private:
+    layouts::DType dtype(const Place& place) const;
+    std::int64_t width(layouts::Pool pool, std::size_t field) const;
+    std::int64_t head_numbers(layouts::Pool pool, std::int64_t tokens) const;
+    const std::vector<Real>& memory(const Place& place) const;
+    std::int64_t offset(const Place& place, int head, std::int64_t batch, std::size_t field) const;
+
+    /// Calls visit(numbers of one field of one head and batch element, whether it is a statistic), in message order.
+    template <class Visit>
+    void for_each_piece(const Place& place, Visit visit);
+
+    const layouts::Problem& problem_;
+    std::int64_t own_tokens_;
+    const layouts::Schedule* pass_ = nullptr;
+    std::array<std::vector<Real>, layouts::pool_count> own_;
+    std::array<std::vector<std::vector<Real>>, layouts::pool_count> scratch_;
+};
+
+}  // namespace ringlab::reference

@@ -20,6 +20,7 @@ import figures
 arguments = figures.arguments(__doc__, "throughput.h5")
 runs = figures.read_runs(arguments.records, "throughput")
 PASS_TITLES = {"forward": "forward", "both": "forward and backward"}
+SCHEDULE_STYLES = [figures.Style(color, marker) for color, marker in zip(figures.PALETTE, "os^vDPX*")]
 TRANSPORT_LINES = {"copy": "-", "nccl": (0, (4, 2))}
 MEASURED_GPUS, MEASURED_SHAPE, MEASURED_MASK = 4, "32:8/128/bf16", "causal"  # what peers.csv is of
 
@@ -52,7 +53,8 @@ def matrix_product():
 
 # %%
 def draw_rings(rings, alone):
-    layouts = figures.layout_styles(rings)
+    by = "algorithm" if len(rings.unique("algorithm")) > 2 else "layout"  # what colours tell apart
+    styles = figures.layout_styles(rings) if by == "layout" else dict(zip(rings.unique("algorithm"), SCHEDULE_STYLES))
     figure, axes = figures.panels(1, 2, 3.0, sharey=True)
     comparable = all(run["gpus"] == MEASURED_GPUS and run["shape"] == MEASURED_SHAPE and run["mask"] == MEASURED_MASK
                      for run in rings)
@@ -60,10 +62,12 @@ def draw_rings(rings, alone):
     markers = dict(zip(others, "ov^<>"))
     for axis, (which, title) in zip(axes.flat, PASS_TITLES.items()):
         for (layout, transport, algorithm), style in (
-                (key, layouts[key[0]]) for key in rings.unique("layout", "transport", "algorithm")):
+                (key, styles[key[0 if by == "layout" else 2]])
+                for key in rings.unique("layout", "transport", "algorithm")):
             line = sorted(rings.where(layout=layout, transport=transport, algorithm=algorithm), key=tokens_per_gpu)
             axis.plot([tokens_per_gpu(run) for run in line], [rate(run, which) for run in line], color=style.color,
-                      marker=style.marker, mfc=style.color if algorithm == "ring" else "none",
+                      marker=style.marker,
+                      mfc=style.color if algorithm == "ring" or by == "algorithm" else "none",
                       ls=TRANSPORT_LINES.get(transport, "-"))
         sizes = sorted({tokens_per_gpu(run) for run in rings})
         # A sequence on one GPU with as much work as a rank has belongs to the ring's tokens per GPU.
@@ -81,12 +85,11 @@ def draw_rings(rings, alone):
         axis.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: f"{tokens / 1024:g}k"))
         axis.grid(axis="y")
     figures.start_at_zero(axes)
-    handles = [Line2D([], [], color=style.color, marker=style.marker, label=layout)
-               for layout, style in layouts.items()]
+    handles = [Line2D([], [], color=style.color, marker=style.marker, label=label) for label, style in styles.items()]
     handles += [Line2D([], [], color=figures.GREY, ls=TRANSPORT_LINES.get(transport, "-"), label=transport)
                 for transport in rings.unique("transport")]
     handles += [Line2D([], [], color=figures.DARK, marker="s", mfc="none", label=f"{algorithm} (hollow)")
-                for algorithm in rings.unique("algorithm") if algorithm != "ring"]
+                for algorithm in rings.unique("algorithm") if algorithm != "ring" and by == "layout"]
     handles += [Line2D([], [], color=figures.DARK, marker="D", ls=":", label="same work on one GPU"),
                 Line2D([], [], color=figures.DARK, lw=0.6, label="matrix product")]
     handles += [Line2D([], [], color=figures.GREY, lw=0.7, marker=markers[system], mfc="none", label=system)

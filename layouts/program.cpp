@@ -228,7 +228,7 @@ void serve(Program& program) {
     }
     for (auto& rank : program.ranks) {
         auto& served = by_owner[index(rank.rank)];
-        std::ranges::stable_sort(served, {}, &Served::turn);
+        std::ranges::sort(served, {}, [](const Served& one) { return std::pair(one.turn, one.fetcher); });
         for (const auto& [fetcher, fetch, turn, op] : served) {
             auto& send = rank.code.emplace_back();
             send.op = op;

@@ -23,8 +23,8 @@ const std::vector<std::string> algorithms{"ring",   "all-gather", "all-gather:2"
 /// Whether the ranks suit the algorithm, with 8 query heads.
 bool suits(const std::string& algorithm, int ranks) {
     if (algorithm == "ulysses") return 8 % ranks == 0;
-    if (algorithm == "ulysses:2") return ranks % 2 == 0;
-    // These keep something of each pair of ranks.
+    // These look at each pair of ranks, or of groups, before they begin.
+    if (algorithm == "ulysses:2") return ranks % 2 == 0 && ranks < 1000;
     if (algorithm.starts_with("double-ring:")) return ranks % std::stoi(algorithm.substr(12)) == 0 && ranks < 1000;
     if (algorithm.starts_with("seen")) return ranks < 1000;
     return true;

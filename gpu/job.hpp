@@ -28,7 +28,6 @@ struct Job {
     const Nvml& nvml;
 
     int passes() const { return backward ? 2 : 1; }
-    const layouts::Schedule& schedule(int pass) const { return pass == 0 ? forward : *backward; }
 };
 
 /// With the others, where all meet. Longer than for anything else: who is stuck in an operation knows more, and is to

@@ -38,8 +38,8 @@ some_python_draws() {
 # which the one with threads of its own has the highest priority once it is installed.
 wanted=(
   libboost-dev libboost-program-options-dev libboost-test-dev
-  libfmt-dev libhdf5-dev libopenblas-dev libopenblas-pthread-dev libopenmpi-dev libtomlplusplus-dev
-  libxsimd-dev libxtensor-dev nlohmann-json3-dev openmpi-bin
+  libfmt-dev libhdf5-dev liblapacke-dev libopenblas-dev libopenblas-pthread-dev libopenmpi-dev libtomlplusplus-dev
+  libssl-dev libxsimd-dev libxtensor-dev nlohmann-json3-dev openmpi-bin
 )
 cmake_is_new_enough || wanted+=(cmake)
 has ninja || wanted+=(ninja-build)

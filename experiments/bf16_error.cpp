@@ -1,6 +1,7 @@
 // What does bf16 lose, and what does the ring lose on top of it? Errors against fp64 on the same bf16 inputs, by ring
 // size, layout, accumulation policy and kind of input, with one device (P = 1) beside them.
 
+#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/study.hpp"
 

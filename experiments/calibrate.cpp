@@ -2,8 +2,10 @@
 // model to them, and writes a machine file, so that what compare_layouts predicts and what it measures are about the
 // same machine. Nothing measured on more than one rank enters the fit.
 
+#include "experiments/calibration/calibrate_gpu.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/record_files.hpp"
@@ -12,22 +14,27 @@
 #include "experiments/study/forecast.hpp"
 #include "experiments/study/least_squares.hpp"
 #include "reference/cpu/cpu_attention.hpp"
+#include "sim/machine.hpp"
 
 #include <fmt/format.h>
+
+#include <array>
+#include <map>
 
 namespace ringlab::experiments {
 namespace {
 
 const Experiment experiment{
     "calibrate",
-    "Times attention of a single rank on the CPU backend at several sizes and masks, fits the cost model of the "
-    "simulator\n"
-    "(time = launch + full tile * n + partial tile * m), checks it on "
-    "sizes\n"
-    "that were held out, and writes a machine file (TOML, to be read and edited; every figure says where it comes "
+    "Times parts of attention on this machine, none of them a ring, fits the cost model of the simulator, checks it "
+    "on\n"
+    "what was held out, and writes a machine file (TOML, to be read and edited; every figure says where it comes "
     "from)\n"
-    "for --machines of the other experiments. It describes ranks that have a processor each and messages that cost\n"
-    "nothing: compute and balance, not communication.",
+    "for --machines of the other experiments. --backend cpu times single ranks: time = launch + full tile * n + "
+    "partial\n"
+    "tile * m; ranks have a processor each there and messages cost nothing, so it is about compute and balance, not\n"
+    "communication. --backend cuda times attends of one GPU, what surrounds them, clocks with and without rests, the\n"
+    "host, and copies between GPUs beside attends; in a minute or two.",
     "calibrate --arithmetic bf16 && compare_layouts --machines ./this_cpu.toml",
     {.measures = true},
     FileKind::machine};
@@ -63,7 +70,7 @@ std::array<double, parameters> count_tiles(const Plan& plan) {
     std::array<double, parameters> counts{1, 0, 0};
     const auto heads = static_cast<double>(plan.problem.query_heads * plan.problem.batch);
     const auto shard = plan.layout().shard(0);
-    for (const auto& row : layouts::tile_work(plan.mask(), shard, shard, tiles.rows, tiles.keys)) {
+    for (const auto& row : layouts::tile_work(plan.mask(), shard, shard, tiles.rows, tiles.keys).queries) {
         counts[1] += heads * static_cast<double>(row.full);
         counts[2] += heads * static_cast<double>(row.partial);
     }
@@ -87,67 +94,52 @@ std::vector<double> fit(const std::vector<Sample>& samples, std::size_t pass) {
     return nonnegative_least_squares(rows, ones, parameters);
 }
 
-std::string attention_section(const char* pass, const layouts::Problem& problem, const std::vector<double>& fit,
-                              double flops) {
+/// Ranks that have a processor each, and messages that cost nothing.
+std::string machine_file(const Config& config, const layouts::Problem& problem,
+                         const std::array<std::vector<double>, 2>& fits, const double (&flops)[2],
+                         const std::string& accuracy) {
     const reference::TileSizes tiles;
-    return fmt::format(R"(
-[attention.{0}]
-head_dim = {{ value = {1}, source = "calibration runs" }}
-value_dim = {{ value = {2}, source = "calibration runs" }}
-tile_rows = {{ value = {3}, source = "tiles of the CPU backend" }}
-tile_keys = {{ value = {4}, source = "tiles of the CPU backend" }}
-launch_us = {{ value = {5:.4f}, source = "fitted" }}
-query_tile_us = {{ value = 0, source = "none: see launch_us" }}
-full_tile_us = {{ value = {6:.4f}, source = "fitted" }}
-partial_tile_us = {{ value = {7:.4f}, source = "fitted" }}
-teraflops = {{ value = {8:.6f}, source = "measured: visible pairs, the best of the timed runs" }}
-)",
-                       pass, problem.head_dim, problem.value_dim, tiles.rows, tiles.keys, fit[0] * 1e6, fit[1] * 1e6,
-                       fit[2] * 1e6, flops / 1e12);
+    sim::Machine machine;
+    machine.name = fmt::format("this CPU, {}", config.arithmetic);
+    machine.description = "CPU backend: compute of a rank calibrated on single-rank runs; messages cost nothing";
+    std::map<std::string, std::string> sources{
+        {"topology", "one computer"},     {"topology.gpus_per_host", "any number of ranks, a processor each"},
+        {"gpu", "not calibrated"},        {"gpu.multiprocessors", "a rank computes on one thread"},
+        {"host", "not calibrated"},       {"accumulate", "not calibrated"},
+        {"inside_host", "not calibrated"}};
+    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+        const auto i = static_cast<std::size_t>(pass);
+        auto& cost = pass == layouts::Pass::forward ? machine.forward : machine.backward;
+        cost.head_dim = problem.head_dim;
+        cost.value_dim = problem.value_dim;
+        cost.tile_rows = tiles.rows;
+        cost.tile_keys = tiles.keys;
+        cost.launch_seconds = fits[i][0];
+        cost.full_tile_seconds = fits[i][1];
+        cost.partial_tile_seconds = fits[i][2];
+        cost.flops = flops[i];
+        const auto section = fmt::format("attention.{}", to_string(pass));
+        sources[section] = "calibration runs, or tiles of the CPU backend";
+        for (const auto* key : {".launch_us", ".full_tile_us", ".partial_tile_us"}) sources[section + key] = "fitted";
+        sources[section + ".item_us"] = "none: what is done besides tiles is done for a block's keys";
+        sources[section + ".teraflops"] = "measured: visible pairs, the best of the timed runs";
+    }
+    return sim::machine_text(
+        machine, sources,
+        fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {}:{}; {}.\n"
+                    "Ranks have a processor each, and messages cost nothing: it predicts compute and balance, not "
+                    "communication.\nHow to read a machine file: see h200_nvswitch_copy_engine.toml.",
+                    config.arithmetic, problem.query_heads, problem.kv_heads, accuracy));
 }
 
-std::string machine_file(const Config& config, const layouts::Problem& problem, const std::string& attention,
-                         const std::string& accuracy) {
-    return fmt::format(R"(# This computer, as `calibrate` found it with {0} arithmetic, heads {1}:{2}; {3}.
-# Ranks have a processor each, and messages cost nothing: it predicts compute and balance, not communication.
-# How to read a machine file: see h200_nvswitch_copy_engine.toml.
-
-name = "this CPU, {0}"
-description = "CPU backend: compute of a rank calibrated on single-rank runs; messages cost nothing"
-
-[topology]
-hosts = {{ value = 1, source = "one computer" }}
-gpus_per_host = {{ value = 1048576, source = "any number of ranks, each with a processor of its own" }}
-nics_per_host = {{ value = 1, source = "of no effect on one host" }}
-
-[gpu]
-multiprocessors = {{ value = 1, source = "a rank computes on one thread" }}
-memory_gigabytes_per_second = {{ value = inf, source = "not calibrated" }}
-attention_memory_gigabytes_per_second = {{ value = 0, source = "not calibrated" }}
-sustained_clock_factor = {{ value = 1.0, source = "not calibrated" }}
-
-[host]
-compute_issue_us = {{ value = 0, source = "not calibrated" }}
-transfer_issue_us = {{ value = 0, source = "not calibrated" }}
-{4}
-[accumulate]
-launch_us = {{ value = 0, source = "not calibrated" }}
-merge_memory_ratio = {{ value = 0, source = "not calibrated" }}
-add_memory_ratio = {{ value = 0, source = "not calibrated" }}
-carry_exposed_ratio = {{ value = 0, source = "not calibrated" }}
-
-[inside_host]
-latency_us = {{ value = 0, source = "not calibrated" }}
-link_gigabytes_per_second = {{ value = inf, source = "not calibrated" }}
-channel_gigabytes_per_second = {{ value = inf, source = "not calibrated" }}
-channels = {{ up_to_mebibytes = [inf], value = [1], source = "not calibrated" }}
-messages_per_block = {{ value = 1, source = "not calibrated" }}
-busy_speed_ratio = {{ value = 1.0, source = "not calibrated" }}
-multiprocessors_per_channel = {{ value = 0, source = "not calibrated" }}
-send_memory_ratio = {{ value = 0, source = "not calibrated" }}
-receive_memory_ratio = {{ value = 0, source = "not calibrated" }}
-)",
-                       config.arithmetic, problem.query_heads, problem.kv_heads, accuracy, attention);
+/// What the user left open, in sizes that suit GPUs.
+Config with_gpu_defaults(Config config) {
+    const auto open = [&](const char* option) { return !config.given.contains(option); };
+    if (open("tokens") && open("tokens-per-rank")) config.tokens = {512, 1024, 2048, 4096, 8192};
+    if (open("heads")) config.heads = "32:8";
+    if (open("head-dim")) config.head_dim = 128;
+    if (open("masks")) config.masks = {"causal", "full"};
+    return config;
 }
 
 int body(int argc, char** argv) {
@@ -155,6 +147,8 @@ int body(int argc, char** argv) {
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     say_notes(*config);
+    if (const auto probe = backend_kind(*config)->probe(*config))
+        return calibrate_gpu(with_gpu_defaults(*config), *probe);
     Source source(*config);
     const auto backend = make_backend(*config, 1);
     const auto plan_of = [&](const Case& which) {
@@ -196,14 +190,12 @@ int body(int argc, char** argv) {
     }
 
     // 3. Fit, check on what was held out, write.
-    std::string attention;
+    std::array<std::vector<double>, 2> fits;
     Table table({"mask", "tokens", "pass", "measured ms", "fitted ms", "error", ""});
     double worst_held_out = 0;
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
         const auto i = static_cast<std::size_t>(pass);
-        const auto found = fit(samples, i);
-        attention +=
-            attention_section(to_string(pass), source.inspect(config->inputs.front()).problem, found, flops[i]);
+        const auto& found = fits[i] = fit(samples, i);
         for (const auto& sample : samples) {
             const auto error = predicted(sample, found) / sample.seconds[i] - 1;
             if (sample.held_out) worst_held_out = std::max(worst_held_out, std::abs(error));
@@ -214,7 +206,7 @@ int body(int argc, char** argv) {
         }
     }
     const auto accuracy = fmt::format("held-out runs are predicted within {:.1f} %", worst_held_out * 100);
-    const auto text = machine_file(*config, source.inspect(config->inputs.front()).problem, attention, accuracy);
+    const auto text = machine_file(*config, source.inspect(config->inputs.front()).problem, fits, flops, accuracy);
     replace_file(followed(config->output), std::as_bytes(std::span(text)));
     fmt::print("{}\n{}.\nMachine file: {}\n", table.text(), accuracy, config->output);
     return 0;

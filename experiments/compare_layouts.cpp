@@ -1,6 +1,7 @@
 // Which layout should a long sequence have? Every layout x mask x ring size x sequence length: predicted on described
 // machines, executed and measured on the backend, and judged against fp64.
 
+#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"

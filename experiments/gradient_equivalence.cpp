@@ -1,6 +1,7 @@
 // Is attention over P ranks the same function as attention on one device? Every layout, mask, schedule and ring size
 // against the dense fp64 reference, in fp64 or in what a device computes in: o, lse, dq, dk and dv each on its own.
 
+#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/study.hpp"
 

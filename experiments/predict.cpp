@@ -3,6 +3,7 @@
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"

@@ -3,6 +3,7 @@
 
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/console/run_main.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/study.hpp"

@@ -85,12 +85,6 @@ FabricFactory fabric_factory(TransportKind kind) {
 
 }  // namespace
 
-std::vector<double> PassRun::seconds() const {
-    std::vector<double> slowest;
-    for (const auto& ranks : rank_seconds) slowest.push_back(*std::max_element(ranks.begin(), ranks.end()));
-    return slowest;
-}
-
 int team_size(const GpuOptions& options) {
     return options.transport == TransportKind::loopback ? 1 : options.group.world();
 }
@@ -161,11 +155,6 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
 std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options) {
     return run(team, forward, backward, inputs, options, fabric_factory(options.transport));
-}
-
-GpuRun run(const Schedule& forward, const Schedule* backward, const HostInputs& inputs, const GpuOptions& options) {
-    const auto team = make_thread_team(team_size(options));
-    return std::move(run(*team, forward, backward, std::span(&inputs, 1), options).front());
 }
 
 std::vector<DeviceInfo> devices() {

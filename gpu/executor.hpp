@@ -70,9 +70,8 @@ struct PassRun {
     std::vector<std::vector<double>> rank_seconds;
     /// By repeat, then rank: host time until the whole pass was enqueued, waiting for peers included.
     std::vector<std::vector<double>> issue_seconds;
-
-    /// Seconds of the slowest rank by repeat.
-    std::vector<double> seconds() const;
+    /// From a pass's start to that of the next, on average; 0 for a single one. What is longer than a pass is a pause.
+    double period_seconds = 0;
 };
 
 /// What one ring gave.
@@ -98,10 +97,6 @@ struct GpuRun {
 /// one ends all of them, see Team::give_up().
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options);
-
-/// The same for a world of one replica in one process.
-GpuRun run(const layouts::Schedule& forward, const layouts::Schedule* backward, const HostInputs& inputs,
-           const GpuOptions& options);
 
 /// The same over a fabric of the caller's own, made by `make_fabric` when the programs are known.
 using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const PassPrograms&)>;

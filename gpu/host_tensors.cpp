@@ -24,16 +24,6 @@ void require_16_bits(layouts::DType dtype) {
 
 }  // namespace
 
-HostTensor<std::uint16_t> to_bits(const HostTensor<float>& tensor, layouts::DType dtype) {
-    require_16_bits(dtype);
-    HostTensor<std::uint16_t> bits{tensor.shape, {}};
-    bits.values.reserve(tensor.values.size());
-    for (const float x : tensor.values)
-        bits.values.push_back(dtype == layouts::DType::bf16 ? copy_bits<std::uint16_t>(__float2bfloat16_rn(x))
-                                                            : copy_bits<std::uint16_t>(__float2half_rn(x)));
-    return bits;
-}
-
 void from_bits(std::span<const std::uint16_t> patterns, layouts::DType dtype, std::span<float> numbers) {
     require_16_bits(dtype);
     for (std::size_t i = 0; i < patterns.size(); ++i)

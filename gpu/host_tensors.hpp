@@ -36,10 +36,7 @@ struct HostOutputs {
     HostTensor<float> o, lse, dq, dk, dv;
 };
 
-/// Nearest patterns of `dtype` (bf16 or fp16), ties to even; NaN stays NaN. Anything else throws Error.
-HostTensor<std::uint16_t> to_bits(const HostTensor<float>& tensor, layouts::DType dtype);
-
-/// The numbers that patterns of `dtype` (bf16 or fp16) stand for; equal lengths.
+/// The numbers that patterns of `dtype` (bf16 or fp16; anything else throws Error) stand for; equal lengths.
 void from_bits(std::span<const std::uint16_t> patterns, layouts::DType dtype, std::span<float> numbers);
 
 }  // namespace ringlab::gpu

@@ -37,7 +37,7 @@ JoinedLaunches::JoinedLaunches(const layouts::Schedule& pass, const layouts::Ran
                                const Options& options)
     : pass_(pass), program_(program), options_(options) {
     const auto& list = options.list;
-    if (resolve(list.family, program.pass, list.head_dim, list.value_dim) != KernelFamily::hopper) return;
+    if (resolve(list.family, list.head_dim, list.value_dim) != KernelFamily::hopper) return;
     for (const auto& join : program.joins) {
         if (!can_join(join)) continue;
         if (options_.waits != JoinedWaits::apart) {

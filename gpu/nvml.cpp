@@ -11,7 +11,8 @@
 namespace ringlab::gpu {
 namespace {
 
-// The few declarations of NVML that are used here; its ABI is stable.
+// The few declarations of NVML that are used here; its ABI is stable. Its header is a component of its own of the CUDA
+// Toolkit, which toolkits put together from Python wheels or Conda packages lack.
 using Status = int;
 using Device = void*;
 constexpr Status success = 0;

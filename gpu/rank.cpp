@@ -123,13 +123,8 @@ void Rank::build_work_lists(PassState& pass) {
                                           key_positions(schedule.runs(op.part)),
                                           WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim,
                                                             options_.deterministic, options_.kernels});
-        constexpr std::int64_t item_bytes = 16, entry_bytes = 4;
-        const auto add_tiles = [&](const TileList& tiles) {
-            const auto entries = (tiles.full() + tiles.partial()) * (tiles.device_turns() ? 2 : 1);
-            memory_use_.work += tiles.items() * item_bytes + entries * entry_bytes;
-        };
-        add_tiles(list->tiles());
-        if (list->query_tiles()) add_tiles(*list->query_tiles());
+        memory_use_.work += list->tiles().device_bytes();
+        if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
     }
 }
 

@@ -84,6 +84,9 @@ PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankR
             issue.push_back(times(rank).issue[repeat]);
         }
     }
+    if (const auto& starts = times(ranks.front()).start; starts.size() > 1)
+        run.period_seconds =
+            layouts::to_seconds(starts.back() - starts.front()) / static_cast<double>(starts.size() - 1);
     const auto timelines = times(ranks.front()).timeline_start.size();
     for (std::size_t i = 0; i < timelines; ++i) {
         const auto start = first_start(&PassTimes::timeline_start, i);

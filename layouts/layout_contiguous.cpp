@@ -10,13 +10,13 @@ Layout contiguous(const std::string&, std::int64_t tokens, int ranks) {
     return {"contiguous", tokens, shards};
 }
 
-std::int64_t granularity(const std::string& arguments, int ranks) {
+std::int64_t granularity_of_contiguous(const std::string& arguments, int ranks) {
     require(arguments.empty(), "layout contiguous takes no arguments, got '{}'", arguments);
     return ranks;
 }
 
-const LayoutRegistration registration("contiguous", "contiguous", "rank r owns one block of S/P tokens",
-                                      {granularity, contiguous});
+const LayoutRegistration registered_contiguous("contiguous", "contiguous", "rank r owns one block of S/P tokens",
+                                               {granularity_of_contiguous, contiguous});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -32,13 +32,13 @@ Layout from_file(const std::string& path, std::int64_t tokens, int ranks) {
     return {"file:" + path, tokens, shards};
 }
 
-std::int64_t granularity(const std::string& arguments, int ranks) {
+std::int64_t granularity_of_file(const std::string& arguments, int ranks) {
     require(!arguments.empty(), "layout file needs a path, as in file:permutation.txt");
     return ranks;
 }
 
-const LayoutRegistration registration("file", "file:PATH", "any permutation of the tokens, from a text file",
-                                      {granularity, from_file});
+const LayoutRegistration registered_file("file", "file:PATH", "any permutation of the tokens, from a text file",
+                                         {granularity_of_file, from_file});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -25,15 +25,15 @@ Layout striped(const std::string& arguments, std::int64_t tokens, int ranks) {
     return {"striped" + (width == 1 ? "" : ":" + std::to_string(width)), tokens, shards};
 }
 
-std::int64_t granularity(const std::string& arguments, int ranks) {
+std::int64_t granularity_of_striped(const std::string& arguments, int ranks) {
     const auto width = width_of(arguments);
     require(width <= (std::int64_t{1} << 40) / ranks, "the stripe width {} is too large for {} ranks", width, ranks);
     return width * ranks;
 }
 
-const LayoutRegistration registration("striped", "striped[:WIDTH]",
-                                      "tokens are dealt to the ranks in turn, WIDTH at a time (1)",
-                                      {granularity, striped});
+const LayoutRegistration registered_striped("striped", "striped[:WIDTH]",
+                                            "tokens are dealt to the ranks in turn, WIDTH at a time (1)",
+                                            {granularity_of_striped, striped});
 
 }  // namespace
 }  // namespace ringlab::layouts

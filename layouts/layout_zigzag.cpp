@@ -13,13 +13,13 @@ Layout zigzag(const std::string&, std::int64_t tokens, int ranks) {
     return {"zigzag", tokens, shards};
 }
 
-std::int64_t granularity(const std::string& arguments, int ranks) {
+std::int64_t granularity_of_zigzag(const std::string& arguments, int ranks) {
     require(arguments.empty(), "layout zigzag takes no arguments, got '{}'", arguments);
     return 2 * std::int64_t{ranks};
 }
 
-const LayoutRegistration registration("zigzag", "zigzag", "rank r owns chunks r and 2P-1-r of 2P chunks",
-                                      {granularity, zigzag});
+const LayoutRegistration registered_zigzag("zigzag", "zigzag", "rank r owns chunks r and 2P-1-r of 2P chunks",
+                                           {granularity_of_zigzag, zigzag});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -9,14 +9,6 @@ namespace ringlab::layouts {
 
 double Problem::effective_scale() const { return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : scale; }
 
-std::int64_t Problem::kv_bytes(std::int64_t token_count, std::int64_t heads) const {
-    return batch * token_count * heads * (head_dim + value_dim) * bytes_of(dtype);
-}
-
-std::int64_t Problem::dkv_bytes(std::int64_t token_count, std::int64_t heads, DType gradient_dtype) const {
-    return batch * token_count * heads * (head_dim + value_dim) * bytes_of(gradient_dtype);
-}
-
 std::optional<std::int64_t> tensor_bytes(const Problem& p, std::int64_t bytes_each) {
     return checked_product({2 * bytes_each, p.batch, p.tokens, p.query_heads + p.kv_heads, p.head_dim + p.value_dim});
 }

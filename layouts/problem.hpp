@@ -25,12 +25,6 @@ struct Problem {
     std::int64_t query_heads_per_kv_head() const { return query_heads / kv_heads; }
     double effective_scale() const;
 
-    /// Bytes of K and V together for `token_count` tokens of `heads` kv heads, all batch elements.
-    std::int64_t kv_bytes(std::int64_t token_count, std::int64_t heads) const;
-
-    /// Bytes of dK and dV together, held in `gradient_dtype`.
-    std::int64_t dkv_bytes(std::int64_t token_count, std::int64_t heads, DType gradient_dtype) const;
-
     /// Floating-point operations for one visible (query, key) pair of one query head:
     /// forward q.k and p*v; backward those of q.k again, do.v, dv, dq and dk (5 products against 2).
     double forward_flop_per_cell() const { return 2.0 * static_cast<double>(head_dim + value_dim); }

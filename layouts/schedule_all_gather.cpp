@@ -117,7 +117,7 @@ private:
     int groups_;  // kv heads are brought in this many equal parts
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_all_gather(
     "all-gather", "all-gather[:GROUPS]",
     "K/V of all ranks are gathered, one of GROUPS kv-head groups at a time (1), while the last one is attended to",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,

@@ -198,7 +198,7 @@ private:
     std::array<std::vector<Hops>, 2> hops_;  // by way, then owner
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_bidirectional(
     "bidirectional", "bidirectional",
     "a ring both ways at once: K/V blocks hop up and down, in half as many steps, and their gradients with them",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,

@@ -291,7 +291,7 @@ private:
     std::vector<Outer> outer_;  // by block
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_double_ring(
     "double-ring", "double-ring:RANKS",
     "a ring inside each host of RANKS ranks, and one between hosts, both at once; gradients with them",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,

@@ -250,7 +250,7 @@ private:
     std::vector<Hops> hops_;
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_pass_q(
     "pass-q", "pass-q", "query rows and their results hop from rank to rank, K/V stay where they are",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {

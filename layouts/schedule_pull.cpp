@@ -156,7 +156,7 @@ private:
     int groups_;  // equal parts of the kv heads
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_pull(
     "pull", "pull[:PARTS]",
     "every rank fetches the K/V blocks that it needs from their owners, forward in PARTS of the kv heads, and attends "
     "to "

@@ -23,7 +23,7 @@ public:
     }
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_ring(
     "ring", "ring", "K/V blocks hop from rank to rank, one step at a time; their gradients follow and end at home",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {

@@ -136,7 +136,7 @@ private:
     std::vector<Seen> seen_;  // by rank, then owner
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_seen(
     "seen", "seen[:GAP]",
     "of each block, every rank gets the keys that its rows see, in ranges with at least GAP (64) others between them",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,

@@ -39,12 +39,10 @@ public:
             gathered_ = 1;
         }
         find_hops(first_block_, groups());
-        sees_.resize(static_cast<std::size_t>(groups()));
-        is_seen_.resize(sees_.size());
-        for (int rows = 0; rows < groups(); ++rows)
-            for (int keys = 0; keys < groups(); ++keys)
-                if (cells(first_block_ + rows, first_block_ + keys) > 0)
-                    sees_[static_cast<std::size_t>(rows)] = is_seen_[static_cast<std::size_t>(keys)] = true;
+        for (int group = 0; group < groups(); ++group) {
+            sees_.push_back(some_group(group, [&](int keys) { return pairs(group, keys) > 0; }));
+            is_seen_.push_back(some_group(group, [&](int rows) { return pairs(rows, group) > 0; }));
+        }
         plan_slots();
     }
 
@@ -58,6 +56,16 @@ private:
     enum ExchangeChannel : int { to_heads = 1, to_tokens = 2 };
 
     int groups() const { return ranks() / members_; }
+    std::int64_t pairs(int rows_group, int keys_group) const {
+        return cells(first_block_ + rows_group, first_block_ + keys_group);
+    }
+    /// Whether any group is such. Asks `nearest` first: most rows see keys of their own.
+    template <class Is>
+    bool some_group(int nearest, Is is) const {
+        for (int distance = 0; distance < groups(); ++distance)
+            if (is((nearest + distance) % groups())) return true;
+        return false;
+    }
     bool shares_heads() const { return kv_heads().count() % members_ != 0; }
     bool narrow() const { return options().gradient_dtype != accumulator(); }
 
@@ -251,7 +259,7 @@ private:
     std::vector<bool> sees_, is_seen_;  // by group: whether its rows see anything, whether its keys are seen
 };
 
-const ScheduleRegistration registration(
+const ScheduleRegistration registered_ulysses(
     "ulysses", "ulysses[:RANKS]",
     "groups of RANKS (all) neighbouring ranks exchange tokens for heads before and after; K/V hop around a ring of "
     "groups",

@@ -271,21 +271,22 @@ TileKind classify(const RowHull& rows, const KeyTile& keys) {
     return covered && keys.all_valid ? TileKind::full : TileKind::partial;
 }
 
-std::vector<TileRow> tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
-                               std::int64_t tile_rows, std::int64_t tile_keys) {
+TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
+                   std::int64_t tile_keys) {
     const auto columns = key_tiles(mask, keys, tile_keys);
     std::int64_t count = 0;
     for (const auto& run : queries) count += run.count;
-    std::vector<TileRow> work;
+    TileWork work{{}, std::vector<TileRow>(columns.size())};
     for (std::int64_t begin = 0; begin < count; begin += tile_rows) {
         const auto hull = row_hull(mask, queries, begin, std::min(begin + tile_rows, count));
-        TileRow row;
-        for (const auto& column : columns) {
-            const auto kind = classify(hull, column);
-            row.full += kind == TileKind::full;
-            row.partial += kind == TileKind::partial;
+        auto& row = work.queries.emplace_back();
+        for (std::size_t column = 0; column < columns.size(); ++column) {
+            const auto kind = classify(hull, columns[column]);
+            for (auto* side : {&row, &work.keys[column]}) {
+                side->full += kind == TileKind::full;
+                side->partial += kind == TileKind::partial;
+            }
         }
-        work.push_back(row);
     }
     return work;
 }

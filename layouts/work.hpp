@@ -67,15 +67,19 @@ std::vector<KeyTile> key_tiles(const Mask& mask, std::span<const Run> keys, std:
 /// correctness.
 TileKind classify(const RowHull& rows, const KeyTile& keys);
 
-/// Tiles that a query tile has to work on.
+/// Tiles of the other side that a query tile, or a key tile, has to work on.
 struct TileRow {
     std::int64_t full = 0;
     std::int64_t partial = 0;
     friend constexpr bool operator==(const TileRow&, const TileRow&) = default;
 };
 
-/// One entry per tile of `tile_rows` query rows in local order: what one head of an attend costs a tiled kernel.
-std::vector<TileRow> tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
-                               std::int64_t tile_rows, std::int64_t tile_keys);
+/// What one head of an attend costs a tiled kernel: an entry per tile of query rows, and one per tile of keys, both in
+/// local order.
+struct TileWork {
+    std::vector<TileRow> queries, keys;
+};
+TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
+                   std::int64_t tile_keys);
 
 }  // namespace ringlab::layouts

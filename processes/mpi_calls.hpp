@@ -51,9 +51,6 @@ void blocking(Session& session, const char* name, Call call) {
     check(call(), name);
 }
 
-/// Waits as long as the other processes live.
-constexpr auto patiently = Clock::duration::max();
-
 /// Waits for a request; after `limit` the run ends, as the buffers of the request cannot be given back. `what` ends
 /// the sentence "rank 1 has waited 10 s for".
 template <class What>

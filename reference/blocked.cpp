@@ -3,17 +3,15 @@
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
 #include "reference/blocked_tile.hpp"
+#include "reference/counts.hpp"
 #include "reference/dense.hpp"
 
 #include <atomic>
 #include <memory>
-#include <numeric>
 #include <thread>
 
 namespace ringlab::reference {
 namespace {
-
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 // Tokens of one batch element and head, as a matrix with a row for each; const as the tensor is.
 template <class AnyTensor>
@@ -137,12 +135,6 @@ TileOperands operands(const Patch& patch, const Piece& piece, std::int64_t batch
 
 void wait_for(const std::atomic<std::int64_t>& turn, std::int64_t value) {
     for (auto now = turn.load(); now != value; now = turn.load()) turn.wait(now);
-}
-
-std::vector<std::int64_t> all_positions(std::int64_t tokens) {
-    std::vector<std::int64_t> positions(size(tokens));
-    std::iota(positions.begin(), positions.end(), std::int64_t{0});
-    return positions;
 }
 
 }  // namespace

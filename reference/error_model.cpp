@@ -2,6 +2,7 @@
 
 #include "layouts/require.hpp"
 #include "reference/blas.hpp"
+#include "reference/counts.hpp"
 #include "reference/rounding.hpp"
 
 #include <algorithm>
@@ -18,8 +19,6 @@ namespace {
 using layouts::DType;
 
 constexpr double square(double x) { return x * x; }
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-
 bool is_narrow(DType dtype) { return layouts::bytes_of(dtype) == 2; }
 
 /// RMS of the rounding of a number near 0 to fp16, whose step there is 2^-24, relative to unit_of(fp16). bf16 has
@@ -75,12 +74,6 @@ ConstMatrix tokens_view(const Tensor& tensor, std::int64_t batch, std::int64_t h
     const auto stride = static_cast<std::int64_t>(tensor.shape(2)) * dim;
     return {tensor.data() + (batch * static_cast<std::int64_t>(tensor.shape(1)) + first) * stride + head * dim, count,
             dim, stride};
-}
-
-std::vector<std::int64_t> all_positions(std::int64_t tokens) {
-    std::vector<std::int64_t> positions(size(tokens));
-    std::iota(positions.begin(), positions.end(), std::int64_t{0});
-    return positions;
 }
 
 /// Positions of `from` that rank owns, as indices into `from` and as positions.
@@ -280,7 +273,6 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
     largest_lse_ = largest_of(rows.lse.data(), rows.lse.size());
     largest_dq_ = largest_of(rows.dq.data(), rows.dq.size());
     const auto q = take_tokens(inputs.q, rows_), dout = take_tokens(inputs.dout, rows_);
-    const auto q_norms = norms_of(q), k_norms = norms_of(inputs.k), v_norms = norms_of(inputs.v);
     const auto heads = size(problem_.query_heads);
     row_.resize(size(problem_.batch) * heads * rows_.size());
     for (std::size_t b = 0; b < size(problem_.batch); ++b)
@@ -298,7 +290,11 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
                 row.lse = rows.lse(b, r, h);
                 row.delta = std::inner_product(o, o + rows.o.shape(3), doutput, 0.0);
             }
+    measure_pairs(inputs, q, dout);
+}
 
+void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tensor& dout) {
+    const auto q_norms = norms_of(q), k_norms = norms_of(inputs.k), v_norms = norms_of(inputs.v);
     const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
                               problem_.soft_cap};
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
@@ -307,7 +303,7 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
     };
     std::vector<Largest> largest(row_.size());
     std::vector<double> mean_key(row_.size() * size(problem_.head_dim));
-    const auto kv_heads = size(problem_.kv_heads);
+    const auto heads = size(problem_.query_heads), kv_heads = size(problem_.kv_heads);
     for_each_tile(
         problem_, mask_, rows_, all_positions(problem_.tokens), q, dout, inputs.k, inputs.v, [&](const Pairs& tile) {
             for (std::int64_t r = 0; r < tile.s.rows; ++r) {

@@ -84,6 +84,7 @@ private:
     };
 
     void measure_rows(const Inputs& inputs, const SampledRows& rows);
+    void measure_pairs(const Inputs& inputs, const Tensor& q, const Tensor& dout);  // of those rows
     void measure_columns(const SampledColumns& columns);
     Columns measure_columns(const Inputs& inputs, const std::vector<double>& var_delta,
                             const std::vector<double>& var_lse) const;

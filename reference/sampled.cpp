@@ -1,9 +1,9 @@
 #include "reference/sampled.hpp"
 
+#include "reference/counts.hpp"
 #include "reference/dense.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 namespace ringlab::reference {
 namespace {
@@ -16,12 +16,6 @@ void require_positions(const char* what, const std::vector<std::int64_t>& positi
         require(n == 0 || positions[n - 1] < positions[n], "{}[{}] is {} after {}; positions must increase", what, n,
                 positions[n], positions[n - 1]);
     }
-}
-
-std::vector<std::int64_t> all_positions(std::int64_t tokens) {
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens));
-    std::iota(positions.begin(), positions.end(), std::int64_t{0});
-    return positions;
 }
 
 }  // namespace
@@ -102,12 +96,6 @@ SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::M
     patch_backward({problem, mask, rows, sample.columns, q, k, v}, dout, statistics.lse, statistics.delta,
                    {.dk = &sample.dk, .dv = &sample.dv}, options);
     return sample;
-}
-
-SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-                               std::vector<std::int64_t> columns, const BlockedOptions& options) {
-    const auto statistics = row_statistics(problem, mask, inputs, columns, options);
-    return sampled_columns(problem, mask, inputs, std::move(columns), statistics, options);
 }
 
 }  // namespace ringlab::reference

@@ -51,8 +51,4 @@ SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::M
                                std::vector<std::int64_t> columns, const RowStatistics& statistics,
                                const BlockedOptions& options = {});
 
-/// The same from row_statistics(): exact throughout, at that cost.
-SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-                               std::vector<std::int64_t> columns, const BlockedOptions& options = {});
-
 }  // namespace ringlab::reference

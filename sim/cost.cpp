@@ -57,7 +57,7 @@ Picoseconds ticks(double seconds) { return layouts::checked_picoseconds(seconds)
 /// Gives most of a very large group to the processors, a heap of the times when each is free, as one by one would: each
 /// takes the tiles that it could begin before a common time. Returns how many. Sums of few terms stay one by one, and
 /// so the same as ever to the last bit.
-std::int64_t deal_at_once(const TileGroup& group, std::vector<double>& free) {
+std::int64_t deal_at_once(const ItemGroup& group, std::vector<double>& free) {
     constexpr std::int64_t few = 1 << 16;
     if (group.count <= few || group.seconds == 0) return group.seconds == 0 ? group.count : 0;
     const auto dealt_by = [&](double time, double level) {
@@ -88,11 +88,11 @@ std::int64_t deal_at_once(const TileGroup& group, std::vector<double>& free) {
 
 }  // namespace
 
-double makespan(std::vector<TileGroup> tiles, std::int64_t processors) {
-    std::sort(tiles.begin(), tiles.end(), [](const TileGroup& a, const TileGroup& b) { return a.seconds > b.seconds; });
+double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
+    std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
     std::vector<double> free(static_cast<std::size_t>(processors),
                              0.0);  // a heap, the first processor to be free on top
-    for (const auto& group : tiles)
+    for (const auto& group : items)
         for (auto left = group.count - deal_at_once(group, free); left > 0; --left) {
             std::pop_heap(free.begin(), free.end(), std::greater<>());
             free.back() += group.seconds;
@@ -160,39 +160,59 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
     if (pairs > most_described_pairs) by_name();
 }
 
-TileModel::Time TileModel::block(const Part& rows, const Part& keys) {
+TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     describe(rows, keys, row_runs, key_runs);
-    key_.push_back(rows.heads.count());
+    key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * turn.begins + turn.ends});
     const std::string key(reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front()));
     const auto found = memo_.find(key);
     if (found != memo_.end()) return found->second;
-    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows.heads.count())).first->second;
+    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, turn)).first->second;
+}
+
+/// Of an item that `processors` share, each of whose heads meets `tiles`.
+double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn,
+                               std::int64_t processors) const {
+    const auto more = (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0);
+    if (tiles.full + tiles.partial == 0) return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more;
+    const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
+                      cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
+    return cost_.item_seconds + more + work * heads_in_turn / static_cast<double>(processors);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                             int heads) const {
-    const auto rows = layouts::tile_work(schedule_.mask(), row_runs, key_runs, cost_.tile_rows, cost_.tile_keys);
+                                             const Part& rows, const Part& keys, Turn turn) const {
+    const auto work = layouts::tile_work(schedule_.mask(), row_runs, key_runs, cost_.tile_rows, cost_.tile_keys);
+    const bool by_keys = cost_.item == Item::key_tile;
+    const auto& items = by_keys ? work.keys : work.queries;
+    const auto heads = by_keys ? keys.heads.count() : rows.heads.count();
+    const int in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
     const auto copies = heads * schedule_.problem().batch;
-    std::vector<TileGroup> groups;
-    double work = 0;
-    for (const auto& row : rows) {
-        if (row.full + row.partial == 0) continue;  // not in the work list
-        const auto seconds = cost_.full_tile_seconds * static_cast<double>(row.full) +
-                             cost_.partial_tile_seconds * static_cast<double>(row.partial);
-        groups.push_back({cost_.query_tile_seconds + seconds, copies});
-        work += seconds * static_cast<double>(copies);
-    }
-    return {makespan(std::move(groups), static_cast<std::int64_t>(machine_.multiprocessors)),
-            work / machine_.multiprocessors};
+    // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
+    const bool visits_idle = by_keys || turn.begins || turn.ends;
+
+    const auto shared_by = [&](AttentionCost::Group group) {
+        std::vector<ItemGroup> groups;
+        for (const auto& tiles : items)
+            if (visits_idle || tiles.full + tiles.partial > 0)
+                groups.push_back({item_seconds(tiles, turn, in_turn, group.processors), copies});
+        return makespan(std::move(groups), group.at_a_time);
+    };
+    Time time{shared_by({1, static_cast<std::int64_t>(machine_.multiprocessors)}), 0};
+    for (const auto& group : cost_.groups) time.alone = std::min(time.alone, shared_by(group));
+    for (const auto& tiles : items)
+        time.continued += (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
+                           cost_.partial_tile_seconds * static_cast<double>(tiles.partial)) *
+                          in_turn * static_cast<double>(copies) / machine_.multiprocessors;
+    return time;
 }
 
-CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options)
+CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock)
     : schedule_(schedule),
       machine_(machine),
       options_(options),
       placement_(options.placement),
-      clock_(options.clock == Clock::sustained ? machine.sustained_clock_factor : 1),
+      clock_(clock),
       tiles_(schedule, machine) {
     const auto ranks = schedule.ranks();
     require(ranks <= machine.gpus(), "{} ranks on machine '{}' of {} hosts with {} GPUs each; give it more hosts",
@@ -215,22 +235,13 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
 }
 
 double CostModel::attend_seconds(const Op& op) {
-    const auto& problem = schedule_.problem();
     const auto& cost = machine_.attention(schedule_.options().pass);
     double seconds = op.fused ? 0 : cost.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
         seconds += schedule_.flop(op) / (cost.flops * clock_);
     } else {
-        const auto time = tiles_.block(op.rows(), op.part);
+        const auto time = tiles_.block(op.rows(), op.part, {op.begins, op.ends});
         seconds += (op.fused ? time.continued : time.alone) / clock_;
-    }
-    // Output state kept in fp32 between launches is read and written by each of them: the first and the last, which
-    // only write and only read it, are taken for the same.
-    const bool carries = !op.fused && schedule_.options().pass == Pass::forward && !(op.begins && op.ends);
-    if (carries && machine_.carry_exposed_ratio > 0) {
-        const auto rows = problem.batch * op.rows().tokens.size() * op.rows().heads.count();
-        seconds += machine_.carry_exposed_ratio * 2 * 4 * static_cast<double>(rows * problem.value_dim) /
-                   machine_.memory_bytes_per_second;
     }
     return seconds;
 }
@@ -261,6 +272,23 @@ double CostModel::held(int rank, int peer, std::int64_t bytes) const {
 Picoseconds CostModel::issue(const Op& op) const {
     if (op.transfers()) return ticks(machine_.transfer_issue_seconds);
     return op.fused ? 0 : ticks(machine_.compute_issue_seconds);
+}
+
+Picoseconds CostModel::before_pass(int rank) const {
+    const auto& cost = machine_.attention(schedule_.options().pass);
+    const auto& p = schedule_.problem();
+    const auto q = p.batch * schedule_.layout().shard_tokens(rank) * p.query_heads * p.head_dim * bytes_of(p.dtype);
+    return ticks(cost.begin_seconds +
+                 cost.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second);
+}
+
+Picoseconds CostModel::behind_pass(int rank) const {
+    const auto& cost = machine_.attention(schedule_.options().pass);
+    const auto& p = schedule_.problem();
+    const auto row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
+    const auto bytes = p.batch * schedule_.layout().shard_tokens(rank) * row * bytes_of(p.dtype);
+    return ticks(cost.end_seconds +
+                 cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second);
 }
 
 std::vector<Picoseconds> CostModel::starts() const {

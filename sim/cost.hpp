@@ -16,12 +16,12 @@ using layouts::Part;
 using layouts::Run;
 using layouts::Schedule;
 
-/// Time of `tiles` ({cost, how many} pairs), given longest first to whichever of `processors` is free first.
-struct TileGroup {
+/// Time of `items` ({cost, how many} pairs), given longest first to whichever of `processors` is free first.
+struct ItemGroup {
     double seconds = 0;
     std::int64_t count = 0;
 };
-double makespan(std::vector<TileGroup> tiles, std::int64_t processors);
+double makespan(std::vector<ItemGroup> items, std::int64_t processors);
 
 /// Times of attention blocks from their real tiles.
 ///
@@ -34,11 +34,16 @@ public:
 
     struct Time {
         double alone = 0;      ///< seconds of a launch of its own, without the launch itself
-        double continued = 0;  ///< seconds added to a launch that is under way: no ramp, no tail, no query-tile cost
+        double continued = 0;  ///< seconds added to a launch that is under way: no ramp, no tail, no cost of items
     };
 
-    /// Of all heads of `rows`.
-    Time block(const Part& rows, const Part& keys);
+    /// Where a block stands among those of its rows.
+    struct Turn {
+        bool begins = true, ends = true;
+    };
+
+    /// Of all heads of `rows` and `keys`.
+    Time block(const Part& rows, const Part& keys, Turn turn);
 
     /// Blocks that were tiled one by one, for tests of the memo.
     std::size_t distinct_blocks() const { return memo_.size(); }
@@ -46,7 +51,9 @@ public:
 private:
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
-    Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, int heads) const;
+    Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                           const Part& keys, Turn turn) const;
+    double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors) const;
 
     const Schedule& schedule_;
     const Machine& machine_;
@@ -70,8 +77,9 @@ struct TransferCost {
 /// How long every operation takes on a machine when it has what it runs on to itself.
 class CostModel {
 public:
-    /// All three must outlive the model. Throws Error if the placement of ranks on the machine's GPUs is not possible.
-    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options);
+    /// All three must outlive the model. Attends run at `clock` times the clock of the calibration. Throws Error if the
+    /// placement of ranks on the machine's GPUs is not possible.
+    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock = 1);
 
     /// Duration of an attend, merge, add or copy.
     Picoseconds compute(const Op& op);
@@ -81,6 +89,10 @@ public:
     double held(int rank, int peer, std::int64_t bytes) const;
 
     Picoseconds issue(const Op& op) const;
+
+    /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
+    Picoseconds before_pass(int rank) const;
+    Picoseconds behind_pass(int rank) const;
     int gpu(int rank) const { return placement_.empty() ? rank : placement_[static_cast<std::size_t>(rank)]; }
     int host(int rank) const { return gpu(rank) / machine_.gpus_per_host; }
 

@@ -87,11 +87,6 @@ bool Engine::next(std::uint32_t& tag) {
     return true;
 }
 
-double Engine::speed(ActivityId activity) {
-    solve();
-    return states_[activity].speed;
-}
-
 void Engine::touch(ResourceId resource) {
     if (resources_[resource].dirty) return;
     resources_[resource].dirty = true;

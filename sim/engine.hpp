@@ -69,10 +69,9 @@ public:
     Picoseconds now() const { return now_; }
     std::uint64_t events() const { return events_; }
 
-    /// Speed of a running activity, as solved for the time from now() on.
-    double speed(ActivityId activity);
-
 private:
+    friend struct SpeedProbe;  // of the tests, which look at speeds under way
+
     static constexpr std::uint32_t none = ~0u;
     static constexpr Picoseconds never = std::numeric_limits<Picoseconds>::max();
 

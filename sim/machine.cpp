@@ -1,4 +1,4 @@
-#include "sim/machine.hpp"
+#include "sim/machine_fields.hpp"
 
 #include "layouts/require.hpp"
 
@@ -13,21 +13,7 @@
 namespace ringlab::sim {
 namespace {
 
-constexpr double micro = 1e-6, giga = 1e9, tera = 1e12, mebi = 1024.0 * 1024.0;
-
-/// What one figure may be.
-struct Range {
-    double low = 0;
-    double high = 1e15;
-    bool whole = false;
-    bool may_be_infinite = false;
-};
-
-constexpr Range positive{1e-12, 1e15};
-constexpr Range not_negative{0, 1e15};
-constexpr Range bandwidth{1e-9, 1e9, false, true};
-constexpr Range fraction{1e-6, 1};
-constexpr Range count{1, 1 << 20, true};
+constexpr double mebi = 1024.0 * 1024.0;
 
 /// Control characters (a message must be one line) as blanks.
 std::string one_line(std::string_view text) {
@@ -42,31 +28,33 @@ class Reader {
 public:
     Reader(const toml::table& root, std::string file) : root_(root), file_(std::move(file)) {}
 
-    bool has(const std::string& section) const { return root_.at_path(section).is_table(); }
-
-    std::string text(const std::string& key) {
-        const auto node = find(key);
-        const auto value = node->value<std::string>();
-        if (!value || value->empty()) complain(*node, "{} must be a text in quotes that is not empty", key);
-        return *value;
+    void text(const std::string& key, std::string& value) {
+        const auto* node = find(key);
+        const auto found = node->value<std::string>();
+        if (!found || found->empty()) complain(*node, "{} must be a text in quotes that is not empty", key);
+        value = *found;
     }
 
-    double number(const std::string& key, Range range) {
+    void item(const std::string& key, Item& item) {
+        std::string name;
+        text(key, name);
+        if (name != "query tile" && name != "key tile") complain_about(key, "must be \"query tile\" or \"key tile\"");
+        item = name == "query tile" ? Item::query_tile : Item::key_tile;
+    }
+
+    template <class T>
+    void number(const std::string& key, T& value, Range range, double unit) {
         const auto& figure = figure_at(key);
-        const auto* node = figure.get("value");
-        return record(key, *node, range, source(key, figure));
+        value = static_cast<T>(record(key, *figure.get("value"), range, source(key, figure)) * unit);
     }
 
     /// A figure that depends on the message size.
-    std::vector<LinkCost::Channels> by_message_size(const std::string& key) {
+    void channels(const std::string& key, std::vector<LinkCost::Channels>& classes) {
         const auto& figure = figure_at(key);
-        const auto* limits = array_in(figure, key, "up_to_mebibytes");
-        const auto* values = array_in(figure, key, "value");
-        if (limits->empty() || limits->size() != values->size())
-            complain(figure, "{} has {} sizes and {} values; there must be one value for each of at least one size",
-                     key, limits->size(), values->size());
-        std::vector<LinkCost::Channels> classes;
+        const auto [limits, values] = lists_in(figure, key, "up_to_mebibytes", "value");
+        if (limits->empty()) complain(figure, "{} must have at least one size", key);
         double before = 0;
+        classes.clear();
         for (std::size_t i = 0; i < values->size(); ++i) {
             const auto limit = to_number(key + ".up_to_mebibytes", *limits->get(i), {1e-6, 1e12, false, true});
             if (limit <= before) complain(*limits->get(i), "{}.up_to_mebibytes must grow from entry to entry", key);
@@ -74,8 +62,19 @@ public:
             classes.push_back({limit * mebi, record(key, *values->get(i), {1, 1024}, source(key, figure))});
         }
         if (std::isfinite(before)) complain(figure, "{}.up_to_mebibytes must end in inf, to cover every message", key);
-        return classes;
     }
+
+    void groups(const std::string& key, std::vector<AttentionCost::Group>& groups) {
+        const auto& figure = figure_at(key);
+        const auto [values, at_a_time] = lists_in(figure, key, "value", "at_a_time");
+        const auto whole = [&](double value) { return static_cast<std::int64_t>(value); };
+        groups.clear();
+        for (std::size_t i = 0; i < values->size(); ++i)
+            groups.push_back({whole(record(key, *values->get(i), {2, 1024, true}, source(key, figure))),
+                              whole(to_number(key + ".at_a_time", *at_a_time->get(i), {1, 1 << 16, true}))});
+    }
+
+    bool section(const std::string& name, bool wanted) const { return wanted || root_.at_path(name).is_table(); }
 
     [[noreturn]] void complain_about(const std::string& key, std::string_view what) {
         complain(*find(key), "{} {}", key, what);
@@ -98,7 +97,7 @@ private:
         const auto* figure = node->as_table();
         if (!figure || !figure->contains("value") || !figure->contains("source"))
             complain(*node, "{} must be written as {{ value = ..., source = \"where it comes from\" }}", key);
-        for (const auto* part : {"value", "source", "up_to_mebibytes"}) known_.insert(key + "." + part);
+        for (const auto* part : {"value", "source", "up_to_mebibytes", "at_a_time"}) known_.insert(key + "." + part);
         return *figure;
     }
 
@@ -106,6 +105,15 @@ private:
         const auto* node = figure.get(part);
         if (!node || !node->is_array()) complain(figure, "{}.{} must be a list [..., ...]", key, part);
         return node->as_array();
+    }
+
+    std::pair<const toml::array*, const toml::array*> lists_in(const toml::table& figure, const std::string& key,
+                                                               const char* first, const char* second) {
+        const auto *a = array_in(figure, key, first), *b = array_in(figure, key, second);
+        if (a->size() != b->size())
+            complain(figure, "{} has {} entries of {} and {} of {}; there must be as many", key, a->size(), first,
+                     b->size(), second);
+        return {a, b};
     }
 
     std::string source(const std::string& key, const toml::table& figure) {
@@ -156,63 +164,14 @@ private:
     std::set<std::string> known_;
 };
 
-AttentionCost read_attention(Reader& reader, const std::string& section) {
-    AttentionCost cost;
-    const auto whole = [&](const char* key) { return static_cast<std::int64_t>(reader.number(section + key, count)); };
-    cost.head_dim = whole(".head_dim");
-    cost.value_dim = whole(".value_dim");
-    cost.tile_rows = whole(".tile_rows");
-    cost.tile_keys = whole(".tile_keys");
-    cost.launch_seconds = reader.number(section + ".launch_us", not_negative) * micro;
-    cost.query_tile_seconds = reader.number(section + ".query_tile_us", not_negative) * micro;
-    cost.full_tile_seconds = reader.number(section + ".full_tile_us", not_negative) * micro;
-    cost.partial_tile_seconds = reader.number(section + ".partial_tile_us", not_negative) * micro;
-    cost.flops = reader.number(section + ".teraflops", bandwidth) * tera;
-    return cost;
-}
-
-LinkCost read_link(Reader& reader, const std::string& section) {
-    LinkCost cost;
-    cost.latency_seconds = reader.number(section + ".latency_us", not_negative) * micro;
-    cost.link_bytes_per_second = reader.number(section + ".link_gigabytes_per_second", bandwidth) * giga;
-    cost.channel_bytes_per_second = reader.number(section + ".channel_gigabytes_per_second", bandwidth) * giga;
-    cost.channels = reader.by_message_size(section + ".channels");
-    cost.messages_per_block = reader.number(section + ".messages_per_block", {1, 1024, true});
-    cost.busy_speed_ratio = reader.number(section + ".busy_speed_ratio", fraction);
-    cost.multiprocessors_per_channel = reader.number(section + ".multiprocessors_per_channel", {0, 1024});
-    cost.send_memory_ratio = reader.number(section + ".send_memory_ratio", {0, 100});
-    cost.receive_memory_ratio = reader.number(section + ".receive_memory_ratio", {0, 100});
-    return cost;
-}
-
 Machine read_machine(Reader& reader) {
-    const auto whole = [&](const char* key) { return static_cast<int>(reader.number(key, count)); };
     Machine machine;
-    machine.name = reader.text("name");
-    machine.description = reader.text("description");
-    machine.hosts = whole("topology.hosts");
-    machine.gpus_per_host = whole("topology.gpus_per_host");
-    machine.nics_per_host = whole("topology.nics_per_host");
+    MachineFields(reader).visit(machine);
     if (machine.gpus_per_host % machine.nics_per_host != 0)
         reader.complain_about("topology.nics_per_host", "must divide topology.gpus_per_host");
-    machine.multiprocessors = reader.number("gpu.multiprocessors", {1, 1 << 16, true});
-    machine.memory_bytes_per_second = reader.number("gpu.memory_gigabytes_per_second", bandwidth) * giga;
-    machine.attention_memory_bytes_per_second =
-        reader.number("gpu.attention_memory_gigabytes_per_second", {0, 1e9}) * giga;
     if (machine.attention_memory_bytes_per_second > machine.memory_bytes_per_second)
         reader.complain_about("gpu.attention_memory_gigabytes_per_second",
                               "must not exceed gpu.memory_gigabytes_per_second");
-    machine.sustained_clock_factor = reader.number("gpu.sustained_clock_factor", {0.01, 10});
-    machine.compute_issue_seconds = reader.number("host.compute_issue_us", not_negative) * micro;
-    machine.transfer_issue_seconds = reader.number("host.transfer_issue_us", not_negative) * micro;
-    machine.forward = read_attention(reader, "attention.forward");
-    machine.backward = read_attention(reader, "attention.backward");
-    machine.accumulate_launch_seconds = reader.number("accumulate.launch_us", not_negative) * micro;
-    machine.merge_memory_ratio = reader.number("accumulate.merge_memory_ratio", {0, 100});
-    machine.add_memory_ratio = reader.number("accumulate.add_memory_ratio", {0, 100});
-    machine.carry_exposed_ratio = reader.number("accumulate.carry_exposed_ratio", {0, 1});
-    machine.inside_host = read_link(reader, "inside_host");
-    if (machine.hosts > 1 || reader.has("between_hosts")) machine.between_hosts = read_link(reader, "between_hosts");
     const auto held = [&](const LinkCost& link) {
         double most = 0;
         for (const auto& channels : link.channels) most = std::max(most, channels.count);

@@ -4,25 +4,49 @@
 
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace ringlab::sim {
 
-/// Time of an attention block on one GPU: launch + makespan over the multiprocessors of
-/// {query_tile + full_tile * full + partial_tile * partial} per tile of query rows; or, in the rate model, launch +
-/// FLOP / flops. Calibrated for head_dim and value_dim; for others the tile times go as the FLOP of a tile.
+/// What a processor takes up at a time, of one batch element.
+enum class Item {
+    query_tile,  ///< a tile of query rows, of one query head
+    key_tile,    ///< a tile of keys, of one kv head: its query heads one after another
+};
+
+/// Time of an attention block on one GPU: launch + makespan over the multiprocessors of {item + full_tile * full +
+/// partial_tile * partial} per item, the longest first; or, in the rate model, launch + FLOP / flops. Calibrated for
+/// head_dim and value_dim; for others the tile times go as the FLOP of a tile.
 struct AttentionCost {
+    /// Several multiprocessors that share an item, and how many such groups find room at a time.
+    struct Group {
+        std::int64_t processors = 1;
+        std::int64_t at_a_time = 1;
+    };
+
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
+    Item item = Item::query_tile;
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
+    std::vector<Group> groups{};  ///< other than one multiprocessor an item; used where that is quicker
     double launch_seconds = 0;
-    double query_tile_seconds = 0;
+    double item_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
+    double idle_item_seconds = 0;  ///< of an item that meets no tile, where something is written for it all the same
+    double resume_seconds = 0;     ///< more of an item, where rows go on from a state kept in fp32
+    double finish_seconds = 0;     ///< more of an item, where it is the last of its rows
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
+
+    // Of a pass, before its first attend and behind its last: memory traffic per byte of Q, and of Q, K and V.
+    double begin_seconds = 0, begin_memory_ratio = 0;
+    double end_seconds = 0, end_memory_ratio = 0;
+
+    double sustained_clock = 1;  ///< clock where the kernel never stops, against that of short runs
 };
 
 /// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).
@@ -68,7 +92,6 @@ struct Machine {
     double multiprocessors = 1;
     double memory_bytes_per_second = std::numeric_limits<double>::infinity();
     double attention_memory_bytes_per_second = 0;  ///< what a running attention kernel competes for
-    double sustained_clock_factor = 1;             ///< clock under long load, against that of the calibration
 
     double compute_issue_seconds = 0;  ///< host time to issue one operation
     double transfer_issue_seconds = 0;
@@ -79,7 +102,6 @@ struct Machine {
     double accumulate_launch_seconds = 0;  ///< of a merge or an add
     double merge_memory_ratio = 0;         ///< memory traffic, bytes per byte of the operand taken in
     double add_memory_ratio = 0;
-    double carry_exposed_ratio = 0;  ///< part of the traffic of a carried (o, m, l) that is not hidden by the kernel
 
     LinkCost inside_host;
     LinkCost between_hosts;
@@ -98,7 +120,12 @@ struct Machine {
 /// cannot be.
 Machine load_machine(const std::filesystem::path& file);
 
-/// The same from the text of a file; `name` stands for the file in error messages.
+/// The text of a machine file, with the machine's figures to five digits: `heading` as comments at its top, and for
+/// each figure where it comes from, by its key ("gpu.multiprocessors") or by a section around it ("gpu").
+std::string machine_text(const Machine& machine, const std::map<std::string, std::string>& sources,
+                         const std::string& heading);
+
+/// As load_machine, from the text of a file; `name` stands for the file in error messages.
 Machine parse_machine(std::string_view text, std::string_view name);
 
 }  // namespace ringlab::sim

@@ -57,13 +57,14 @@ private:
 
     void read(std::size_t rank, Picoseconds host) {
         auto& state = ranks_[rank];
+        const auto prepared = layouts::later(host, cost_.before_pass(static_cast<int>(rank)));
         state.lanes.resize(index(program_.lanes));
         for (const auto& made : program_.ranks[rank].code) {
             const auto& op = made.op;
             host = layouts::later(host, cost_.issue(op));
             auto& lane = state.lanes[index(op.lane())].ops;
             auto& node = state.nodes.emplace_back();
-            node.issued = host;
+            node.issued = op.transfers() ? host : std::max(host, prepared);
             node.duration = duration(static_cast<int>(rank), op);
             if (!lane.empty()) node.before = lane.back();
             lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));

@@ -13,8 +13,8 @@ namespace ringlab::sim {
 /// the ends that it waits for, and ends its duration later. Reads the whole schedule at once, resolved: about 300 bytes
 /// an operation.
 ///
-/// Equal to simulate() to the last picosecond. Throws Error if the schedule breaks its rules, and unless
-/// options.sharing is off: with resources shared the recurrence does not hold.
+/// Equal to simulate() to the last picosecond, but for what a pass does behind its last operation. Throws Error if the
+/// schedule breaks its rules, and unless options.sharing is off: with resources shared the recurrence does not hold.
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 
 /// When each rank ends, by the same recurrence for schedules in which every rank does the same but for its number:

@@ -21,7 +21,7 @@ using Row = std::vector<Picoseconds>;
 
 constexpr int sampled_ranks = 64;
 
-struct Node {
+struct OpOfAllRanks {
     Op op;  // of rank 0
     Picoseconds issued = 0;
     OpIndex before = -1;  // on the same lane
@@ -61,6 +61,7 @@ public:
             for (std::size_t r = 0; r < ends.size(); ++r) ends[r] = std::max(ends[r], (*last.end)[r]);
         }
         check_cells();
+        for (auto& end : ends) end = layouts::later(end, cost_.behind_pass(0));
         return ends;
     }
 
@@ -71,7 +72,7 @@ private:
     };
 
     LaneQueue& lane_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
-    Node& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
+    OpOfAllRanks& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
     int shifted(int rank, int by) const { return static_cast<int>((std::int64_t{rank} + by) % ranks_); }
     layouts::Part shifted(layouts::Part part, int by) const {
         part.block = shifted(part.block, by);
@@ -91,9 +92,9 @@ private:
                     "holds for blocks that are one rank's",
                     nodes_.size(), part->block, ranks_);
             host = layouts::later(host, cost_.issue(*op));
-            Node added;
+            OpOfAllRanks added;
             added.op = *op;
-            added.issued = host;
+            added.issued = op->transfers() ? host : std::max(host, cost_.before_pass(0));
             auto& lane = lane_of(op->lane()).ops;
             if (!lane.empty()) {
                 added.before = lane.back();
@@ -105,7 +106,8 @@ private:
         }
         for (const auto& lane : lanes_)
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
-        farthest_ = layouts::later(host, *std::max_element(starts_.begin(), starts_.end()));
+        farthest_ = layouts::later(layouts::later(host, cost_.before_pass(0)),
+                                   *std::max_element(starts_.begin(), starts_.end()));
     }
 
     void check_sample() {
@@ -114,17 +116,17 @@ private:
                                  ? sample
                                  : static_cast<int>(std::int64_t{sample} * (ranks_ - 1) / sampled_ranks);
             auto ops = schedule_.ops(rank);
-            std::size_t count = 0;
+            std::size_t seen = 0;
             while (const auto* op = ops.next()) {
                 require(
-                    count < nodes_.size() && alike(nodes_[count].op, *op, rank),
+                    seen < nodes_.size() && alike(nodes_[seen].op, *op, rank),
                     "operation {} of rank {} differs from that of rank 0; the symmetric recurrence does not hold here",
-                    count, rank);
-                uniform_cells_ &= nodes_[count++].op.cells == op->cells;
+                    seen, rank);
+                uniform_cells_ &= nodes_[seen++].op.cells == op->cells;
             }
-            require(count == nodes_.size(),
-                    "rank {} has {} operations, rank 0 has {}; the symmetric recurrence does not hold here", rank,
-                    count, nodes_.size());
+            require(seen == nodes_.size(),
+                    "rank {} has {} operations, rank 0 has {}; the symmetric recurrence does not hold here", rank, seen,
+                    nodes_.size());
         }
     }
 
@@ -169,32 +171,32 @@ private:
     }
 
     /// The maximum of all that an operation waits for.
-    std::unique_ptr<Row> ready_row(const Node& self) {
+    std::unique_ptr<Row> ready_row(const OpOfAllRanks& self) {
         std::array<const Picoseconds*, 6> inputs{};
-        std::size_t count = 0;
-        if (self.before >= 0) inputs[count++] = node(self.before).end->data();
+        std::size_t waits = 0;
+        if (self.before >= 0) inputs[waits++] = node(self.before).end->data();
         for (const auto other : self.op.after())
-            if (other != self.before) inputs[count++] = node(other).end->data();
+            if (other != self.before) inputs[waits++] = node(other).end->data();
         auto row = new_row();
         auto* out = row->data();
         const auto ranks = row->size();
         // What waits for nothing else waits for the start, and everything else comes after such an operation.
-        if (count == 0 || self.issued > 0) {
+        if (waits == 0 || self.issued > 0) {
             for (std::size_t r = 0; r < ranks; ++r) out[r] = starts_[r] + self.issued;
-            for (std::size_t i = 0; i < count; ++i)
+            for (std::size_t i = 0; i < waits; ++i)
                 for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(out[r], inputs[i][r]);
-        } else if (count == 1) {
+        } else if (waits == 1) {
             std::copy_n(inputs[0], ranks, out);
         } else {
-            const auto *a = inputs[0], *b = inputs[1], *c = inputs[count > 2 ? 2 : 1];
+            const auto *a = inputs[0], *b = inputs[1], *c = inputs[waits > 2 ? 2 : 1];
             for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(std::max(a[r], b[r]), c[r]);
-            for (std::size_t i = 3; i < count; ++i)
+            for (std::size_t i = 3; i < waits; ++i)
                 for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(out[r], inputs[i][r]);
         }
         return row;
     }
 
-    void add_compute(Node& self) {
+    void add_compute(OpOfAllRanks& self) {
         auto& times = *self.ready;
         const bool attends = self.op.kind == OpKind::attend;
         if (!attends || uniform_cells_) {
@@ -236,13 +238,13 @@ private:
         return transfers_;
     }
 
-    void add_durations(Node& self, const Row& durations) {
+    void add_durations(OpOfAllRanks& self, const Row& durations) {
         reach(*std::max_element(durations.begin(), durations.end()));
         for (std::size_t r = 0; r < durations.size(); ++r) (*self.ready)[r] += durations[r];
     }
 
     /// A send by rank r meets the receive by rank r + peer, if both are ready.
-    bool meet(Node& self) {
+    bool meet(OpOfAllRanks& self) {
         const bool sends = self.op.kind == OpKind::send;
         const auto& [ops, next] = lane_of(counterpart(self.op.lane()));
         if (next >= ops.size()) return false;
@@ -267,7 +269,7 @@ private:
         return true;
     }
 
-    void finish(Node& self) {
+    void finish(OpOfAllRanks& self) {
         self.done = true;
         const auto release = [&](OpIndex index) {
             auto& other = node(index);
@@ -288,7 +290,7 @@ private:
     int ranks_;
     CostModel cost_;
     Row starts_;
-    std::vector<Node> nodes_;
+    std::vector<OpOfAllRanks> nodes_;
     std::vector<LaneQueue> lanes_;
     std::vector<std::unique_ptr<Row>> free_;
     bool uniform_cells_ = true;

@@ -16,15 +16,17 @@ enum class ComputeModel {
 };
 
 enum class Clock {
-    calibrated,  ///< that of the calibration runs
-    sustained,   ///< lowered by the machine's sustained_clock_factor
+    calibrated,  ///< that of the calibration runs, which are short
+    sustained,   ///< what power allows when the pass is repeated without end
 };
 
 struct SimOptions {
     bool trace = false;  ///< keep every span; otherwise totals alone
     ComputeModel compute = ComputeModel::tiles;
     Clock clock = Clock::calibrated;
-    bool sharing = true;  ///< off: everything has links, memory and multiprocessors to itself
+    // Between repeated passes, for the sustained clock: how long, and for how long of it other attends run.
+    double pause_seconds = 0, pause_busy_seconds = 0;
+    bool sharing = true;       ///< off: everything has links, memory and multiprocessors to itself
 
     std::vector<Picoseconds> start;  ///< when each rank starts, at least 0; empty: all at 0
     double start_noise_seconds = 0;  ///< adds a delay drawn evenly from [0, this) to each rank's start

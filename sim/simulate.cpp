@@ -48,12 +48,14 @@ struct GpuResources {
 };
 
 struct Rank {
-    Rank(Ops stream, Picoseconds start) : ops(std::move(stream)), host(start) {}
+    Rank(Ops stream, Picoseconds start, Picoseconds before)
+        : ops(std::move(stream)), host(start), prepared(layouts::later(start, before)) {}
 
     Ops ops;
     bool more = true;  // operations to read
     OpWindow window;
-    Picoseconds host;  // when the host has issued all that was read
+    Picoseconds host;      // when the host has issued all that was read
+    Picoseconds prepared;  // when what comes before the first operation on the compute lane has ended
     RankTotals totals;
     NaiveEstimate naive;
     Picoseconds posted_since = 0, moving_since = 0;
@@ -64,11 +66,11 @@ struct Rank {
 
 class Simulation {
 public:
-    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options)
+    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock)
         : schedule_(schedule),
           machine_(machine),
           options_(options),
-          cost_(schedule, machine, options),
+          cost_(schedule, machine, options, clock),
           lanes_(schedule.lanes()) {
         require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
                 schedule.channels().size(), most_channels);
@@ -76,7 +78,7 @@ public:
         ranks_.reserve(starts.size());
         engine_.reserve(activities_per_rank * starts.size(), resources_per_rank * starts.size());
         for (int rank = 0; rank < schedule.ranks(); ++rank)
-            ranks_.emplace_back(schedule.ops(rank), starts[static_cast<std::size_t>(rank)]);
+            ranks_.emplace_back(schedule.ops(rank), starts[static_cast<std::size_t>(rank)], cost_.before_pass(rank));
         if (options.trace) {
             spans_.resize(ranks_.size());
             issued_.resize(ranks_.size());
@@ -174,7 +176,7 @@ private:
         const auto before = rank.host;
         rank.host = layouts::later(rank.host, cost_.issue(*op));
         const auto work = op->transfers() ? op->bytes : cost_.compute(*op);
-        rank.window.push(*op, rank.host, work);
+        rank.window.push(*op, op->lane() == compute_lane ? std::max(rank.host, rank.prepared) : rank.host, work);
         count(rank, id, *op, work);
         if (!options_.trace) return;
         auto& spans = spans_[static_cast<std::size_t>(id)];
@@ -393,7 +395,9 @@ private:
         prediction.events = engine_.events();
         prediction.notes = cost_.notes();
         prediction.timeline.ranks = schedule_.ranks();
-        for (auto& rank : ranks_) {
+        for (int id = 0; id < schedule_.ranks(); ++id) {
+            auto& rank = rank_of(id);
+            rank.totals.end = layouts::later(std::max(rank.totals.end, rank.prepared), cost_.behind_pass(id));
             // Compute spans follow one another, so the time without one is what they do not cover.
             rank.totals.exposed = rank.totals.end - rank.totals.compute;
             rank.totals.waiting -= rank.totals.communication;  // so far the time in which any was posted
@@ -423,10 +427,42 @@ private:
     std::vector<std::vector<layouts::Interval>> issued_;
 };
 
+/// Power goes as the third power of the clock: a kernel that may run at `sustained` when it never stops may run faster
+/// when it stops now and then, up to the clock of short runs. From what was predicted at the clock `before`, where a
+/// pass that computes for longer is taken to last longer by as much.
+double sustained_clock(const Prediction& prediction, double before, double sustained, const SimOptions& options) {
+    const auto period = layouts::to_seconds(prediction.makespan) + options.pause_seconds;
+    double busy = 0;  // of the busiest rank, which the others wait for
+    for (const auto& rank : prediction.ranks) busy = std::max(busy, layouts::to_seconds(rank.compute));
+    if (busy == 0) return 1;
+    double low = sustained, high = 1;  // the share of time in which it may run at a clock, less that in which it does
+    for (int halvings = 0; halvings < 50; ++halvings) {
+        const auto clock = (low + high) / 2, at_clock = busy * before / clock;
+        (std::pow(sustained / clock, 3) >= (at_clock + options.pause_busy_seconds) / (period - busy + at_clock)
+             ? low
+             : high) = clock;
+    }
+    return high;
+}
+
 }  // namespace
 
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
-    return Simulation(schedule, machine, options).run();
+    if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, 1).run();
+    // The clock depends on how busy ranks are, and that on the clock, though little.
+    const auto sustained = machine.attention(schedule.options().pass).sustained_clock;
+    require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
+            "the pause between passes is {} s, and busy for {} s; it must not be negative, nor busy for longer",
+            options.pause_seconds, options.pause_busy_seconds);
+    auto quiet = options;
+    quiet.trace = false;
+    double clock = sustained;
+    constexpr int rounds = 2;
+    for (int round = 0; round < rounds && sustained < 1; ++round)
+        clock = sustained_clock(Simulation(schedule, machine, quiet, clock).run(), clock, sustained, options);
+    auto prediction = Simulation(schedule, machine, options, clock).run();
+    prediction.clock = clock;
+    return prediction;
 }
 
 }  // namespace ringlab::sim

@@ -18,6 +18,7 @@ namespace ringlab::experiments {
 struct PassSamples {
     std::vector<std::vector<double>> seconds;  ///< by repeat and rank: from the pass's start to its end on this one
     std::vector<std::vector<double>> issue;    ///< likewise: host time until everything was enqueued
+    double period = 0;                         ///< seconds from a pass's start to the next one's; of the first ring
     layouts::Timeline timeline;                ///< of an extra pass; of the first ring
 };
 

@@ -1,5 +1,5 @@
+#include "experiments/backends/cuda.hpp"
 #include "experiments/benchmark/bench.hpp"
-#include "experiments/study/backend_cuda.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"
@@ -63,8 +63,11 @@ public:
         DeviceSamples samples;
         const gpu::DeviceScope scope(0);
         samples.kernels = kernels_used(plan, kernels);
-        gpu::DeviceAttention own(plan.problem, plan.mask(), gpu::kernel_family(kernels));
-        auto calls = own.calls();
+        const auto everything = plan.layout().shard(0);
+        gpu::DeviceAttention own(plan.problem, plan.mask(), everything, everything, gpu::kernel_family(kernels));
+        std::vector<gpu::TimedCall> calls;
+        for (const auto* name : {"forward", "forward_carried", "backward", "backward_kernel", "backward_deterministic"})
+            calls.push_back(own.call(name));
         try {
             const auto theirs = cudnn_.calls(plan.problem, plan.mask());
             calls.insert(calls.begin() + 1, theirs.begin(), theirs.end());
@@ -99,11 +102,9 @@ private:
     }
 
     static KernelsUsed kernels_used(const Plan& plan, const std::string& asked) {
-        const auto family = [&](layouts::Pass pass) {
-            return to_string(
-                gpu::resolve(gpu::kernel_family(asked), pass, plan.problem.head_dim, plan.problem.value_dim));
-        };
-        return {family(layouts::Pass::forward), family(layouts::Pass::backward)};
+        const std::string family =
+            to_string(gpu::resolve(gpu::kernel_family(asked), plan.problem.head_dim, plan.problem.value_dim));
+        return {family, family};
     }
 
     void time(const std::vector<gpu::TimedCall>& calls, DeviceSamples& samples) const {
@@ -125,6 +126,7 @@ private:
                 pass.seconds[repeat].insert(pass.seconds[repeat].end(), seconds.begin(), seconds.end());
                 pass.issue[repeat].insert(pass.issue[repeat].end(), issue.begin(), issue.end());
             }
+            if (pass.period == 0) pass.period = run.period_seconds;
             if (pass.timeline.spans.empty()) pass.timeline = std::move(run.timelines.front());
         };
         for (auto& run : runs) {

@@ -1,5 +1,6 @@
 #include "experiments/benchmark/throughput_case.hpp"
 
+#include "experiments/console/values.hpp"
 #include "experiments/inputs/source.hpp"
 #include "layouts/registry.hpp"
 

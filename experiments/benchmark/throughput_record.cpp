@@ -125,6 +125,9 @@ void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan
                   "median, slowest rank's host");
     run.attribute("issue_seconds_backward", typical(slowest(samples.backward.issue)).median, "s",
                   "median, slowest rank's host");
+    for (const auto& [pass, period] :
+         {std::pair{"forward", samples.forward.period}, {"backward", samples.backward.period}})
+        run.attribute(fmt::format("period_{}", pass), period, "s", "from a pass's start to that of the next, mean");
     describe_samples(run, "forward", samples.forward, which.gpus);
     describe_samples(run, "backward", samples.backward, which.gpus);
     describe_memory(run, plan, samples.memory);

@@ -7,12 +7,16 @@
 #include "layouts/schedule.hpp"
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 namespace ringlab::experiments {
+
+class BackendKind;
 
 /// Everything an experiment can be asked for. Lists are sweeps: an experiment runs their product.
 struct Config {
@@ -35,16 +39,14 @@ struct Config {
 
     // How it is computed and measured.
     std::string backend = "cpu";
-    std::string transport = "auto";
-    std::string kernels = "auto";
-    bool mpi = false;  ///< cuda: a process per rank, under mpirun
+    std::map<std::string, std::shared_ptr<BackendKind>> backends;  ///< by name, with their own options
+    bool mpi = false;                                              ///< a process per rank, under mpirun
     std::string arithmetic;
     std::vector<std::string> policies;  ///< of accumulation
     int replicas = 1;
     std::string placement = "consecutive";
     int repeats = 5;
     double timeout_seconds = 300;
-    bool check_finite = false;
     bool judge = true;
     std::int64_t judge_limit = 16384;  ///< tokens up to which every element is judged; above, a sample
     std::optional<double> tolerance;   ///< without it, derived from the arithmetic
@@ -113,23 +115,6 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
 /// Tells a person on stderr what was chosen for them.
 void say_notes(const Config& config);
 
-/// A file given by path, or by the name of one that comes with Ringlab: ("h200_cluster", "machines", ".toml").
-/// Throws Error that lists the known names.
-std::string find_resource(const std::string& name, const std::string& folder, const std::string& extension);
-
-/// "0-7" -> [0, 8), "" -> everything. Throws Error.
-layouts::Interval parse_range(const std::string& text, const std::string& what);
-
-/// "32:8" -> {32, 8}. Throws Error.
-std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text);
-
-/// `value` as one of the choices, by position. Throws Error that lists them.
-std::size_t parse_choice(const std::string& value, const std::string& what, const std::vector<std::string>& choices);
-
 layouts::RingGroup ring_group(const Config& config, int ranks);
-
-/// Runs `body` and returns its exit status; an Error, or any other exception, becomes one line on stderr that names the
-/// experiment, and status 1.
-int run_main(const std::string& name, int (*body)(int, char**), int argc, char** argv);
 
 }  // namespace ringlab::experiments

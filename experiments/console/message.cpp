@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 
 namespace ringlab::experiments {
 namespace {
@@ -27,5 +29,7 @@ std::string shortened(const std::string& message) {
     }
     return without_middle(kept, longest_message);
 }
+
+std::string error_text() { return std::generic_category().message(errno); }
 
 }  // namespace ringlab::experiments

@@ -8,4 +8,7 @@ namespace ringlab::experiments {
 /// middle. Beginning and end stay, as they say what it is about and what would be right.
 std::string shortened(const std::string& message);
 
+/// What errno says.
+std::string error_text();
+
 }  // namespace ringlab::experiments

@@ -247,6 +247,12 @@ void Options::take(const std::vector<Assignment>& assignments) {
         if (given_.insert(name).second) read_values(find(name).option, values);
 }
 
+void Options::require_fits(const std::string& backend) const {
+    for (const auto& [option, section, shown] : entries_)
+        require(option.backend.empty() || option.backend == backend || !given_.contains(option.name),
+                "--{} is for --backend {}, not {}", option.name, option.backend, backend);
+}
+
 std::string Options::help() const {
     constexpr std::size_t column = 28, line = 116;
     std::string text =
@@ -259,16 +265,17 @@ std::string Options::help() const {
         auto usage = (option.letter.empty() ? "  --" : "  -" + option.letter + ", --") + option.name;
         if (!is_flag(option)) usage += " " + option.value + (takes_list(option) ? "..." : "");
         usage += usage.size() + 2 > column ? "\n" + std::string(column, ' ') : std::string(column - usage.size(), ' ');
-        const auto shown = entry.default_text.empty() ? option.help : option.help + " [" + entry.default_text + "]";
+        const auto whose = option.backend.empty() ? "" : "with --backend " + option.backend + ": ";
+        const auto shown = whose + option.help + (entry.default_text.empty() ? "" : " [" + entry.default_text + "]");
         text += usage + wrapped(shown, column, line - column) + "\n";
     }
     return text;
 }
 
-std::string Options::text() const {
+std::string Options::text(const std::string& backend) const {
     std::string text;
     for (const auto& [option, section, shown] : entries_) {
-        if (!option.decides_results) continue;
+        if (!option.decides_results || (!option.backend.empty() && option.backend != backend)) continue;
         const auto value = text_of(option);
         text += value.empty() ? fmt::format("# {}: {}\n", option.name, option.absent)
                               : fmt::format("{} = {}\n", option.name, value);

@@ -29,6 +29,7 @@ struct Option {
     std::string letter = "";                ///< "o" if it may be written -o
     bool turns_off = false;                 ///< a flag that makes its target false
     bool decides_results = true;            ///< stands in Options::text()
+    std::string backend = "";               ///< that alone understands it
 };
 
 /// The options of a program: one place that reads them, judges their values and explains them.
@@ -47,15 +48,18 @@ public:
     /// Lines "name = value", several values between blanks. Throws Error that names the file as well.
     void read_file(const std::string& path, const std::string& kind);
 
+    /// Throws Error if an option was given that another backend than `backend` has.
+    void require_fits(const std::string& backend) const;
+
     /// Names of the options that were given, wherever.
     const std::set<std::string>& given() const { return given_; }
 
     /// All options with their defaults, for --help.
     std::string help() const;
 
-    /// Name = value, a line each, of the options that decide results, given or not, in the form of read_file();
-    /// comments stand for those without a value.
-    std::string text() const;
+    /// Name = value, a line each, of the options that decide results with this backend, given or not, in the form of
+    /// read_file(); comments stand for those without a value.
+    std::string text(const std::string& backend) const;
 
 private:
     struct Assignment {

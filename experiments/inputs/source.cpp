@@ -1,5 +1,7 @@
 #include "experiments/inputs/source.hpp"
 
+#include "experiments/console/resources.hpp"
+#include "experiments/console/values.hpp"
 #include "layouts/checked.hpp"
 #include "layouts/names.hpp"
 
@@ -134,7 +136,10 @@ void Source::apply_overrides(const std::string& input, layouts::Problem& problem
 InputData Source::inspect(const std::string& input) const {
     const auto path = path_of(input);
     if (path.empty()) return {problem_from(config_), {}, input, {}, {}};
-    auto data = inspect_inputs(path, {.tokens = 0, .dtype = dtype_from(config_.arithmetic), .seed = config_.seed});
+    if (!inspected_.contains(input))
+        inspected_[input] =
+            inspect_inputs(path, {.tokens = 0, .dtype = dtype_from(config_.arithmetic), .seed = config_.seed});
+    auto data = inspected_.at(input);
     apply_overrides(input, data.problem);
     return data;
 }

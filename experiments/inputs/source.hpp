@@ -33,6 +33,7 @@ private:
     void apply_overrides(const std::string& input, layouts::Problem& problem) const;
 
     const Config& config_;
+    mutable std::map<std::string, InputData> inspected_;  // a process of its own looks into a file: once is enough
     std::string held_name_;
     std::vector<InputData> held_;
 };

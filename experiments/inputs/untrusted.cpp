@@ -1,5 +1,6 @@
 #include "experiments/inputs/untrusted.hpp"
 
+#include "experiments/console/message.hpp"
 #include "layouts/require.hpp"
 
 #include <fcntl.h>
@@ -19,15 +20,12 @@
 #include <exception>
 #include <limits>
 #include <new>
-#include <system_error>
 
 namespace ringlab::experiments {
 namespace {
 
 /// In place of a piece's length: a failure's text follows.
 constexpr auto failure = std::numeric_limits<std::uint64_t>::max();
-
-std::string error_text() { return std::generic_category().message(errno); }
 
 /// Lets this process use so many seconds of processor time from now on; the kernel ends it beyond.
 void allow_seconds(int seconds) {

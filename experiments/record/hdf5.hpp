@@ -12,6 +12,9 @@
 
 /// The little of HDF5 that Ringlab needs, owned and checked: whatever fails throws Error with one line that names the
 /// file and object and ends in HDF5's own most specific reason. Not for several threads at once.
+///
+/// By hand and not with HighFive, which Debian 12 does not package, and in which what makes up most of this would be
+/// calls of C functions all the same: dimension scales, images in memory, storage properties, bf16 and fp16.
 namespace ringlab::experiments::hdf5 {
 
 /// An HDF5 identifier (hid_t) and the function that gives it back.
@@ -140,8 +143,6 @@ public:
 
     /// An empty, uncompressed dataset to write() to. `stored` must be a floating type or uint16.
     Dataset make_dataset(const std::string& path, Element stored, std::span<const std::int64_t> shape);
-
-    void remove(const std::string& path);
 
 private:
     std::string path_name(const std::string& path) const { return name() + (name().back() == '/' ? "" : "/") + path; }

@@ -1,5 +1,6 @@
 #include "experiments/record/provenance.hpp"
 
+#include "experiments/record/digest.hpp"
 #include "provenance_build.hpp"
 #include "provenance_commit.hpp"
 
@@ -75,7 +76,7 @@ void Provenance::set(const std::string& name, hdf5::Attribute value) {
 }
 
 void Provenance::set_file(const std::string& name, const std::filesystem::path& path) {
-    auto digest = sha256_of_file(path);
+    auto digest = to_text(digest_of_file(path));
     set(name, path.string());
     set(name + "_sha256", std::move(digest));
 }

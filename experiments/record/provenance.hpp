@@ -2,9 +2,7 @@
 
 #include "experiments/record/hdf5.hpp"
 
-#include <cstddef>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,11 +35,5 @@ Provenance collect_provenance(int argc, const char* const* argv);
 
 /// "0.1.0 (commit 0123456789ab, GNU 12.2.0, Release)".
 std::string version_text();
-
-/// FIPS 180-4, as 64 hexadecimal digits: what `sha256sum` prints.
-std::string sha256(std::span<const std::byte> bytes);
-
-/// Of a file's contents. Throws Error if it cannot be read.
-std::string sha256_of_file(const std::filesystem::path& path);
 
 }  // namespace ringlab::experiments

@@ -1,5 +1,6 @@
 #include "experiments/record/record_files.hpp"
 
+#include "experiments/console/message.hpp"
 #include "layouts/require.hpp"
 
 #include <fcntl.h>
@@ -9,18 +10,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
+#include <string_view>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 namespace ringlab::experiments {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string error_text() { return std::generic_category().message(errno); }
 
 /// A file descriptor that closes itself.
 class Descriptor {
@@ -147,23 +144,24 @@ void replace_by(const fs::path& path, const fs::path& made) {
     sync_folder(folder_of(path));
 }
 
-// The 64-bit hash FNV-1a (Fowler, Noll, Vo): every single damaged byte changes it.
-std::array<std::byte, 16> checksum_of(std::span<const std::byte> bytes) {
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (const auto byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3;
-    std::array<std::byte, 16> checksum;
-    std::memcpy(checksum.data(), "ringlab\n", 8);
-    for (std::size_t i = 0; i < 8; ++i) checksum[8 + i] = static_cast<std::byte>(hash >> (8 * i));
+Checksum checksum_of(std::span<const std::byte> bytes) {
+    constexpr std::string_view name = "sha-256\n";
+    Checksum checksum;
+    std::ranges::copy(std::as_bytes(std::span(name)), checksum.begin());
+    std::ranges::copy(digest_of(bytes), checksum.begin() + name.size());
     return checksum;
 }
 
 std::span<const std::byte> without_checksum(std::span<const std::byte> bytes) {
-    constexpr auto size = std::tuple_size_v<decltype(checksum_of({}))>;
+    constexpr auto size = std::tuple_size_v<Checksum>;
     if (bytes.size() > size) {
         const auto contents = bytes.first(bytes.size() - size);
         if (std::ranges::equal(checksum_of(contents), bytes.last(size))) return contents;
     }
-    fail("it does not end in the checksum of its contents: it is no record, cut short, damaged, or changed by others");
+    fail(
+        "it does not end in the checksum of its contents: it is no record, cut short, damaged, changed by others, or "
+        "of "
+        "an earlier Ringlab");
 }
 
 std::vector<std::byte> read_file(const fs::path& path) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "experiments/console/interrupt.hpp"
+#include "experiments/record/digest.hpp"
 
 #include <array>
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace ringlab::experiments {
@@ -51,9 +53,10 @@ std::filesystem::path unfinished_of(const std::filesystem::path& path);
 /// both as they are, if `path` cannot be replaced.
 void replace_by(const std::filesystem::path& path, const std::filesystem::path& made);
 
-/// A checksum over the bytes, to be written after them: HDF5 does not look beyond its own end, so others can read the
-/// file all the same.
-std::array<std::byte, 16> checksum_of(std::span<const std::byte> bytes);
+/// "sha-256\n" and the bytes' digest, to be written after them: HDF5 does not look beyond its own end, so others can
+/// read the file all the same.
+using Checksum = std::array<std::byte, 8 + std::tuple_size_v<Digest>>;
+Checksum checksum_of(std::span<const std::byte> bytes);
 
 /// The bytes before the checksum that they end in. Throws Error if it is not there or not that of the bytes.
 std::span<const std::byte> without_checksum(std::span<const std::byte> bytes);

@@ -1,5 +1,6 @@
 #include "experiments/record/tensors_file.hpp"
 
+#include "experiments/record/digest.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "experiments/record/record_files.hpp"
 #include "layouts/require.hpp"
@@ -29,7 +30,7 @@ std::string file_name(const std::string& run) {
     // What differs in a replaced character that is common in names of files must not become one file.
     const bool ambiguous = run.find_first_not_of(plain + " :") != std::string::npos;
     if (name.size() > longest || ambiguous)
-        name = name.substr(0, longest) + "-" + sha256(std::as_bytes(std::span(run))).substr(0, kept_digits);
+        name = name.substr(0, longest) + "-" + to_text(digest_of(std::as_bytes(std::span(run)))).substr(0, kept_digits);
     return name + ".h5";
 }
 

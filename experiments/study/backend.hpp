@@ -1,6 +1,8 @@
 #pragma once
 
+#include "experiments/calibration/gpu_probe.hpp"
 #include "experiments/console/config.hpp"
+#include "experiments/console/options.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/case.hpp"
 #include "layouts/registry.hpp"
@@ -49,11 +51,41 @@ public:
     virtual void describe(RunWriter& run) const = 0;
 };
 
-/// The backend that the configuration names, for rings of `ranks`. Throws Error that lists the known ones.
-std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
+/// A backend as a user chooses it: the options that it alone has, and what it makes of them.
+class BackendKind {
+public:
+    virtual ~BackendKind() = default;
 
-using BackendFactory = std::function<std::unique_ptr<Backend>(const Config&, int ranks)>;
+    /// Their targets are this object's.
+    virtual std::vector<Option> options() { return {}; }
+
+    /// Sets up the environment of this process, before anything that belongs to MPI or a device is used.
+    virtual void prepare() const {}
+
+    /// Whether its ranks compute on the processors of this machine, so that a try there tells how long they will take.
+    virtual bool on_processors() const { return false; }
+
+    /// What measures parts of a pass on its devices, for `calibrate`; null where whole passes of one rank are timed.
+    virtual std::unique_ptr<GpuProbe> probe(const Config&) const { return nullptr; }
+
+    /// For rings of `ranks`. Throws Error if it was not built, finds no devices, or cannot do what is asked for.
+    virtual std::unique_ptr<Backend> make(const Config& config, int ranks) const = 0;
+};
+
+using BackendFactory = std::function<std::shared_ptr<BackendKind>()>;
 layouts::Registry<BackendFactory>& backends();
+
+/// A namespace-scope object of this type makes a backend known by name.
+struct BackendRegistration {
+    BackendRegistration(std::string name, std::string help, BackendFactory factory) {
+        backends().add(name, {name, std::move(help), std::move(factory)});
+    }
+};
+
+/// The one that the configuration names. Throws Error that lists the known ones.
+std::shared_ptr<const BackendKind> backend_kind(const Config& config);
+
+std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
 
 /// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
 /// them.

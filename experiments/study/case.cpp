@@ -1,5 +1,7 @@
 #include "experiments/study/case.hpp"
 
+#include "experiments/console/values.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>

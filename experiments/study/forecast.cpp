@@ -1,6 +1,7 @@
 #include "experiments/study/forecast.hpp"
 
 #include "experiments/inputs/inputs.hpp"
+#include "experiments/study/backend.hpp"
 #include "layouts/checked.hpp"
 #include "layouts/names.hpp"
 #include "layouts/timeline.hpp"
@@ -73,7 +74,7 @@ double processors() { return std::max(1u, std::thread::hardware_concurrency()); 
 
 /// Ranks of an MPI job that share this host's memory; each holds the inputs.
 double processes_here(const Config& config, int ranks) {
-    if (config.transport != "mpi" && !config.mpi) return 1;
+    if (!config.mpi) return 1;
     for (const auto* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
         if (const char* text = std::getenv(name))
             if (const auto count = layouts::whole_number(text, false)) return static_cast<double>(*count);
@@ -211,8 +212,8 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
     const auto flop = pairs * heads * (problem.forward_flop_per_cell() + problem.backward_flop_per_cell());
     double seconds = 0;
-    if (config_.backend == "cpu" && (flop * repeats > little_flop || steps * repeats > few_steps ||
-                                     ranks * replicas > few_ranks || heads * repeats > few_heads)) {
+    if (backend_kind(config_)->on_processors() && (flop * repeats > little_flop || steps * repeats > few_steps ||
+                                                   ranks * replicas > few_ranks || heads * repeats > few_heads)) {
         const auto rates = measured_rates(problem);
         const auto at_once = std::min(processors(), ranks * replicas);
         seconds =

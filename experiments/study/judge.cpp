@@ -50,12 +50,6 @@ Tolerance uniform_tolerance(double largest) {
     return tolerance;
 }
 
-double worst(const Verdict& verdict) {
-    double largest = 0;
-    for (const auto& one : verdict) largest = worse(largest, worse(one.relative_rms, one.max_to_largest));
-    return largest;
-}
-
 Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
                           const std::string& input_name, const reference::Outputs& measured,
                           const reference::Tensor& o_unrounded) {

@@ -37,9 +37,6 @@ constexpr double worse(double a, double b) { return a >= b || a != a ? a : b; }
 /// What is not finite never passes: beyond the range of an arithmetic its error model allows anything.
 inline bool passes(double error, double tolerance) { return std::isfinite(error) && error <= tolerance; }
 
-/// The largest of relative RMS and relative largest element over all tensors; what a tolerance is compared with.
-double worst(const Verdict& verdict);
-
 /// Judges results against the fp64 reference, which is computed once for each problem, mask and input in a row.
 class Judge {
 public:
@@ -57,9 +54,6 @@ public:
     /// How far from fp64 results of these passes may be, by the error model, in the order of judged_tensors.
     Tolerance tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
                         const reference::Inputs& inputs, const std::string& input_name, bool round_running_output);
-
-    /// The reference results last judged against, if they are whole.
-    const reference::Outputs* expected() const { return judging_whole_ ? &expected_ : nullptr; }
 
 private:
     void prepare(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,

@@ -2,10 +2,9 @@
 
 #include "layouts/require.hpp"
 
-#include <algorithm>
+#include <lapacke.h>
 
-extern "C" void dgels_(const char* trans, const int* m, const int* n, const int* nrhs, double* a, const int* lda,
-                       double* b, const int* ldb, double* work, const int* lwork, int* info);
+#include <algorithm>
 
 namespace ringlab::experiments {
 
@@ -17,16 +16,14 @@ std::vector<double> nonnegative_least_squares(const std::vector<double>& a, cons
     for (std::size_t i = 0; i < columns; ++i) free_columns.push_back(i);
     std::vector<double> x(columns, 0.0);
     while (!free_columns.empty()) {
-        // A's free columns, stored row by row, are the transposed matrix in LAPACK's column-major order.
-        std::vector<double> matrix, right = b, work(64 * (rows + columns));
+        std::vector<double> matrix, right = b;
         for (std::size_t row = 0; row < rows; ++row)
             for (const auto column : free_columns) matrix.push_back(a[row * columns + column]);
-        const int m = static_cast<int>(free_columns.size()), n = static_cast<int>(rows), one = 1, ldb = n,
-                  lwork = static_cast<int>(work.size());
-        int info = 0;
-        dgels_("T", &m, &n, &one, matrix.data(), &m, right.data(), &ldb, work.data(), &lwork, &info);
+        const auto unknowns = static_cast<lapack_int>(free_columns.size());
+        const auto info = LAPACKE_dgels(LAPACK_ROW_MAJOR, 'N', static_cast<lapack_int>(rows), unknowns, 1,
+                                        matrix.data(), unknowns, right.data(), 1);
         require(info == 0, "least squares of {} unknowns is singular: the equations do not tell them apart", columns);
-        const auto lowest = std::min_element(right.begin(), right.begin() + m);
+        const auto lowest = std::min_element(right.begin(), right.begin() + unknowns);
         if (*lowest >= 0) {
             for (std::size_t i = 0; i < free_columns.size(); ++i) x[free_columns[i]] = right[i];
             break;

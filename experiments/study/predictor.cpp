@@ -1,5 +1,7 @@
 #include "experiments/study/predictor.hpp"
 
+#include "experiments/console/resources.hpp"
+#include "experiments/console/values.hpp"
 #include "experiments/record/record_files.hpp"
 #include "experiments/study/describe.hpp"
 #include "sim/chrome_trace.hpp"
@@ -28,7 +30,7 @@ Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass)
 
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
                                 const std::vector<std::vector<Measurement>>& repeats) {
-    for (const auto& [machine, pass, seconds, balance, compute] : predicted) {
+    for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial] : predicted) {
         const auto add = [&](const char* what, double predicted_value, double measured_value) {
             run.attribute(
                 fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
@@ -119,7 +121,7 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
         const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
         by_rank("end_time", ends, end_time);
         scalar("makespan", last, "s", makespan);
-        return {names_[machine], pass, last, {}, {}};
+        return {names_[machine], pass, last, {}, {}, {}, {}};
     }
 
     const bool keeps_trace = traces(run_name);
@@ -138,6 +140,7 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
     total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
     total("end_time", &layouts::RankTotals::end, end_time);
     scalar("makespan", layouts::to_seconds(predicted.makespan), "s", makespan);
+    scalar("clock", predicted.clock, "1", "of attends, against that of the calibration");
     scalar("naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
            "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
     scalar("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
@@ -150,8 +153,13 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
                          std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
     std::vector<double> compute;
     for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
-    return {names_[machine], pass, layouts::to_seconds(predicted.makespan), layouts::imbalance(compute),
-            *std::max_element(compute.begin(), compute.end())};
+    return {names_[machine],
+            pass,
+            layouts::to_seconds(predicted.makespan),
+            layouts::imbalance(compute),
+            *std::max_element(compute.begin(), compute.end()),
+            layouts::to_seconds(predicted.naive_overlapped),
+            layouts::to_seconds(predicted.naive_serial)};
 }
 
 void Predictor::keep_measured(const std::string& run_name, const layouts::Schedule& schedule,

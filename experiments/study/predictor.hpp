@@ -22,6 +22,14 @@ public:
     /// Names of the machine files without folder and ending, as in the record.
     const std::vector<std::string>& machines() const { return names_; }
 
+    /// Predicts passes that are repeated without end at the clock that power then allows; with pauses between them, of
+    /// which so much is spent in other attends.
+    void predict_repeated(double pause_seconds, double pause_busy_seconds) {
+        options_.clock = sim::Clock::sustained;
+        options_.pause_seconds = pause_seconds;
+        options_.pause_busy_seconds = std::min(pause_seconds, pause_busy_seconds);
+    }
+
     /// Paths, digests and full texts of the machine files.
     void add_provenance(Provenance& provenance) const;
 
@@ -32,9 +40,12 @@ public:
         std::string machine;
         layouts::Pass pass;
         double seconds;
-        std::optional<double> balance, compute;  ///< not from the symmetric engine
+        std::optional<double> balance, compute;                  ///< not from the symmetric engine
+        std::optional<double> naive_overlapped, naive_serial{};  ///< likewise
     };
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
+    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                    std::size_t machine);
 
     /// A measured timeline for the trace, to stand beside the predicted ones.
     void keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
@@ -51,8 +62,6 @@ private:
         std::vector<std::string> lane_names;
     };
 
-    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
-                    std::size_t machine);
     bool traces(const std::string& run_name);
 
     const Config& config_;

@@ -77,8 +77,6 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
     provenance_ = collect_provenance(argc, argv);
     provenance_.set("seed", static_cast<std::int64_t>(config.seed));
     provenance_.set("backend", config.backend);
-    provenance_.set("transport", config.transport);
-    provenance_.set("kernels", config.kernels);
     backend->add_provenance(provenance_);
     for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
     if (add_provenance) add_provenance(provenance_);

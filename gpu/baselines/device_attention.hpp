@@ -6,21 +6,27 @@
 #include "layouts/problem.hpp"
 
 #include <memory>
-#include <vector>
+#include <span>
+#include <string>
 
 namespace ringlab::gpu {
 
-/// Our own kernels over a whole sequence on the current device, on normal numbers, with nothing else around them.
+/// Our own kernels on the current device, on normal numbers, with nothing else around them: query rows of a problem
+/// against a block of keys, as a rank of a ring has them, or a whole sequence.
 class DeviceAttention {
 public:
-    DeviceAttention(const layouts::Problem& problem, const layouts::Mask& mask, KernelFamily kernels);
+    DeviceAttention(const layouts::Problem& problem, const layouts::Mask& mask, std::span<const layouts::Run> rows,
+                    std::span<const layouts::Run> keys, KernelFamily kernels);
     ~DeviceAttention();
 
-    /// "forward": one launch, o in the problem's dtype, and lse. "forward_carried": the same with (o, m, l) read and
-    /// written in fp32, as in the middle of a ring. "backward": from o and dO to gradients in the problem's dtype,
-    /// everything included; "backward_deterministic" likewise. "backward_kernel": of that the attend alone. Valid while
-    /// this object lives.
-    std::vector<TimedCall> calls();
+    /// By name; valid while this object lives.
+    /// - "forward": one launch, o in the problem's dtype, and lse. "forward_first", "forward_carried", "forward_last":
+    ///   of a row's blocks the first, one in the middle, the last: (o, m, l) read and written in fp32.
+    /// - "backward_kernel": the attend alone, with dk and dv in the problem's dtype; "backward_block" in fp32.
+    ///   "backward_prepare": what goes before all blocks; "backward_add": dk and dv of a block added to others;
+    ///   "backward_round": gradients from fp32. "backward": all that a whole sequence needs, with dk and dv as in
+    ///   "backward_kernel"; "backward_deterministic" likewise.
+    TimedCall call(const std::string& name);
 
 private:
     struct Work;

@@ -4,7 +4,9 @@
 #include "gpu/steady.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 namespace ringlab::gpu {
 namespace {
@@ -43,17 +45,20 @@ std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const Timi
         samples.push_back({call.name, {}});
         burst(call, 2, stream, [] {});  // loads what is loaded at the first call
         const double once = median(burst(call, 3, stream, [] {}));
-        constexpr double least = 6, most = 300;
+        const double least = options.rest > 0 ? 3 : 6, most = 300;
         counts.push_back(static_cast<std::size_t>(std::clamp(std::ceil(options.burst_seconds / once), least, most)));
     }
     Steady steady(options.warm_up_seconds);
-    while (!calls.empty() && !steady.reached())
+    while (!calls.empty() && options.warm_up_seconds > 0 && !steady.reached())
         for (const auto seconds : burst(calls.front(), counts.front(), stream, [] {})) steady.add(seconds);
     for (int round = 0; round < options.rounds; ++round)
         for (std::size_t i = 0; i < calls.size(); ++i) {
+            const auto begin = std::chrono::steady_clock::now();
             auto seconds = burst(calls[i], counts[i], stream, [&] {
                 if (const auto sample = nvml.sample(device, ClockSample::Moment::during)) clocks.push_back(*sample);
             });
+            if (options.rest > 0)
+                std::this_thread::sleep_for(options.rest * (std::chrono::steady_clock::now() - begin));
             seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 3));
             samples[i].seconds.push_back(std::move(seconds));
         }

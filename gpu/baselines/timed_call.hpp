@@ -21,6 +21,9 @@ struct TimingOptions {
     int rounds = 5;
     double burst_seconds = 0.15;   ///< of one call's turn in a round
     double warm_up_seconds = 0.5;  ///< before all; see Steady
+    /// Pause after each burst, in times of its length: 0 keeps the device busy and at the clock that power then
+    /// allows; with long pauses and short bursts it keeps its highest clock.
+    double rest = 0;
 };
 
 /// Device seconds of one call, by round and by repeat within it.

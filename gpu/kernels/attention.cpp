@@ -224,17 +224,6 @@ void attend_forward(const ForwardArgs& asked, const JoinedWork& work, cudaStream
     launch_on_hopper(hopper::make_forward_launch(args, work, params), args.shape, stream);
 }
 
-void finalise(const Extent& extent, const Carry& carry, const ForwardResult& result, cudaStream_t stream) {
-    const FinaliseParams params{.sizes = sizes(extent),
-                                .carry_o = elements(carry.o, "the carry's o"),
-                                .carry_m = row_values(carry.m, "the carry's m"),
-                                .carry_l = row_values(carry.l, "the carry's l"),
-                                .o = optional_elements(result.o, "o"),
-                                .o_rounded = optional_elements(result.o_rounded, "o_rounded"),
-                                .lse = {result.lse.data, result.lse.strides}};
-    launch_finalise(params, stream);
-}
-
 void merge(const MergeArgs& args, cudaStream_t stream) {
     launch_merge({.sizes = sizes(args.extent),
                   .first = args.first,
@@ -330,8 +319,10 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
                                         query_tiles ? items(*query_tiles, query_tiles->busy_items()) : Items{});
     if (work.options().family == KernelFamily::hopper) {
         const auto* turns = tiles.device_turns();
-        const int blocks =
-            blocks_per_item(tiles.longest(), (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads);
+        const int blocks = blocks_per_item({.items = tiles.busy_items() * shape.batch * shape.kv_heads,
+                                            .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
+                                            .longest = tiles.longest(),
+                                            .steps_per_entry = shape.query_heads_per_kv_head});
         // In order, many items of one head would wait for each other.
         const auto order = turns ? hopper::UnitOrder{} : unit_order(shape, tiles, blocks);
         return launch_on_hopper(

@@ -59,9 +59,6 @@ struct ForwardArgs {
 /// same sequence of key tiles over calls changes the order in which l is summed, and nothing else.
 void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream);
 
-/// What ForwardArgs::last does, as a call of its own: for a rank that learns only afterwards that a block was its last.
-void finalise(const Extent& extent, const Carry& carry, const ForwardResult& result, cudaStream_t stream);
-
 struct MergeArgs {
     Extent extent = {};        ///< of o: dim is value_dim
     bool first = false;        ///< running result undefined so far: becomes the partial one

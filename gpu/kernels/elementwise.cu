@@ -36,22 +36,6 @@ __device__ void for_own_pairs(const Sizes& sizes, Visit visit) {
 
 __device__ bool is_row_leader() { return threadIdx.x % 32 == 0; }
 
-__global__ void __launch_bounds__(block_threads) finalise_kernel(const __grid_constant__ FinaliseParams params) {
-    const auto [batch, token, head, exists] = own_row(params.sizes);
-    if (!exists) return;
-    const float m = value_of(params.carry_m, batch, token, head), l = value_of(params.carry_l, batch, token, head);
-    const float inverse = l > 0 ? 1.0f / l : 0.0f;
-    if (is_row_leader() && params.lse.data) value_of(params.lse, batch, token, head) = natural_lse(m, l);
-    for_own_pairs(params.sizes, [&](int column, int count) {
-        const float2 o =
-            load_pair(params.carry_o, row_index(params.carry_o.strides, batch, token, head) + column, count);
-        for (const Elements& result : {params.o, params.o_rounded})
-            if (result.data)
-                store_pair(result, row_index(result.strides, batch, token, head) + column, o.x * inverse, o.y * inverse,
-                           count);
-    });
-}
-
 __global__ void __launch_bounds__(block_threads) merge_kernel(const __grid_constant__ MergeParams params) {
     const auto [batch, token, head, exists] = own_row(params.sizes);
     if (!exists) return;
@@ -316,9 +300,6 @@ void launch_list(CombineList& list, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_finalise(const FinaliseParams& params, cudaStream_t stream) {
-    launch_by_row(finalise_kernel, "finalise kernel", params, stream);
-}
 void launch_merge(const MergeParams& params, cudaStream_t stream) {
     launch_by_row(merge_kernel, "merge kernel", params, stream);
 }

@@ -58,7 +58,7 @@ JoinedWork::JoinedWork(const Mask& mask, std::shared_ptr<const RowBounds> rows, 
                        const Options& options)
     : rows_(std::move(rows)), options_(options), blocks_(blocks.begin(), blocks.end()) {
     const auto& list = options_.list;
-    options_.list.family = resolve(list.family, list.pass, list.head_dim, list.value_dim);
+    options_.list.family = resolve(list.family, list.head_dim, list.value_dim);
     require(options_.list.family == KernelFamily::hopper,
             "joined attends with kernels {}: the hopper kernels alone can do several blocks in one launch",
             to_string(options_.list.family));
@@ -91,7 +91,7 @@ JoinedWork::~JoinedWork() {
 void JoinedWork::list_queries(const Mask& mask, const Places& places) {
     std::vector<Tiles> of_place;
     for (const auto& keys : places.keys)
-        of_place.push_back(find_tiles(mask, rows_->runs(), keys, places.tile, Major::queries));
+        of_place.push_back(find_tiles(mask, rows_->runs(), keys, places.tile, Major::queries, EqualEntries::shared));
     // By group the places of its blocks, in their order: the same for all.
     std::map<int, std::vector<std::size_t>> order;
     for (std::size_t i = 0; i < blocks_.size(); ++i) order[blocks_[i].first_head].push_back(places.of_block[i]);
@@ -120,15 +120,25 @@ void JoinedWork::list_queries(const Mask& mask, const Places& places) {
 
     std::vector<std::array<std::int32_t, 4>> items;
     std::vector<std::int32_t> entries, first_items{0};
+    struct Copied {
+        std::int32_t from = -1, end = -1, to = 0;
+    };
+    std::vector<Copied> copied(sequence.size());  // entries that items share stay shared
     for (const auto tile : longest_first) {
         for (std::size_t place = 0; place < sequence.size(); ++place) {
             const auto& part = of_place[sequence[place]];
             const auto& item = part.items[tile];
             // A query tile that sees nothing at all has one item without entries.
             if (item[1] == item[2] && (total[tile] > 0 || place > 0)) continue;
-            const auto begin = static_cast<std::int32_t>(entries.size());
-            for (auto e = item[1]; e < item[2]; ++e)
-                entries.push_back(part.entries[size(e)] + 2 * places.first_tile[sequence[place]]);
+            auto& [from, end, begin] = copied[place];
+            if (from != item[1] || end != item[2]) {
+                from = item[1];
+                end = item[2];
+                begin = static_cast<std::int32_t>(entries.size());
+                for (auto e = item[1]; e < item[2]; ++e)
+                    entries.push_back(part.entries[size(e)] + 2 * places.first_tile[sequence[place]]);
+            }
+            entries_ += item[2] - item[1];
             items.push_back({static_cast<std::int32_t>(tile + most * place), begin, begin + item[2] - item[1],
                              begin + item[3] - item[1]});
         }
@@ -136,7 +146,6 @@ void JoinedWork::list_queries(const Mask& mask, const Places& places) {
     }
     items_ = static_cast<std::int64_t>(tiles);
     if (tiles > 0) longest_ = total[longest_first.front()];
-    entries_ = static_cast<std::int64_t>(entries.size());
     items_device_ = uploaded(items);
     first_items_ = uploaded(first_items);
     entries_device_ = uploaded(entries);
@@ -149,11 +158,13 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
     std::map<int, std::vector<std::int32_t>> taken;  // by group and query tile
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
         const auto place = places.of_block[i];
-        auto tiles = find_tiles(mask, rows_->runs(), places.keys[place], places.tile, Major::keys);
+        auto tiles = find_tiles(mask, rows_->runs(), places.keys[place], places.tile, Major::keys,
+                                options_.list.deterministic ? EqualEntries::apart : EqualEntries::shared);
         longest_first(tiles.items);
         auto& group_taken = taken[blocks_[i].first_head];
         group_taken.resize(size(tiles.other_side));
         const auto offset = static_cast<std::int32_t>(entries.size());
+        entries_ += tiles.full + tiles.partial;
         turns.resize(entries.size() + tiles.entries.size());
         for (const auto& [tile, begin, end, partial_end] : tiles.items) {
             items.push_back({tile + places.first_tile[place], offset + begin, offset + end, static_cast<int>(i)});
@@ -166,11 +177,14 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
         table_place_.push_back(i);
     }
     items_ = static_cast<std::int64_t>(items.size());
-    entries_ = static_cast<std::int64_t>(entries.size());
     items_device_ = uploaded(items);
     entries_device_ = uploaded(entries);
     if (options_.list.deterministic) turns_device_ = uploaded(turns);
-    blocks_per_item_ = gpu::blocks_per_item(longest_, entries_ * options_.shape.batch * options_.block_heads);
+    const auto heads = options_.shape.batch * options_.block_heads;
+    blocks_per_item_ = gpu::blocks_per_item({.items = items_ * heads,
+                                             .entries = entries_ * heads,
+                                             .longest = longest_,
+                                             .steps_per_entry = options_.shape.query_heads_per_kv_head});
 }
 
 void JoinedWork::make_table(const Places& places) {

@@ -26,7 +26,7 @@ KernelFamily kernel_family(std::string_view name) {
     fail("no kernels '{}'; known: auto, portable, hopper", name);
 }
 
-bool has_kernels(KernelFamily family, layouts::Pass, std::int64_t head_dim, std::int64_t value_dim) {
+bool has_kernels(KernelFamily family, std::int64_t head_dim, std::int64_t value_dim) {
     dim_class(head_dim, value_dim);  // throws if no family has them
     if (family == KernelFamily::portable) return true;
     // Rows of dense tensors are then multiples of 16 bytes.
@@ -34,8 +34,8 @@ bool has_kernels(KernelFamily family, layouts::Pass, std::int64_t head_dim, std:
     return head_dim % chunk == 0 && value_dim % chunk == 0;
 }
 
-KernelFamily resolve(KernelFamily asked, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {
-    const bool exists = has_kernels(KernelFamily::hopper, pass, head_dim, value_dim);
+KernelFamily resolve(KernelFamily asked, std::int64_t head_dim, std::int64_t value_dim) {
+    const bool exists = has_kernels(KernelFamily::hopper, head_dim, value_dim);
     if (asked == KernelFamily::portable) return asked;
     const int capability = compute_capability();
     if (asked == KernelFamily::automatic)
@@ -44,6 +44,14 @@ KernelFamily resolve(KernelFamily asked, layouts::Pass pass, std::int64_t head_d
             "kernels {}: they run on devices of compute capability 9.0, this one has {}.{}; say auto or portable",
             to_string(asked), capability / 10, capability % 10);
     return exists ? KernelFamily::hopper : KernelFamily::portable;
+}
+
+KernelItems kernel_items(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {
+    const auto dims = dim_class(head_dim, value_dim);
+    if (pass == layouts::Pass::forward) return {false, forward_tile(dims, family), {}};
+    KernelItems items{true, backward_tile(dims, family), {}};
+    if (family == KernelFamily::hopper) items.shared_by = {2, 4, 8};
+    return items;
 }
 
 }  // namespace ringlab::gpu

@@ -98,14 +98,6 @@ struct Sizes {
     std::int64_t batch, tokens, heads, dim;
 };
 
-struct FinaliseParams {
-    Sizes sizes;
-    Elements carry_o;
-    RowValues carry_m, carry_l;
-    Elements o, o_rounded;
-    RowValues lse;
-};
-
 struct MergeParams {
     Sizes sizes;
     bool first;
@@ -131,7 +123,6 @@ struct CombineParams {
     Elements destination, source;
 };
 
-void launch_finalise(const FinaliseParams& params, cudaStream_t stream);
 void launch_merge(const MergeParams& params, cudaStream_t stream);
 void launch_statistics(const StatisticsParams& params, cudaStream_t stream);
 /// As few launches as their types and alignment allow.

@@ -1,6 +1,7 @@
 #include "gpu/kernels/work_list.hpp"
 
 #include "gpu/cuda_check.hpp"
+#include "gpu/kernels/clusters.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
 
@@ -47,7 +48,7 @@ TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_ke
 }
 
 WorkList::Options resolved(WorkList::Options options) {
-    options.family = resolve(options.family, options.pass, options.head_dim, options.value_dim);
+    options.family = resolve(options.family, options.head_dim, options.value_dim);
     return options;
 }
 
@@ -56,6 +57,17 @@ TileShape tile_of(const WorkList::Options& options) {
     const auto dims = dim_class(options.head_dim, options.value_dim);
     return options.pass == layouts::Pass::forward ? forward_tile(dims, options.family)
                                                   : backward_tile(dims, options.family);
+}
+
+/// Points `item` at the entries of `before`, if they are the same.
+bool share_entries(std::array<std::int32_t, 4>& item, const std::array<std::int32_t, 4>& before,
+                   std::span<const std::int32_t> entries) {
+    const auto of = [&](const auto& which) {
+        return entries.subspan(static_cast<std::size_t>(which[1]), static_cast<std::size_t>(which[2] - which[1]));
+    };
+    if (!std::ranges::equal(of(item), of(before))) return false;
+    std::copy(before.begin() + 1, before.end(), item.begin() + 1);
+    return true;
 }
 
 }  // namespace
@@ -98,7 +110,7 @@ KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
       device_(uploaded(key_positions(mask, keys, tokens_ + padding))) {}
 
 Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                 Major major) {
+                 Major major, EqualEntries equal) {
     const auto rows = row_hulls(mask, queries, shape.rows);
     const auto columns = layouts::key_tiles(mask, keys, shape.keys);
     const bool by_query = major == Major::queries;
@@ -123,9 +135,12 @@ Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const
         if (by_query)
             partial_end =
                 std::stable_partition(partial_end, entries.end(), [](std::int32_t entry) { return entry % 2 != 0; });
-        tiles.items.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(begin),
-                               static_cast<std::int32_t>(entries.size()),
-                               static_cast<std::int32_t>(partial_end - entries.begin())});
+        std::array<std::int32_t, 4> item{static_cast<std::int32_t>(i), static_cast<std::int32_t>(begin),
+                                         static_cast<std::int32_t>(entries.size()),
+                                         static_cast<std::int32_t>(partial_end - entries.begin())};
+        if (equal == EqualEntries::shared && !tiles.items.empty() && share_entries(item, tiles.items.back(), entries))
+            entries.resize(begin);
+        tiles.items.push_back(item);
     }
     return tiles;
 }
@@ -135,24 +150,36 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items) {
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
 }
 
-/// The end of the longest item would be waited for if that is more than half of what a multiprocessor gets in all: two
-/// blocks share an item then, and more where even their parts would be longer than that.
-int blocks_per_item(std::int64_t longest, std::int64_t entries) {
+/// The end of the longest item would be waited for if that is more than half of what a multiprocessor gets in all: then
+/// whatever promises to end first. A cluster of blocks needs multiprocessors that lie together, so a few stay idle
+/// beside larger ones, and a launch that just does not fit takes twice as long.
+int blocks_per_item(const ItemLoad& load) {
     int device = 0, multiprocessors = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
     RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    const double share = static_cast<double>(longest) * multiprocessors / static_cast<double>(entries);  // 1: all of it
-    if (!(share > 0.5)) return 1;
-    constexpr int most = 8;          // blocks of a cluster
-    constexpr double enough = 1.25;  // a little more waits less than another round of adding up
-    int blocks = 2;
-    while (blocks < most && share > enough * blocks) blocks *= 2;
-    return blocks;
+    if (2 * load.longest * multiprocessors <= load.entries) return 1;
+    constexpr double item = 7;  // what an item costs by itself, in steps: 13 us of 2 us each, measured at dims 128
+    const auto steps = [&](double entries) { return entries * static_cast<double>(load.steps_per_entry); };
+    const auto mean = steps(static_cast<double>(load.entries)) / static_cast<double>(load.items);
+    int best = 1;
+    double least = std::numeric_limits<double>::infinity();
+    for (const int blocks : {1, 2, 4, 8}) {
+        const int at_a_time = blocks == 1 ? multiprocessors : clusters_at_a_time(blocks);
+        if (at_a_time == 0) continue;
+        const auto waves = static_cast<double>((load.items + at_a_time - 1) / at_a_time);
+        const auto time =
+            std::max(waves * (item + mean / blocks), item + steps(static_cast<double>(load.longest)) / blocks);
+        if (time >= least) continue;
+        least = time;
+        best = blocks;
+    }
+    return best;
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
                    Major major, bool with_turns) {
-    auto [items, entries, full, partial, other] = find_tiles(mask, queries, keys, shape, major);
+    auto [items, entries, full, partial, other] =
+        find_tiles(mask, queries, keys, shape, major, with_turns ? EqualEntries::apart : EqualEntries::shared);
     full_ = full;
     partial_ = partial;
     longest_first(items);
@@ -168,6 +195,12 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
             turns[static_cast<std::size_t>(e)] =
                 taken[static_cast<std::size_t>(entries[static_cast<std::size_t>(e)] / 2)]++;
     turns_device_ = uploaded(turns);
+}
+
+std::int64_t TileList::device_bytes() const {
+    std::size_t bytes = 0;
+    for (const auto* buffer : {&items_device_, &entries_device_, &turns_device_}) bytes += buffer->bytes();
+    return static_cast<std::int64_t>(bytes);
 }
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,

@@ -65,18 +65,30 @@ struct Tiles {
     /// (tile, first entry, end of entries, end of the partial ones at their beginning) per item.
     std::vector<std::array<std::int32_t, 4>> items;
     /// 2 * tile of the other side + (1 if partial), in ascending order for each item; by query tiles the partial ones
-    /// come first, so that a loop over full ones need not ask.
+    /// come first, so that a loop over full ones need not ask. Neighbours with the same entries may share them.
     std::vector<std::int32_t> entries;
     std::int64_t full = 0, partial = 0;  ///< entries that need no test of their elements, and those that do
     std::int64_t other_side = 0;         ///< tiles of the other side in all
 };
+
+/// Whether items with the same entries may share them: away from a mask's edges all are alike, and their entries would
+/// grow with the square of the tiles. Not where every entry of every item has a turn of its own.
+enum class EqualEntries { shared, apart };
+
 Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
-                 TileShape shape, Major major);
+                 TileShape shape, Major major, EqualEntries equal);
 void longest_first(std::span<std::array<std::int32_t, 4>> items);
 
-/// Backward, hopper: thread blocks that share an item, where the longest one has `longest` of `entries` in all, those
-/// of all heads. 1, 2, 4 or 8.
-int blocks_per_item(std::int64_t longest, std::int64_t entries);
+/// What a backward launch has to do: items with anything to do, of all heads and batch elements, and their entries.
+struct ItemLoad {
+    std::int64_t items = 0;
+    std::int64_t entries = 0;
+    std::int64_t longest = 0;          ///< entries of one item
+    std::int64_t steps_per_entry = 1;  ///< query heads of a kv head
+};
+
+/// Backward, hopper: thread blocks that are to share an item on the current device: 1, 2, 4 or 8.
+int blocks_per_item(const ItemLoad& load);
 
 /// The same in device memory, longest item first: the short ones fill the gaps at the end of the launch.
 class TileList {
@@ -97,6 +109,8 @@ public:
     const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }
     /// If asked for, beside each entry how many items before its own have one for the same tile of the other side.
     const std::int32_t* device_turns() const { return turns_device_.as<const std::int32_t>(); }
+
+    std::int64_t device_bytes() const;
 
 private:
     std::int64_t items_ = 0, busy_items_ = 0, longest_ = 0, full_ = 0, partial_ = 0;

@@ -11,21 +11,11 @@
 
 namespace ringlab::reference {
 
-/// Mistakes that shipped elsewhere, for tests alone: a gate is worth something only if these make it fail.
-enum class Mutation {
-    none,
-    per_block_statistics,          ///< the backward pass takes lse and delta of each block instead of the whole row's
-    stale_block,                   ///< the backward pass attends to the rank's own block at every step
-    plus_infinity_for_empty_rows,  ///< the forward kernel reports lse = +inf for a row that sees nothing
-    local_mask_coordinates,        ///< the mask is asked with positions inside the shard
-};
-
 struct CpuOptions {
     TileSizes tiles;
     bool round_running_output = false;  ///< with Accumulation::partials: the merged output is rounded to the dtype each
                                         ///< time, as where a ring keeps no fp32 output
     std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait for other ranks without progress
-    Mutation mutation = Mutation::none;
 };
 
 /// What a pass, or a forward and a backward pass, of one ring gave.

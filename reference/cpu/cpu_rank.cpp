@@ -1,5 +1,6 @@
 #include "reference/cpu/cpu_rank.hpp"
 
+#include "reference/counts.hpp"
 #include "reference/cpu/cpu_slots.hpp"
 #include "reference/rounding.hpp"
 #include "reference/shards.hpp"
@@ -22,8 +23,6 @@ using layouts::Pass;
 using layouts::Pool;
 using layouts::Run;
 using layouts::Schedule;
-
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 // Fields of pools, see CpuSlots.
 constexpr std::size_t values = 1;              // of kv, dkv
@@ -158,21 +157,16 @@ private:
 
     // ---- Plans ----
 
-    std::vector<Run> runs(const Part& part) const {
-        if (options_.mutation == Mutation::local_mask_coordinates) return {Run{0, 1, part.tokens.size()}};
-        return pass_->runs(part);
-    }
-
     using PlanKey = std::tuple<int, std::int64_t, std::int64_t>;
     static PlanKey key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
 
     const RowPlan& row_plan(const Part& part) {
         const auto [entry, is_new] = row_plans_.try_emplace(key_of(part));
-        if (is_new) entry->second = plan_rows(pass_->mask(), runs(part), options_.tiles);
+        if (is_new) entry->second = plan_rows(pass_->mask(), pass_->runs(part), options_.tiles);
         return entry->second;
     }
 
-    KeyPlan key_plan(const Part& part) const { return plan_keys(pass_->mask(), runs(part), options_.tiles); }
+    KeyPlan key_plan(const Part& part) const { return plan_keys(pass_->mask(), pass_->runs(part), options_.tiles); }
 
     // ---- Forward ----
 
@@ -195,7 +189,7 @@ private:
             attention_.forward(plan, keys, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
                                slots_.matrix(kv, kv_head, b, values), softmax);
             if (!op.ends) return;
-            finish(softmax);
+            BlockAttention<Real>::finish(softmax);
             const auto o = slots_.matrix(output, head, b);
             std::copy_n(softmax.o.data, o.rows * o.columns, o.data);
             std::ranges::copy(softmax.maximum, slots_.vector(output, head, b, lse_field).begin());
@@ -215,12 +209,6 @@ private:
         std::fill_n(softmax.o.data, softmax.o.rows * softmax.o.columns, Real(0));
         std::ranges::fill(softmax.maximum, -std::numeric_limits<Real>::infinity());
         std::ranges::fill(softmax.sum, Real(0));
-    }
-
-    void finish(const typename BlockAttention<Real>::Softmax& softmax) const {
-        BlockAttention<Real>::finish(softmax);
-        if (options_.mutation == Mutation::plus_infinity_for_empty_rows)
-            for (auto& lse : softmax.maximum) lse = std::isinf(lse) ? -lse : lse;
     }
 
     void set_empty(const Place& output) {
@@ -284,8 +272,7 @@ private:
         const auto keys = key_plan(op.part);
         const auto q = place(instruction, Pool::q), dout = place(instruction, Pool::dout);
         const auto dq = place(instruction, Pool::dq), dkv = place(instruction, Pool::dkv);
-        auto kv = place(instruction, Pool::kv);
-        if (options_.mutation == Mutation::stale_block) kv = own(Pool::kv);
+        const auto kv = place(instruction, Pool::kv);
         for_each_head(op.part.heads, [&](int head, std::int64_t b) {
             for (const auto field : {std::size_t{0}, values}) {
                 const auto gradient = slots_.matrix(dkv, head, b, field);
@@ -297,18 +284,8 @@ private:
             const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, values);
             const auto gradient = slots_.matrix(dq, head, b);
             if (op.begins) std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
-            std::span<Real> lse = slots_.vector(dout, head, b, lse_field),
-                            delta = slots_.vector(dout, head, b, delta_field);
-            if (options_.mutation == Mutation::per_block_statistics) {
-                const auto softmax = whole_softmax(op.rows().tokens.size());
-                reset(softmax);
-                attention_.forward(plan, keys, slots_.matrix(q, head, b), k, v, softmax);
-                finish(softmax);
-                block_delta_.resize(softmax.sum.size());
-                set_delta(slots_.matrix(dout, head, b), softmax.o, block_delta_);
-                lse = softmax.maximum;
-                delta = block_delta_;
-            }
+            const auto lse = slots_.vector(dout, head, b, lse_field);
+            const auto delta = slots_.vector(dout, head, b, delta_field);
             attention_.backward(plan, keys,
                                 {slots_.matrix(q, head, b), slots_.matrix(dout, head, b), lse, delta, gradient}, k, v,
                                 slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, values));
@@ -343,7 +320,7 @@ private:
     void note_memory() {
         auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes();
         for (const auto& message : messages_) bytes += static_cast<std::int64_t>(message.capacity());
-        bytes += static_cast<std::int64_t>((softmax_.capacity() + block_delta_.capacity()) * sizeof(Real));
+        bytes += static_cast<std::int64_t>(softmax_.capacity() * sizeof(Real));
         workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
 
@@ -355,7 +332,7 @@ private:
     BlockAttention<Real> attention_;
     CpuSlots<Real> slots_;
     std::map<PlanKey, RowPlan> row_plans_;
-    std::vector<Real> softmax_, block_delta_;
+    std::vector<Real> softmax_;
     std::vector<Bytes> messages_;  // by lane, of the transfer that is under way
     Bytes exposed_;
 

@@ -1,5 +1,6 @@
 #include "reference/cpu/cpu_slots.hpp"
 
+#include "reference/counts.hpp"
 #include "reference/cpu/cpu_elements.hpp"
 #include "reference/rounding.hpp"
 
@@ -12,7 +13,6 @@ using layouts::Pool;
 
 namespace {
 
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 constexpr std::size_t index(Pool pool) { return static_cast<std::size_t>(pool); }
 
 template <class Real>

@@ -32,8 +32,6 @@ Words with(const std::string& option, const std::string& value) {
     return words + Words{option, value};
 }
 
-const auto& gradients = gradient_equivalence;
-
 const std::vector<Mistake> mistakes{
     {gradients, with("--nonsense", "1"), {"--nonsense", "--help"}},
     {gradients, {"--rank", "4"}, {"'--rank'", "did you mean '--ranks'?"}},
@@ -65,7 +63,7 @@ const std::vector<Mistake> mistakes{
     {gradients, with("--input", "."), {"'.'", "normal"}},
     {bf16_error, {"--policies", "hope"}, {"'hope'", "carry"}},
     {gradients, with("--backend", "abacus"), {"'abacus'", "cpu"}},
-    {gradients, with("--transport", "pigeon"), {"'pigeon'", "threads"}},
+    {gradients, with("--transport", "pigeon"), {"'pigeon'", "loopback"}},
     {gradients, with("--placement", "random"), {"'random'", "strided"}},
     {gradients, with("--arithmetic", "fp8"), {"'fp8'", "bf16"}},
     {predict, {"--compute-model", "guess"}, {"'guess'", "tiles"}},
@@ -137,9 +135,11 @@ const std::vector<Mistake> mistakes{
     {throughput, {"--transports", "pigeon"}, {"'pigeon'", "nccl"}},
     {throughput, {"--kernels", "magic"}, {"'magic'", "portable"}},
     {throughput, {"--kernels", "hopper", "--ranks", "4096"}, {"GPU"}},
+    {gradients, {"--transport", "copy"}, {"--transport", "--backend cuda"}},
+    {gradients, {"--check-finite"}, {"--check-finite", "--backend cuda"}},
     {gradients, {"--kernels", "magic"}, {"'magic'", "portable", "hopper"}},
     {gradients, {"--kernels", "hoper"}, {"did you mean 'hopper'?"}},
-    {gradients, {"--kernels", "hopper"}, {"--kernels hopper", "--backend cuda"}},
+    {gradients, {"--kernels", "hopper"}, {"--kernels", "--backend cuda"}},
     {compare_layouts,
      {"--backend", "cuda", "--kernels", "portable", "--transport", "copy", "--ranks", "64", "--input", "normal",
       "--tokens", "4096"},

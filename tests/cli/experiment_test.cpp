@@ -312,8 +312,9 @@ BOOST_AUTO_TEST_CASE(the_configuration_of_a_record_is_complete) {
     const auto text = "\n" + experiments::hdf5::File::open(folder / "r.h5").text("configuration");
     for (const std::string line :
          {"experiment = gradient_equivalence", "input = real", "layouts = zigzag", "masks = causal", "ranks = 4",
-          "tokens = 64", "arithmetic = fp64", "seed = 1", "repeats = 1", "backend = cpu", "transport = auto"})
+          "tokens = 64", "arithmetic = fp64", "seed = 1", "repeats = 1", "backend = cpu", "mpi = false"})
         BOOST_TEST(contains(text, "\n" + line + "\n"), text);
+    BOOST_TEST(!contains(text, "kernels"), text);  // of another backend
     // The same said in full is the same configuration.
     BOOST_TEST(run(folder, gradient_equivalence,
                    small + Words{"--input", "real", "--arithmetic", "fp64", "--resume", "-o", "r.h5"})

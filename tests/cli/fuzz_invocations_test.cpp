@@ -176,7 +176,31 @@ const std::string& value_for(Random& random, const std::string& option) {
     if (option == "--layouts") return any_of(random, layout_specs);
     if (option == "--masks") return any_of(random, mask_specs);
     static const std::map<std::string, Words> by_option{
-        {"--algorithms", {"ring", "pull", "all-gather:2", "all-gather:1000000000", "ring:1"}},
+        {"--algorithms",
+         {"ring",
+          "pull",
+          "pull:2",
+          "all-gather:2",
+          "all-gather:1000000000",
+          "ring:1",
+          "ulysses",
+          "ulysses:2",
+          "ulysses:0",
+          "ulysses:9223372036854775807",
+          "double-ring:1",
+          "double-ring:2",
+          "double-ring",
+          "double-ring:-3",
+          "bidirectional",
+          "bidirectional:2",
+          "seen",
+          "seen:1",
+          "seen:9223372036854775807",
+          "seen:-1",
+          "pass-q",
+          "pass-q:",
+          "ulyses:2"}},
+        {"--span-ranks", {"0", "1", "2", "64", "-1", "9223372036854775807", "none"}},
         {"--heads",
          {"4:2", "1:1", "8", "4:3", "1000000:1000000", "1000000000000000", "0:0", "-4:2", "9223372036854775807"}},
         {"--input", {"normal", "outlier", "sink", "offset", "fuzz.h5", "real", "nothere.h5", "fuzz.txt"}},
@@ -200,10 +224,11 @@ const std::string& value_for(Random& random, const std::string& option) {
 const Words common{"--tokens", "--tokens-per-rank", "--batch",    "--heads", "--head-dim", "--value-dim",
                    "--scale",  "--soft-cap",        "--preset",   "--masks", "--config",   "-o",
                    "--resume", "--overwrite",       "--nonsense", "--help",  "--version"};
-const Words laid_out{"--layouts", "--algorithms", "--ranks", "--pad"};
+const Words laid_out{"--layouts", "--algorithms", "--algorithms", "--ranks", "--pad"};
 const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas",  "--placement", "--repeats",
                      "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
-const Words predicted{"--machines", "--compute-model", "--engine", "--trace", "--trace-ranks", "--trace-runs"};
+const Words predictions{"--machines",    "--compute-model", "--engine",    "--trace",
+                        "--trace-ranks", "--trace-runs",    "--span-ranks"};
 
 bool is_flag(const std::string& option) {
     for (const auto* flag : {"--pad", "--resume", "--overwrite", "--help", "--version", "--nonsense"})
@@ -257,7 +282,7 @@ void change(Invocation& one, Random& random) {
     auto options = common;
     if (one.program != calibrate) options = options + laid_out;
     if (one.program != predict) options = options + measured;
-    if (one.program == predict || one.program == compare_layouts) options = options + predicted;
+    if (one.program == predict || one.program == compare_layouts) options = options + predictions;
     for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
         const auto option = any_of(random, options);
         remove(one.arguments, option);

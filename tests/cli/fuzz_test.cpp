@@ -87,12 +87,12 @@ const Words values{"0",
 bool parses_or_says_why(const Words& arguments) {
     const experiments::Experiment experiment{
         "fuzz", "purpose", "example", {.measures = true, .predicts = true, .policies = true, .gate = true}};
-    std::vector<const char*> words{"fuzz"};
-    for (const auto& argument : arguments) words.push_back(argument.c_str());
+    std::vector<const char*> line{"fuzz"};
+    for (const auto& argument : arguments) line.push_back(argument.c_str());
     experiments::Config defaults;
     defaults.output = "fuzz.h5";
     try {
-        experiments::parse(experiment, defaults, static_cast<int>(words.size()), words.data());
+        experiments::parse(experiment, defaults, static_cast<int>(line.size()), line.data());
     } catch (const Error& error) {
         return error.what()[0] != '\0' && std::string(error.what()).find('\n') == std::string::npos;
     }

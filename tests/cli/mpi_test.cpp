@@ -1,3 +1,4 @@
+#include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -10,8 +11,8 @@ namespace {
 
 Ending run_mpi(const Folder& folder, int processes, const Words& arguments) {
     return run(folder, RINGLAB_MPIEXEC,
-               Words{RINGLAB_MPIEXEC_NUMPROC_FLAG, std::to_string(processes), gradient_equivalence, "--transport",
-                     "mpi", "--layouts", "zigzag", "--masks", "causal", "--tokens", "64", "-o", "r.h5"} +
+               Words{RINGLAB_MPIEXEC_NUMPROC_FLAG, std::to_string(processes), gradient_equivalence, "--mpi",
+                     "--layouts", "zigzag", "--masks", "causal", "--tokens", "64", "-o", "r.h5"} +
                    arguments,
                90);
 }
@@ -34,6 +35,20 @@ BOOST_AUTO_TEST_CASE(four_processes_are_a_ring_of_four) {
     BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(the_former_way_to_ask_for_processes_is_understood_and_corrected) {
+    const Folder folder;
+    for (const auto& former : {Words{"--transport", "mpi"}, Words{"--transport=mpi"}}) {
+        const auto ending = run(folder, gradient_equivalence,
+                                former + Words{"--ranks", "1", "--layouts", "zigzag", "--masks", "causal", "--tokens",
+                                               "64", "--overwrite", "-o", "r.h5"},
+                                90);
+        BOOST_TEST(ending.status == 0, ending.err);
+        BOOST_TEST(contains(ending.err, "[note] --transport mpi is now said --mpi"), ending.err);
+        const auto text = experiments::hdf5::File::open(folder / "r.h5").text("configuration");
+        BOOST_TEST(contains(text, "mpi = true"), text);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(one_process_is_a_ring_of_one) {
     const Folder folder;
     const auto ending = run_mpi(folder, 1, {"--ranks", "1", "--algorithms", "ring", "pull", "all-gather"});
@@ -45,8 +60,8 @@ BOOST_AUTO_TEST_CASE(one_process_is_a_ring_of_one) {
 BOOST_AUTO_TEST_CASE(a_hangup_ends_a_process_of_mpi) {
     const Folder folder;
     const auto ending = interrupted(folder, gradient_equivalence,
-                                    {"--transport", "mpi", "--ranks", "1", "--tokens", "2048", "--layouts",
-                                     "contiguous", "zigzag", "striped", "--masks", "causal", "full", "-o", "r.h5"},
+                                    {"--mpi", "--ranks", "1", "--tokens", "2048", "--layouts", "contiguous", "zigzag",
+                                     "striped", "--masks", "causal", "full", "-o", "r.h5"},
                                     SIGHUP, "OMPI_MCA_pml=ob1,ucx");
     BOOST_TEST(ending.status == 128 + SIGHUP, ending.err);
     BOOST_TEST(contains(ending.err, "interrupted; "), ending.err);

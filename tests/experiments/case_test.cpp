@@ -124,6 +124,13 @@ struct Judged {
     Verdict by(Judge& judge) const { return judge(problem, mask, inputs, "normal", outputs, outputs.o); }
 };
 
+/// The largest of relative RMS and relative largest element over all tensors.
+double worst(const Verdict& verdict) {
+    double largest = 0;
+    for (const auto& one : verdict) largest = worse(largest, worse(one.relative_rms, one.max_to_largest));
+    return largest;
+}
+
 BOOST_AUTO_TEST_CASE(right_results_pass_whole_or_by_sample) {
     const Judged one;
     Judge whole(1000), sample(100);

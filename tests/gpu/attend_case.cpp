@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
 #include <random>
 
@@ -202,16 +203,13 @@ private:
                                      .k = kv.k.view(),
                                      .v = kv.v.view(),
                                      .first = step == 0,
-                                     .last = step + 1 == layout_.ranks() && !case_.finalise_apart,
+                                     .last = step + 1 == layout_.ranks(),
                                      .carry = {carry.o.from_head(h), carry.m.from_head(h), carry.l.from_head(h)},
                                      .result = {.o = o.view().from_head(h),
                                                 .o_rounded = o_rounded.view().from_head(h),
                                                 .lse = lse.rows().from_head(h)}},
                                     work(rank, owner, layouts::Pass::forward), nullptr);
             }
-        if (case_.finalise_apart)
-            gpu::finalise(o.extent(), carry, {.o = o.view(), .o_rounded = o_rounded.view(), .lse = lse.rows()},
-                          nullptr);
     }
 
     void forward_by_partials(int rank, const DeviceTensor& q, const DeviceTensor& o, const DeviceTensor& lse) {
@@ -298,6 +296,14 @@ boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id) {
     int devices = 0;
     boost::test_tools::assertion_result result(cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0);
     result.message() << "no GPU on this machine";
+    return result;
+}
+
+boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id id) {
+    auto result = has_gpu(id);
+    if (!result) return result;
+    result = boost::test_tools::assertion_result(std::ranges::count(families(), gpu::KernelFamily::hopper) > 0);
+    if (!result) result.message() << "no GPU on this machine that runs the kernels for sm_90a";
     return result;
 }
 

@@ -26,6 +26,9 @@ namespace ringlab::tests {
 /// Whether this process sees a GPU that the kernels were built for: the precondition of every test that launches one.
 boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id);
 
+/// The same for the kernels for sm_90a.
+boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id);
+
 /// The kernel families to test here: those that this machine's GPU runs.
 std::vector<gpu::KernelFamily> families();
 
@@ -47,7 +50,6 @@ struct AttendCase {
     int head_groups = 1;                                   ///< kv heads go in this many launches a block
     layouts::DType gradient_dtype = layouts::DType::fp32;  ///< of the dk, dv of one block, before they are summed
     gpu::KernelFamily family = gpu::KernelFamily::portable;
-    bool finalise_apart = false;  ///< last block not known: finalise() afterwards
 };
 
 std::ostream& operator<<(std::ostream& out, const AttendCase& c);

@@ -177,7 +177,8 @@ gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
     auto options = c.options;
     options.group.ring = c.ranks;
     options.poison = true;
-    return gpu::run(*passes.forward, passes.backward.get(), inputs, options);
+    const auto team = gpu::make_thread_team(gpu::team_size(options));
+    return std::move(gpu::run(*team, *passes.forward, passes.backward.get(), std::span(&inputs, 1), options).front());
 }
 
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,

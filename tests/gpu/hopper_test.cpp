@@ -34,16 +34,6 @@ namespace data = boost::unit_test::data;
 using gpu::DeviceBuffer;
 using layouts::DType;
 
-boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id unit) {
-    auto result = has_gpu(unit);
-    cudaDeviceProp properties{};
-    if (!result || (cudaGetDeviceProperties(&properties, 0) == cudaSuccess && properties.major == 9)) return result;
-    result = boost::test_tools::assertion_result(false);
-    result.message() << "no GPU on this machine that runs sm_90a, but compute capability " << properties.major << "."
-                     << properties.minor;
-    return result;
-}
-
 /// Normal random values and their 16-bit form.
 struct Matrix {
     Matrix(std::size_t count, DType dtype) : values(count), bits(count) {

@@ -24,15 +24,6 @@ using gpu::DeviceBuffer;
 using layouts::DType;
 using layouts::Pass;
 
-boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id id) {
-    auto result = has_gpu(id);
-    if (!result) return result;
-    const auto all = families();
-    result = boost::test_tools::assertion_result(std::ranges::count(all, gpu::KernelFamily::hopper) > 0);
-    if (!result) result.message() << "no GPU on this machine that runs the hopper kernels";
-    return result;
-}
-
 /// Memory that copy engines reach without a multiprocessor.
 class PinnedBits {
 public:

@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(bytes_of_the_largest_accepted_sizes_can_be_counted) {
     p.query_heads = p.kv_heads = 1 << 10;
     p.head_dim = p.value_dim = 1 << 10;
     BOOST_CHECK_NO_THROW(p.validate());
-    BOOST_TEST(p.kv_bytes(p.tokens, p.kv_heads) == std::int64_t{1} << 53);
+    BOOST_TEST(tensor_bytes(p, 2).value() == std::int64_t{1} << 55);
     p.batch = 1 << 3;
     BOOST_TEST(error_of([&] { p.validate(); }).starts_with("batch 8 of 2147483648 tokens"));
     p.batch = largest_number;
@@ -115,8 +115,7 @@ BOOST_AUTO_TEST_CASE(scale_is_one_over_root_of_head_dim_unless_given) {
 BOOST_AUTO_TEST_CASE(bytes_and_flop_count_both_dims_and_all_batches) {
     const Problem p{.batch = 3, .tokens = 10, .query_heads = 8, .kv_heads = 2, .head_dim = 192, .value_dim = 128};
     BOOST_TEST(p.query_heads_per_kv_head() == 4);
-    BOOST_TEST(p.kv_bytes(5, 2) == 3 * 5 * 2 * (192 + 128) * 2);
-    BOOST_TEST(p.dkv_bytes(5, 1, DType::fp32) == 3 * 5 * 1 * (192 + 128) * 4);
+    BOOST_TEST(tensor_bytes(p, 4).value() == 2 * 4 * 3 * 10 * (8 + 2) * (192 + 128));
     BOOST_TEST(p.forward_flop_per_cell() == 2 * 192 + 2 * 128);
     // Again q.k (192), do.v (128), dv (128), dq (192) and dk (192).
     BOOST_TEST(p.backward_flop_per_cell() == 2 * (192 + 128 + 128 + 192 + 192));

@@ -23,13 +23,21 @@ const std::vector<std::string> algorithms{"ring",   "all-gather", "all-gather:2"
 /// Whether the ranks suit the algorithm, with 8 query heads.
 bool suits(const std::string& algorithm, int ranks) {
     if (algorithm == "ulysses") return 8 % ranks == 0;
-    // These look at each pair of ranks, or of groups, before they begin.
-    if (algorithm == "ulysses:2") return ranks % 2 == 0 && ranks < 1000;
+    if (algorithm == "ulysses:2") return ranks % 2 == 0;
+    // These look at each pair of ranks before they begin.
     if (algorithm.starts_with("double-ring:")) return ranks % std::stoi(algorithm.substr(12)) == 0 && ranks < 1000;
     if (algorithm.starts_with("seen")) return ranks < 1000;
     return true;
 }
 constexpr std::array passes{Pass::forward, Pass::backward};
+
+// The address sanitizer makes each case ten times as long, and a build without it has judged them all: here it sees
+// every seventh, which shares no factor with the numbers of ranks, passes and accumulations.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int stride = 7;
+#else
+constexpr int stride = 1;
+#endif
 
 Problem problem_of(const Mask& mask) {
     return {.batch = 3, .tokens = mask.tokens(), .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
@@ -86,12 +94,14 @@ BOOST_AUTO_TEST_SUITE(schedule)
 
 BOOST_DATA_TEST_CASE(every_schedule_does_each_visible_piece_of_work_once_and_safely,
                      data::make(algorithms) * data::make(layout_specs()), algorithm, layout_spec) {
+    int number = 0;
     for (const auto& mask_spec : mask_specs())
         for (const int ranks : rank_counts()) {
             if (!suits(algorithm, ranks)) continue;
             const auto c = make_case(mask_spec, layout_spec, ranks);
             for (const auto pass : passes)
                 for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
+                    if (number++ % stride != 0) continue;
                     const auto made =
                         schedule_of(c, {.algorithm = algorithm, .pass = pass, .accumulation = accumulation});
                     const auto found = violations(*made, written(*made));

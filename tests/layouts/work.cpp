@@ -157,7 +157,8 @@ BOOST_DATA_TEST_CASE(tiles_are_called_full_or_empty_only_if_they_are,
             for (int rank = 0; rank < ranks; ++rank)
                 for (int owner = 0; owner < ranks; ++owner) {
                     const auto rows = layout.positions(rank), keys = layout.positions(owner);
-                    const auto work = tile_work(mask, layout.shard(rank), layout.shard(owner), tile.rows, tile.keys);
+                    const auto both = tile_work(mask, layout.shard(rank), layout.shard(owner), tile.rows, tile.keys);
+                    const auto& work = both.queries;
                     const auto columns = key_tiles(mask, layout.shard(owner), tile.keys);
                     int wrong = 0;
                     std::vector<TileRow> expected;
@@ -213,7 +214,7 @@ BOOST_AUTO_TEST_CASE(tiles_of_random_masks_and_runs_are_called_full_or_empty_onl
 BOOST_AUTO_TEST_CASE(a_causal_block_of_4_by_4_tiles_has_a_partial_diagonal_and_full_tiles_below_it) {
     const auto mask = make_mask("causal", 64);
     const auto layout = make_layout("contiguous", 64, 1);
-    const auto work = tile_work(mask, layout.shard(0), layout.shard(0), 16, 16);
+    const auto work = tile_work(mask, layout.shard(0), layout.shard(0), 16, 16).queries;
     BOOST_CHECK((work == std::vector<TileRow>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
 }
 

@@ -170,13 +170,6 @@ BOOST_DATA_TEST_CASE(a_gradient_twice_too_large_or_half_missing_fails_from_two_t
     BOOST_TEST(bounds.lse.relative_rms < 1e-5);
 }
 
-BOOST_AUTO_TEST_CASE(statistics_of_each_block_instead_of_the_row_fail) {
-    const auto c = policy_case("carry", "zigzag", 4);
-    CpuOptions options;
-    options.mutation = Mutation::per_block_statistics;
-    BOOST_TEST(judge(c, c, inputs_of(c.problem), options).exceeding() == "dq dk dv");
-}
-
 BOOST_AUTO_TEST_CASE(roundings_that_the_policy_does_not_have_fail) {
     const auto carry = policy_case("carry", "zigzag", 8), partials = policy_case("partials", "zigzag", 8);
     auto narrow = carry;

@@ -1,7 +1,12 @@
 // Mistakes that shipped in other systems: each is made on purpose, and the gate that passes every right run must
 // complain. The numbers in the names tell them apart: 1 per-block statistics, 2 stale K/V, 3 peers of a sub-ring, 5
 // empty rows, 6 local mask coordinates, 7 cut documents, 8 averaged and 12 doubled gradients, 10 expanded kv heads.
+#include "tests/reference/mutation.hpp"
+#include "reference/blocked.hpp"
 #include "reference/cpu/transport_threads.hpp"
+#include "reference/error_model.hpp"
+#include "reference/errors.hpp"
+#include "reference/rounding.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -12,18 +17,22 @@ namespace {
 using layouts::Accumulation;
 using layouts::Pass;
 
-CpuOptions mutated(Mutation mutation) {
-    auto options = small_tiles();
-    options.mutation = mutation;
-    return options;
-}
+/// Runs of its lifetime have the mistake.
+class Mistaken {
+public:
+    explicit Mistaken(Mutation which) { mutation = which; }
+    ~Mistaken() { mutation = Mutation::none; }
+    Mistaken(const Mistaken&) = delete;
+    Mistaken& operator=(const Mistaken&) = delete;
+};
 
 /// Runs the case rightly and with the mistake; the gate must be silent about the first and complain of the second.
-void check_that_the_gate_sees(const GateCase& c, Mutation mutation) {
+void check_that_the_gate_sees(const GateCase& c, Mutation which) {
     const auto inputs = random_inputs(c.problem, 11);
     const auto expected = expected_of(c, inputs);
     BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected) == "");
-    const auto found = complaint(run_case(c, inputs, mutated(mutation)).outputs, expected);
+    const Mistaken mistaken(which);
+    const auto found = complaint(run_case(c, inputs, small_tiles()).outputs, expected);
     BOOST_TEST(found != "");
     BOOST_TEST_MESSAGE(found);
 }
@@ -50,7 +59,9 @@ WrappedWorld<MisnumberedTransport> misnumbered_world(const layouts::RingGroup& g
 
 /// K/V bytes sent in the forward pass of a full mask on a ring: every block hops to all ranks but its owner.
 std::string traffic_complaint(const CpuRun& run, const layouts::Problem& problem, int ranks) {
-    const auto expected = ranks * (ranks - 1) * problem.kv_bytes(problem.tokens / ranks, problem.kv_heads);
+    const auto block = problem.batch * problem.tokens / ranks * problem.kv_heads *
+                       (problem.head_dim + problem.value_dim) * layouts::bytes_of(problem.dtype);
+    const auto expected = ranks * (ranks - 1) * block;
     std::int64_t sent = 0;
     for (const auto& rank : layouts::totals(run.forward)) sent += rank.bytes_sent;
     return sent == expected ? "" : fmt::format("{} bytes of K/V were sent instead of {}", sent, expected);
@@ -88,6 +99,31 @@ BOOST_AUTO_TEST_SUITE(mutations)
 
 BOOST_AUTO_TEST_CASE(a_backward_pass_with_per_block_lse_and_delta_is_caught_1) {
     check_that_the_gate_sees({small_problem(48), "causal", "zigzag", "ring", 4}, Mutation::per_block_statistics);
+}
+
+// The same in bf16, where the gate is the error model.
+BOOST_AUTO_TEST_CASE(per_block_lse_and_delta_exceed_what_the_roundings_of_bf16_leave_1) {
+    GateCase c{small_problem(256), "causal", "zigzag", "ring", 4};
+    c.problem.dtype = layouts::DType::bf16;
+    c.problem.head_dim = 64;
+    c.problem.value_dim = 48;
+    c.gradient_dtype = layouts::DType::fp32;
+    auto inputs = random_inputs(c.problem, 5);
+    for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v, &inputs.dout}) *tensor = rounded(*tensor, c.problem.dtype);
+    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+    const auto expected = blocked_attention(c.problem, mask, inputs);
+    const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
+    const auto bounds = ErrorModel(c.problem, mask, inputs, expected).bounds(inputs, *forward, backward.get(), false);
+    const auto check = [&](bool passes) {
+        const auto found = deviations(run_case(c, inputs, {}).outputs, expected);
+        BOOST_TEST(found.o.relative_rms <= bounds.o.relative_rms);
+        BOOST_TEST((found.dq.relative_rms <= bounds.dq.relative_rms) == passes);
+        BOOST_TEST((found.dk.relative_rms <= bounds.dk.relative_rms) == passes);
+        BOOST_TEST((found.dv.relative_rms <= bounds.dv.relative_rms) == passes);
+    };
+    check(true);
+    const Mistaken mistaken(Mutation::per_block_statistics);
+    check(false);
 }
 
 BOOST_AUTO_TEST_CASE(a_backward_pass_that_reuses_the_first_block_is_caught_2) {

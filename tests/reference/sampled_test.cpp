@@ -24,17 +24,18 @@ using layouts::Problem;
 using tests::AttentionCase;
 
 const Problem odd{.batch = 2, .tokens = 97, .query_heads = 4, .kv_heads = 2, .head_dim = 11, .value_dim = 6};
-const Problem capped{.tokens = 193, .query_heads = 13, .kv_heads = 13, .head_dim = 5, .value_dim = 7, .soft_cap = 2};
+const Problem capped_scores{
+    .tokens = 193, .query_heads = 13, .kv_heads = 13, .head_dim = 5, .value_dim = 7, .soft_cap = 2};
 
-const std::vector<AttentionCase> cases{
+const std::vector<AttentionCase> sampled_cases{
     {odd, "full"},
     {odd, "causal"},
     {odd, "window:9,0+sink:3"},
     {odd, "causal+documents:20,1,33,43"},
     {odd, "causal+valid:10-30,50-90"},
     {odd, "window:3,0+valid:5-8,60-97"},
-    {capped, "causal"},
-    {capped, "window:20,3"},
+    {capped_scores, "causal"},
+    {capped_scores, "window:20,3"},
 };
 
 // Ends, neighbours and far ones; some are padding in some of the masks.
@@ -49,7 +50,7 @@ reference::Lse tokens_at(const reference::Lse& lse, const std::vector<std::int64
 
 BOOST_AUTO_TEST_SUITE(sampled)
 
-BOOST_DATA_TEST_CASE(sampled_rows_equal_those_of_dense, data::make(cases), c) {
+BOOST_DATA_TEST_CASE(sampled_rows_equal_those_of_dense, data::make(sampled_cases), c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     const auto inputs = tests::normal_inputs(c.problem);
     const auto expected = reference::dense_attention(c.problem, mask, inputs);
@@ -63,19 +64,27 @@ BOOST_DATA_TEST_CASE(sampled_rows_equal_those_of_dense, data::make(cases), c) {
     }
 }
 
-BOOST_DATA_TEST_CASE(sampled_columns_equal_those_of_dense, data::make(cases), c) {
+/// From statistics of their own.
+reference::SampledColumns exact_columns(const layouts::Problem& problem, const layouts::Mask& mask,
+                                        const reference::Inputs& inputs, const std::vector<std::int64_t>& columns,
+                                        const reference::BlockedOptions& options = {}) {
+    const auto statistics = reference::row_statistics(problem, mask, inputs, columns, options);
+    return reference::sampled_columns(problem, mask, inputs, columns, statistics, options);
+}
+
+BOOST_DATA_TEST_CASE(sampled_columns_equal_those_of_dense, data::make(sampled_cases), c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     const auto inputs = tests::normal_inputs(c.problem);
     const auto expected = reference::dense_attention(c.problem, mask, inputs);
     const tests::ErrorBounds bounds(c.problem, inputs);
     for (const auto& options : {reference::BlockedOptions{}, {.threads = 2, .tile_rows = 16, .tile_keys = 3}}) {
-        const auto sample = reference::sampled_columns(c.problem, mask, inputs, positions, options);
+        const auto sample = exact_columns(c.problem, mask, inputs, positions, options);
         BOOST_TEST(reference::deviation("dk", sample.dk, tokens_at(expected.dk, positions)).max_abs <= 3 * bounds.dk);
         BOOST_TEST(reference::deviation("dv", sample.dv, tokens_at(expected.dv, positions)).max_abs <= 3 * bounds.dv);
     }
 }
 
-BOOST_DATA_TEST_CASE(columns_from_given_statistics_of_all_rows_are_the_same, data::make(cases), c) {
+BOOST_DATA_TEST_CASE(columns_from_given_statistics_of_all_rows_are_the_same, data::make(sampled_cases), c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     const auto inputs = tests::normal_inputs(c.problem);
     const auto expected = reference::dense_attention(c.problem, mask, inputs);
@@ -89,7 +98,7 @@ BOOST_DATA_TEST_CASE(columns_from_given_statistics_of_all_rows_are_the_same, dat
     BOOST_TEST(reference::deviation("dv", sample.dv, tokens_at(expected.dv, positions)).max_abs <= 3 * bounds.dv);
 }
 
-BOOST_DATA_TEST_CASE(rows_that_see_a_column_are_those_of_the_definition, data::make(cases), c) {
+BOOST_DATA_TEST_CASE(rows_that_see_a_column_are_those_of_the_definition, data::make(sampled_cases), c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     std::vector<std::int64_t> expected;
     for (std::int64_t i = 0; i < c.problem.tokens; ++i)
@@ -100,7 +109,7 @@ BOOST_DATA_TEST_CASE(rows_that_see_a_column_are_those_of_the_definition, data::m
 
 BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_have_no_gradient) {
     const auto mask = layouts::make_mask("causal+valid:10-90", 97);
-    const auto sample = reference::sampled_columns(odd, mask, tests::normal_inputs(odd), {3, 95});
+    const auto sample = exact_columns(odd, mask, tests::normal_inputs(odd), {3, 95});
     BOOST_TEST(xt::amax(xt::abs(sample.dk))() == 0);
     BOOST_TEST(xt::amax(xt::abs(sample.dv))() == 0);
 }
@@ -110,7 +119,7 @@ BOOST_AUTO_TEST_CASE(positions_that_do_not_increase_or_lie_outside_are_refused) 
     const auto inputs = tests::normal_inputs(odd);
     for (const auto& bad : std::vector<std::vector<std::int64_t>>{{}, {3, 3}, {5, 4}, {-1}, {97}}) {
         BOOST_CHECK_THROW(reference::sampled_rows(odd, mask, inputs, bad), Error);
-        BOOST_CHECK_THROW(reference::sampled_columns(odd, mask, inputs, bad), Error);
+        BOOST_CHECK_THROW(exact_columns(odd, mask, inputs, bad), Error);
     }
 }
 

@@ -79,17 +79,23 @@ inline Machine busy_machine() {
     machine.transfer_issue_seconds = 0.7e-6;
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->launch_seconds = 2e-6;
-        cost->query_tile_seconds = 0.3e-6;
+        cost->item_seconds = 0.3e-6;
         cost->full_tile_seconds = 1.1e-6;
         cost->partial_tile_seconds = 1.7e-6;
         cost->tile_rows = 16;
         cost->tile_keys = 16;
         cost->flops = 2e12;
+        cost->begin_seconds = 1.1e-6;
+        cost->begin_memory_ratio = 4;
+        cost->idle_item_seconds = 0.2e-6;
+        cost->resume_seconds = 0.15e-6;
+        cost->finish_seconds = 0.1e-6;
     }
+    machine.backward.item = Item::key_tile;
+    machine.backward.groups = {{2, 8}, {4, 3}};
     machine.accumulate_launch_seconds = 1e-6;
     machine.merge_memory_ratio = 5;
     machine.add_memory_ratio = 3;
-    machine.carry_exposed_ratio = 0.2;
     machine.inside_host.latency_seconds = 1e-6;
     machine.inside_host.link_bytes_per_second = 4e10;
     machine.inside_host.channel_bytes_per_second = 1.5e10;

@@ -23,20 +23,36 @@ Part all_keys(const Schedule& schedule, int rank) {
     return schedule.part(rank, {0, static_cast<int>(schedule.problem().kv_heads)});
 }
 
-/// The time straight from the tiles, without memo, groups or heap.
-double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys) {
+/// The time straight from the tiles, without memo, groups of equal items or heap.
+double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys,
+                    TileModel::Turn turn) {
     const auto& cost = machine.attention(schedule.options().pass);
-    std::vector<double> tiles;
-    for (const auto& row : ringlab::layouts::tile_work(schedule.mask(), schedule.runs(rows), schedule.runs(keys),
-                                                       cost.tile_rows, cost.tile_keys))
-        if (row.full + row.partial > 0)
-            for (int head = 0; head < rows.heads.count(); ++head)
-                tiles.push_back(cost.query_tile_seconds + cost.full_tile_seconds * double(row.full) +
-                                cost.partial_tile_seconds * double(row.partial));
-    std::sort(tiles.rbegin(), tiles.rend());
-    std::vector<double> free(static_cast<std::size_t>(machine.multiprocessors));
-    for (const auto tile : tiles) *std::min_element(free.begin(), free.end()) += tile;
-    return *std::max_element(free.begin(), free.end());
+    const auto work = ringlab::layouts::tile_work(schedule.mask(), schedule.runs(rows), schedule.runs(keys),
+                                                  cost.tile_rows, cost.tile_keys);
+    const bool by_keys = cost.item == Item::key_tile;
+    auto groups = cost.groups;
+    groups.push_back({1, static_cast<std::int64_t>(machine.multiprocessors)});
+    double best = std::numeric_limits<double>::infinity();
+    for (const auto& group : groups) {
+        std::vector<double> items;
+        for (const auto& tiles : by_keys ? work.keys : work.queries)
+            for (int head = 0; head < (by_keys ? keys : rows).heads.count(); ++head) {
+                const bool idle = tiles.full + tiles.partial == 0;
+                if (idle && !by_keys && !turn.begins && !turn.ends) continue;
+                const auto in_turn = by_keys ? rows.heads.count() / keys.heads.count() : 1;
+                items.push_back((idle ? cost.idle_item_seconds : cost.item_seconds) +
+                                (turn.begins ? 0 : cost.resume_seconds) + (turn.ends ? cost.finish_seconds : 0) +
+                                in_turn *
+                                    (cost.full_tile_seconds * double(tiles.full) +
+                                     cost.partial_tile_seconds * double(tiles.partial)) /
+                                    double(group.processors));
+            }
+        std::sort(items.rbegin(), items.rend());
+        std::vector<double> free(static_cast<std::size_t>(group.at_a_time));
+        for (const auto item : items) *std::min_element(free.begin(), free.end()) += item;
+        best = std::min(best, *std::max_element(free.begin(), free.end()));
+    }
+    return best;
 }
 
 /// Some heads and tokens of a whole block.
@@ -62,7 +78,7 @@ BOOST_AUTO_TEST_CASE(tiles_go_longest_first_to_the_first_free_processor) {
 
 BOOST_AUTO_TEST_CASE(millions_of_tiles_take_what_dealing_them_one_by_one_takes) {
     // Quarters add up without rounding, so both ways give the same to the last bit.
-    const auto one_by_one = [](const std::vector<TileGroup>& tiles, std::size_t processors) {
+    const auto one_by_one = [](const std::vector<ItemGroup>& tiles, std::size_t processors) {
         std::vector<double> free(processors);
         for (const auto& group : tiles)
             for (std::int64_t i = 0; i < group.count; ++i) {
@@ -72,7 +88,7 @@ BOOST_AUTO_TEST_CASE(millions_of_tiles_take_what_dealing_them_one_by_one_takes) 
             }
         return *std::max_element(free.begin(), free.end());
     };
-    const std::vector<TileGroup> tiles{{1000.25, 7}, {3.5, 5}, {0.75, 3'000'001}, {0.25, 2'000'003}};
+    const std::vector<ItemGroup> tiles{{1000.25, 7}, {3.5, 5}, {0.75, 3'000'001}, {0.25, 2'000'003}};
     for (const std::size_t processors : {1, 3, 132})
         BOOST_TEST(makespan(tiles, static_cast<std::int64_t>(processors)) == one_by_one(tiles, processors));
 }
@@ -92,9 +108,12 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
     auto machine = busy_machine();
     // Times that add up without rounding, or ties between processors would be decided differently.
     for (auto* cost : {&machine.forward, &machine.backward}) {
-        cost->query_tile_seconds = 3;
+        cost->item_seconds = 3;
         cost->full_tile_seconds = 11;
         cost->partial_tile_seconds = 17;
+        cost->idle_item_seconds = 2;
+        cost->resume_seconds = 5;
+        cost->finish_seconds = 7;
     }
     for (int trial = 0; trial < 150; ++trial) {
         auto scenario = random_scenario(bits);
@@ -113,12 +132,13 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
         for (int rank = 0; rank < scenario.ranks; ++rank)
             for (int owner = 0; owner < scenario.ranks; ++owner) {
                 const auto rows = all_rows(*schedule, rank), keys = all_keys(*schedule, owner);
-                BOOST_TEST(model.block(rows, keys).alone == time_by_hand(*schedule, machine, rows, keys),
+                const TileModel::Turn turn{bits() % 2 == 0, bits() % 2 == 0};
+                BOOST_TEST(model.block(rows, keys, turn).alone == time_by_hand(*schedule, machine, rows, keys, turn),
                            scenario.describe() << " rank " << rank << " owner " << owner);
                 const auto some_rows = random_part(bits, rows), some_keys = random_part(bits, keys);
-                BOOST_TEST(
-                    model.block(some_rows, some_keys).alone == time_by_hand(*schedule, machine, some_rows, some_keys),
-                    scenario.describe() << " parts of rank " << rank << " owner " << owner);
+                BOOST_TEST(model.block(some_rows, some_keys, turn).alone ==
+                               time_by_hand(*schedule, machine, some_rows, some_keys, turn),
+                           scenario.describe() << " parts of rank " << rank << " owner " << owner);
             }
     }
 }
@@ -144,7 +164,8 @@ BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
         const auto schedule = Scenario{.ranks = 64, .tokens_per_rank = 2048, .layout = layout}.schedule();
         TileModel model(*schedule, machine);
         for (int rank = 0; rank < 64; ++rank)
-            for (int owner = 0; owner < 64; ++owner) model.block(all_rows(*schedule, rank), all_keys(*schedule, owner));
+            for (int owner = 0; owner < 64; ++owner)
+                model.block(all_rows(*schedule, rank), all_keys(*schedule, owner), {});
         BOOST_TEST(model.distinct_blocks() <= most, layout);
     }
 }
@@ -188,15 +209,37 @@ BOOST_AUTO_TEST_CASE(held_out_single_gpu_figures_are_predicted) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(the_sustained_clock_slows_compute_alone) {
+BOOST_AUTO_TEST_CASE(the_sustained_clock_is_what_power_allows) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
-    machine.sustained_clock_factor = 0.5;
+    for (auto* cost : {&machine.forward, &machine.backward}) cost->sustained_clock = 0.5;
     auto options = rate_options();
     options.clock = Clock::sustained;
-    BOOST_TEST(simulate(*schedule, machine, options).makespan ==
-               2 * simulate(*schedule, machine, rate_options()).makespan);
+    // Never idle: the clock that never stopping allows.
+    const auto quick = simulate(*schedule, machine, rate_options()), slow = simulate(*schedule, machine, options);
+    BOOST_TEST(std::abs(slow.clock - 0.5) < 1e-12);
+    BOOST_TEST(std::abs(slow.makespan - 2 * quick.makespan) <= 2 * scenario.ranks);  // roundings to picoseconds
+    // Busy for an eighth of the time: an eighth of the power, so twice the clock, which is all there is.
+    options.pause_seconds = 7 * ringlab::layouts::to_seconds(quick.makespan);
+    const auto rested = simulate(*schedule, machine, options);
+    BOOST_TEST(rested.clock == 1);
+    BOOST_TEST(rested.makespan == quick.makespan);
+}
+
+BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning_and_an_end) {
+    const Scenario scenario{.mask = "full"};
+    const auto schedule = scenario.schedule();
+    auto machine = cell_machine(scenario);
+    const auto bare = simulate(*schedule, machine, rate_options());
+    const auto rows = double(scenario.tokens_per_rank * schedule->problem().head_dim) * 2;
+    machine.memory_bytes_per_second = rows * double(schedule->problem().query_heads) / 1e-6;  // Q in a microsecond
+    machine.forward.begin_seconds = 3e-6;
+    machine.forward.begin_memory_ratio = 5;
+    machine.forward.end_seconds = 2e-6;
+    const auto whole = simulate(*schedule, machine, rate_options());
+    BOOST_TEST(whole.makespan == bare.makespan + 10'000'000);
+    BOOST_TEST(whole.ranks.front().compute == bare.ranks.front().compute);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

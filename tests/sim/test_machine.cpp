@@ -4,6 +4,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -50,6 +51,37 @@ BOOST_DATA_TEST_CASE(every_shipped_machine_loads_with_a_source_for_every_figure,
     BOOST_TEST(machine.text == text_of(name));
 }
 
+BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data::make(names), name) {
+    auto machine = load_machine(machines / (std::string(name) + ".toml"));
+    machine.backward.item = Item::key_tile;
+    machine.backward.groups = {{2, 66}, {4, 30}};
+    std::map<std::string, std::string> sources;
+    for (const auto& figure : machine.figures) sources[figure.name] = figure.source;
+    for (const auto* pass : {"forward", "backward"}) sources[fmt::format("attention.{}.groups", pass)] = "this test";
+    const auto text = machine_text(machine, sources, "Two lines,\nas comments.");
+    BOOST_TEST(text.starts_with("# Two lines,\n# as comments.\n"));
+    const auto again = parse_machine(text, "again.toml");
+    BOOST_TEST(again.figures.size() == machine.figures.size() + 2);  // the groups
+    std::map<std::string, double> values;
+    for (const auto& figure : again.figures) {
+        BOOST_TEST(figure.source == sources[figure.name]);
+        values[figure.name] = figure.value;
+    }
+    for (const auto& figure : machine.figures)
+        if (!figure.name.ends_with(".channels"))
+            BOOST_TEST((values.at(figure.name) == figure.value ||
+                        std::abs(values.at(figure.name) - figure.value) <= 5e-5 * figure.value),
+                       figure.name);
+    BOOST_TEST((again.backward.item == Item::key_tile));
+    BOOST_TEST(again.backward.groups.back().at_a_time == 30);
+    BOOST_TEST(again.inside_host.channels.size() == machine.inside_host.channels.size());
+
+    sources.erase("gpu.multiprocessors");
+    BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), ringlab::Error, [](const ringlab::Error& error) {
+        return std::string(error.what()) == "nobody says where 'gpu.multiprocessors' of the machine file comes from";
+    });
+}
+
 BOOST_AUTO_TEST_CASE(units_in_key_names_become_SI_units) {
     const auto machine = load_machine(machines / "h200_nvswitch_nccl.toml");
     BOOST_TEST(machine.inside_host.latency_seconds == 15 * 1e-6);
@@ -79,7 +111,8 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
            "unknown key 'gpu.multiprocessors.note'");
     expect(error_of(replaced(text, "[topology]", "[topology")), "not valid TOML");
     expect(error_of(replaced(text, "up_to_mebibytes = [inf]", "up_to_mebibytes = [64]")), "must end in inf");
-    expect(error_of(replaced(text, "[inf], value = [1]", "[inf], value = [1, 2]")), "1 sizes and 2 values");
+    expect(error_of(replaced(text, "[inf], value = [1]", "[inf], value = [1, 2]")),
+           "1 entries of up_to_mebibytes and 2 of value");
     expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
            "key 'between_hosts.latency_us' is missing");
     // The line of the wrong figure, counted by hand.

@@ -164,12 +164,13 @@ struct ForwardProducer {
                 head / query_heads};
     }
 
-    /// The next unit's number: asked for early, since the answer takes a while, ...
+    /// The next unit's number: asked for a little before it is wanted, since the answer takes a while; not earlier, or
+    /// the last units are given to blocks that have much to do still.
     __device__ __forceinline__ int ask_for_next() const {
         return in_pair() == 0 ? static_cast<int>(gridDim.x) / blocks + static_cast<int>(atomicAdd(launch.counter, 1u))
                               : 0;
     }
-    /// ... and told to the second block of a pair.
+    /// Tells it to the second block of a pair.
     __device__ __forceinline__ int tell_next(int next) {
         const Barrier full{shared + Shared::next_full}, empty{shared + Shared::next_empty};
         if (in_pair() == 0) {
@@ -182,7 +183,7 @@ struct ForwardProducer {
             full.arrive_and_expect(sizeof(next));
             full.wait(next_parity);
             asm volatile("ld.shared.s32 %0, [%1];" : "=r"(next) : "r"(shared + Shared::next) : "memory");
-            empty.arrive_at(0);
+            empty.arrive_released_at(0);  // or the first block's next number may be there before this one is read
         }
         next_parity ^= 1;
         return next;
@@ -216,6 +217,7 @@ struct ForwardProducer {
         Ring<Shared::unit_slots> slot;
         Work work = work_at(static_cast<int>(blockIdx.x) / blocks);
         while (work.item >= 0) {
+            int next = 0;
             Work next_work;
             int4 item = work.first;
             for (int i = work.item; i < work.end; ++i) {
@@ -226,6 +228,11 @@ struct ForwardProducer {
                 if (!is_last) item = __ldg(params.work.items + i + 1);
                 tell(unit, slot);
 
+                // Tiles of its own that are still to be loaded when the next unit is asked for, and when it is looked
+                // up.
+                constexpr int asking = 4, looking_up = 2;
+                const int ask_at = is_last ? max(unit.begin, unit.end - asking) : -1;
+                const int look_up_at = is_last ? max(unit.begin, unit.end - looking_up) : -1;
                 int kv_head = unit.head / params.geometry.group;
                 int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
                 if (unit.begin < unit.end) {
@@ -233,20 +240,17 @@ struct ForwardProducer {
                     load_k(tile, kv_head, unit.batch);
                     if (is_first) load_q(unit);
                 }
-                int next = 0;
-                if (is_first) {
-                    if (launch.prefetch_carry) prefetch_carry(unit);
-                    next = ask_for_next();
-                    if (unit.begin == unit.end) next_work = work_at(tell_next(next));
-                }
+                if (is_first && launch.prefetch_carry) prefetch_carry(unit);
+                if (is_last && unit.begin == unit.end) next_work = work_at(tell_next(ask_for_next()));
                 for (int e = unit.begin; e < unit.end; ++e) {
+                    if (e == ask_at) next = ask_for_next();
                     const int v_tile = tile;
                     if (e + 1 < unit.end) {
                         tile = __ldg(entries + e + 1) >> 1;
                         load_k(tile, kv_head, unit.batch);
                     }
+                    if (e == look_up_at) next_work = work_at(tell_next(next));
                     load_v(v_tile, kv_head, unit.batch);
-                    if (is_first && e == unit.begin) next_work = work_at(tell_next(next));
                 }
             }
             work = next_work;

@@ -1,4 +1,4 @@
-#include "experiments/study/backend_cuda.hpp"
+#include "experiments/backends/cuda.hpp"
 
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/describe.hpp"
@@ -41,7 +41,8 @@ std::string cuda_version(int version) { return fmt::format("{}.{}", version / 10
 /// Ranks on the GPUs of this process, or of the processes of mpirun.
 class CudaBackend : public Backend {
 public:
-    CudaBackend(const Config& config, int ranks) : keeps_results_(config.judge || !config.save_tensors.empty()) {
+    CudaBackend(const Config& config, const CudaOptions& asked, int ranks)
+        : keeps_results_(config.judge || !config.save_tensors.empty()) {
         const auto dtype = dtype_from(config.arithmetic);
         require(layouts::bytes_of(dtype) == 2,
                 "--arithmetic {}: --backend cuda computes in bf16 or fp16; say --arithmetic bf16", config.arithmetic);
@@ -49,9 +50,9 @@ public:
         require(!devices_.empty(),
                 "--backend cuda: there is no NVIDIA GPU here, or no driver for it; --backend cpu needs none");
         options_.group = ring_group(config, ranks);
-        options_.transport = choose_transport(config);
-        options_.check_finite = config.check_finite;
-        options_.kernels = gpu::kernel_family(config.kernels);
+        options_.transport = choose_transport(asked.transport, config.mpi);
+        options_.check_finite = asked.check_finite;
+        options_.kernels = gpu::kernel_family(asked.kernels);
         options_.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
         team_ = config.mpi ? gpu::make_mpi_team() : gpu::make_thread_team(gpu::team_size(options_));
         require(!config.mpi || team_->size() == options_.group.world(), "{} ranks need as many processes, there are {}",
@@ -110,17 +111,16 @@ public:
 private:
     static constexpr int warm_up_passes = 2;
 
-    gpu::TransportKind choose_transport(const Config& config) const {
+    gpu::TransportKind choose_transport(const std::string& asked, bool mpi) const {
         using gpu::TransportKind;
         const int world = options_.group.world(), present = static_cast<int>(devices_.size());
-        const auto& asked = config.transport;
         // A single rank has nobody to send to.
-        if (!config.mpi && world == 1) return TransportKind::loopback;
-        if (asked == "auto") return config.mpi || present >= world ? TransportKind::copy : TransportKind::loopback;
-        require(asked != "loopback" || !config.mpi,
+        if (!mpi && world == 1) return TransportKind::loopback;
+        if (asked == "auto") return mpi || present >= world ? TransportKind::copy : TransportKind::loopback;
+        require(asked != "loopback" || !mpi,
                 "--transport loopback is for one process; under mpirun say --transport copy or nccl");
         if (asked == "loopback") return TransportKind::loopback;
-        require(config.mpi || present >= world,
+        require(mpi || present >= world,
                 "--transport {}: {} ranks need a GPU each, there {} {}; --transport loopback shares GPUs", asked, world,
                 present == 1 ? "is" : "are", present);
         return asked == "copy" ? TransportKind::copy : TransportKind::nccl;
@@ -158,12 +158,9 @@ private:
     /// What does each pass, for describe().
     void note_kernels(const Plan& plan) {
         using layouts::Pass;
-        kernels_.clear();
-        for (const auto pass : {Pass::forward, Pass::backward}) {
-            if (pass == Pass::backward && !plan.backward) continue;
-            const auto family = gpu::resolve(options_.kernels, pass, plan.problem.head_dim, plan.problem.value_dim);
-            kernels_[to_string(pass)] = to_string(family);
-        }
+        const auto family = gpu::resolve(options_.kernels, plan.problem.head_dim, plan.problem.value_dim);
+        kernels_ = {{to_string(Pass::forward), to_string(family)}};
+        if (plan.backward) kernels_[to_string(Pass::backward)] = to_string(family);
     }
 
     bool keeps_results_;
@@ -187,8 +184,8 @@ void add_cuda_provenance(Provenance& provenance) {
     provenance.set("nccl", gpu::nccl_version());
 }
 
-std::unique_ptr<Backend> make_cuda_backend(const Config& config, int ranks) {
-    return std::make_unique<CudaBackend>(config, ranks);
+std::unique_ptr<Backend> make_cuda_backend(const Config& config, const CudaOptions& asked, int ranks) {
+    return std::make_unique<CudaBackend>(config, asked, ranks);
 }
 
 }  // namespace ringlab::experiments

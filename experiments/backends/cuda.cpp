@@ -1,0 +1,46 @@
+#include "experiments/backends/cuda.hpp"
+
+#include <cstdlib>
+
+namespace ringlab::experiments {
+namespace {
+
+class CudaKind : public BackendKind {
+public:
+    std::vector<Option> options() override {
+        return {{.name = "transport",
+                 .value = "NAME",
+                 .help = "copy (copy engines, one host), nccl, or loopback (ranks take turns on the GPUs there are). "
+                         "auto: copy with a GPU per rank, else loopback",
+                 .target = &asked_.transport,
+                 .choices = {"auto", "copy", "nccl", "loopback"}},
+                {.name = "kernels",
+                 .value = "NAME",
+                 .help = "portable (sm_80 and later), hopper (sm_90a; portable where it has none for a pass or head "
+                         "dim), or auto, the fastest that runs",
+                 .target = &asked_.kernels,
+                 .choices = {"auto", "portable", "hopper"}},
+                {.name = "check-finite",
+                 .value = "",
+                 .help = "end at the first tensor that is not finite and name it; slow",
+                 .target = &asked_.check_finite}};
+    }
+
+    /// Loading a kernel at its first launch can wait for all work of its device, which may be waiting for another GPU.
+    void prepare() const override { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
+    std::unique_ptr<Backend> make(const Config& config, int ranks) const override {
+        return make_cuda_backend(config, asked_, ranks);
+    }
+
+    std::unique_ptr<GpuProbe> probe(const Config&) const override { return make_gpu_probe(asked_.kernels); }
+
+private:
+    CudaOptions asked_;
+};
+
+const BackendRegistration registered_cuda("cuda", "NVIDIA GPUs, on which ranks may take turns; bf16 and fp16",
+                                          [] { return std::make_shared<CudaKind>(); });
+
+}  // namespace
+}  // namespace ringlab::experiments

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "experiments/study/case.hpp"
+#include "sim/cost.hpp"
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// An attend that was timed: the rows of a rank against the keys of a block.
+struct TimedAttend {
+    std::shared_ptr<const Plan> plan;
+    int rank = 0, block = 0;
+    sim::TileModel::Turn turn;
+    double seconds = 0;
+    bool held_out = false;
+    std::string name = {};  ///< for people
+};
+
+/// What the simulator's cost model says of it.
+double predicted_seconds(const TimedAttend& attend, layouts::Pass pass, const sim::Machine& machine);
+
+/// Finds the times of the machine's cost of a pass, its items and tiles given: least squares of the relative errors of
+/// all attends that are not held out. Times that no attend asks for stay 0.
+void fit_attention(sim::Machine& machine, layouts::Pass pass, std::span<const TimedAttend> attends);
+
+/// (a, b) >= 0 of y = a + b x, least squares of relative errors. At least two points.
+struct Line {
+    double constant = 0, slope = 0;
+};
+Line fit_line(std::span<const double> x, std::span<const double> y);
+
+}  // namespace ringlab::experiments

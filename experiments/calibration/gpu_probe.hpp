@@ -1,0 +1,57 @@
+#pragma once
+
+#include "experiments/study/case.hpp"
+#include "sim/machine.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// Seconds of something, as often as it was timed.
+struct Timed {
+    double median = 0;
+    double spread = 0;  ///< distance of the quartiles over the median
+};
+
+struct TimedBusyLink {
+    std::int64_t bytes = 0;
+    Timed message, call_alone, call_beside;
+};
+
+/// Measures parts of a pass on GPUs, none of them a ring.
+class GpuProbe {
+public:
+    virtual ~GpuProbe() = default;
+
+    /// What the kernel of a pass takes up at a time, how many multiprocessors there are for it, and on what memory:
+    /// filled in with no times.
+    virtual sim::Machine machine(const layouts::Problem& problem) const = 0;
+
+    /// The rows of `rank` against the keys of `block`, by the names of gpu::DeviceAttention: in short runs with rests
+    /// in between, at the highest clock.
+    virtual std::vector<Timed> attends(const Plan& plan, int rank, int block,
+                                       const std::vector<std::string>& calls) = 0;
+
+    /// One of these without any rest, at the clock that power then allows.
+    virtual Timed sustained(const Plan& plan, const std::string& call) = 0;
+
+    /// Host seconds to issue an operation of a pass.
+    virtual Timed issue(const Plan& plan) = 0;
+
+    /// Messages by copy engine between all GPUs at the same time beside attends, and the attends with and without them;
+    /// nothing where there is one GPU.
+    virtual std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,
+                                                  const std::vector<std::int64_t>& message_bytes) = 0;
+
+    virtual int gpus() const = 0;
+    virtual std::string device() const = 0;
+    virtual std::string kernels(const layouts::Problem& problem) const = 0;
+};
+
+/// On the first GPU, or all of them, with a family of kernels by name. Throws Error where there is no GPU, and in a
+/// program built without CUDA.
+std::unique_ptr<GpuProbe> make_gpu_probe(const std::string& kernels);
+
+}  // namespace ringlab::experiments

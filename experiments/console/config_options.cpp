@@ -1,0 +1,388 @@
+#include "experiments/console/config_options.hpp"
+
+#include "experiments/inputs/inputs.hpp"
+#include "experiments/study/backend.hpp"
+
+#include <fmt/format.h>
+
+namespace ringlab::experiments {
+namespace {
+
+std::string generators() {
+    std::string names;
+    for (const auto& kind : input_kinds()) names += (names.empty() ? "" : ", ") + kind.name;
+    return names;
+}
+
+bool calibrates(const Experiment& experiment) { return experiment.output == FileKind::machine; }
+
+void add_mpi(Options& options, Config& config) {
+    options.add(
+        {.name = "mpi", .value = "", .help = "a process for each rank, under mpirun or srun", .target = &config.mpi});
+}
+
+void add_problem(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    options.section("What is computed");
+    options.add({.name = "tokens",
+                 .value = "N",
+                 .help = groups.measures ? "tokens of the whole sequence; of a file, the first so many"
+                                         : "tokens of the whole sequence",
+                 .target = &config.tokens,
+                 .absent = !config.tokens_per_rank.empty() ? "--tokens-per-rank says"
+                                                           : "as many as the input has; 512 of generated ones",
+                 .low = 1});
+    options.add({.name = "tokens-per-rank",
+                 .value = "N",
+                 .help = "instead of --tokens: tokens of each rank",
+                 .target = &config.tokens_per_rank,
+                 .absent = "--tokens says",
+                 .low = 1});
+    options.add({.name = "batch", .value = "N", .help = "sequences at a time", .target = &config.batch, .low = 1});
+    options.add({.name = "heads",
+                 .value = "Q:KV",
+                 .help = "query and kv heads, as 32:8; 32 alone is 32:32",
+                 .target = &config.heads,
+                 .absent = "those of the input; 4:2 for generated ones"});
+    options.add({.name = "head-dim",
+                 .value = "N",
+                 .help = "size of a query or key",
+                 .target = &config.head_dim,
+                 .absent = "that of the input; 128 for generated ones",
+                 .low = 0});
+    options.add({.name = "value-dim",
+                 .value = "N",
+                 .help = "size of a value",
+                 .target = &config.value_dim,
+                 .absent = "the head dim, or that of the input",
+                 .low = 0});
+    options.add({.name = "scale",
+                 .value = "X",
+                 .help = "of q.k",
+                 .target = &config.scale,
+                 .absent = "that of the input, or 1/sqrt(head dim)"});
+    options.add({.name = "soft-cap",
+                 .value = "C",
+                 .help = "scores s become C*tanh(s/C)",
+                 .target = &config.soft_cap,
+                 .absent = "that of the input, or none",
+                 .low = 0});
+    options.add({.name = "preset",
+                 .value = "NAME",
+                 .help = "sizes of a real model, by name (see --list) or a file like those of --config" +
+                         std::string(groups.measures ? "; inputs are then generated, unless --input names some" : ""),
+                 .target = &requests.preset,
+                 .absent = "none",
+                 .decides_results = false});
+    if (groups.measures) {
+        options.add(
+            {.name = "input",
+             .value = "NAME",
+             .help = fmt::format("real (comes with Ringlab), a generator ({}), or an HDF5 file with q, k, v and "
+                                 "perhaps do, each (batch, token, head, dim)",
+                                 generators()),
+             .target = &config.inputs});
+        options.add({.name = "seed", .value = "N", .help = "of the generators", .target = &config.seed, .low = 0});
+    }
+}
+
+void add_layout(Options& options, Config& config, const Experiment& experiment) {
+    options.section("How it is laid out");
+    if (!calibrates(experiment))
+        options.add({.name = "layouts",
+                     .value = "NAME",
+                     .help = "which rank owns which tokens (see --list)",
+                     .target = &config.layouts});
+    options.add({.name = "masks",
+                 .value = "NAME",
+                 .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
+                 .target = &config.masks});
+    if (!calibrates(experiment)) {
+        options.add({.name = "algorithms",
+                     .value = "NAME",
+                     .help = "schedules that bring queries and keys together (see --list)",
+                     .target = &config.algorithms});
+        options.add(
+            {.name = "ranks", .value = "P", .help = "ring sizes", .target = &config.ranks, .low = 1, .high = 1 << 20});
+        options.add({.name = "pad",
+                     .value = "",
+                     .help = "round tokens up to what the layout divides; the mask excludes the rest",
+                     .target = &config.pad});
+    }
+}
+
+void add_measuring(Options& options, Config& config, const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    if (groups.measures) {
+        options.section("How it is measured");
+        std::string names;
+        for (const auto& [name, backend] : backends().entries())
+            names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", name, backend.help);
+        options.add({.name = "backend", .value = "NAME", .help = names, .target = &config.backend});
+        for (const auto& [name, backend] : backends().entries()) {
+            config.backends[name] = backend.factory();
+            for (auto& option : config.backends[name]->options()) {
+                option.backend = name;
+                options.add(std::move(option));
+            }
+        }
+        if (!calibrates(experiment)) add_mpi(options, config);
+        options.add({.name = "arithmetic",
+                     .value = "NAME",
+                     .help = "fp64, fp32, bf16 or fp16; the last two are emulated by the CPU backend",
+                     .target = &config.arithmetic,
+                     .choices = {"fp64", "fp32", "bf16", "fp16"}});
+    }
+    if (groups.measures && !calibrates(experiment)) {
+        options.add({.name = "replicas",
+                     .value = "N",
+                     .help = "data-parallel copies of the ring",
+                     .target = &config.replicas,
+                     .low = 1,
+                     .high = 1024});
+        options.add({.name = "placement",
+                     .value = "NAME",
+                     .help = "global ranks of a replica: consecutive or strided",
+                     .target = &config.placement,
+                     .choices = {"consecutive", "strided"}});
+    }
+    if (groups.measures)
+        options.add({.name = "repeats",
+                     .value = "N",
+                     .help = "measurements of each run",
+                     .target = &config.repeats,
+                     .low = 1,
+                     .high = 1000});
+    if (groups.measures && !calibrates(experiment)) {
+        options.add({.name = "timeout",
+                     .value = "SECONDS",
+                     .help = "after which a rank that waits for others gives up",
+                     .target = &config.timeout_seconds,
+                     .low = 0.001,
+                     .high = 1e6});
+        options.add({.name = "judge-limit",
+                     .value = "N",
+                     .help = "tokens up to which every element is judged against fp64; above, a sample of rows and "
+                             "columns",
+                     .target = &config.judge_limit,
+                     .low = 0});
+    }
+    if (groups.predicts && groups.measures)
+        options.add({.name = "no-judge",
+                     .value = "",
+                     .help = "measure times, compare nothing with fp64",
+                     .target = &config.judge,
+                     .turns_off = true});
+    if (groups.policies)
+        options.add({.name = "policies",
+                     .value = "NAME",
+                     .help =
+                         "how partial results become one: carry (fp32), partials (bf16), running (bf16 partials and "
+                         "running output)",
+                     .target = &config.policies,
+                     .absent = "carry"});
+    if (groups.gate)
+        options.add({.name = "tolerance",
+                     .value = "X",
+                     .help = "largest relative error that passes; above it the exit status is 2",
+                     .target = &config.tolerance,
+                     .absent = "1e-13 in fp64, what the roundings of other arithmetics leave",
+                     .low = 0});
+}
+
+void add_timing(Options& options, Config& config) {
+    options.section("How it is timed");
+    options.add({.name = "shapes",
+                 .value = "SHAPE",
+                 .help = "instead of --heads, dims and --arithmetic: HEADS/DIM or HEADS/DIM/ARITHMETIC, as in "
+                         "32:8/128, 32:8/192-128 or 16/64/fp16",
+                 .target = &config.shapes,
+                 .absent = "the one of --heads, dims and --arithmetic"});
+    options.add({.name = "arithmetic",
+                 .value = "NAME",
+                 .help = "bf16 or fp16",
+                 .target = &config.arithmetic,
+                 .choices = {"bf16", "fp16"}});
+    options.add({.name = "kernels",
+                 .value = "NAME",
+                 .help = "families that are timed: auto (the fastest that runs), portable, hopper",
+                 .target = &config.families,
+                 .choices = {"auto", "portable", "hopper"}});
+    options.add({.name = "transports",
+                 .value = "NAME",
+                 .help = "of rings: copy (copy engines, one host), nccl",
+                 .target = &config.transports,
+                 .choices = {"copy", "nccl"}});
+    options.add({.name = "beside",
+                 .value = "NAME",
+                 .help = "what is timed for comparison: work (as much of it on one GPU), ceilings (matrix products "
+                         "and links), or none",
+                 .target = &config.beside,
+                 .choices = {"work", "ceilings", "none"}});
+    options.add({.name = "cudnn",
+                 .value = "FILE",
+                 .help = "libcudnn.so.9 for the baseline",
+                 .target = &config.cudnn,
+                 .absent = "where the loader finds it"});
+    options.add(
+        {.name = "deterministic", .value = "", .help = "rings with an ordered dQ", .target = &config.deterministic});
+    add_mpi(options, config);
+    options.add({.name = "warm-up",
+                 .value = "SECONDS",
+                 .help = "of device time before each case, and until times are steady",
+                 .target = &config.warm_up_seconds,
+                 .low = 0,
+                 .high = 60});
+    options.add({.name = "seconds",
+                 .value = "SECONDS",
+                 .help = "of device time to measure each pass or kernel for",
+                 .target = &config.repeat_seconds,
+                 .low = 1e-6,
+                 .high = 60});
+    options.add({.name = "repeats",
+                 .value = "N",
+                 .help = "passes of a ring to measure, at least",
+                 .target = &config.repeats,
+                 .low = 1,
+                 .high = 1000});
+    options.add({.name = "rounds",
+                 .value = "N",
+                 .help = "in which kernels alone and baselines take turns",
+                 .target = &config.rounds,
+                 .low = 1,
+                 .high = 100});
+    options.add({.name = "timeout",
+                 .value = "SECONDS",
+                 .help = "after which a rank that waits for others gives up",
+                 .target = &config.timeout_seconds,
+                 .low = 0.001,
+                 .high = 1e6});
+}
+
+void add_predicting(Options& options, Config& config) {
+    options.section("What it is predicted on");
+    options.add({.name = "machines",
+                 .value = "NAME",
+                 .help = "machine files, by name (see --list) or path; calibrate makes one of this computer",
+                 .target = &config.machines});
+    options.add({.name = "compute-model",
+                 .value = "NAME",
+                 .help = "tiles: list-schedule every tile; rate: FLOP/s, for thousands of ranks",
+                 .target = &config.compute_model,
+                 .choices = {"tiles", "rate"}});
+    options.add({.name = "engine",
+                 .value = "NAME",
+                 .help = "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same "
+                         "and share nothing, with the rate model: 16384 ranks in seconds, but only when each ends",
+                 .target = &config.engine,
+                 .choices = {"events", "symmetric"}});
+    options.add({.name = "span-ranks",
+                 .value = "N",
+                 .help = "most ranks of which the record keeps when each operation is predicted to run",
+                 .target = &config.span_ranks,
+                 .low = 0});
+    options.add({.name = "trace",
+                 .value = "FILE",
+                 .help = "write a Chrome trace (open it in Perfetto)",
+                 .target = &config.trace,
+                 .absent = "no trace",
+                 .decides_results = false});
+    options.add({.name = "trace-runs",
+                 .value = "N",
+                 .help = "trace only the first so many runs",
+                 .target = &config.trace_runs,
+                 .low = 1,
+                 .decides_results = false});
+    options.add({.name = "trace-ranks",
+                 .value = "FIRST-LAST",
+                 .help = "trace only these ranks",
+                 .target = &config.trace_ranks,
+                 .absent = "all",
+                 .decides_results = false});
+    options.add({.name = "trace-steps",
+                 .value = "FIRST-LAST",
+                 .help = "trace only these steps",
+                 .target = &config.trace_steps,
+                 .absent = "all",
+                 .decides_results = false});
+}
+
+void add_results(Options& options, Config& config, const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    options.section("Where results go");
+    options.add({.name = "output",
+                 .value = "FILE",
+                 .help = std::string(calibrates(experiment) ? "machine file (TOML) that --machines of the others takes"
+                                                            : "record (HDF5)") +
+                         "; if this name is not given and taken, the next free one of -2, -3 and so on",
+                 .target = &config.output,
+                 .letter = "o",
+                 .decides_results = false});
+    if (!calibrates(experiment))
+        options.add({.name = "resume",
+                     .value = "",
+                     .help = "continue a record: do only the runs that it lacks",
+                     .target = &config.resume,
+                     .decides_results = false});
+    options.add({.name = "overwrite",
+                 .value = "",
+                 .help = calibrates(experiment) ? "replace a file that exists" : "replace a record that exists",
+                 .target = &config.overwrite,
+                 .decides_results = false});
+    if (groups.measures && !calibrates(experiment))
+        options.add({.name = "save-tensors",
+                     .value = "FOLDER",
+                     .help = "for an HDF5 file of inputs and outputs of every run (check one with "
+                             "experiments/check_tensors.py)",
+                     .target = &config.save_tensors,
+                     .absent = "none are saved",
+                     .decides_results = false});
+}
+
+void add_general(Options& options, Config& config, Requests& requests) {
+    options.section("General");
+    options.add({.name = "force",
+                 .value = "",
+                 .help = "run also what, by an estimate made before, exceeds this computer's memory or a week",
+                 .target = &config.force,
+                 .decides_results = false});
+    options.add({.name = "config",
+                 .value = "FILE",
+                 .help = "file of 'name = value' lines, several values between blanks; the command line comes first, "
+                         "then --config, then --preset",
+                 .target = &requests.config_files,
+                 .absent = "none",
+                 .decides_results = false});
+    options.add({.name = "list",
+                 .value = "",
+                 .help = "show the known layouts, masks, algorithms, inputs, machines and presets",
+                 .target = &requests.list,
+                 .decides_results = false});
+    options.add({.name = "version",
+                 .value = "",
+                 .help = "show the version",
+                 .target = &requests.version,
+                 .decides_results = false});
+    options.add({.name = "help",
+                 .value = "",
+                 .help = "show this text",
+                 .target = &requests.help,
+                 .letter = "h",
+                 .decides_results = false});
+}
+
+}  // namespace
+
+Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
+    Options options;
+    add_problem(options, config, requests, experiment);
+    add_layout(options, config, experiment);
+    add_measuring(options, config, experiment);
+    if (experiment.groups.throughput) add_timing(options, config);
+    if (experiment.groups.predicts) add_predicting(options, config);
+    add_results(options, config, experiment);
+    add_general(options, config, requests);
+    return options;
+}
+
+}  // namespace ringlab::experiments

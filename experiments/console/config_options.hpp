@@ -1,0 +1,21 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+#include "experiments/console/options.hpp"
+
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What is asked for beside results.
+struct Requests {
+    bool help = false, list = false, version = false;
+    std::vector<std::string> config_files;
+    std::string preset;
+};
+
+/// The options that the experiment understands, with what is in `config` as defaults; both targets must outlive them.
+Options options_of(Config& config, Requests& requests, const Experiment& experiment);
+
+}  // namespace ringlab::experiments

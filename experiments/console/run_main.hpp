@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace ringlab::experiments {
+
+/// Runs `body` and returns its exit status; an Error, or any other exception, becomes one line on stderr that names the
+/// experiment, and status 1.
+int run_main(const std::string& name, int (*body)(int, char**), int argc, char** argv);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace ringlab::experiments {
+
+/// SHA-256.
+using Digest = std::array<std::byte, 32>;
+
+Digest digest_of(std::span<const std::byte> bytes);
+
+/// Of a file's contents. Throws Error if it cannot be read.
+Digest digest_of_file(const std::filesystem::path& path);
+
+/// As 64 hexadecimal digits: what `sha256sum` prints.
+std::string to_text(const Digest& digest);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,23 @@
+#include "experiments/record/record_paths.hpp"
+
+#include "layouts/require.hpp"
+
+#include <sstream>
+
+namespace ringlab::experiments {
+
+void require_path(const std::string& path, const char* what) {
+    std::stringstream parts(path + "/");
+    for (std::string part; std::getline(parts, part, '/');)
+        require(!part.empty() && part != "." && part != "..",
+                "'{}' cannot name a {}: its parts must not be empty or dots", path, what);
+}
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description) {
+    dataset.set("units", unit);
+    dataset.set("description", description);
+}
+
+}  // namespace ringlab::experiments

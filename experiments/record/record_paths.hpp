@@ -1,0 +1,18 @@
+#pragma once
+
+#include "experiments/record/hdf5.hpp"
+
+#include <string>
+
+namespace ringlab::experiments {
+
+/// Throws Error unless every part of "a/b/c" is a name that HDF5 takes as such.
+void require_path(const std::string& path, const char* what);
+
+/// "c" of "a/b/c".
+std::string last_part(const std::string& path);
+
+/// Gives a dataset of a record the attributes that every one has.
+void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,147 @@
+// Do predictions hold? Rings over GPUs, measured and predicted from a machine file that was calibrated on none of them:
+// sizes x layouts x masks x schedules x transports, forward and backward, and a score.
+
+#include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/run_main.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/describe.hpp"
+#include "experiments/study/predictor.hpp"
+#include "experiments/study/study.hpp"
+#include "experiments/validation/score.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "validate",
+    "Runs rings over GPUs and predicts them from machine files, which `calibrate` makes without any ring: time of a "
+    "pass\n"
+    "and the busiest rank's compute, once clocks and power are steady. The score is the mean, the 95th percentile and\n"
+    "the largest of the relative errors, beside those of naive guesses from the same durations (sum over steps of the\n"
+    "larger of compute and transfer, or of both) and beside the spread of the measurements. The record keeps what is\n"
+    "needed to predict again when the model has changed.",
+    "calibrate --backend cuda -o this.toml && validate --ranks 2 --machines ./this.toml",
+    {.predicts = true, .throughput = true}};
+
+Config defaults() {
+    Config config;
+    config.heads = "32:8";
+    config.head_dim = 128;
+    config.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384};
+    config.layouts = {"contiguous", "zigzag", "striped:64"};
+    config.masks = {"causal", "full", "window:4096,0"};
+    config.algorithms = {"ring"};
+    config.ranks = {2};
+    config.transports = {"copy"};
+    config.families = {"auto"};
+    config.machines = {"h200_nvswitch_copy_engine"};
+    config.backend = "cuda";
+    config.arithmetic = "bf16";
+    config.repeats = 5;
+    config.warm_up_seconds = 0.2;
+    config.repeat_seconds = 0.2;
+    config.timeout_seconds = 60;
+    config.output = "validate.h5";
+    return config;
+}
+
+std::vector<ThroughputCase> rings(const Config& config) {
+    auto cases = throughput_cases(config);
+    std::erase_if(cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
+    require(!cases.empty(), "validate predicts rings: give --ranks 2 or more");
+    return cases;
+}
+
+Plan plan_of(const ThroughputCase& which, const Config& config) {
+    const auto shaped = with_shape(which.shape, config);
+    return make_plan(which.which, problem_from(shaped), shaped, {});
+}
+
+/// Predicts both passes as they were measured: repeated, with the pause that the program makes.
+void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples,
+             Predictor& predictor) {
+    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+        const auto& measured = pass == layouts::Pass::forward ? samples.forward : samples.backward;
+        const auto seconds = typical(slowest(measured.seconds)).median;
+        const auto pause = std::max(0.0, measured.period - seconds);
+        // A backward pass that overwrites what it reads has a forward pass before it, in the pause.
+        const auto before = pass == layouts::Pass::backward ? typical(slowest(samples.forward.seconds)).median : 0;
+        predictor.predict_repeated(pause, pause > before ? before : 0);
+        for (std::size_t machine = 0; machine < predictor.machines().size(); ++machine) {
+            const auto figures = predictor.predict(run, which.name(), *plan.schedule(pass), machine);
+            const auto column = [&](const char* what, double value, const char* unit, const char* description) {
+                run.attribute(fmt::format("{}_{}_{}", what, to_string(pass), figures.machine), value, unit,
+                              description);
+            };
+            column("seconds_predicted", figures.seconds, "s", "end of the last operation of any rank");
+            column("error", figures.seconds / seconds - 1, "1", "of the predicted time of the pass");
+            column("error_overlapped", figures.naive_overlapped.value_or(NAN) / seconds - 1, "1",
+                   "of the guess that transfers hide behind compute");
+            column("error_serial", figures.naive_serial.value_or(NAN) / seconds - 1, "1",
+                   "of the guess that nothing hides");
+        }
+        predictor.keep_measured(which.name(), *plan.schedule(pass), measured.timeline);
+    }
+}
+
+int study(const Config& config, int argc, char** argv) {
+    // 1. Lay out every case; read the machines; find the GPUs; open the record.
+    const auto cases = rings(config);
+    for (const auto& which : cases) plan_of(which, config);  // refuse now, not midway
+    require(config.engine == "events", "--engine {}: validate needs the event engine", config.engine);
+    Predictor predictor(config);
+    const auto bench = make_bench(config);
+    std::optional<Record> record;
+    if (bench->is_root()) {
+        auto provenance = collect_provenance(argc, argv);
+        bench->add_provenance(provenance);
+        predictor.add_provenance(provenance);
+        record.emplace(config.output, record_mode(config),
+                       RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
+    }
+
+    // 2. Time and predict each case that the record lacks.
+    {
+        Progress progress(cases.size(), !record);
+        for (const auto& which : cases) {
+            progress.start(which.name());
+            if (!bench->agree(record && record->has(which.name()))) {
+                const auto plan = plan_of(which, config);
+                const auto samples = bench->ring(plan, which.group(), which.transport, which.kernels);
+                if (record) {
+                    RunWriter run;
+                    describe_ring(run, which, plan, samples);
+                    predict(run, which, plan, samples, predictor);
+                    record->commit(which.name(), run);
+                }
+            }
+            progress.finish();
+        }
+    }
+
+    // 3. The table and the score.
+    if (!record) return 0;
+    record->finish();
+    predictor.write_trace();
+    for (const auto& machine : predictor.machines()) fmt::print("{}\n", score_text(*record, cases, machine));
+    fmt::print("Record: {}\n", config.output);
+    return 0;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

@@ -1,0 +1,108 @@
+#pragma once
+
+#include "sim/machine.hpp"
+
+namespace ringlab::sim {
+
+/// What one figure of a machine file may be.
+struct Range {
+    double low = 0;
+    double high = 1e15;
+    bool whole = false;
+    bool may_be_infinite = false;
+};
+
+namespace ranges {
+
+inline constexpr Range not_negative{0, 1e15};
+inline constexpr Range bandwidth{1e-9, 1e9, false, true};
+inline constexpr Range fraction{1e-6, 1};
+inline constexpr Range count{1, 1 << 20, true};
+inline constexpr Range ratio{0, 100};
+
+}  // namespace ranges
+
+/// Every key of a machine file, once, for whoever reads or writes one. `fields` has
+/// - text(key, value) and item(key, value)
+/// - number(key, value, range, unit): the file has value / unit
+/// - groups(key, value) and channels(key, value): lists
+/// - section(name, wanted): whether the file has, or is to have, a section that it need not have.
+template <class Fields>
+class MachineFields {
+public:
+    explicit MachineFields(Fields& fields) : fields_(fields) {}
+
+    template <class AnyMachine>
+    void visit(AnyMachine& m) {
+        using namespace ranges;
+        fields_.text("name", m.name);
+        fields_.text("description", m.description);
+        fields_.number("topology.hosts", m.hosts, count, 1);
+        fields_.number("topology.gpus_per_host", m.gpus_per_host, count, 1);
+        fields_.number("topology.nics_per_host", m.nics_per_host, count, 1);
+        fields_.number("gpu.multiprocessors", m.multiprocessors, {1, 1 << 16, true}, 1);
+        fields_.number("gpu.memory_gigabytes_per_second", m.memory_bytes_per_second, bandwidth, giga);
+        fields_.number("gpu.attention_memory_gigabytes_per_second", m.attention_memory_bytes_per_second, {0, 1e9},
+                       giga);
+        fields_.number("host.compute_issue_us", m.compute_issue_seconds, not_negative, micro);
+        fields_.number("host.transfer_issue_us", m.transfer_issue_seconds, not_negative, micro);
+        attention("attention.forward", m.forward);
+        attention("attention.backward", m.backward);
+        fields_.number("accumulate.launch_us", m.accumulate_launch_seconds, not_negative, micro);
+        fields_.number("accumulate.merge_memory_ratio", m.merge_memory_ratio, ratio, 1);
+        fields_.number("accumulate.add_memory_ratio", m.add_memory_ratio, ratio, 1);
+        link("inside_host", m.inside_host);
+        if (fields_.section("between_hosts", m.hosts > 1)) link("between_hosts", m.between_hosts);
+    }
+
+private:
+    static constexpr double micro = 1e-6, giga = 1e9, tera = 1e12;
+
+    template <class Cost>
+    void attention(const std::string& section, Cost& c) {
+        using namespace ranges;
+        const auto number = [&](const char* key, auto& value, Range range, double unit) {
+            fields_.number(section + key, value, range, unit);
+        };
+        number(".head_dim", c.head_dim, count, 1);
+        number(".value_dim", c.value_dim, count, 1);
+        fields_.item(section + ".item", c.item);
+        number(".tile_rows", c.tile_rows, count, 1);
+        number(".tile_keys", c.tile_keys, count, 1);
+        fields_.groups(section + ".groups", c.groups);
+        number(".launch_us", c.launch_seconds, not_negative, micro);
+        number(".item_us", c.item_seconds, not_negative, micro);
+        number(".full_tile_us", c.full_tile_seconds, not_negative, micro);
+        number(".partial_tile_us", c.partial_tile_seconds, not_negative, micro);
+        number(".idle_item_us", c.idle_item_seconds, not_negative, micro);
+        number(".resume_us", c.resume_seconds, not_negative, micro);
+        number(".finish_us", c.finish_seconds, not_negative, micro);
+        number(".teraflops", c.flops, bandwidth, tera);
+        number(".begin_us", c.begin_seconds, not_negative, micro);
+        number(".begin_memory_ratio", c.begin_memory_ratio, ratio, 1);
+        number(".end_us", c.end_seconds, not_negative, micro);
+        number(".end_memory_ratio", c.end_memory_ratio, ratio, 1);
+        number(".sustained_clock", c.sustained_clock, {0.01, 1}, 1);
+    }
+
+    template <class Cost>
+    void link(const std::string& section, Cost& c) {
+        using namespace ranges;
+        const auto number = [&](const char* key, auto& value, Range range, double unit) {
+            fields_.number(section + key, value, range, unit);
+        };
+        number(".latency_us", c.latency_seconds, not_negative, micro);
+        number(".link_gigabytes_per_second", c.link_bytes_per_second, bandwidth, giga);
+        number(".channel_gigabytes_per_second", c.channel_bytes_per_second, bandwidth, giga);
+        fields_.channels(section + ".channels", c.channels);
+        number(".messages_per_block", c.messages_per_block, {1, 1024, true}, 1);
+        number(".busy_speed_ratio", c.busy_speed_ratio, fraction, 1);
+        number(".multiprocessors_per_channel", c.multiprocessors_per_channel, {0, 1024}, 1);
+        number(".send_memory_ratio", c.send_memory_ratio, ratio, 1);
+        number(".receive_memory_ratio", c.receive_memory_ratio, ratio, 1);
+    }
+
+    Fields& fields_;
+};
+
+}  // namespace ringlab::sim

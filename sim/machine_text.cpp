@@ -1,0 +1,107 @@
+#include "sim/machine_fields.hpp"
+
+#include "layouts/require.hpp"
+
+#include <fmt/ranges.h>
+
+#include <sstream>
+
+namespace ringlab::sim {
+namespace {
+
+/// Five digits: no figure is known better. TOML's own way to write infinity is inf as well.
+std::string digits(double value) { return fmt::format("{:.5g}", value); }
+
+std::string quoted(const std::string& text) {
+    std::string result = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        result += c;
+    }
+    return result + '"';
+}
+
+/// Line by line in the order of the fields, which toml++, whose tables are sorted and whose numbers have 17 digits,
+/// would not keep.
+class MachineWriter {
+public:
+    explicit MachineWriter(const std::map<std::string, std::string>& sources) : sources_(sources) {}
+
+    void text(const std::string& key, const std::string& value) { put(key, quoted(value)); }
+    void item(const std::string& key, Item item) {
+        put(key, item == Item::query_tile ? "\"query tile\"" : "\"key tile\"");
+    }
+
+    template <class T>
+    void number(const std::string& key, const T& value, Range range, double unit) {
+        figure(key, range.whole ? fmt::format("{}", static_cast<std::int64_t>(value))
+                                : digits(static_cast<double>(value) / unit));
+    }
+
+    void groups(const std::string& key, const std::vector<AttentionCost::Group>& groups) {
+        std::vector<std::int64_t> processors, at_a_time;
+        for (const auto& group : groups) {
+            processors.push_back(group.processors);
+            at_a_time.push_back(group.at_a_time);
+        }
+        figure(key, fmt::format("[{}], at_a_time = [{}]", fmt::join(processors, ", "), fmt::join(at_a_time, ", ")));
+    }
+
+    void channels(const std::string& key, const std::vector<LinkCost::Channels>& channels) {
+        constexpr double mebibyte = 1024.0 * 1024.0;
+        std::vector<std::string> sizes, counts;
+        for (const auto& some : channels) {
+            sizes.push_back(&some == &channels.back() ? "inf" : digits(some.up_to_bytes / mebibyte));
+            counts.push_back(digits(some.count));
+        }
+        if (channels.empty()) {
+            sizes.emplace_back("inf");
+            counts.emplace_back("1");
+        }
+        figure(key, fmt::format("[{}], up_to_mebibytes = [{}]", fmt::join(counts, ", "), fmt::join(sizes, ", ")));
+    }
+
+    bool section(const std::string&, bool wanted) const { return wanted; }
+
+    const std::string& lines() const { return lines_; }
+
+private:
+    /// The source of a key, or of the section around it.
+    const std::string& source(const std::string& key) const {
+        auto found = sources_.find(key);
+        for (auto at = key.rfind('.'); found == sources_.end() && at != std::string::npos;
+             at = at == 0 ? std::string::npos : key.rfind('.', at - 1))
+            found = sources_.find(key.substr(0, at));
+        require(found != sources_.end(), "nobody says where '{}' of the machine file comes from", key);
+        return found->second;
+    }
+
+    void figure(const std::string& key, const std::string& value) {
+        put(key, fmt::format("{{ value = {}, source = {} }}", value, quoted(source(key))));
+    }
+
+    void put(const std::string& key, const std::string& value) {
+        const auto dot = key.rfind('.');
+        const auto section = dot == std::string::npos ? "" : key.substr(0, dot);
+        if (section != section_) lines_ += fmt::format("\n[{}]\n", section);
+        section_ = section;
+        lines_ += fmt::format("{} = {}\n", key.substr(dot == std::string::npos ? 0 : dot + 1), value);
+    }
+
+    const std::map<std::string, std::string>& sources_;
+    std::string section_, lines_;
+};
+
+}  // namespace
+
+std::string machine_text(const Machine& machine, const std::map<std::string, std::string>& sources,
+                         const std::string& heading) {
+    MachineWriter writer(sources);
+    MachineFields(writer).visit(machine);
+    std::string text;
+    std::istringstream lines(heading);
+    for (std::string line; std::getline(lines, line);) text += "# " + line + '\n';
+    return text + '\n' + writer.lines();
+}
+
+}  // namespace ringlab::sim

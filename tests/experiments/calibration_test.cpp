@@ -1,0 +1,107 @@
+#include "experiments/calibration/cost_fit.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/validation/score.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+
+/// A GPU whose kernels are as those for sm_90a, with times of the right order.
+sim::Machine true_machine() {
+    sim::Machine machine;
+    machine.multiprocessors = 132;
+    machine.forward.launch_seconds = 7e-6;
+    machine.forward.item_seconds = 2.9e-6;
+    machine.forward.full_tile_seconds = 1.46e-6;
+    machine.forward.partial_tile_seconds = 1.9e-6;
+    machine.forward.idle_item_seconds = 2.2e-6;
+    machine.forward.resume_seconds = 1.5e-6;
+    machine.forward.finish_seconds = 0.6e-6;
+    machine.backward = {.item = sim::Item::key_tile,
+                        .tile_rows = 64,
+                        .groups = {{2, 66}, {4, 30}, {8, 15}},
+                        .launch_seconds = 4e-6,
+                        .item_seconds = 13e-6,
+                        .full_tile_seconds = 2e-6,
+                        .partial_tile_seconds = 2.7e-6,
+                        .idle_item_seconds = 5e-6};
+    return machine;
+}
+
+std::shared_ptr<const Plan> plan_of(const std::string& mask, const std::string& layout, int ranks,
+                                    std::int64_t tokens) {
+    Config config;
+    config.heads = "16:4";
+    config.head_dim = 128;
+    config.arithmetic = "bf16";
+    return std::make_shared<Plan>(
+        make_plan({"normal", mask, layout, "ring", "carry", ranks, tokens * ranks}, problem_from(config), config, {}));
+}
+
+/// What a GPU of these times would give.
+std::vector<TimedAttend> timed_on(const sim::Machine& machine, Pass pass) {
+    std::vector<TimedAttend> all;
+    for (const std::int64_t tokens : {512, 1024, 2048, 4096})
+        for (const auto& [mask, layout, ranks, rank, block] : {std::tuple{"causal", "contiguous", 1, 0, 0},
+                                                               {"full", "contiguous", 1, 0, 0},
+                                                               {"causal", "zigzag", 2, 0, 1},
+                                                               {"causal", "zigzag", 2, 1, 0},
+                                                               {"causal", "striped:64", 4, 1, 2}})
+            for (const bool begins : {true, false})
+                for (const bool ends : {true, false}) {
+                    const auto plan = plan_of(mask, layout, ranks, tokens);
+                    all.push_back({plan, rank, block, {begins, ends}, 0, ranks == 4});
+                    all.back().seconds = predicted_seconds(all.back(), pass, machine);
+                }
+    return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(calibration)
+
+BOOST_AUTO_TEST_CASE(times_that_a_machine_would_give_are_found_again) {
+    const auto truth = true_machine();
+    for (const auto pass : {Pass::forward, Pass::backward}) {
+        auto found = truth;
+        auto& cost = pass == Pass::forward ? found.forward : found.backward;
+        cost.launch_seconds = cost.item_seconds = cost.full_tile_seconds = cost.partial_tile_seconds = 1;
+        cost.idle_item_seconds = cost.resume_seconds = cost.finish_seconds = 1;
+        const auto attends = timed_on(truth, pass);
+        fit_attention(found, pass, attends);
+        // Times that always occur together cannot be told apart; what they add up to can.
+        for (const auto& attend : attends)
+            BOOST_TEST(std::abs(predicted_seconds(attend, pass, found) / attend.seconds - 1) < 0.02,
+                       to_string(pass) << " " << attend.plan->mask().name() << " " << attend.plan->problem.tokens);
+        const auto& right = truth.attention(pass);
+        BOOST_TEST(std::abs(cost.full_tile_seconds / right.full_tile_seconds - 1) < 0.01, to_string(pass));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_line_through_points_is_found) {
+    const std::vector<double> x{1, 10, 100}, y{3 + 2, 3 + 20, 3 + 200};
+    const auto line = fit_line(x, y);
+    BOOST_TEST(std::abs(line.constant - 3) < 1e-12);
+    BOOST_TEST(std::abs(line.slope - 2) < 1e-12);
+    BOOST_CHECK_THROW(fit_line({x.data(), 1}, {y.data(), 1}), Error);
+}
+
+BOOST_AUTO_TEST_CASE(a_score_is_about_errors_without_sign) {
+    std::vector<double> errors(100, 0.01);
+    errors[3] = -0.5;
+    errors[40] = 0.04;
+    const auto found = score(errors);
+    BOOST_TEST(std::abs(found.mean - (98 * 0.01 + 0.5 + 0.04) / 100) < 1e-15);
+    BOOST_TEST(found.p95 == 0.01);
+    BOOST_TEST(found.most == 0.5);
+    BOOST_CHECK_THROW(score({}), Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::experiments

@@ -1,6 +1,7 @@
-// Do predictions hold? Rings over GPUs, measured and predicted from a machine file that was calibrated on none of them:
-// sizes x layouts x masks x schedules x transports, forward and backward, and a score.
+// Do predictions hold? Rings over GPUs, or over processors, measured and predicted from a machine file that was
+// calibrated on none of them: sizes x layouts x masks x schedules x transports, forward and backward, and a score.
 
+#include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/run_main.hpp"
@@ -12,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace ringlab::experiments {
@@ -19,13 +21,14 @@ namespace {
 
 const Experiment experiment{
     "validate",
-    "Runs rings over GPUs and predicts them from machine files, which `calibrate` makes without any ring: time of a "
-    "pass\n"
-    "and the busiest rank's compute, once clocks and power are steady. The score is the mean, the 95th percentile and\n"
-    "the largest of the relative errors, beside those of naive guesses from the same durations (sum over steps of the\n"
-    "larger of compute and transfer, or of both) and beside the spread of the measurements. The record keeps what is\n"
-    "needed to predict again when the model has changed.",
-    "calibrate --backend cuda -o this.toml && validate --ranks 2 --machines ./this.toml",
+    "Runs rings over GPUs (or, with --backend cpu, over processors) and predicts them from machine files, which\n"
+    "`calibrate` makes without any ring: time of a pass, the busiest rank's compute and the balance of the ranks, "
+    "once\n"
+    "clocks and power are steady. The score is the mean, the 95th percentile and the largest of the relative errors,\n"
+    "beside those of naive guesses from the same durations (sum over steps of the larger of compute and transfer, or\n"
+    "of both) and beside the spread of the measurements. The record keeps what is needed to predict again when the\n"
+    "model has changed.",
+    "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
     {.predicts = true, .throughput = true}};
 
 Config defaults() {
@@ -39,6 +42,7 @@ Config defaults() {
     config.ranks = {2};
     config.transports = {"copy"};
     config.families = {"auto"};
+    config.beside = {"none"};
     config.machines = {"h200_nvswitch_copy_engine"};
     config.backend = "cuda";
     config.arithmetic = "bf16";
@@ -68,6 +72,10 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
         const auto& measured = pass == layouts::Pass::forward ? samples.forward : samples.backward;
         const auto seconds = typical(slowest(measured.seconds)).median;
+        const auto attends = attend_seconds(measured.timeline);
+        const auto busiest = *std::max_element(attends.begin(), attends.end());
+        run.attribute(fmt::format("compute_measured_{}", to_string(pass)), busiest, "s",
+                      "of the busiest rank's attends, in a pass that was traced");
         const auto pause = std::max(0.0, measured.period - seconds);
         // A backward pass that overwrites what it reads has a forward pass before it, in the pause.
         const auto before = pass == layouts::Pass::backward ? typical(slowest(samples.forward.seconds)).median : 0;
@@ -79,23 +87,29 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
                               description);
             };
             column("seconds_predicted", figures.seconds, "s", "end of the last operation of any rank");
+            if (figures.balance)
+                column("balance_predicted", *figures.balance, "1", "the busiest rank's compute over the mean");
             column("error", figures.seconds / seconds - 1, "1", "of the predicted time of the pass");
             column("error_overlapped", figures.naive_overlapped.value_or(NAN) / seconds - 1, "1",
                    "of the guess that transfers hide behind compute");
             column("error_serial", figures.naive_serial.value_or(NAN) / seconds - 1, "1",
                    "of the guess that nothing hides");
+            column("error_compute", figures.compute.value_or(NAN) / busiest - 1, "1",
+                   "of the predicted compute of the busiest rank");
+            column("error_balance", figures.balance.value_or(NAN) - layouts::imbalance(attends), "1",
+                   "predicted less measured: the busiest rank's compute over the mean");
         }
         predictor.keep_measured(which.name(), *plan.schedule(pass), measured.timeline);
     }
 }
 
 int study(const Config& config, int argc, char** argv) {
-    // 1. Lay out every case; read the machines; find the GPUs; open the record.
+    // 1. Find the devices; lay out every case; read the machines; open the record.
     const auto cases = rings(config);
+    const auto bench = make_ring_bench(config);
     for (const auto& which : cases) plan_of(which, config);  // refuse now, not midway
     require(config.engine == "events", "--engine {}: validate needs the event engine", config.engine);
     Predictor predictor(config);
-    const auto bench = make_bench(config);
     std::optional<Record> record;
     if (bench->is_root()) {
         auto provenance = collect_provenance(argc, argv);
@@ -134,8 +148,10 @@ int study(const Config& config, int argc, char** argv) {
 }
 
 int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
-    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+    auto config = parse(experiment, defaults(), argc, argv);
+    if (!config) return 0;
+    settle_transports(*config);
+    return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
 }
 
 }  // namespace

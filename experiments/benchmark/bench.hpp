@@ -5,8 +5,10 @@
 #include "experiments/study/case.hpp"
 #include "gpu/nvml.hpp"
 #include "layouts/group.hpp"
+#include "layouts/registry.hpp"
 #include "layouts/timeline.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,7 +24,7 @@ struct PassSamples {
     layouts::Timeline timeline;                ///< of an extra pass; of the first ring
 };
 
-/// Device memory of a rank in bytes, by what it is for.
+/// Memory of a rank in bytes, by what it is for.
 struct MemoryShare {
     std::int64_t inputs = 0, results = 0, slots = 0, work = 0;
 };
@@ -66,21 +68,25 @@ struct CeilingSamples {
     std::vector<LinkSamples> links;
 };
 
-/// Times GPUs for the throughput experiment. All random inputs are made on the devices.
-class Bench {
+/// Times rings of a backend.
+class RingBench {
 public:
-    virtual ~Bench() = default;
+    virtual ~RingBench() = default;
 
     /// As in Backend.
     virtual bool is_root() const = 0;
     virtual bool agree(bool root_says) = 0;
     virtual void add_provenance(Provenance& provenance) const = 0;
 
-    /// Passes of a plan over a GPU per rank; with several replicas all at the same time. On processes that are not root
-    /// the samples are empty.
+    /// Passes of a plan over a device per rank; with several replicas all at the same time. On processes that are not
+    /// root the samples are empty.
     virtual RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
                              const std::string& kernels) = 0;
+};
 
+/// Times GPUs for the throughput experiment. All random inputs are made on the devices.
+class Bench : public RingBench {
+public:
     /// Our kernels and the baselines in turns, on the root process's first GPU; the plan has one rank.
     virtual DeviceSamples device(const Plan& plan, const std::string& kernels) = 0;
 
@@ -90,5 +96,24 @@ public:
 
 /// Throws Error in a program built without CUDA, and where there are fewer GPUs than the most ranks asked for.
 std::unique_ptr<Bench> make_bench(const Config& config);
+
+/// What times rings of one backend, and the transports that it has, the usual one first.
+struct RingBenchKind {
+    std::vector<std::string> transports;
+    std::function<std::unique_ptr<RingBench>(const Config&)> make;
+};
+layouts::Registry<RingBenchKind>& ring_benches();
+
+/// A namespace-scope object of this type makes one known by its backend's name.
+struct RingBenchRegistration {
+    RingBenchRegistration(std::string backend, std::string help, RingBenchKind kind) {
+        ring_benches().add(backend, {backend, std::move(help), std::move(kind)});
+    }
+};
+
+/// Of the configuration's backend; its usual transport is chosen where the user names none. Throws Error if it lacks
+/// one that is asked for.
+void settle_transports(Config& config);
+std::unique_ptr<RingBench> make_ring_bench(const Config& config);
 
 }  // namespace ringlab::experiments

@@ -149,6 +149,8 @@ private:
 
 }  // namespace
 
+const RingBenchRegistration registered_cuda_rings("cuda", "GPUs, one for each rank", {{"copy", "nccl"}, make_bench});
+
 std::unique_ptr<Bench> make_bench(const Config& config) { return std::make_unique<CudaBench>(config); }
 
 }  // namespace ringlab::experiments

@@ -190,8 +190,15 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                      .low = 0});
 }
 
-void add_timing(Options& options, Config& config) {
+/// `rings_alone`: nothing is timed but rings, which other backends than cuda have too.
+void add_timing(Options& options, Config& config, bool rings_alone) {
     options.section("How it is timed");
+    if (rings_alone)
+        options.add({.name = "backend",
+                     .value = "NAME",
+                     .help = "cuda (GPUs) or cpu (processors of this machine), one for each rank",
+                     .target = &config.backend,
+                     .choices = {"cuda", "cpu"}});
     options.add({.name = "shapes",
                  .value = "SHAPE",
                  .help = "instead of --heads, dims and --arithmetic: HEADS/DIM or HEADS/DIM/ARITHMETIC, as in "
@@ -210,9 +217,11 @@ void add_timing(Options& options, Config& config) {
                  .choices = {"auto", "portable", "hopper"}});
     options.add({.name = "transports",
                  .value = "NAME",
-                 .help = "of rings: copy (copy engines, one host), nccl",
+                 .help = "of rings: copy (copy engines, one host), nccl" +
+                         std::string(rings_alone ? "; between processors: threads" : ""),
                  .target = &config.transports,
-                 .choices = {"copy", "nccl"}});
+                 .choices = rings_alone ? std::vector<std::string>{"copy", "nccl", "threads"}
+                                        : std::vector<std::string>{"copy", "nccl"}});
     options.add({.name = "beside",
                  .value = "NAME",
                  .help = "what is timed for comparison: work (as much of it on one GPU), ceilings (matrix products "
@@ -378,7 +387,7 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     add_problem(options, config, requests, experiment);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
-    if (experiment.groups.throughput) add_timing(options, config);
+    if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
     if (experiment.groups.predicts) add_predicting(options, config);
     add_results(options, config, experiment);
     add_general(options, config, requests);

@@ -65,6 +65,8 @@ std::string score_text(const Record& record, const std::vector<ThroughputCase>& 
                        spread = number(fmt::format("rate_{}_spread", pass));
             auto& kinds = errors[ring.transport];
             kinds["predicted"].push_back(predicted("error"));
+            kinds["predicted compute of the busiest rank"].push_back(predicted("error_compute"));
+            kinds["predicted balance, difference"].push_back(predicted("error_balance"));
             kinds["max(compute, transfer)"].push_back(predicted("error_overlapped"));
             kinds["compute + transfer"].push_back(predicted("error_serial"));
             kinds["spread of the measurements"].push_back(spread);

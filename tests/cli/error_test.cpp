@@ -149,6 +149,12 @@ const std::vector<Mistake> mistakes{
     {throughput, {"--warm-up", "nan"}, {"--warm-up nan"}},
     {throughput, {"--rounds", "0"}, {"--rounds 0"}},
     {throughput, {"--ranks", "4", "--tokens-per-rank", "1001"}, {"4004", "zigzag"}},
+    {validate, {"--ranks", "1"}, {"--ranks 2"}},
+    {validate, {"--ranks", "4096"}, {"GPU"}},
+    {validate, {"--backend", "cpu", "--ranks", "4096"}, {"--ranks 4096", "processor of its own", "compare_layouts"}},
+    {validate, {"--backend", "cpu", "--transports", "copy"}, {"--transports copy", "cpu", "threads"}},
+    {validate, {"--transports", "threads"}, {"--transports threads", "cuda", "copy, nccl"}},
+    {validate, {"--backend", "abacus"}, {"'abacus'", "cpu"}},
 };
 
 /// One line on stderr that begins with the experiment's name, a status other than 0, and soon. The limit is far above

@@ -1,13 +1,16 @@
 #include "experiments/record/hdf5.hpp"
 #include "process.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <sstream>
+#include <thread>
 
 namespace ringlab::cli::test {
 
@@ -15,7 +18,7 @@ BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict,
-                                                   calibrate, throughput}),
+                                                   calibrate, throughput, validate}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();
@@ -370,6 +373,23 @@ BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
         run(folder, predict,
             {"--machines", "./this_cpu.toml", "--tokens-per-rank", "512", "--head-dim", "128", "-o", "r.h5"});
     BOOST_TEST(predicted.status == 0, predicted.err);
+    if (std::thread::hardware_concurrency() < 2) return;
+    const auto scored = run(
+        folder, validate,
+        {"--backend", "cpu", "--machines", "./this_cpu.toml", "--tokens-per-rank", "128", "--heads", "4:2", "--masks",
+         "causal", "--layouts", "contiguous", "zigzag", "--seconds", "0.001", "--warm-up", "0", "-o", "v.h5"});
+    BOOST_REQUIRE(scored.status == 0);
+    BOOST_TEST(contains(scored.out, "predicted balance"), scored.out);
+    const auto record = experiments::hdf5::File::open(folder / "v.h5");
+    for (const auto* pass : {"forward", "backward"}) {
+        const auto column = [&](const std::string& name) { return record.dataset("runs/" + name).doubles(); };
+        const auto measured = column(fmt::format("rate_{}_seconds", pass)),
+                   predicted_seconds = column(fmt::format("seconds_predicted_{}_this_cpu", pass)),
+                   error = column(fmt::format("error_{}_this_cpu", pass));
+        BOOST_TEST_REQUIRE(measured.size() == 2u);
+        for (std::size_t i = 0; i < 2; ++i)
+            BOOST_TEST(std::abs(error[i] - (predicted_seconds[i] / measured[i] - 1)) < 1e-12);
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

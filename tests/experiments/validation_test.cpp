@@ -1,5 +1,5 @@
-// The rings that `validate` measured on two H200, predicted again by today's model from the machine file that was
-// calibrated beside them: a model that became worse fails here.
+// The rings that `validate` measured, on two H200 and on two processors, predicted again by today's model from the
+// machine files that were calibrated beside them: a model that became worse fails here.
 
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/inputs/source.hpp"
@@ -48,16 +48,33 @@ Plan plan_of(const Runs& runs, std::size_t run) {
     return make_plan(which, problem_from(config), config, {});
 }
 
-/// The error of the predicted time of a pass, of ranks that repeat it as they did when it was measured.
-double error_of(const Runs& runs, std::size_t run, Pass pass, const Plan& plan, const sim::Machine& machine) {
+/// Predicted for ranks that repeat a pass as they did when it was measured.
+sim::Prediction prediction_of(const Runs& runs, std::size_t run, Pass pass, const Plan& plan,
+                              const sim::Machine& machine) {
     const auto seconds = [&](Pass which) { return runs.number(fmt::format("rate_{}_seconds", to_string(which)), run); };
     sim::SimOptions options;
     options.clock = sim::Clock::sustained;
     options.pause_seconds = std::max(0.0, runs.number(fmt::format("period_{}", to_string(pass)), run) - seconds(pass));
     if (pass == Pass::backward && options.pause_seconds > seconds(Pass::forward))
         options.pause_busy_seconds = seconds(Pass::forward);
-    const auto predicted = sim::simulate(*plan.schedule(pass), machine, options);
-    return layouts::to_seconds(predicted.makespan) / seconds(pass) - 1;
+    return sim::simulate(*plan.schedule(pass), machine, options);
+}
+
+/// The error of the predicted time of a pass.
+double error_of(const sim::Prediction& predicted, const Runs& runs, std::size_t run, Pass pass) {
+    return layouts::to_seconds(predicted.makespan) / runs.number(fmt::format("rate_{}_seconds", to_string(pass)), run) -
+           1;
+}
+
+/// Predicted less measured, where the record says by how much the prediction of its day was off.
+double balance_error_of(const sim::Prediction& predicted, const Runs& runs, std::size_t run, Pass pass,
+                        const std::string& machine) {
+    std::vector<double> compute;
+    for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
+    const auto number = [&](const char* column) {
+        return runs.number(fmt::format("{}_{}_{}", column, to_string(pass), machine), run);
+    };
+    return layouts::imbalance(compute) - (number("balance_predicted") - number("error_balance"));
 }
 
 }  // namespace
@@ -66,14 +83,14 @@ BOOST_AUTO_TEST_SUITE(validation)
 
 // Not derived: each bound stands a fifth above what the model of today reaches on this record (3.6, 9.5 and 15.8 %),
 // and is to go down with it.
-BOOST_AUTO_TEST_CASE(measured_rings_are_predicted_as_well_as_ever) {
+BOOST_AUTO_TEST_CASE(measured_rings_of_two_gpus_are_predicted_as_well_as_ever) {
     const auto machine = sim::load_machine(folder + "machines/2xh200_calibrated.toml");
     const Runs runs(folder + "results/validate_2xh200.h5");
     std::map<bool, std::vector<double>> errors;  // by whether a rank has 2048 tokens or more
     for (std::size_t run = 0; run < runs.count(); ++run) {
         const auto plan = plan_of(runs, run);
         for (const auto pass : {Pass::forward, Pass::backward}) {
-            const auto error = error_of(runs, run, pass, plan, machine);
+            const auto error = error_of(prediction_of(runs, run, pass, plan, machine), runs, run, pass);
             errors[plan.layout().shard_tokens(0) >= 2048].push_back(error);
             BOOST_TEST_MESSAGE(fmt::format("{} {}: {:+.1f} %", runs.text("name", run), to_string(pass), 100 * error));
         }
@@ -85,6 +102,28 @@ BOOST_AUTO_TEST_CASE(measured_rings_are_predicted_as_well_as_ever) {
     BOOST_TEST(large.mean < 0.044);
     BOOST_TEST(large.most < 0.114);
     BOOST_TEST(small.mean < 0.19);
+}
+
+// The targets, 10 % of the time and 0.03 of the balance, hold for 95 of 100.
+BOOST_AUTO_TEST_CASE(measured_rings_of_two_processors_are_predicted_as_well_as_ever) {
+    const std::string name = "2cpus_calibrated";
+    const auto machine = sim::load_machine(folder + "machines/" + name + ".toml");
+    const Runs runs(folder + "results/validate_2cpus.h5");
+    std::vector<double> errors, balances;
+    for (std::size_t run = 0; run < runs.count(); ++run) {
+        const auto plan = plan_of(runs, run);
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            const auto predicted = prediction_of(runs, run, pass, plan, machine);
+            errors.push_back(error_of(predicted, runs, run, pass));
+            balances.push_back(balance_error_of(predicted, runs, run, pass, name));
+        }
+    }
+    const auto time = score(errors), balance = score(balances);
+    BOOST_TEST_MESSAGE(
+        fmt::format("time: mean {:.2f} %, 95th {:.2f} %, largest {:.2f} %; balance: {:.4f}, {:.4f}, {:.4f}",
+                    100 * time.mean, 100 * time.p95, 100 * time.most, balance.mean, balance.p95, balance.most));
+    BOOST_TEST(time.p95 < 0.10);
+    BOOST_TEST(balance.p95 < 0.03);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

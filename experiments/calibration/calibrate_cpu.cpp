@@ -1,0 +1,343 @@
+#include "experiments/calibration/calibrate_cpu.hpp"
+
+#include "experiments/calibration/cost_fit.hpp"
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/record/record_files.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/forecast.hpp"
+#include "reference/cpu/cpu_attention.hpp"
+#include "sim/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <thread>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::OpKind;
+using layouts::Pass;
+
+constexpr Pass passes[] = {Pass::forward, Pass::backward};
+
+double median(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+/// Sums and merges of partial results: bytes that are taken in, and processor time.
+struct TimedSum {
+    OpKind kind;
+    double bytes = 0, seconds = 0;
+};
+
+/// A pass in which messages travel and nothing is computed.
+struct TimedMessages {
+    double bytes = 0;  ///< that a rank sends, and as many that it receives
+    double seconds = 0;
+};
+
+std::vector<double> busy_of(const std::vector<std::vector<Measurement>>& repeats, Pass pass, std::size_t span) {
+    std::vector<double> seconds;
+    for (const auto& repeat : repeats) {
+        const auto& timeline = pass == Pass::forward ? repeat.front().forward : repeat.front().backward;
+        seconds.push_back(layouts::to_seconds(timeline.spans[span].busy));
+    }
+    return seconds;
+}
+
+/// What is timed for one length and mask: the whole on one rank; blocks of ranks that take turns, whose rows go on from
+/// block to block; and partial results, which are merged. A rank's chunks are whole tiles: the model knows no others.
+struct Way {
+    int ranks;
+    int chunks;  ///< of all ranks
+    const char* layout;
+    const char* policy;
+};
+constexpr Way ways[] = {{1, 1, "contiguous", "carry"}, {4, 4, "contiguous", "carry"}, {2, 4, "zigzag", "partials"}};
+
+struct TimedCase {
+    Case which;
+    bool held_out = false;
+};
+
+class Calibration {
+public:
+    explicit Calibration(const Config& config) : config_(config), source_(config) {
+        problem_ = source_.inspect(config.inputs.front()).problem;
+        describe_machine();
+    }
+
+    /// Lays everything out, to refuse now and not midway, and says how long it will take.
+    void prepare() {
+        Forecast forecast(config_);
+        std::set<std::string> names;
+        std::size_t length = 0;
+        for (const auto& mask : config_.masks)
+            for (const auto tokens : config_.tokens) {
+                // Of every third mask and length what is new is held out: the fit is judged on what it has not seen.
+                const bool held_out = length++ % 3 == 1;
+                for (const auto& way : ways) {
+                    const auto multiple = way.ranks == 1 ? 1 : way.chunks * reference::TileSizes{}.rows;
+                    const auto whole = (tokens + multiple - 1) / multiple * multiple;
+                    const Case which{config_.inputs.front(), mask, way.layout, "ring", way.policy, way.ranks, whole};
+                    if (!names.insert(which.name()).second) continue;
+                    cases_.push_back({which, held_out});
+                    forecast.add_executed(which, plan_of(which));
+                }
+            }
+        require(config_.masks.size() * config_.tokens.size() >= 6,
+                "{} timed lengths and masks do not determine the figures; give more tokens or masks",
+                config_.masks.size() * config_.tokens.size());
+        forecast.announce();
+    }
+
+    void measure() {
+        const bool sends = std::thread::hardware_concurrency() > 1;
+        const auto lengths = sends ? config_.tokens.size() : 0;
+        Progress progress(cases_.size() + lengths, false);
+        for (std::size_t i = 0; i < cases_.size(); ++i) {
+            progress.start(cases_[i].which.name());
+            time(cases_[i].which, cases_[i].held_out);
+            progress.finish();
+        }
+        for (std::size_t i = 0; i < lengths; ++i) {
+            progress.start(fmt::format("messages of {} tokens", config_.tokens[i]));
+            time_messages(config_.tokens[i]);
+            progress.finish();
+        }
+    }
+
+    void fit() {
+        for (const auto pass : passes) {
+            auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
+            cost.launch_seconds = cost.item_seconds = 0;
+            fit_attention(machine_, pass, attends(pass));
+        }
+        fit_messages();
+        fit_sums();
+    }
+
+    std::string text(const std::string& heading) const { return sim::machine_text(machine_, sources_, heading); }
+
+    /// A line for each mask, length and pass: all attends of all ways together. `worst`: of those held out, by single
+    /// attend, the 95th percentile.
+    std::string table(double& mean, double& worst) const {
+        Table table({"mask", "tokens", "P", "pass", "measured ms", "fitted ms", "error", ""});
+        std::vector<double> errors;
+        for (const auto pass : passes) {
+            const auto& all = attends(pass);
+            for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+                double measured = 0, fitted = 0;
+                for (; end < all.size() && all[end].plan == all[begin].plan; ++end) {
+                    const double seconds = predicted_seconds(all[end], pass, machine_);
+                    measured += all[end].seconds;
+                    fitted += seconds;
+                    if (all[end].held_out) errors.push_back(std::abs(seconds / all[end].seconds - 1));
+                }
+                const auto& plan = *all[begin].plan;
+                table.add({plan.mask().name(), fmt::format("{}", plan.problem.tokens),
+                           fmt::format("{}", plan.layout().ranks()), to_string(pass),
+                           fmt::format("{:.3f}", measured * 1e3), fmt::format("{:.3f}", fitted * 1e3),
+                           fmt::format("{:+.1f} %", (fitted / measured - 1) * 100),
+                           all[begin].held_out ? "held out" : ""});
+            }
+        }
+        std::sort(errors.begin(), errors.end());
+        mean = worst = 0;
+        for (const auto error : errors) mean += error / static_cast<double>(errors.size());
+        if (!errors.empty()) worst = errors[errors.size() * 95 / 100];
+        return table.text();
+    }
+
+private:
+    std::vector<TimedAttend>& attends(Pass pass) { return pass == Pass::forward ? forward_ : backward_; }
+    const std::vector<TimedAttend>& attends(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
+
+    Plan plan_of(const Case& which) const { return make_plan(which, problem_, config_, {}); }
+
+    std::vector<std::vector<Measurement>> repeats_of(const Case& which, const Plan& plan) {
+        const auto backend = make_backend(config_, which.ranks);
+        const auto& inputs = source_.get(which, plan.problem.tokens);
+        auto repeats = backend->run(plan, policy_from(which.policy, plan.problem.dtype),
+                                    std::span(&inputs.front().inputs, 1), config_.repeats + 1);
+        repeats.erase(repeats.begin());  // warm-up
+        return repeats;
+    }
+
+    void time(const Case& which, bool held_out) {
+        const auto plan = std::make_shared<const Plan>(plan_of(which));
+        const auto repeats = repeats_of(which, *plan);
+        for (const auto pass : passes) {
+            const auto& schedule = *plan->schedule(pass);
+            std::size_t span = 0;
+            for (int rank = 0; rank < schedule.ranks(); ++rank) {
+                auto ops = schedule.ops(rank);
+                while (const auto* op = ops.next()) {
+                    const double seconds = op->transfers() ? 0 : median(busy_of(repeats, pass, span));
+                    ++span;
+                    if (op->kind == OpKind::attend)
+                        attends(pass).push_back(
+                            {plan, rank, op->part.block, {op->begins, op->ends}, seconds, held_out, ""});
+                    else if (op->kind == OpKind::add || op->kind == OpKind::merge)
+                        sums_.push_back({op->kind, static_cast<double>(op->bytes), seconds});
+                    if (op->kind == OpKind::attend && which.ranks == 1) {
+                        auto& best = (pass == Pass::forward ? machine_.forward : machine_.backward).flops;
+                        best = std::max(best, schedule.flop(*op) / seconds);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A ring of two whose tokens are padding, but for one on each rank: K and V travel, then their gradients too, and
+    /// attends have next to nothing to do. What is 16 bits wide takes longer by byte than what is 32, as it is
+    /// converted: the line is one for both.
+    void time_messages(std::int64_t tokens) {
+        const auto half = (tokens + 1) / 2;
+        const Case which{config_.inputs.front(),
+                         fmt::format("valid:{}-{}", half - 1, half + 1),
+                         "contiguous",
+                         "ring",
+                         "carry",
+                         2,
+                         2 * half};
+        const auto plan = plan_of(which);
+        const auto repeats = repeats_of(which, plan);
+        for (const auto pass : passes) {
+            std::vector<double> seconds;
+            for (const auto& repeat : repeats)
+                seconds.push_back(
+                    outside_compute(pass == Pass::forward ? repeat.front().forward : repeat.front().backward));
+            double bytes = 0;
+            auto ops = plan.schedule(pass)->ops(0);
+            while (const auto* op = ops.next())
+                if (op->kind == OpKind::send) bytes += static_cast<double>(op->bytes);
+            messages_.push_back({bytes, median(seconds)});
+        }
+    }
+
+    /// Seconds of the pass in which the rank that ends last did not compute.
+    static double outside_compute(const layouts::Timeline& timeline) {
+        std::vector<layouts::Picoseconds> ends(2, 0), busy(2, 0);
+        for (const auto& span : timeline.spans) {
+            const auto rank = static_cast<std::size_t>(span.rank);
+            ends[rank] = std::max(ends[rank], span.end);
+            if (span.lane == layouts::compute_lane) busy[rank] += span.busy;
+        }
+        return layouts::to_seconds(std::max(ends[0] - busy[0], ends[1] - busy[1]));
+    }
+
+    void describe_machine() {
+        const reference::TileSizes tiles;
+        machine_.name = fmt::format("this CPU, {}", config_.arithmetic);
+        machine_.description = "CPU backend, each rank a processor of its own; calibrated on single operations";
+        source("topology", "one computer");
+        source("topology.gpus_per_host", "any number of ranks, a processor each");
+        source("gpu.multiprocessors", "a rank computes on one thread");
+        source("host", "none: a rank's thread issues what it does");
+        for (const auto pass : passes) {
+            auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
+            cost.head_dim = problem_.head_dim;
+            cost.value_dim = problem_.value_dim;
+            cost.tile_rows = tiles.rows;
+            cost.tile_keys = tiles.keys;
+            cost.flops = 0;  // the best is yet to be seen
+            const auto section = fmt::format("attention.{}", to_string(pass));
+            source(section, "fitted to processor time of attends");
+            for (const auto* key : {".head_dim", ".value_dim", ".item", ".tile_rows", ".tile_keys", ".groups"})
+                source(section + key, "tiles of the CPU backend");
+            source(section + ".teraflops", "measured: visible pairs, the best of the timed attends");
+            for (const auto* key : {".begin_us", ".begin_memory_ratio", ".end_us", ".end_memory_ratio"})
+                source(section + key, "nothing surrounds the attends of a pass");
+            source(section + ".sustained_clock", "not calibrated");
+        }
+    }
+
+    /// A rank's own thread packs, copies and unpacks its messages, and computes nothing meanwhile. For the model the
+    /// processor's time is a resource, called memory there, of which attends and messages each want all.
+    void fit_messages() {
+        auto& link = machine_.inside_host;
+        source("gpu.attention_memory_gigabytes_per_second",
+               "all: what copies a rank's messages is the processor that computes its attends");
+        if (messages_.empty()) {
+            for (const auto* section : {"gpu.memory_gigabytes_per_second", "inside_host"})
+                source(section, "not calibrated: one processor");
+            machine_.memory_bytes_per_second = 1e15;
+            return;
+        }
+        std::vector<double> bytes, seconds;
+        for (const auto& one : messages_) {
+            bytes.push_back(one.bytes);
+            seconds.push_back(one.seconds);
+        }
+        const auto line = fit_line(bytes, seconds);
+        link.latency_seconds = line.constant;
+        // Each byte is sent and received, one behind the other.
+        machine_.memory_bytes_per_second = machine_.attention_memory_bytes_per_second = 2 / line.slope;
+        link.link_bytes_per_second = machine_.memory_bytes_per_second;
+        link.send_memory_ratio = link.receive_memory_ratio = 1;
+        const auto* fitted = "fitted to messages between two ranks that have next to nothing to compute";
+        source("gpu.memory_gigabytes_per_second", fitted);
+        source("inside_host", "counted: what is sent and what is received take as long");
+        source("inside_host.latency_us", fitted);
+        source("inside_host.link_gigabytes_per_second", fitted);
+    }
+
+    void fit_sums() {
+        const auto line_of = [&](OpKind kind) {
+            std::vector<double> bytes, seconds;
+            for (const auto& sum : sums_)
+                if (sum.kind == kind) bytes.push_back(sum.bytes), seconds.push_back(sum.seconds);
+            return fit_line(bytes, seconds);
+        };
+        const auto add = line_of(OpKind::add), merge = line_of(OpKind::merge);
+        machine_.accumulate_launch_seconds = add.constant;
+        machine_.add_memory_ratio = add.slope * machine_.memory_bytes_per_second;
+        machine_.merge_memory_ratio = merge.slope * machine_.memory_bytes_per_second;
+        source("accumulate", "fitted to processor time of sums and merges");
+    }
+
+    void source(const std::string& key, const std::string& text) { sources_[key] = text; }
+
+    const Config& config_;
+    Source source_;
+    layouts::Problem problem_;
+    sim::Machine machine_;
+    std::vector<TimedCase> cases_;
+    std::vector<TimedAttend> forward_, backward_;
+    std::vector<TimedSum> sums_;
+    std::vector<TimedMessages> messages_;
+    std::map<std::string, std::string> sources_;
+};
+
+}  // namespace
+
+int calibrate_cpu(const Config& config) {
+    Calibration calibration(config);
+    calibration.prepare();
+    say_when_interrupted("interrupted; no machine file was written");
+    calibration.measure();
+    calibration.fit();
+    double mean = 0, worst = 0;
+    const auto table = calibration.table(mean, worst);
+    const auto accuracy =
+        fmt::format("held-out attends are predicted within {:.1f} % on average, 95 of 100 within {:.1f} %", mean * 100,
+                    worst * 100);
+    const auto text = calibration.text(
+        fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {};\n{}.\nRanks have a processor "
+                    "each.\nHow to read a machine file: see h200_nvswitch_copy_engine.toml.",
+                    config.arithmetic, config.heads.empty() ? "4:2" : config.heads, accuracy));
+    replace_file(followed(config.output), std::as_bytes(std::span(text)));
+    fmt::print("{}\n{}.\nMachine file: {}\n", table, accuracy, config.output);
+    return 0;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+
+namespace ringlab::experiments {
+
+/// What one figure of a machine file for the CPU backend is found from: processor time of single operations, of passes
+/// of one rank and of ranks that take turns, and messages that travel while nothing is computed. Writes the machine
+/// file and prints a table. Returns the exit status.
+int calibrate_cpu(const Config& config);
+
+}  // namespace ringlab::experiments

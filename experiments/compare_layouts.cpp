@@ -3,6 +3,7 @@
 
 #include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
+#include "experiments/study/memory.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
 
@@ -59,6 +60,8 @@ int study(const Config& config, int argc, char** argv) {
         const auto name = trial.which.name();
         describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.repeats);
         const auto& last = trial.repeats.back().front();
+        const auto memory = describe_predicted_memory(trial.run, trial.plan, memory_model(config, trial.policy, true));
+        describe_memory_error(trial.run, memory, last);
         predictor.keep_measured(name, *trial.plan.forward, last.forward);
         predictor.keep_measured(name, *trial.plan.backward, last.backward);
 
@@ -69,8 +72,8 @@ int study(const Config& config, int argc, char** argv) {
     predictor.write_trace();
 
     // 5. The table: one line a case.
-    std::vector<std::string> header{"mask",     "layout", "P",      "tokens",   "cells",   "fwd bal.",
-                                    "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s"};
+    std::vector<std::string> header{"mask",   "layout", "P",        "tokens",   "cells",  "fwd bal.", "bwd bal.",
+                                    "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"};
     for (const auto& machine : predictor.machines()) {
         header.push_back(machine + ": balance");
         header.push_back("fwd ms");
@@ -94,6 +97,8 @@ int study(const Config& config, int argc, char** argv) {
         for (const auto* pass : {"forward", "backward"})
             row.push_back(quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12,
                                    record.number(name, fmt::format("seconds_measured_{}", pass)), "{:.3g}"));
+        for (const auto* memory : {"memory_measured", "memory_predicted"})
+            row.push_back(memory_text(static_cast<std::int64_t>(record.number(name, memory))));
         for (const auto& machine : predictor.machines()) {
             const auto column = [&](const char* what) {
                 return record.number(name, fmt::format("{}_{}", what, machine));
@@ -110,7 +115,8 @@ int study(const Config& config, int argc, char** argv) {
     }
     fmt::print(
         "{}\nBalance (cells, measured attends forward and backward, predicted compute time): largest rank over mean.\n"
-        "ms and TF/s on the left: measured, median, backend {}, per rank; after a machine's name: predicted. Errors:\n"
+        "ms and TF/s on the left: measured, median, backend {}, per rank; memory of the rank\n"
+        "with most, counted and predicted; after a machine's name: predicted. Errors:\n"
         "relative RMS against fp64, arithmetic {}.{}\nRecord: {}\n",
         table.text(), config.backend, config.arithmetic, finite ? "" : " NOT FINITE in some runs.", config.output);
     return finite ? 0 : 2;

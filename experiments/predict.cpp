@@ -7,6 +7,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
+#include "experiments/study/memory.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
 
@@ -73,6 +74,8 @@ int body(int argc, char** argv) {
                 RunWriter run;
                 describe_case(run, which, plan);
                 predictor.predict(run, which.name(), plan);
+                describe_predicted_memory(run, plan,
+                                          memory_model(*config, policy_from(which.policy, plan.problem.dtype), false));
                 record.commit(which.name(), run);
             }
             progress.finish();
@@ -83,7 +86,7 @@ int body(int argc, char** argv) {
 
     // 3. The table.
     Table table({"machine", "mask", "layout", "algorithm", "P", "tokens", "pass", "ms", "TFLOP/s/GPU", "exposed",
-                 "balance", "max(c,t) ms", "c+t ms"});
+                 "balance", "max(c,t) ms", "c+t ms", "memory"});
     for (const auto& machine : predictor.machines())
         for (const auto& which : cases)
             for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
@@ -115,12 +118,15 @@ int body(int argc, char** argv) {
                                            fmt::format("{:.4g}", value("naive_overlapped") * 1e3),
                                            fmt::format("{:.4g}", value("naive_serial") * 1e3)});
                 }
+                row.push_back(memory_text(static_cast<std::int64_t>(record.number(which.name(), "memory_predicted"))));
                 table.add(row);
             }
     fmt::print(
         "{}\nExposed: mean share of the time in which a rank computes nothing. Balance: largest compute time over "
         "mean.\n"
-        "max(c,t) and c+t: the slowest rank's steps without a simulator. Record: {}\n",
+        "max(c,t) and c+t: the slowest rank's steps without a simulator. Memory: of the rank that needs most, both "
+        "passes.\n"
+        "Record: {}\n",
         table.text(), config->output);
     return 0;
 }

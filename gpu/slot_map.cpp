@@ -1,6 +1,7 @@
 #include "gpu/slot_map.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace ringlab::gpu {
 
@@ -139,14 +140,19 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
 }
 
 void SlotMap::place_scratch(const Schedule& pass) {
-    std::int64_t slots = 0;
+    std::array<std::int64_t, layouts::pool_count> of_pools{};
     for (const auto& group : pass.slots()) {
         auto& of_pool = frames(pass.options().pass)[index(group.pool)];
         if (of_pool.empty()) of_pool.emplace_back();  // slot 0, of no use in this pass
         for (int i = 0; i < group.count; ++i)
-            of_pool.push_back(make_frame(group.pool, group.dtype, group.heads, group.tokens, slots));
+            of_pool.push_back(
+                make_frame(group.pool, group.dtype, group.heads, group.tokens, of_pools[index(group.pool)]));
     }
-    memory_.slots = std::max(memory_.slots, slots);
+    const auto slots = std::accumulate(of_pools.begin(), of_pools.end(), std::int64_t{0});
+    if (slots > memory_.slots) {
+        memory_.slots = slots;
+        memory_.slots_of_pool = of_pools;
+    }
     bytes_ = std::max(bytes_, cursor_);
 }
 

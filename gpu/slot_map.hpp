@@ -21,8 +21,10 @@ bool output_arrives(const layouts::Program& forward);
 struct MemoryUse {
     std::int64_t inputs = 0;   ///< Q, K, V and dO of the shard
     std::int64_t results = 0;  ///< O, lse, dQ, dK, dV
-    std::int64_t slots = 0;    ///< scratch slots of the schedule
+    std::int64_t slots = 0;    ///< scratch slots of the schedule, of the pass with more of them
     std::int64_t work = 0;     ///< running softmax, statistics, what arrives in another type, work lists
+
+    std::array<std::int64_t, layouts::pool_count> slots_of_pool{};  ///< the same by pool
 
     std::int64_t total() const { return inputs + results + slots + work; }
 };

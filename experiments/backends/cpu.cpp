@@ -57,9 +57,11 @@ private:
                             {},
                             {},
                             {},
+                            {},
                             ring.clock_uncertainty};
             for (std::size_t rank = 0; rank < ring.scratch_bytes.size(); ++rank)
                 one.memory_bytes.push_back(ring.scratch_bytes[rank] + ring.workspace_bytes[rank]);
+            one.own_bytes = std::move(ring.own_bytes);
             one.forward_seconds = ends(one.forward);
             one.backward_seconds = ends(one.backward);
             measurements.push_back(std::move(one));

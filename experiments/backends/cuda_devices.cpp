@@ -150,7 +150,10 @@ private:
         one.backward = std::move(ring.backward.timelines[at]);
         one.forward_seconds = ring.forward.rank_seconds[at];
         one.backward_seconds = ring.backward.rank_seconds[at];
-        for (const auto& use : ring.memory) one.memory_bytes.push_back(use.slots + use.work);
+        for (const auto& use : ring.memory) {
+            one.memory_bytes.push_back(use.slots + use.work);
+            one.own_bytes.push_back(use.inputs + use.results);
+        }
         one.clock_uncertainty = ring.clock_uncertainty;
         return one;
     }

@@ -27,6 +27,7 @@ struct Measurement {
     /// By rank: from the pass's start on the first rank to its end on this one.
     std::vector<double> forward_seconds, backward_seconds;
     std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
+    std::vector<std::int64_t> own_bytes;     ///< by rank: inputs and results
     double clock_uncertainty = 0;            ///< seconds by which times of different ranks may disagree
 };
 

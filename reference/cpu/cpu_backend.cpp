@@ -82,6 +82,7 @@ Bytes pack(const RankResult& result) {
         append(bytes, &count, 1);
         append(bytes, vector.data(), count);
     });
+    append(bytes, &result.own_bytes, 1);
     append(bytes, &result.scratch_bytes, 1);
     append(bytes, &result.workspace_bytes, 1);
     append(bytes, &result.clock_uncertainty, 1);
@@ -96,6 +97,7 @@ RankResult unpack(std::span<const std::byte> bytes) {
         vector.resize(count);
         take(bytes, vector.data(), count);
     });
+    take(bytes, &result.own_bytes, 1);
     take(bytes, &result.scratch_bytes, 1);
     take(bytes, &result.workspace_bytes, 1);
     take(bytes, &result.clock_uncertainty, 1);
@@ -154,6 +156,7 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
         }
         run.forward.spans.insert(run.forward.spans.end(), part.forward.begin(), part.forward.end());
         run.backward.spans.insert(run.backward.spans.end(), part.backward.begin(), part.backward.end());
+        run.own_bytes.push_back(part.own_bytes);
         run.scratch_bytes.push_back(part.scratch_bytes);
         run.workspace_bytes.push_back(part.workspace_bytes);
         run.clock_uncertainty = std::max(run.clock_uncertainty, part.clock_uncertainty);

@@ -24,9 +24,10 @@ struct CpuRun {
                          ///< pass
     Tensor o_unrounded;  ///< o before its last rounding; what the backward pass takes delta from
     layouts::Timeline forward, backward;      ///< measured; busy of compute operations is CPU time of the rank's thread
+    std::vector<std::int64_t> own_bytes;      ///< by rank: slot 0 of every pool, inputs and results
     std::vector<std::int64_t> scratch_bytes;  ///< by rank: slots, the larger of both passes; what its SlotGroups make
-    std::vector<std::int64_t> workspace_bytes;  ///< by rank: what the arithmetic needs beside them, tiles and
-                                                ///< operands widened to the accumulator's type
+    std::vector<std::int64_t> workspace_bytes;  ///< by rank: what the arithmetic needs beside them, tiles,
+                                                ///< messages, operands widened to the accumulator's type
     double clock_uncertainty = 0;               ///< seconds by which times of different ranks may disagree
 };
 

@@ -112,6 +112,7 @@ public:
             result.dk = own_field(Pool::dkv, 0);
             result.dv = own_field(Pool::dkv, values);
         }
+        result.own_bytes = slots_.own_bytes();
         result.scratch_bytes = scratch_bytes_;
         result.workspace_bytes = workspace_bytes_;
     }
@@ -318,7 +319,8 @@ private:
 
     /// What is held beyond the scratch slots as the schedule counts them, own tensors apart.
     void note_memory() {
-        auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes();
+        auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes() +
+                     static_cast<std::int64_t>(exposed_.capacity());
         for (const auto& message : messages_) bytes += static_cast<std::int64_t>(message.capacity());
         bytes += static_cast<std::int64_t>(softmax_.capacity() * sizeof(Real));
         workspace_bytes_ = std::max(workspace_bytes_, bytes);

@@ -9,6 +9,7 @@ namespace ringlab::reference {
 struct RankResult {
     std::vector<double> o, o_unrounded, lse, dq, dk, dv;
     std::vector<layouts::Span> forward, backward;
+    std::int64_t own_bytes = 0;
     std::int64_t scratch_bytes = 0;
     std::int64_t workspace_bytes = 0;
     double clock_uncertainty = 0;

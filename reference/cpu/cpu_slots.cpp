@@ -156,6 +156,13 @@ void CpuSlots<Real>::unpack(const Place& place, std::span<const std::byte> messa
 }
 
 template <class Real>
+std::int64_t CpuSlots<Real>::own_bytes() const {
+    std::size_t numbers = 0;
+    for (const auto& slot : own_) numbers += slot.size();
+    return static_cast<std::int64_t>(numbers * sizeof(Real));
+}
+
+template <class Real>
 std::int64_t CpuSlots<Real>::scratch_bytes() const {
     std::size_t numbers = 0;
     for (const auto& slots : scratch_)

@@ -46,6 +46,7 @@ public:
     void pack(const Place& place, Bytes& message);
     void unpack(const Place& place, std::span<const std::byte> message);
 
+    std::int64_t own_bytes() const;
     std::int64_t scratch_bytes() const;
 
 private:

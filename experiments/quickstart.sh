@@ -22,7 +22,7 @@ cmake/install_packages.sh
 preset=${RINGLAB_PRESET:-cpu}
 tests=()
 [ -e "build/$preset/CMakeCache.txt" ] || tests=(-DRINGLAB_TESTS=OFF)
-experiments=(calibrate compare_layouts gradient_equivalence bf16_error predict)
+experiments=(calibrate compare_layouts gradient_equivalence bf16_error predict validate)
 cmake --preset "$preset" "${tests[@]}"
 cmake --build --preset "$preset" --target "${experiments[@]}"
 
@@ -49,6 +49,11 @@ run gradient_equivalence --output "$out/gradient_equivalence.h5"
 # Half the tokens of the record in experiments/results: a quarter of its time.
 run bf16_error --tokens 1024 --output "$out/bf16_error.h5"
 run predict --output "$out/predict.h5"
+# Rings that were measured elsewhere, predicted by the model as it is here.
+for measured in 2xh200 2cpus; do
+  run validate --measured "experiments/results/validate_$measured.h5" --machines "${measured}_calibrated" \
+    --output "$out/validate_$measured.h5"
+done
 
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
@@ -58,10 +63,11 @@ run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" 
 # 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
 # One process for each processor; each says what it has drawn.
-printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py -e schedules.py |
+printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py -e schedules.py -e validation.py |
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,2xh200}.h5 --figures "$out/figures"
+"$python" notebooks/validation.py "$out"/validate_2{xh200,cpus}.h5 --figures "$out/figures"
 "$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"

@@ -9,6 +9,7 @@
 #include "experiments/study/describe.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
+#include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
 
 #include <fmt/format.h>
@@ -27,7 +28,7 @@ const Experiment experiment{
     "clocks and power are steady. The score is the mean, the 95th percentile and the largest of the relative errors,\n"
     "beside those of naive guesses from the same durations (sum over steps of the larger of compute and transfer, or\n"
     "of both) and beside the spread of the measurements. The record keeps what is needed to predict again when the\n"
-    "model has changed.",
+    "model has changed, which --measured does.",
     "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
     {.predicts = true, .throughput = true}};
 
@@ -54,11 +55,28 @@ Config defaults() {
     return config;
 }
 
-std::vector<ThroughputCase> rings(const Config& config) {
+/// What measures the rings, and which: those of the configuration on its backend, or those of a record.
+struct Rings {
+    std::unique_ptr<RingBench> bench;
+    std::vector<ThroughputCase> cases;
+};
+
+Rings recorded(const Config& config) {
+    for (const auto* option : {"layouts", "masks", "algorithms", "ranks", "tokens", "tokens-per-rank", "shapes",
+                               "heads", "head-dim", "value-dim", "arithmetic", "transports", "kernels", "backend"})
+        require(!config.given.contains(option), "--measured {}: its rings are those that were measured; leave out --{}",
+                config.measured, option);
+    auto bench = std::make_unique<RecordedRings>(config.measured);
+    auto cases = bench->cases();
+    return {std::move(bench), std::move(cases)};
+}
+
+Rings rings(const Config& config) {
+    if (!config.measured.empty()) return recorded(config);
     auto cases = throughput_cases(config);
     std::erase_if(cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
     require(!cases.empty(), "validate predicts rings: give --ranks 2 or more");
-    return cases;
+    return {make_ring_bench(config), std::move(cases)};
 }
 
 Plan plan_of(const ThroughputCase& which, const Config& config) {
@@ -105,8 +123,7 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Find the devices; lay out every case; read the machines; open the record.
-    const auto cases = rings(config);
-    const auto bench = make_ring_bench(config);
+    const auto [bench, cases] = rings(config);
     for (const auto& which : cases) plan_of(which, config);  // refuse now, not midway
     require(config.engine == "events", "--engine {}: validate needs the event engine", config.engine);
     Predictor predictor(config);
@@ -150,7 +167,7 @@ int study(const Config& config, int argc, char** argv) {
 int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    settle_transports(*config);
+    if (config->measured.empty()) settle_transports(*config);
     return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
 }
 

@@ -84,6 +84,7 @@ void guard_reads(Config& config, const Experiment& experiment) {
         for (const auto& input : config.inputs)
             if (!std::filesystem::is_directory(input))  // whose error lists the generators too
                 config.files.reads("input", input == "real" ? find_resource("real_attention", "data", ".h5") : input);
+    if (!config.measured.empty()) config.files.reads("--measured", config.measured);
     if (experiment.groups.predicts)
         for (const auto& machine : config.machines)
             config.files.reads("machine file", find_resource(machine, "machines", ".toml"));

@@ -194,6 +194,12 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
 void add_timing(Options& options, Config& config, bool rings_alone) {
     options.section("How it is timed");
     if (rings_alone)
+        options.add({.name = "measured",
+                     .value = "FILE",
+                     .help = "a record of validate: predict its rings again, and run nothing",
+                     .target = &config.measured,
+                     .absent = "rings are run"});
+    if (rings_alone)
         options.add({.name = "backend",
                      .value = "NAME",
                      .help = "cuda (GPUs) or cpu (processors of this machine), one for each rank",

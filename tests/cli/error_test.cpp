@@ -154,6 +154,8 @@ const std::vector<Mistake> mistakes{
     {validate, {"--backend", "cpu", "--ranks", "4096"}, {"--ranks 4096", "processor of its own", "compare_layouts"}},
     {validate, {"--backend", "cpu", "--transports", "copy"}, {"--transports copy", "cpu", "threads"}},
     {validate, {"--transports", "threads"}, {"--transports threads", "cuda", "copy, nccl"}},
+    {validate, {"--measured", "missing.h5"}, {"missing.h5"}},
+    {validate, {"--measured", "missing.h5", "--layouts", "zigzag"}, {"--measured", "--layouts"}},
     {validate, {"--backend", "abacus"}, {"'abacus'", "cpu"}},
 };
 

@@ -392,6 +392,35 @@ BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
+    const Folder folder;
+    const std::string measured = RINGLAB_SOURCE_DIR "/experiments/results/validate_2xh200.h5";
+    const auto ending =
+        run(folder, validate, {"--measured", measured, "--machines", "2xh200_calibrated", "ideal", "-o", "again.h5"});
+    BOOST_REQUIRE(ending.status == 0);
+    const auto before = experiments::hdf5::File::open(measured),
+               now = experiments::hdf5::File::open(folder / "again.h5");
+    BOOST_TEST(before.dataset("runs/name").texts() == now.dataset("runs/name").texts(),
+               boost::test_tools::per_element());
+    for (const std::string column :
+         {"rate_forward_seconds", "rate_backward_seconds", "rate_both_spread", "period_backward", "extra_bytes"})
+        BOOST_TEST(before.dataset("runs/" + column).doubles() == now.dataset("runs/" + column).doubles(),
+                   boost::test_tools::per_element());
+    // Another machine, where nothing but attention takes time.
+    for (const auto error : now.dataset("runs/error_forward_ideal").doubles()) BOOST_TEST(error < 0);
+    const auto ends = [](const auto& file) {  // of what was measured, all together
+        const auto sources = file.dataset("source").texts();
+        const auto place = std::find(sources.begin(), sources.end(), "measured") - sources.begin();
+        const auto source = file.dataset("spans/source").integers();
+        const auto end = file.dataset("spans/end").doubles();
+        double sum = 0;
+        for (std::size_t i = 0; i < end.size(); ++i) sum += source[i] == place ? end[i] : 0;
+        return sum;
+    };
+    BOOST_TEST(ends(before) > 0);
+    BOOST_TEST(std::abs(ends(now) / ends(before) - 1) < 1e-9);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::cli::test

@@ -1,0 +1,153 @@
+#include "experiments/validation/recorded.hpp"
+
+#include "experiments/inputs/source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+
+std::size_t index(std::int64_t number) { return static_cast<std::size_t>(number); }
+
+/// The place of a name in a dimension of names.
+std::size_t place_of(const hdf5::File& file, const std::string& dimension, const std::string& name) {
+    const auto names = file.dataset(dimension).texts();
+    const auto found = std::find(names.begin(), names.end(), name);
+    require(found != names.end(), "the record has no {} '{}'", dimension, name);
+    return index(found - names.begin());
+}
+
+}  // namespace
+
+RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(hdf5::File::open(file)) {
+    require(file_.has("experiment") && file_.text("experiment") == "validate",
+            "--measured {}: it is no record of validate", file);
+    require(file_.contains("runs/name") && !file_.dataset("runs/name").texts().empty(),
+            "--measured {}: the record has no finished run", file);
+    const auto text = [&](const char* column) { return file_.dataset(std::string("runs/") + column).texts(); };
+    const auto masks = text("mask"), layouts = text("layout"), algorithms = text("algorithm"), shapes = text("shape"),
+               transports = text("transport"), kernels = text("kernels");
+    const auto &ranks = integers("runs/ranks"), &tokens = integers("runs/tokens"), &gpus = integers("runs/gpus");
+    for (std::size_t run = 0; run < masks.size(); ++run) {
+        ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};
+        one.which.mask = masks[run];
+        one.which.layout = layouts[run];
+        one.which.algorithm = algorithms[run];
+        one.which.ranks = static_cast<int>(ranks[run]);
+        one.which.tokens = tokens[run];
+        one.gpus = static_cast<int>(gpus[run]);
+        cases_.push_back(std::move(one));
+    }
+}
+
+void RecordedRings::add_provenance(Provenance& provenance) const {
+    provenance.set_file("measured", path_);
+    // Where and when it was measured, in the words of the record.
+    const auto theirs = file_.group("provenance/0");
+    for (const auto* name : {"commit", "date", "command_line"})
+        if (theirs.has(name)) provenance.set(fmt::format("measured_{}", name), theirs.text(name));
+}
+
+RingSamples RecordedRings::ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
+                                const std::string& kernels) {
+    const auto is_it = [&](const ThroughputCase& one) {
+        return one.which.mask == plan.mask().name() && one.which.layout == plan.layout().name() &&
+               one.which.algorithm == plan.forward->options().algorithm && one.which.tokens == plan.problem.tokens &&
+               one.shape == shape_text(plan.problem) && one.which.ranks == group.ring && one.transport == transport &&
+               one.kernels == kernels;
+    };
+    const auto found = std::find_if(cases_.begin(), cases_.end(), is_it);
+    require(found != cases_.end(), "'{}' holds no ring {} {} P={} S={}", path_, plan.mask().name(),
+            plan.layout().name(), group.ring, plan.problem.tokens);
+    const auto run = index(found - cases_.begin());
+    const int gpus = found->gpus;
+    RingSamples samples;
+    samples.kernels = {file_.dataset("runs/kernels_forward").texts()[run],
+                       file_.dataset("runs/kernels_backward").texts()[run]};
+    samples.forward = samples_of(Pass::forward, run, gpus);
+    samples.backward = samples_of(Pass::backward, run, gpus);
+    samples.devices.assign(index(gpus), "recorded");
+    samples.clock_uncertainty = numbers("runs/clock_uncertainty")[run];
+    const auto rows = index(file_.dataset("measured/memory/slots").shape()[1]);
+    for (std::size_t rank = 0; rank < index(gpus); ++rank) {
+        const auto bytes = [&](const char* name) {
+            return integers(fmt::format("measured/memory/{}", name))[run * rows + rank];
+        };
+        samples.memory.push_back({bytes("inputs"), bytes("results"), bytes("slots"), bytes("work")});
+    }
+    return samples;
+}
+
+std::vector<std::vector<double>> RecordedRings::samples(const std::string& pass, const std::string& name,
+                                                        std::size_t run, int ranks) const {
+    const auto path = fmt::format("measured/{}/{}", pass, name);
+    const auto shape = file_.dataset(path).shape();
+    const auto count = index(integers(fmt::format("lengths/measured/{}/repeat", pass))[run]);
+    const auto repeats = index(shape[1]), columns = index(shape[2]);
+    require(count > 0 && count <= repeats && index(ranks) <= columns, "'{}': {} of run {} is damaged", path_, path,
+            run);
+    std::vector<std::vector<double>> rows;
+    for (std::size_t repeat = 0; repeat < count; ++repeat) {
+        const auto* row = numbers(path).data() + (run * repeats + repeat) * columns;
+        rows.emplace_back(row, row + ranks);
+    }
+    return rows;
+}
+
+PassSamples RecordedRings::samples_of(Pass pass, std::size_t run, int ranks) const {
+    const std::string name = to_string(pass);
+    return {samples(name, "seconds", run, ranks), samples(name, "issue", run, ranks),
+            numbers("runs/period_" + name)[run], timeline_of(pass, run, cases_[run].which.ranks)};
+}
+
+layouts::Timeline RecordedRings::timeline_of(Pass pass, std::size_t run, int ranks) const {
+    layouts::Timeline timeline{ranks, {}};
+    const auto shape = file_.dataset("spans/count").shape();
+    const auto place = (run * index(shape[1]) + place_of(file_, "source", "measured")) * index(shape[2]) +
+                       place_of(file_, "pass", to_string(pass));
+    const auto first = integers("spans/first")[place], count = integers("spans/count")[place];
+    const auto time = [&](const char* column, std::size_t row) {
+        return layouts::to_picoseconds(numbers(fmt::format("spans/{}", column))[row]);
+    };
+    const auto whole = [&](const char* column, std::size_t row) {
+        return integers(fmt::format("spans/{}", column))[row];
+    };
+    for (auto row = index(std::max<std::int64_t>(first, 0)), end = row + index(std::max<std::int64_t>(count, 0));
+         row < end; ++row) {
+        layouts::Span span;
+        span.rank = static_cast<int>(whole("rank", row));
+        span.op = static_cast<layouts::OpIndex>(whole("op", row));
+        span.step = static_cast<int>(whole("step", row));
+        span.kind = static_cast<layouts::OpKind>(whole("kind", row));
+        span.lane = static_cast<layouts::Lane>(whole("lane", row));
+        span.pool = static_cast<layouts::Pool>(whole("pool", row));
+        span.peer = static_cast<int>(whole("peer", row));
+        span.block = static_cast<int>(whole("block", row));
+        span.cells = whole("cells", row);
+        span.bytes = whole("bytes", row);
+        span.posted = time("posted", row);
+        span.begin = time("begin", row);
+        span.end = time("end", row);
+        span.busy = time("busy", row);
+        timeline.spans.push_back(span);
+    }
+    return timeline;
+}
+
+const std::vector<double>& RecordedRings::numbers(const std::string& path) const {
+    const auto [entry, is_new] = numbers_.try_emplace(path);
+    if (is_new) entry->second = file_.dataset(path).doubles();
+    return entry->second;
+}
+
+const std::vector<std::int64_t>& RecordedRings::integers(const std::string& path) const {
+    const auto [entry, is_new] = integers_.try_emplace(path);
+    if (is_new) entry->second = file_.dataset(path).integers();
+    return entry->second;
+}
+
+}  // namespace ringlab::experiments

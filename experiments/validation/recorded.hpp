@@ -1,0 +1,46 @@
+#pragma once
+
+#include "experiments/benchmark/bench.hpp"
+#include "experiments/benchmark/throughput_case.hpp"
+#include "experiments/record/hdf5.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// Rings that `validate` measured, from its record: so that a model that has changed, or another machine file, is
+/// scored without the devices.
+class RecordedRings : public RingBench {
+public:
+    /// Throws Error, one line, if the file is no record of validate with finished runs.
+    explicit RecordedRings(const std::string& file);
+
+    const std::vector<ThroughputCase>& cases() const { return cases_; }
+
+    bool is_root() const override { return true; }
+    bool agree(bool root_says) override { return root_says; }
+    void add_provenance(Provenance& provenance) const override;
+
+    /// As they were measured. Throws Error if the record has no such ring.
+    RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
+                     const std::string& kernels) override;
+
+private:
+    /// Row `run` of a dataset (run, repeat, rank), as far as it goes.
+    std::vector<std::vector<double>> samples(const std::string& pass, const std::string& name, std::size_t run,
+                                             int ranks) const;
+    PassSamples samples_of(layouts::Pass pass, std::size_t run, int ranks) const;
+    layouts::Timeline timeline_of(layouts::Pass pass, std::size_t run, int ranks) const;
+    const std::vector<double>& numbers(const std::string& path) const;
+    const std::vector<std::int64_t>& integers(const std::string& path) const;
+
+    std::string path_;
+    hdf5::File file_;
+    std::vector<ThroughputCase> cases_;
+    mutable std::map<std::string, std::vector<double>> numbers_;  // whole datasets, as they were read
+    mutable std::map<std::string, std::vector<std::int64_t>> integers_;
+};
+
+}  // namespace ringlab::experiments

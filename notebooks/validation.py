@@ -1,0 +1,161 @@
+"""Draws how far predictions hold: predicted against measured times beside naive guesses, what the errors are made of, and
+a predicted timeline over the measured one."""
+
+# %% [markdown]
+# # Validation
+# Every point is a pass of a ring that no calibration has seen: measured (median, slowest rank), and predicted from a
+# machine file that was fitted to parts. A naive guess adds up, step by step, the larger of compute and transfer, or both.
+
+# %%
+import math
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+import figures
+
+arguments = figures.arguments(__doc__, "validate.h5")
+runs = figures.read_runs(arguments.records, "validate")
+GUESSES = {"predicted": ("error", figures.BLUE, "o"), "max(compute, transfer)": ("error_overlapped", "0.45", "^"),
+           "compute + transfer": ("error_serial", "0.7", "v")}
+CAUSES = {"attention of the busiest rank": figures.BLUE, "all the rest": figures.VERMILLION}
+PREDICTED, MEASURED = figures.BLUE, figures.DARK
+
+
+# %%
+def name_of(machine, record):
+    """A record's file, short enough for a title."""
+    return f"{record.stem}, predicted on {machine}"
+
+
+def tokens_per_rank(run):
+    return run["tokens"] // run["ranks"]
+
+
+def passes(cases, machine):
+    """(run, pass, measured seconds, {guess: relative error})."""
+    for run in cases:
+        for which in figures.PASSES:
+            seconds = run.attributes.get(f"rate_{which}_seconds", math.nan)
+            errors = {guess: run.attributes.get(f"{column}_{which}_{machine}", math.nan)
+                      for guess, (column, *_) in GUESSES.items()}
+            if not math.isnan(errors["predicted"]):
+                yield run, which, seconds, errors
+
+
+def score(errors):
+    errors = np.sort(np.abs(errors))
+    return f"mean {100 * errors.mean():.1f} %, 95th {100 * errors[math.ceil(0.95 * len(errors)) - 1]:.1f} %"
+
+
+# %% [markdown]
+# ## Predicted against measured
+
+# %%
+def draw_scatter(cases, machine, title):
+    found = list(passes(cases, machine))
+    seconds = 1e3 * np.array([measured for _, _, measured, _ in found])
+    sizes = sorted({tokens_per_rank(run) for run, *_ in found})
+    place = np.array([sizes.index(tokens_per_rank(run)) for run, *_ in found], float)
+    spread = 100 * np.median([run[f"rate_{which}_spread"] for run, which, *_ in found])
+    figure, (line,) = figures.panels(1, 2, 2.8)
+    line[0].plot([seconds.min(), seconds.max()], [seconds.min(), seconds.max()], color="0.8", lw=0.8, zorder=0)
+    line[1].axhspan(-spread, spread, color="0.92", zorder=0)
+    line[1].axhline(0, color="0.8", lw=0.8, zorder=0)
+    handles = []
+    for number, (guess, (_, color, marker)) in reversed(list(enumerate(GUESSES.items()))):
+        errors = np.array([errors[guess] for *_, errors in found])
+        style = dict(color=color, marker=marker, ls="", ms=3, alpha=0.8, mew=0)
+        line[0].loglog(seconds, seconds * (1 + errors), **style)
+        line[1].plot(place + 0.2 * (number - 1), 100 * errors, **style)
+        handles.append(Line2D([], [], label=f"{guess}: {score(errors)}", **style))
+        print(f"{title}: {guess}, {len(errors)} passes, {score(errors)}")
+    line[0].set_xlabel("measured, ms")
+    line[0].set_ylabel("predicted, ms")
+    line[1].set_xlabel("tokens per rank")
+    line[1].set_ylabel("error, %")
+    line[1].set_xticks(range(len(sizes)), sizes)
+    handles.append(Patch(color="0.92", label=f"spread of the measurements, median {spread:.1f} %"))
+    figure.suptitle(title)
+    figures.legend_below(figure, handles[::-1], columns=2)
+    return figure
+
+
+# %% [markdown]
+# ## What the errors are made of
+# The busiest rank's attention is predicted too long or too short; the rest is what a pass takes beside it: transfers that
+# do not hide, waiting, launches.
+
+# %%
+def attention(run, source, which):
+    """Seconds of the busiest rank's attends."""
+    spans = {name: run.read(f"{source}/{which}/spans/{name}") for name in ("rank", "kind", "begin", "end")}
+    attends = spans["kind"] == "attend"
+    return max((spans["end"] - spans["begin"])[attends & (spans["rank"] == rank)].sum() for rank in range(run["ranks"]))
+
+
+def draw_causes(cases, machine, title):
+    sizes = sorted({tokens_per_rank(run) for run in cases})
+    figure, axes = figures.panels(1, len(figures.PASSES), 2.4, sharey=True)
+    for axis, which in zip(axes[0], figures.PASSES):
+        for place, size in enumerate(sizes):
+            parts = []
+            for run, found, seconds, errors in passes((r for r in cases if tokens_per_rank(r) == size), machine):
+                if found != which or f"measured/{which}/spans/end" not in run:
+                    continue
+                off = attention(run, f"predicted/{machine}", which) - attention(run, "measured", which)
+                parts.append((off / seconds, errors["predicted"] - off / seconds))
+            for number, (part, color) in enumerate(zip(np.array(parts).reshape(-1, 2).T, CAUSES.values())):
+                axis.plot(place + 0.3 * (number - 0.5) + np.linspace(-0.08, 0.08, len(part)), 100 * part, ".", ms=3,
+                          color=color)
+                axis.plot([place + 0.3 * (number - 0.5) - 0.12, place + 0.3 * (number - 0.5) + 0.12],
+                          [100 * np.median(part)] * 2 if len(part) else [math.nan] * 2, color=color)
+        axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+        axis.set_title(which)
+        axis.set_xticks(range(len(sizes)), sizes)
+        axis.set_xlabel("tokens per rank")
+    axes[0, 0].set_ylabel("predicted less measured,\n% of the pass")
+    figure.suptitle(title)
+    figures.legend_below(figure, [Line2D([], [], color=color, label=cause) for cause, color in CAUSES.items()], columns=2)
+    return figure
+
+
+# %% [markdown]
+# ## A predicted timeline over the measured one
+
+# %%
+def draw_over(run, machine, title):
+    figure, axes = figures.panels(1, len(figures.PASSES), 0.7 + 0.55 * run["ranks"], sharey=True)
+    for axis, which in zip(axes[0], figures.PASSES):
+        for source, color, up in ((f"predicted/{machine}", PREDICTED, -0.21), ("measured", MEASURED, 0.21)):
+            spans = {name: run.read(f"{source}/{which}/spans/{name}") for name in ("rank", "kind", "begin", "end")}
+            computes = np.isin(spans["kind"], ("attend", "merge", "add", "copy"))
+            for which_spans, height, shift, shade in ((computes, 0.2, -0.06, 0.85), (~computes, 0.06, 0.12, 0.5)):
+                for rank in range(run["ranks"]):
+                    chosen = which_spans & (spans["rank"] == rank)
+                    bars = np.stack((spans["begin"], spans["end"] - spans["begin"]), axis=-1)[chosen] * 1e3
+                    axis.broken_barh(bars, (rank + up + shift - height / 2, height), facecolor=color, alpha=shade,
+                                     edgecolor="white", linewidth=0.3)
+        axis.set_title(which)
+        axis.set_xlabel("time, ms")
+        axis.set_yticks(range(run["ranks"]))
+        axis.set_ylim(run["ranks"] - 0.5, -0.5)
+    axes[0, 0].set_ylabel("rank")
+    figure.suptitle(title)
+    figures.legend_below(figure, [Patch(color=PREDICTED, label="predicted"), Patch(color=MEASURED, label="measured"),
+                                  Line2D([], [], color="0.5", lw=1, label="thin: transfers")], columns=3)
+    return figure
+
+
+# %%
+for record in dict.fromkeys(run.record for run in runs):
+    cases = figures.Runs(run for run in runs if run.record == record)
+    for machine in cases[0].machines():
+        title = name_of(machine, record)
+        figures.save(draw_scatter(cases, machine, title), arguments.figures, record.stem, machine)
+        figures.save(draw_causes(cases, machine, title), arguments.figures, record.stem, machine, "causes")
+        traced = [run for run in cases if "measured/forward/spans/end" in run]
+        if traced:
+            shown = max(traced, key=lambda run: (run["mask"] == "causal", run["layout"] == "zigzag", run["tokens"]))
+            figures.save(draw_over(shown, machine, shown.name), arguments.figures, record.stem, machine, "timeline")

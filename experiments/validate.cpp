@@ -63,11 +63,17 @@ struct Rings {
 
 Rings recorded(const Config& config) {
     for (const auto* option : {"layouts", "masks", "algorithms", "ranks", "tokens", "tokens-per-rank", "shapes",
-                               "heads", "head-dim", "value-dim", "arithmetic", "transports", "kernels", "backend"})
+                               "heads", "head-dim", "value-dim", "arithmetic", "kernels", "backend"})
         require(!config.given.contains(option), "--measured {}: its rings are those that were measured; leave out --{}",
                 config.measured, option);
     auto bench = std::make_unique<RecordedRings>(config.measured);
     auto cases = bench->cases();
+    if (config.given.contains("transports"))
+        std::erase_if(cases, [&](const auto& which) {
+            return std::find(config.transports.begin(), config.transports.end(), which.transport) ==
+                   config.transports.end();
+        });
+    require(!cases.empty(), "--measured {}: the record has no such rings", config.measured);
     return {std::move(bench), std::move(cases)};
 }
 

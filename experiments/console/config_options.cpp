@@ -196,7 +196,7 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
     if (rings_alone)
         options.add({.name = "measured",
                      .value = "FILE",
-                     .help = "a record of validate: predict its rings again, and run nothing",
+                     .help = "a record of validate or throughput: predict its rings (of --transports), and run nothing",
                      .target = &config.measured,
                      .absent = "rings are run"});
     if (rings_alone)

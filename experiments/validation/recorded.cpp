@@ -24,15 +24,18 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
 }  // namespace
 
 RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(hdf5::File::open(file)) {
-    require(file_.has("experiment") && file_.text("experiment") == "validate",
-            "--measured {}: it is no record of validate", file);
+    require(
+        file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
+        "--measured {}: it is no record of validate or throughput", file);
     require(file_.contains("runs/name") && !file_.dataset("runs/name").texts().empty(),
             "--measured {}: the record has no finished run", file);
     const auto text = [&](const char* column) { return file_.dataset(std::string("runs/") + column).texts(); };
     const auto masks = text("mask"), layouts = text("layout"), algorithms = text("algorithm"), shapes = text("shape"),
-               transports = text("transport"), kernels = text("kernels");
+               transports = text("transport"), kernels = text("kernels"), kinds = text("kind");
     const auto &ranks = integers("runs/ranks"), &tokens = integers("runs/tokens"), &gpus = integers("runs/gpus");
     for (std::size_t run = 0; run < masks.size(); ++run) {
+        if (kinds[run] != "ring") continue;
+        rows_.push_back(run);
         ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};
         one.which.mask = masks[run];
         one.which.layout = layouts[run];
@@ -63,7 +66,7 @@ RingSamples RecordedRings::ring(const Plan& plan, const layouts::RingGroup& grou
     const auto found = std::find_if(cases_.begin(), cases_.end(), is_it);
     require(found != cases_.end(), "'{}' holds no ring {} {} P={} S={}", path_, plan.mask().name(),
             plan.layout().name(), group.ring, plan.problem.tokens);
-    const auto run = index(found - cases_.begin());
+    const auto run = rows_[index(found - cases_.begin())];
     const int gpus = found->gpus;
     RingSamples samples;
     samples.kernels = {file_.dataset("runs/kernels_forward").texts()[run],
@@ -101,7 +104,9 @@ std::vector<std::vector<double>> RecordedRings::samples(const std::string& pass,
 PassSamples RecordedRings::samples_of(Pass pass, std::size_t run, int ranks) const {
     const std::string name = to_string(pass);
     return {samples(name, "seconds", run, ranks), samples(name, "issue", run, ranks),
-            numbers("runs/period_" + name)[run], timeline_of(pass, run, cases_[run].which.ranks)};
+            // Older records of throughput do not say what pauses there were between passes: none, then.
+            file_.contains("runs/period_" + name) ? numbers("runs/period_" + name)[run] : 0,
+            timeline_of(pass, run, static_cast<int>(integers("runs/ranks")[run]))};
 }
 
 layouts::Timeline RecordedRings::timeline_of(Pass pass, std::size_t run, int ranks) const {

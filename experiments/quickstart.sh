@@ -54,8 +54,12 @@ for measured in 2xh200 2cpus; do
   run validate --measured "experiments/results/validate_$measured.h5" --machines "${measured}_calibrated" \
     --output "$out/validate_$measured.h5"
 done
-run validate --measured experiments/results/throughput_2xh200_schedules.h5 --transports copy \
-  --machines 2xh200_calibrated --output "$out/validate_schedules.h5"
+for transport in copy nccl; do
+  machine=2xh200_calibrated
+  [ $transport = copy ] || machine+=_nccl
+  run validate --measured experiments/results/throughput_2xh200_schedules.h5 --transports $transport \
+    --machines $machine --output "$out/validate_schedules_$transport.h5"
+done
 
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
@@ -69,7 +73,7 @@ printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughp
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,2xh200}.h5 --figures "$out/figures"
-"$python" notebooks/validation.py "$out"/validate_{2xh200,2cpus,schedules}.h5 --figures "$out/figures"
+"$python" notebooks/validation.py "$out"/validate_{2xh200,2cpus,schedules_copy,schedules_nccl}.h5 --figures "$out/figures"
 "$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"

@@ -288,7 +288,8 @@ void Session::end(const std::string& message) {
     const bool first = impl_->last_word.say(suspects.empty() ? message : message + "; " + suspects);
     int running = 0;
     MPI_Initialized(&running);
-    if (first && running) {
+    // A process of its own has nobody to end, and MPI_Abort() would say so in eight lines.
+    if (first && running && impl_->size > 1) {
         // It ends the processes of other hosts at once, but may wait for one that is stopped.
         std::thread([impl = impl_.get()] {
             std::this_thread::sleep_for(std::chrono::seconds(3));

@@ -90,6 +90,14 @@ BOOST_AUTO_TEST_CASE(a_wrong_process_count_gives_one_clear_line_and_ends) {
     BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(a_process_of_its_own_that_needs_others_says_so_and_nothing_else) {
+    const Folder folder;
+    const auto ending = run(folder, gradient_equivalence, small + Words{"--transport", "mpi", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 1);
+    BOOST_REQUIRE(lines_beside_progress(ending.err).size() == 1u);
+    BOOST_TEST(contains(ending.err, "need 4 MPI processes (mpirun -np 4); there are 1"), ending.err);
+}
+
 BOOST_AUTO_TEST_CASE(an_error_of_the_root_alone_ends_all_processes) {
     const Folder folder;
     write_file(folder / "r.h5", "someone's file");

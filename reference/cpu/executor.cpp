@@ -13,6 +13,9 @@ using layouts::OpIndex;
 using layouts::OpKind;
 using layouts::Picoseconds;
 
+/// Of one wait: much shorter than any time-out that is meant to be met.
+constexpr Clock::duration longest_wait = std::chrono::milliseconds(50);
+
 Picoseconds picoseconds(Clock::duration duration) {
     return std::chrono::duration_cast<std::chrono::duration<Picoseconds, std::pico>>(duration).count();
 }
@@ -42,21 +45,20 @@ public:
     }
 
     std::vector<layouts::Span> run() {
-        auto last_progress = Clock::now();
+        Clock::duration waited{};
         while (remaining() > 0) {
             bool progress = finish_transfers();
             progress |= start_transfers();
             progress |= compute();
-            if (progress) {
-                last_progress = Clock::now();
-                continue;
-            }
-            const auto waited = Clock::now() - last_progress;
-            if (waited >= timeout_)
-                fail("{} has not ended after {} s without progress; its peer is stuck, dead, or was never asked to {}",
+            if (progress)
+                waited = {};
+            else if (waited < timeout_)
+                waited += wait(std::min(longest_wait, timeout_ - waited));
+            else
+                fail("{} has not ended after {} s without progress; its peer is stuck, dead, computes for longer than "
+                     "that, or was never asked to {}",
                      describe(first_transfer()), std::chrono::duration<double>(timeout_).count(),
                      counterpart(op(first_transfer()).kind));
-            transport_.wait(timeout_ - waited);
         }
         return std::move(spans_);
     }
@@ -66,6 +68,14 @@ private:
         std::deque<OpIndex> waiting;  // the front may be under way
         std::unique_ptr<Transfer> transfer;
     };
+
+    /// Returns how much of it counts: nothing while another rank computes, and no more than was asked for. A process that
+    /// was stopped as a whole (Ctrl-Z, a machine that slept) finds that hours have passed in which no peer could move.
+    Clock::duration wait(Clock::duration limit) {
+        const auto begin = Clock::now();
+        transport_.wait(limit);
+        return transport_.others_compute() ? Clock::duration{} : std::min(limit, Clock::now() - begin);
+    }
 
     static std::size_t index(OpIndex op) { return static_cast<std::size_t>(op); }
 
@@ -156,9 +166,11 @@ private:
         if (lane.waiting.empty() || !may_begin(op(lane.waiting.front()))) return false;
         const auto which = lane.waiting.front();
         begin(which);
+        transport_.set_computing(true);
         const auto cpu_begin = thread_cpu_time();
         work_.compute(program_.code[index(which)]);
         spans_[index(which)].busy = thread_cpu_time() - cpu_begin;
+        transport_.set_computing(false);
         end(lane, now());
         return true;
     }

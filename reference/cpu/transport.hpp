@@ -48,6 +48,12 @@ public:
     /// Sleeps until a transfer of this rank may have ended, at most for `limit`; may return early.
     virtual void wait(Clock::duration limit) = 0;
 
+    /// This rank begins to compute, or is done with it.
+    virtual void set_computing(bool computing) = 0;
+
+    /// Whether another rank is known to compute: a wait for it, however long, does not mean that it is stuck.
+    virtual bool others_compute() const = 0;
+
     /// Called by all ranks; returns one instant, common to all and not later than any return, on this process's clock.
     virtual Clock::time_point start_together() = 0;
 

@@ -75,6 +75,9 @@ public:
         stop_here_too();
     }
 
+    void set_computing(bool computing) { computing_ += computing ? 1 : -1; }
+    bool anyone_computes() const { return computing_ > 0; }
+
     /// Returns the instant at which the last rank arrived.
     Clock::time_point barrier(int rank) {
         std::unique_lock lock(mutex_);
@@ -175,6 +178,7 @@ private:
     int left_ = 0;
     std::uint64_t barrier_generation_ = 0;
     Clock::time_point barrier_time_;
+    std::atomic<int> computing_ = 0;
     bool stopped_ = false;
     std::exception_ptr error_;
 };
@@ -219,6 +223,8 @@ public:
     }
 
     void wait(Clock::duration limit) override { hub_.wait(rank_, limit); }
+    void set_computing(bool computing) override { hub_.set_computing(computing); }
+    bool others_compute() const override { return hub_.anyone_computes(); }  // who asks does not
     Clock::time_point start_together() override { return hub_.barrier(rank_); }
     double clock_uncertainty() const override { return 0; }  // one process, one clock
 

@@ -83,6 +83,8 @@ public:
         return inner_.fetch(into, peer, offset);
     }
     void wait(Clock::duration limit) override { inner_.wait(limit); }
+    void set_computing(bool computing) override { inner_.set_computing(computing); }
+    bool others_compute() const override { return inner_.others_compute(); }
     Clock::time_point start_together() override { return inner_.start_together(); }
     double clock_uncertainty() const override { return inner_.clock_uncertainty(); }
 

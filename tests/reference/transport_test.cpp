@@ -5,7 +5,9 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <atomic>
 #include <thread>
+#include <utility>
 
 namespace ringlab::reference::tests {
 namespace {
@@ -174,6 +176,66 @@ BOOST_AUTO_TEST_CASE(a_peer_that_never_sends_ends_the_run_and_the_message_names_
     BOOST_TEST(contains(message, "rank "), message);
     BOOST_TEST(contains(message, "step "), message);
     BOOST_TEST((Clock::now() - begin < std::chrono::seconds(10)));
+}
+
+namespace {
+
+constexpr auto long_patience = 5 * patience;  // with room for threads that are late on a busy machine
+constexpr auto longer = long_patience * 3 / 2;
+
+/// Rank 1 computes for longer than its peer would wait for it.
+class LongComputing : public WrappedTransport {
+public:
+    using WrappedTransport::WrappedTransport;
+    void set_computing(bool computing) override {
+        WrappedTransport::set_computing(computing);
+        if (computing && rank() == 1 && !std::exchange(has_slept_, true)) std::this_thread::sleep_for(longer);
+    }
+
+private:
+    bool has_slept_ = false;
+};
+
+/// Rank 0 wakes from its first wait much later than it asked to, and only then rank 1 goes on, as after a pause of the
+/// whole process.
+class Paused : public WrappedTransport {
+public:
+    Paused(Transport& inner, const layouts::RingGroup& group) : WrappedTransport(inner, group) { over_ = false; }
+    void wait(Clock::duration limit) override {
+        WrappedTransport::wait(limit);
+        if (rank() != 0 || over_) return;
+        std::this_thread::sleep_for(longer);
+        over_ = true;
+    }
+    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
+        while (rank() == 1 && !over_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return WrappedTransport::send(from, peer, channel);
+    }
+
+private:
+    static inline std::atomic<bool> over_ = false;
+};
+
+/// Of a ring whose ranks wait for `long_patience`.
+template <class Wrapped>
+std::string error_of_ring_of(int ranks) {
+    const GateCase c{small_problem(48), "full", "contiguous", "ring", ranks};
+    auto options = small_tiles();
+    options.timeout = long_patience;
+    WrappedWorld<Wrapped> world(std::make_unique<ThreadWorld>(layouts::RingGroup{ranks, 1, {}}));
+    const auto schedule = schedule_of(c, Pass::forward);
+    return message_of([&] { run(world, *schedule, nullptr, random_inputs(c.problem, 21), options); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_peer_that_computes_is_waited_for_however_long_it_takes) {
+    // Messages move between a rank's attends: what rank 1 is to pass on waits for it.
+    BOOST_TEST(error_of_ring_of<LongComputing>(4) == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_process_that_was_paused_has_not_waited_for_its_peers_meanwhile) {
+    BOOST_TEST(error_of_ring_of<Paused>(2) == "");
 }
 
 // A schedule that breaks its own rules is refused before anything runs.

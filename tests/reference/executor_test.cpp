@@ -34,6 +34,7 @@ public:
                 fmt::format("ringlab_permutation_{}_{}.txt", std::random_device{}(), count++);
         std::ofstream file(path_);
         for (const auto position : positions) file << position << '\n';
+        require(static_cast<bool>(file.flush()), "cannot write {}", path_.string());
     }
     ~PermutationFile() { std::filesystem::remove(path_); }
     PermutationFile(const PermutationFile&) = delete;
@@ -207,7 +208,7 @@ BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_sched
                     BOOST_TEST(span->posted >= ends[static_cast<std::size_t>(before)]);
                 BOOST_TEST(span->begin >= span->posted);
                 BOOST_TEST(span->end >= span->begin);
-                BOOST_TEST((op->kind != layouts::OpKind::attend || span->busy > 0));
+                BOOST_TEST(span->busy >= 0);
                 lane_free[op->lane()] = span->end;
                 ends.push_back(span->end);
                 ++span;
@@ -216,6 +217,25 @@ BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_sched
         BOOST_TEST((span == timeline.spans.end()));
     }
     for (const auto bytes : result.scratch_bytes) BOOST_TEST(bytes == most_scratch);
+}
+
+// A thread's CPU clock may stand still for longer than a small attend takes: some systems count it in ticks of 10 ms, and
+// on a virtual machine time that its host took away is subtracted from what comes next. So not every attend need show.
+BOOST_AUTO_TEST_CASE(attends_of_every_rank_show_in_processor_time) {
+    const GateCase c{small_problem(1536), "causal", "zigzag", "ring", 4};
+    const auto inputs = random_inputs(c.problem, 5);
+    std::vector<double> forward(4), backward(4);
+    const auto all_show = [](const std::vector<double>& seconds) { return std::ranges::min(seconds) > 0; };
+    const auto begin = Clock::now();
+    while (!(all_show(forward) && all_show(backward)) && Clock::now() - begin < std::chrono::seconds(30)) {
+        const auto result = run_case(c, inputs, small_tiles());
+        for (std::size_t rank = 0; rank < 4; ++rank) {
+            forward[rank] += attend_seconds(result.forward)[rank];
+            backward[rank] += attend_seconds(result.backward)[rank];
+        }
+    }
+    BOOST_TEST(all_show(forward));
+    BOOST_TEST(all_show(backward));
 }
 
 BOOST_AUTO_TEST_CASE(a_forward_pass_alone_gives_no_gradients) {

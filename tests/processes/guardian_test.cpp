@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 
 namespace ringlab::processes::tests {
 namespace {
@@ -47,6 +48,13 @@ Ending run_children(int count, void (*body)(LastWord&)) {
     waitpid(parent, &status, 0);
     ending.status = WEXITSTATUS(status);
     return ending;
+}
+
+bool is_stopped(pid_t process) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    std::string stat;
+    std::getline(file, stat);
+    return stat.find(") T ") != std::string::npos;
 }
 
 void wait_in_a_call(LastWord& last_word) {
@@ -106,12 +114,14 @@ BOOST_AUTO_TEST_CASE(time_in_which_the_process_was_stopped_itself_does_not_count
         guardian.watch("MPI_Something", std::chrono::seconds(4));
         const pid_t self = getpid();
         if (fork() == 0) {
-            kill(self, SIGSTOP);
+            while (!is_stopped(self)) std::this_thread::sleep_for(milliseconds(5));
             sleep(6);
             kill(self, SIGCONT);
             _exit(0);
         }
-        std::this_thread::sleep_for(std::chrono::seconds(5));
+        // At once and by itself: time until another process gets to it on a busy machine would count.
+        kill(self, SIGSTOP);
+        std::this_thread::sleep_for(milliseconds(500));
     });
     BOOST_TEST(ending.status == 0);
     BOOST_TEST(ending.text == "");

@@ -106,6 +106,12 @@ struct Machine {
     LinkCost inside_host;
     LinkCost between_hosts;
 
+    double device_memory_bytes = 0;    ///< of one GPU; 0: the file does not say
+    double reserved_memory_bytes = 0;  ///< of it what tensors cannot have: context, kernels, buffers of transports
+
+    // Errors of predicted times of passes, without sign, where they were scored on rings; 0: they were not.
+    double mean_error = 0, largest_error = 0;
+
     std::vector<Figure> figures;  ///< everything read, empty if not from a file
     std::string text;             ///< the file as it was read
 

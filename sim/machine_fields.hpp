@@ -53,6 +53,14 @@ public:
         fields_.number("accumulate.add_memory_ratio", m.add_memory_ratio, ratio, 1);
         link("inside_host", m.inside_host);
         if (fields_.section("between_hosts", m.hosts > 1)) link("between_hosts", m.between_hosts);
+        if (fields_.section("device_memory", m.device_memory_bytes > 0)) {
+            fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);
+            fields_.number("device_memory.reserved_gigabytes", m.reserved_memory_bytes, not_negative, giga);
+        }
+        if (fields_.section("score", m.mean_error > 0)) {
+            fields_.number("score.mean_error", m.mean_error, ratio, 1);
+            fields_.number("score.largest_error", m.largest_error, ratio, 1);
+        }
     }
 
 private:

@@ -85,7 +85,7 @@ void guard_reads(Config& config, const Experiment& experiment) {
             if (!std::filesystem::is_directory(input))  // whose error lists the generators too
                 config.files.reads("input", input == "real" ? find_resource("real_attention", "data", ".h5") : input);
     if (!config.measured.empty()) config.files.reads("--measured", config.measured);
-    if (experiment.groups.predicts)
+    if (experiment.groups.predicts || experiment.groups.plans)
         for (const auto& machine : config.machines)
             config.files.reads("machine file", find_resource(machine, "machines", ".toml"));
 }
@@ -95,6 +95,8 @@ void guard_writes(Config& config, const Experiment& experiment) {
     const auto if_there = config.overwrite ? IfThere::replace : IfThere::refuse;
     const bool resumes = config.resume && experiment.output == FileKind::record;
     config.files.writes("--output", config.output, experiment.output, resumes ? IfThere::keep : if_there);
+    if (!config.json.empty())
+        config.files.writes("--json", config.json, FileKind::advice, resumes ? IfThere::replace : if_there);
     if (!config.trace.empty())
         config.files.writes("--trace", config.trace, FileKind::trace, resumes ? IfThere::replace : if_there);
 }

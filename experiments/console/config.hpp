@@ -73,6 +73,17 @@ struct Config {
     std::string trace_steps;
     int trace_runs = 1;
 
+    // What must fit, and what is planned.
+    double device_memory_gigabytes = 0;  ///< of one device; 0: the machine file says
+    std::optional<double> reserved_gigabytes;  ///< of it what tensors cannot have; none: the machine file says
+    double resident_gigabytes = 0;       ///< of it what lies there all the time, as weights
+    int model_layers = 1;                ///< whose activations are kept until the backward pass
+    std::int64_t hidden = 0;             ///< width of the model; 0: query heads x head dim
+    std::int64_t beside_bytes = 0;       ///< kept of each token and layer beside attention
+    std::vector<std::string> keep;       ///< policies
+    int gpus = 0;                        ///< to spread over; 0: those of the machine
+    std::string json;
+
     // Where results go.
     std::string output;
     std::string save_tensors;
@@ -98,6 +109,8 @@ struct OptionGroups {
     bool policies = false;    ///< a sweep over accumulation policies
     bool gate = false;        ///< --tolerance
     bool throughput = false;  ///< what is timed on GPUs, and beside what
+    bool plans = false;       ///< machines, and what must fit their memory
+    bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
 };
 
 struct Experiment {

@@ -21,9 +21,8 @@ void add_mpi(Options& options, Config& config) {
         {.name = "mpi", .value = "", .help = "a process for each rank, under mpirun or srun", .target = &config.mpi});
 }
 
-void add_problem(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
+void add_tokens(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    options.section("What is computed");
     options.add({.name = "tokens",
                  .value = "N",
                  .help = groups.measures ? "tokens of the whole sequence; of a file, the first so many"
@@ -38,6 +37,12 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
                  .target = &config.tokens_per_rank,
                  .absent = "--tokens says",
                  .low = 1});
+}
+
+void add_problem(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    options.section("What is computed");
+    if (!groups.plans || groups.advises) add_tokens(options, config, experiment);
     options.add({.name = "batch", .value = "N", .help = "sequences at a time", .target = &config.batch, .low = 1});
     options.add({.name = "heads",
                  .value = "Q:KV",
@@ -104,10 +109,11 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                      .target = &config.algorithms});
         options.add(
             {.name = "ranks", .value = "P", .help = "ring sizes", .target = &config.ranks, .low = 1, .high = 1 << 20});
-        options.add({.name = "pad",
-                     .value = "",
-                     .help = "round tokens up to what the layout divides; the mask excludes the rest",
-                     .target = &config.pad});
+        if (!experiment.groups.plans)
+            options.add({.name = "pad",
+                         .value = "",
+                         .help = "round tokens up to what the layout divides; the mask excludes the rest",
+                         .target = &config.pad});
     }
 }
 
@@ -322,6 +328,68 @@ void add_predicting(Options& options, Config& config) {
                  .decides_results = false});
 }
 
+void add_planning(Options& options, Config& config, const Experiment& experiment) {
+    options.section("What it must fit");
+    options.add({.name = "machines",
+                 .value = "NAME",
+                 .help = "machine files, by name (see --list) or path: devices, links, transport",
+                 .target = &config.machines});
+    if (experiment.groups.advises)
+        options.add({.name = "gpus",
+                     .value = "N",
+                     .help = "to spread over; what rings leave takes other sequences of the batch",
+                     .target = &config.gpus,
+                     .absent = "the largest of --ranks, or all of the machine",
+                     .low = 0,
+                     .high = 1 << 20});
+    options.add({.name = "device-memory",
+                 .value = "GB",
+                 .help = "of one device, 10^9 bytes",
+                 .target = &config.device_memory_gigabytes,
+                 .absent = "the machine file says",
+                 .low = 0,
+                 .high = 1e6});
+    options.add({.name = "reserved",
+                 .value = "GB",
+                 .help = "of it what tensors cannot have: context, kernels, buffers of transports",
+                 .target = &config.reserved_gigabytes,
+                 .absent = "the machine file says",
+                 .low = 0,
+                 .high = 1e6});
+    options.add({.name = "resident",
+                 .value = "GB",
+                 .help = "of it what lies there all the time: weights, optimizer",
+                 .target = &config.resident_gigabytes,
+                 .low = 0,
+                 .high = 1e6});
+    options.add({.name = "layers",
+                 .value = "N",
+                 .help = "attention layers whose activations are kept until the backward pass",
+                 .target = &config.model_layers,
+                 .low = 1,
+                 .high = 100000});
+    options.add({.name = "keep",
+                 .value = "POLICY",
+                 .help = "what of each layer: everything (input, Q, K, V, O, lse), output (input, O, lse), kv (input, "
+                         "K, V), checkpoint (input), or cache (K, V of a forward pass alone); the rest is computed "
+                         "again",
+                 .target = &config.keep,
+                 .choices = {"everything", "output", "kv", "checkpoint", "cache"}});
+    options.add({.name = "hidden",
+                 .value = "N",
+                 .help = "width of the model: elements of a layer's input",
+                 .target = &config.hidden,
+                 .absent = "query heads x head dim",
+                 .low = 0,
+                 .high = 1e9});
+    options.add({.name = "beside",
+                 .value = "BYTES",
+                 .help = "kept of each token and layer beside attention, as by an MLP",
+                 .target = &config.beside_bytes,
+                 .low = 0,
+                 .high = 1e9});
+}
+
 void add_results(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
     options.section("Where results go");
@@ -344,6 +412,13 @@ void add_results(Options& options, Config& config, const Experiment& experiment)
                  .help = calibrates(experiment) ? "replace a file that exists" : "replace a record that exists",
                  .target = &config.overwrite,
                  .decides_results = false});
+    if (groups.advises)
+        options.add({.name = "json",
+                     .value = "FILE",
+                     .help = "write the advice as JSON",
+                     .target = &config.json,
+                     .absent = "no JSON",
+                     .decides_results = false});
     if (groups.measures && !calibrates(experiment))
         options.add({.name = "save-tensors",
                      .value = "FOLDER",
@@ -395,6 +470,7 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
     if (experiment.groups.predicts) add_predicting(options, config);
+    if (experiment.groups.plans) add_planning(options, config, experiment);
     add_results(options, config, experiment);
     add_general(options, config, requests);
     return options;

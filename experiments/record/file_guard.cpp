@@ -58,6 +58,12 @@ bool is_trace(const fs::path& path) {
     return begin == sim::chrome_trace_begin;
 }
 
+bool is_advice(const fs::path& path) {
+    std::string begin(advice_begin.size(), '\0');
+    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    return begin == advice_begin;
+}
+
 bool is_of_kind(const fs::path& path, FileKind kind) {
     switch (kind) {
         case FileKind::record:
@@ -69,6 +75,7 @@ bool is_of_kind(const fs::path& path, FileKind kind) {
             });
         case FileKind::machine: return is_machine_file(path);
         case FileKind::trace: return is_trace(path);
+        case FileKind::advice: return is_advice(path);
     }
     return false;
 }
@@ -79,6 +86,7 @@ const char* name_of(FileKind kind) {
         case FileKind::tensors: return "file of saved tensors";
         case FileKind::machine: return "machine file";
         case FileKind::trace: return "trace of Ringlab";
+        case FileKind::advice: return "advice of Ringlab";
     }
     return "";
 }

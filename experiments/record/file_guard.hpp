@@ -2,12 +2,16 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringlab::experiments {
 
 /// What programs write, and may replace when asked to.
-enum class FileKind { record, tensors, machine, trace };
+enum class FileKind { record, tensors, machine, trace, advice };
+
+/// How a JSON file of advice begins, by which it is known again.
+inline constexpr std::string_view advice_begin = "{\n  \"ringlab_advice\": ";
 
 /// What becomes of a file that is there already.
 enum class IfThere {

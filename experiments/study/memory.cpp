@@ -93,26 +93,29 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
     return need;
 }
 
-/// What kernels know of the mask, from sides of tiles that are the larger ones of the kernels that exist: 16 bytes a
-/// row and an item, 4 a key, and 4 a tile that is not empty, where neighbours do not share them.
+/// What kernels know of the mask, with tiles of 128 x 128 as most have them: 16 bytes a row and an item, 4 a key, and 4
+/// for each tile of an item that is not empty, unless the item before has the same.
 class Lists {
 public:
     void add(const Schedule& pass, const layouts::Op& attend) {
         const auto& rows = attend.rows();
         const auto& keys = attend.part;
-        note_rows(rows);
+        if (rows_.insert(key_of(rows)).second) bytes_ += 16 * (rows.tokens.size() + padding);
         if (keys_.insert(key_of(keys)).second) bytes_ += 4 * (keys.tokens.size() + padding);
-        auto own = key_of(rows), other = key_of(keys);
-        if (!pairs_.insert({pass.options().pass, own, other}).second) return;
-        const auto tiles = [](std::int64_t tokens) { return (tokens + tile - 1) / tile; };
+        if (!pairs_.insert({pass.options().pass, key_of(rows), key_of(keys)}).second) return;
         const bool forward = pass.options().pass == Pass::forward;
         const auto items = tiles(forward ? rows.tokens.size() : keys.tokens.size());
         const auto across = tiles(forward ? keys.tokens.size() : rows.tokens.size());
         const auto all = static_cast<double>(rows.tokens.size()) * static_cast<double>(keys.tokens.size());
         const auto seen = all > 0 ? static_cast<double>(attend.cells) / all : 0;
         bytes_ += 16 * items + counters;
-        bytes_ += static_cast<std::int64_t>(4 * static_cast<double>(across) *
-                                            (seen >= 1 ? 1 : std::min(1.0, seen + 0.05) * static_cast<double>(items)));
+        auto listed = static_cast<double>(across);  // once
+        if (seen < 1) {
+            const auto apart = std::min(1.0, seen + 0.05) * static_cast<double>(items) * static_cast<double>(across);
+            constexpr double much = 16384;
+            listed += apart < much ? apart : apart * share_that_differs(pass, rows, keys);
+        }
+        bytes_ += static_cast<std::int64_t>(4 * listed);
     }
 
     std::int64_t bytes() const { return bytes_; }
@@ -122,8 +125,31 @@ private:
     static constexpr std::int64_t tile = 128, padding = 256, counters = 64;
 
     static Key key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
-    void note_rows(const Part& rows) {
-        if (rows_.insert(key_of(rows)).second) bytes_ += 16 * (rows.tokens.size() + padding);
+    static std::int64_t tiles(std::int64_t tokens) { return (tokens + tile - 1) / tile; }
+
+    /// Of tiles of rows, those that see other tiles of keys than the one before, by a sample.
+    static double share_that_differs(const Schedule& pass, const Part& rows, const Part& keys) {
+        constexpr std::int64_t samples = 8;
+        const auto row_runs = pass.runs(rows), key_runs = pass.runs(keys);
+        constexpr std::size_t many = 64;  // scattered tokens: neighbours differ
+        if (row_runs.size() > many || key_runs.size() > many) return 1;
+        const layouts::KeyCounter counter(key_runs);
+        const auto tokens = rows.tokens.size();
+        const auto seen_by = [&](std::int64_t item) {
+            const auto hull =
+                layouts::row_hull(pass.mask(), row_runs, item * tile, std::min(item * tile + tile, tokens));
+            const auto place = [&](std::int64_t position) {
+                return counter.below(std::clamp<std::int64_t>(position, 0, pass.problem().tokens)) / tile;
+            };
+            return std::array{place(hull.min_begin), place(hull.max_begin), place(hull.min_end), place(hull.max_end)};
+        };
+        const auto last = tiles(tokens) - 1;
+        std::int64_t differ = 0;
+        for (std::int64_t i = 0; i < samples; ++i) {
+            const auto item = i * (last - 1) / samples;
+            differ += seen_by(item) != seen_by(item + 1);
+        }
+        return static_cast<double>(differ) / samples;
     }
 
     std::set<Key> rows_, keys_;
@@ -153,7 +179,6 @@ std::vector<int> ranks_to_look_at(const Schedule& schedule) {
     const int last = schedule.ranks() - 1;
     if (last < all_up_to)
         for (int rank = 0; rank <= last; ++rank) ranks.insert(rank);
-    for (int rank = 1; rank <= last; rank *= 2) ranks.insert(rank);
     int longest = 0;
     for (int rank = 0; rank <= last; ++rank)
         if (schedule.block_tokens(rank) > schedule.block_tokens(longest)) longest = rank;

@@ -38,8 +38,8 @@ MemoryModel memory_model(const Config& config, const Policy& policy, bool execut
 MemoryNeed memory_need(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
                        const MemoryModel& model);
 
-/// Of the rank that needs most: of up to 64 ranks all are looked at, of more the first, the last, those between them at
-/// powers of two, and those with most tokens.
+/// Of the rank that needs most: of up to 64 ranks all are looked at, of more the first, the last and the first of those
+/// with most tokens.
 MemoryNeed most_memory(const layouts::Schedule& forward, const layouts::Schedule* backward, const MemoryModel& model);
 
 /// Writes what is predicted: datasets predicted/memory/..., column memory_predicted.

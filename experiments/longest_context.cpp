@@ -1,0 +1,177 @@
+// How long a sequence fits? For a model's shape over P devices of a described machine: by layout, schedule and what is
+// kept of each layer for the backward pass.
+
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/resources.hpp"
+#include "experiments/console/run_main.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/planning/longest.hpp"
+#include "experiments/record/record.hpp"
+#include "experiments/study/describe.hpp"
+#include "experiments/study/study.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "longest_context",
+    "Finds the longest sequence that P devices hold, for a model's shape, by layout, schedule and what is kept of "
+    "each\n"
+    "layer until its backward pass: everything, or less of it, which is then computed again. Counted are attention's\n"
+    "inputs, results, slots, statistics and work lists of the layer at work, what is kept of all layers, and what\n"
+    "--resident, --beside and --reserved say of the rest of a model. Nothing is executed.",
+    "longest_context --preset llama-3.1-8b --layers 32 --ranks 8 64 --machines h200_cluster --resident 20",
+    {.plans = true}};
+
+Config defaults() {
+    Config config;
+    config.heads = "32:8";
+    config.head_dim = 128;
+    config.layouts = {"zigzag"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring", "all-gather", "seen"};
+    config.ranks = {8};
+    config.machines = {"h200_nvswitch_copy_engine"};
+    config.keep = {"everything", "output", "kv", "checkpoint"};
+    config.arithmetic = "bf16";
+    config.output = "longest_context.h5";
+    return config;
+}
+
+struct Device {
+    std::string name, file;
+    sim::Machine machine;
+    Capacity capacity;
+};
+
+std::vector<Device> devices_of(const Config& config) {
+    std::vector<Device> devices;
+    for (const auto& name : config.machines) {
+        const auto file = find_resource(name, "machines", ".toml");
+        const auto machine = sim::load_machine(file);
+        devices.push_back({std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config)});
+        for (const auto ranks : config.ranks)
+            require(ranks <= machine.gpus(), "--ranks {}: machine '{}' has {} GPUs", ranks, name, machine.gpus());
+    }
+    require(!devices.empty(), "no machine is given; name one by --machines");
+    return devices;
+}
+
+/// One search: a line of the table.
+struct Search {
+    Case which;
+    std::string policy;
+    const Device* device;
+
+    std::string name() const {
+        return fmt::format("{} {} P={} {} keep {} on {}", which.mask, which.layout, which.ranks, which.algorithm,
+                           policy, device->name);
+    }
+};
+
+void describe(RunWriter& run, const Search& search, const layouts::Problem& problem, const Keeping& keeping, int layers,
+              const Longest& found) {
+    run.attribute("machine", search.device->name, "1", "machine file");
+    run.attribute("mask", search.which.mask, "1", "who sees whom, as given");
+    run.attribute("layout", search.which.layout, "1", "which rank owns which tokens");
+    run.attribute("algorithm", search.which.algorithm, "1", "schedule that brings queries and keys together");
+    run.attribute("keep", search.policy, "1", "what is kept of a layer until its backward pass");
+    run.attribute("computed_again", keeping.again, "1", "in the backward pass, of each layer");
+    run.attribute("layers", layers, "1", "attention layers");
+    run.attribute("ranks", search.which.ranks, "1", "ring size P");
+    run.attribute("batch", problem.batch, "1", "sequences at a time");
+    run.attribute("query_heads", problem.query_heads, "1", "heads of q and o");
+    run.attribute("kv_heads", problem.kv_heads, "1", "heads of k and v");
+    run.attribute("head_dim", problem.head_dim, "1", "size of a query or key");
+    run.attribute("value_dim", problem.value_dim, "1", "size of a value");
+    run.attribute("longest_tokens", found.tokens, "1", "of the longest sequence that fits; 0: none does");
+    run.attribute("limit", found.limit, "1", "what keeps it from being longer");
+    run.attribute("kept_token_bytes", keeping.token_bytes, "B", "kept of a token and layer");
+    const auto& need = found.footprint;
+    const auto bytes = [&](const char* name, std::int64_t value, const char* description) {
+        run.attribute(name, value, "B", description);
+    };
+    bytes("memory", need.total(), "of the fullest device, of the longest sequence, or of the shortest if none fits");
+    bytes("memory_device", search.device->capacity.device, "of one device");
+    bytes("memory_inputs", need.pass.inputs, "q, k, v and do of the layer at work");
+    bytes("memory_results", need.pass.results, "o, lse, dq, dk and dv of the layer at work, sums too");
+    bytes("memory_scratch", need.pass.scratch(), "slots, statistics and work lists of the layer at work");
+    bytes("memory_kept", need.kept, "activations of all layers, beside the above");
+    bytes("memory_resident", need.resident, "weights and what else lies there all the time");
+    bytes("memory_reserved", need.reserved, "what is no tensor");
+}
+
+int body(int argc, char** argv) {
+    // 1. Configuration, machines, record.
+    const auto config = parse(experiment, defaults(), argc, argv);
+    if (!config) return 0;
+    say_notes(*config);
+    const auto devices = devices_of(*config);
+    const auto problem = problem_from(*config);
+    std::vector<Search> searches;
+    for (const auto& device : devices)
+        for (const auto& which : all_cases(*config, 1))
+            for (const auto& policy : config->keep) searches.push_back({which, policy, &device});
+    auto provenance = collect_provenance(argc, argv);
+    for (const auto& device : devices) {
+        provenance.set_file("machine_" + device.name, device.file);
+        provenance.set("machine_" + device.name + "_text", device.machine.text);
+    }
+    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
+                  std::move(provenance));
+
+    // 2. Search each that the record lacks.
+    {
+        Progress progress(searches.size(), false);
+        for (std::size_t i = 0; i < searches.size(); ++i) {
+            const auto& search = searches[i];
+            say_when_interrupted(interrupted_text(*config, i, searches.size()));
+            progress.start(search.name());
+            if (!record.has(search.name())) {
+                const auto kept = keeping(search.policy, problem, *config);
+                RunWriter run;
+                describe(run, search, problem, kept, config->model_layers,
+                         longest_context(search.which, problem, *config, kept, search.device->capacity));
+                record.commit(search.name(), run);
+            }
+            progress.finish();
+        }
+    }
+    record.finish();
+
+    // 3. The table.
+    Table table({"machine", "mask", "layout", "algorithm", "P", "kept", "computed again", "tokens", "per GPU", "memory",
+                 "limit"});
+    for (const auto& search : searches) {
+        const auto name = search.name();
+        const auto whole = [&](const char* column) { return static_cast<std::int64_t>(record.number(name, column)); };
+        const auto tokens = whole("longest_tokens");
+        table.add({search.device->name, search.which.mask, search.which.layout, search.which.algorithm,
+                   fmt::format("{}", search.which.ranks), search.policy, record.text(name, "computed_again"),
+                   tokens == 0 ? "none" : fmt::format("{}", tokens),
+                   tokens == 0 ? "-" : fmt::format("{}", tokens / search.which.ranks), memory_text(whole("memory")),
+                   record.text(name, "limit")});
+    }
+    fmt::print(
+        "{}\nAttention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
+        "Limit: the largest part of that memory, or what else ends it. Record: {}\n",
+        table.text(), config->model_layers, config->model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads,
+        problem.head_dim, problem.batch, memory_text(devices.front().capacity.device), config->output);
+    return 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

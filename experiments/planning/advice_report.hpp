@@ -1,0 +1,20 @@
+#pragma once
+
+#include "experiments/planning/advice.hpp"
+#include "experiments/record/run_writer.hpp"
+
+#include <string>
+
+namespace ringlab::experiments {
+
+/// The first `rows` ranked ones, then how many there are of the others with the nearest of those that do not fit;
+/// below, how far the figures are to be trusted.
+std::string advice_text(const Advice& advice, const Question& question, std::size_t rows);
+
+/// All of it as JSON: "ranked", "does not fit", "outrun" and "impossible", and the machines. Begins with advice_begin.
+std::string advice_json(const Advice& advice, const Question& question);
+
+/// One candidate as a run of a record; `place` is 1 for the best, 0 for those without a place.
+void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem& problem, std::int64_t place);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,159 @@
+#include "experiments/planning/one_rank.hpp"
+
+#include "sim/cost.hpp"
+#include "sim/lanes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::OpIndex;
+using layouts::OpKind;
+using layouts::Picoseconds;
+
+struct Node {
+    OpKind kind = OpKind::attend;
+    layouts::Lane lane = 0;
+    OpIndex before = -1;  // on the same lane
+    std::array<OpIndex, 4> after{};
+    int after_count = 0;
+    Picoseconds issued = 0, duration = 0;
+    Picoseconds ready = -1, end = -1;  // -1: not known
+};
+
+class OneRankPlayer {
+public:
+    OneRankPlayer(const layouts::Schedule& schedule, const sim::Machine& machine, const sim::SimOptions& options,
+                  int rank)
+        : cost_(schedule, machine, options), lanes_(static_cast<std::size_t>(schedule.lanes())) {
+        read(schedule, machine, rank);
+        behind_ = cost_.behind_pass(rank);
+    }
+
+    OneRank play() {
+        while (advance() || force()) {
+        }
+        Picoseconds end = 0;
+        for (const auto& node : nodes_) end = std::max(end, node.end);
+        // What a direction of the link carries goes over it one after another, whatever the lanes say.
+        for (const auto bytes_time : link_time_) end = std::max(end, bytes_time);
+        found_.seconds = layouts::to_seconds(layouts::later(end, behind_));
+        return found_;
+    }
+
+private:
+    struct LaneQueue {
+        std::vector<OpIndex> ops;
+        std::size_t next = 0;
+    };
+
+    Node& node(OpIndex index) { return nodes_[static_cast<std::size_t>(index)]; }
+    LaneQueue& lane(layouts::Lane which) { return lanes_[static_cast<std::size_t>(which)]; }
+
+    void read(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) {
+        const auto& attention = machine.attention(schedule.options().pass);
+        auto ops = schedule.ops(rank);
+        Picoseconds host = 0;
+        while (const auto* op = ops.next()) {
+            host = layouts::later(host, cost_.issue(*op));
+            Node added;
+            added.kind = op->kind;
+            added.lane = op->lane();
+            added.issued = op->transfers() ? host : std::max(host, cost_.before_pass(rank));
+            added.after = op->after_storage;
+            added.after_count = op->after_count;
+            if (op->transfers()) {
+                const bool sends = op->kind == OpKind::send;
+                added.duration =
+                    (sends ? cost_.transfer(rank, op->peer, op->bytes) : cost_.transfer(op->peer, rank, op->bytes))
+                        .whole();
+                auto& carried = link_time_[sends ? 0 : 1];
+                carried = layouts::later(carried, added.duration);
+            } else {
+                added.duration = cost_.compute(*op);
+                found_.compute += layouts::to_seconds(added.duration);
+                const bool attends = op->kind == OpKind::attend;
+                if (!attends) found_.launches += machine.accumulate_launch_seconds;
+                if (attends && !op->fused) found_.launches += attention.launch_seconds;
+                if (attends) found_.flop += schedule.flop(*op);
+                if (attends) found_.cells += op->cells * op->rows().heads.count();
+            }
+            auto& queue = lane(added.lane).ops;
+            if (!queue.empty()) added.before = queue.back();
+            queue.push_back(static_cast<OpIndex>(nodes_.size()));
+            nodes_.push_back(added);
+        }
+        found_.issue = layouts::to_seconds(host);
+        found_.operations = static_cast<std::int64_t>(nodes_.size());
+    }
+
+    /// Whether it is known when everything has ended that the operation waits for.
+    bool make_ready(Node& self) {
+        if (self.ready >= 0) return true;
+        Picoseconds ready = self.issued;
+        const auto wait_for = [&](OpIndex index) {
+            const auto end = node(index).end;
+            ready = std::max(ready, end);
+            return end >= 0;
+        };
+        if (self.before >= 0 && !wait_for(self.before)) return false;
+        for (int i = 0; i < self.after_count; ++i)
+            if (!wait_for(self.after[static_cast<std::size_t>(i)])) return false;
+        self.ready = ready;
+        return true;
+    }
+
+    /// Ends what can end; whether anything did.
+    bool advance() {
+        bool any = false;
+        for (auto& [ops, next] : lanes_)
+            for (; next < ops.size(); any = true, ++next) {
+                auto& self = node(ops[next]);
+                if (self.end >= 0) continue;  // by its other half
+                if (!make_ready(self)) break;
+                if (self.kind == OpKind::send || self.kind == OpKind::receive) {
+                    auto& [others, other_next] = lane(sim::counterpart(self.lane));
+                    if (next < others.size()) {  // the half of the same number
+                        auto& other = node(others[next]);
+                        if (!make_ready(other)) break;
+                        other.end = layouts::later(std::max(self.ready, other.ready), other.duration);
+                        self.end = layouts::later(std::max(self.ready, other.ready), self.duration);
+                        continue;
+                    }
+                }
+                self.end = layouts::later(self.ready, self.duration);
+            }
+        return any;
+    }
+
+    /// Ranks that do not do the same can leave halves that wait for each other: then one is taken as met.
+    bool force() {
+        for (auto& [ops, next] : lanes_) {
+            if (next >= ops.size()) continue;
+            auto& self = node(ops[next]);
+            if (!make_ready(self)) continue;
+            self.end = layouts::later(self.ready, self.duration);
+            return true;
+        }
+        return false;
+    }
+
+    sim::CostModel cost_;
+    std::vector<Node> nodes_;
+    std::vector<LaneQueue> lanes_;
+    std::array<Picoseconds, 2> link_time_{};  // out, in
+    Picoseconds behind_ = 0;
+    OneRank found_;
+};
+
+}  // namespace
+
+OneRank play_one_rank(const layouts::Schedule& schedule, const sim::Machine& machine, const sim::SimOptions& options,
+                      int rank) {
+    return OneRankPlayer(schedule, machine, options, rank).play();
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "layouts/schedule.hpp"
+#include "sim/machine.hpp"
+#include "sim/options.hpp"
+
+#include <cstdint>
+
+namespace ringlab::experiments {
+
+/// One rank's pass, as if every other rank did the same as this one at the same time.
+struct OneRank {
+    double seconds = 0;   ///< end of its last operation
+    double compute = 0;   ///< of which its compute lane is at work
+    double launches = 0;  ///< of that, launches of attends, merges and sums
+    double flop = 0;      ///< of the pairs that it attends to
+    double issue = 0;     ///< host time for all of its operations
+    std::int64_t operations = 0;
+    std::int64_t cells = 0;  ///< visible pairs, times the query heads that attend to them
+};
+
+/// Plays one rank's operations alone: each begins at the end of what it waits for, and a message when this rank's own
+/// other half on its channel is ready too, in place of its peer's. Exact where all ranks do the same and share nothing;
+/// with a fixed number of sampled ranks it takes time for P operations, where all of them take P^2. What the rank's
+/// messages take of its link in all is a bound; that flows of others share it is not seen.
+OneRank play_one_rank(const layouts::Schedule& schedule, const sim::Machine& machine, const sim::SimOptions& options,
+                      int rank);
+
+}  // namespace ringlab::experiments

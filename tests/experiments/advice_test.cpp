@@ -1,0 +1,247 @@
+// Known situations give the known advice, and advice for the largest machine takes little work.
+
+#include "experiments/inputs/source.hpp"
+#include "experiments/planning/advice_report.hpp"
+#include "experiments/planning/longest.hpp"
+#include "experiments/planning/one_rank.hpp"
+#include "sim/simulate.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace ringlab::experiments {
+namespace {
+
+namespace data = boost::unit_test::data;
+using Verdict = Advised::Verdict;
+
+AdvisedMachine advised_machine(const std::string& name) {
+    const auto file = RINGLAB_SOURCE_DIR "/experiments/machines/" + name + ".toml";
+    const auto machine = sim::load_machine(file);
+    return {name, file, machine, capacity_of(machine, name, {}), uncertainty_of(machine)};
+}
+
+Config question_config(const std::string& mask, std::int64_t tokens, int gpus) {
+    Config config;
+    config.heads = "32:8";
+    config.head_dim = 128;
+    config.masks = {mask};
+    config.tokens = {tokens};
+    config.gpus = gpus;
+    config.keep = {"everything"};
+    config.arithmetic = "bf16";
+    return config;
+}
+
+const Advised& found(const Advice& advice, const std::string& layout, const std::string& schedule, int ranks) {
+    const auto at = std::find_if(advice.all.begin(), advice.all.end(), [&](const Advised& one) {
+        return one.which.layout == layout && one.which.algorithm == schedule && one.which.ranks == ranks;
+    });
+    BOOST_REQUIRE(at != advice.all.end());
+    return *at;
+}
+
+/// What it says refers to `machines`.
+Advice advice_for(const Config& config, const std::vector<AdvisedMachine>& machines) {
+    return advise({config, machines, {}});
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(longest)
+
+BOOST_AUTO_TEST_CASE(the_longest_is_the_last_that_fits) {
+    for (const std::int64_t border : {16, 17, 160, 1000, 4095, 4096, 99999}) {
+        const auto found = longest_that(16, 65536, [&](std::int64_t tokens) { return tokens <= border; });
+        BOOST_TEST(found == std::min<std::int64_t>(border / 16 * 16, 65536));
+    }
+    BOOST_TEST(longest_that(16, 65536, [](std::int64_t) { return false; }) == 0);
+    BOOST_TEST(longest_that(16, 65536, [](std::int64_t) { return true; }) == 65536);
+}
+
+BOOST_AUTO_TEST_CASE(one_granule_more_does_not_fit_and_less_kept_is_longer) {
+    auto config = question_config("causal", 1, 8);
+    config.model_layers = 32;
+    const auto problem = problem_from(config);
+    const Capacity capacity{std::int64_t{20} << 30, 0, 0};
+    std::int64_t before = 0;
+    for (const auto* policy : {"everything", "output", "kv", "checkpoint"}) {
+        const Case which{"", "causal", "zigzag", "ring", "", 8, 0};
+        const auto keep = keeping(policy, problem, config);
+        const auto longest = longest_context(which, problem, config, keep, capacity);
+        BOOST_TEST(longest.footprint.total() <= capacity.device);
+        auto more = which;
+        more.tokens = longest.tokens + 16;
+        const auto plan = make_plan(more, problem, config, {});
+        BOOST_TEST(footprint(*plan.forward, plan.backward.get(), keep, 32, capacity).total() > capacity.device);
+        BOOST_TEST(longest.tokens > before, policy);
+        BOOST_TEST(longest.limit.starts_with("memory: "), longest.limit);
+        before = longest.tokens;
+    }
+}
+
+BOOST_AUTO_TEST_CASE(what_policies_keep_of_a_token_is_counted_by_hand) {
+    const auto config = question_config("causal", 1, 8);
+    const auto problem = problem_from(config);
+    // 32 query heads and 8 kv heads of 128 in bf16: x and Q 8192 bytes each, K and V 4096 together, O 8192, lse 128.
+    BOOST_TEST(keeping("everything", problem, config).token_bytes == 8192 + 8192 + 4096 + 8192 + 128);
+    BOOST_TEST(keeping("output", problem, config).token_bytes == 8192 + 8192 + 128);
+    BOOST_TEST(keeping("kv", problem, config).token_bytes == 8192 + 4096);
+    BOOST_TEST(keeping("checkpoint", problem, config).token_bytes == 8192);
+    BOOST_TEST(keeping("cache", problem, config).token_bytes == 4096);
+    BOOST_TEST(!keeping("cache", problem, config).with_backward);
+}
+
+BOOST_AUTO_TEST_CASE(memory_without_end_ends_at_positions_of_32_bits) {
+    const auto config = question_config("causal", 1, 8);
+    const auto problem = problem_from(config);
+    const Capacity capacity{std::int64_t{1} << 60, 0, 0};
+    const auto found = longest_context({"", "causal", "zigzag", "ring", "", 8, 0}, problem, config,
+                                       keeping("cache", problem, config), capacity);
+    BOOST_TEST(found.limit == "positions of 32 bits");
+    BOOST_TEST(found.tokens > (std::int64_t{1} << 31) - 32);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE(advice)
+
+BOOST_DATA_TEST_CASE(one_rank_says_what_the_simulator_says_where_all_do_the_same,
+                     data::make({"ring", "bidirectional", "all-gather", "pull", "pass-q"}), algorithm) {
+    // Nothing is shared and nothing held, so that what is left of the difference is ranks that get out of step.
+    const auto machine = advised_machine("h200_nvswitch_copy_engine").machine;
+    const auto problem = problem_from(question_config("full", 1, 8));
+    const auto plan = make_plan({"", "full", "contiguous", algorithm, "", 8, 65536}, problem, {}, {});
+    sim::SimOptions options;
+    options.sharing = false;
+    for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+        const auto simulated = layouts::to_seconds(sim::simulate(*schedule, machine, options).makespan);
+        const auto one = play_one_rank(*schedule, machine, options, 3);
+        BOOST_TEST(std::abs(one.seconds / simulated - 1) < 0.01, one.seconds << " for " << simulated);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(causal_with_contiguous_blocks_is_lost_to_imbalance_and_zigzag_wins) {
+    auto config = question_config("causal", 131072, 8);
+    config.layouts = {"contiguous", "zigzag"};
+    config.algorithms = {"ring"};
+    config.ranks = {8};
+    const auto advice = advice_for(config, {advised_machine("h200_nvswitch_copy_engine")});
+    const auto &zigzag = found(advice, "zigzag", "ring", 8), &contiguous = found(advice, "contiguous", "ring", 8);
+    BOOST_TEST((advice.ranked().front() == &zigzag));
+    BOOST_TEST((zigzag.method == Advised::Method::events));
+    // The last of 8 ranks has 15 / 8 of the mean, so 7 / 15 of the time is imbalance where compute hides all else.
+    BOOST_TEST(contiguous.seconds() / zigzag.seconds() > 1.7);
+    BOOST_TEST(contiguous.seconds() / zigzag.seconds() < 1.95);
+    BOOST_TEST(contiguous.reason.starts_with("imbalance 4"), contiguous.reason);
+}
+
+BOOST_AUTO_TEST_CASE(a_window_makes_contiguous_blocks_or_seen_keys_win) {
+    const std::vector machines{advised_machine("h200_nvswitch_copy_engine")};
+    const auto advice = advice_for(question_config("window:4096,0", 262144, 8), machines);
+    const auto& best = *advice.ranked().front();
+    BOOST_TEST((best.which.layout == "contiguous" || best.which.algorithm == "seen"), best.name());
+}
+
+BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {
+    // Keys of many heads and short rows to attend: over a link of 1 GB/s everything is transfer, and less of it wins.
+    std::vector machines{advised_machine("h200_nvswitch_copy_engine")};
+    machines.front().machine.inside_host.link_bytes_per_second = 1e9;
+    auto config = question_config("causal", 32768, 8);
+    config.ranks = {8};
+    config.heads = "32:32";
+    const auto advice = advice_for(config, machines);
+    const auto& best = *advice.ranked().front();
+    // 32 heads over 8 ranks: heads exchanged are Q, K, V and O once, where a ring moves K and V seven times.
+    BOOST_TEST(best.which.algorithm == "ulysses", best.name());
+    BOOST_TEST(best.reason.starts_with("exposed transfer"), best.reason);
+    BOOST_TEST(found(advice, "zigzag", "ring", 8).seconds() > 1.5 * best.seconds());
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_is_told_with_what_it_needs) {
+    auto machine = advised_machine("h200_nvswitch_copy_engine");
+    machine.capacity.device = std::int64_t{3} << 30;
+    const auto advice = advice_for(question_config("causal", 262144, 8), {machine});
+    std::size_t fit = 0, too_large = 0;
+    for (const auto& one : advice.all) {
+        if (one.verdict == Verdict::too_large) {
+            ++too_large;
+            BOOST_TEST(one.memory > machine.capacity.device);
+            BOOST_TEST(one.reason.starts_with("memory: needs "), one.reason);
+        }
+        if (one.verdict != Verdict::ranked) continue;
+        ++fit;
+        BOOST_TEST(one.memory <= machine.capacity.device);
+    }
+    BOOST_TEST(too_large > 0u);
+    BOOST_TEST(advice.ranked().size() == fit);
+}
+
+BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
+    auto config = question_config("causal", 16384 * 1024, 16384);
+    config.heads = "64:8";
+    const auto advice = advice_for(config, {advised_machine("h200_cluster")});
+    // All ranks of one ring alone have 16384 * 16384 * 9 = 2.4e9; one rank's ring has 150 thousand, looked at on five
+    // ranks, for some ten combinations.
+    BOOST_TEST(advice.operations < 20'000'000);
+    BOOST_TEST(advice.operations > 1'000'000);
+    BOOST_TEST(advice.ranked().front()->which.ranks == 16384);
+    BOOST_TEST(advice.ranked().front()->which.layout == "zigzag");
+}
+
+BOOST_AUTO_TEST_CASE(large_rings_are_set_right_by_the_recurrence) {
+    auto config = question_config("causal", 1024 * 2048, 1024);
+    config.layouts = {"zigzag"};
+    config.algorithms = {"ring"};
+    config.ranks = {1024};
+    const auto advice = advice_for(config, {advised_machine("h200_cluster")});
+    BOOST_TEST((advice.all.front().method == Advised::Method::recurrence));
+}
+
+BOOST_AUTO_TEST_CASE(uncertainty_comes_from_the_committed_score_or_the_machine_file) {
+    const auto scored = advised_machine("2xh200_calibrated").uncertainty;
+    BOOST_TEST(scored.known);
+    BOOST_TEST(scored.source.find("validate_2xh200.h5") != std::string::npos, scored.source);
+    BOOST_TEST(scored.mean > 0.01);
+    BOOST_TEST(scored.largest < 0.5);
+    const auto by_file = advised_machine("h200_nvswitch_nccl").uncertainty;
+    BOOST_TEST(by_file.mean == 0.13);
+    BOOST_TEST(!advised_machine("h200_cluster").uncertainty.known);
+}
+
+BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {
+    const auto config = question_config("causal", 65536, 8);
+    const std::vector<AdvisedMachine> machines{advised_machine("h200_nvswitch_copy_engine")};
+    const Question question{config, machines, {}};
+    const auto advice = advise(question);
+    const auto text = advice_json(advice, question);
+    BOOST_TEST(text.starts_with(advice_begin));
+    const auto json = nlohmann::json::parse(text);
+    const auto ranked = advice.ranked();
+    BOOST_REQUIRE(json.at("ranked").size() == ranked.size());
+    const auto table = advice_text(advice, question, ranked.size());
+    double before = 0;
+    for (std::size_t i = 0; i < ranked.size(); ++i) {
+        const auto& entry = json.at("ranked").at(i);
+        BOOST_TEST(entry.at("layout") == ranked[i]->which.layout);
+        BOOST_TEST(entry.at("schedule") == ranked[i]->which.algorithm);
+        BOOST_TEST(entry.at("total_seconds").get<double>() == ranked[i]->seconds());
+        BOOST_TEST(entry.at("total_seconds").get<double>() >= before);
+        before = entry.at("total_seconds").get<double>();
+        const auto line = table.find("\n" + std::to_string(i + 1) + " ");
+        BOOST_REQUIRE(line != std::string::npos);
+        const auto row = table.substr(line + 1, table.find('\n', line + 1) - line - 1);
+        for (const auto& cell : {entry.at("layout"), entry.at("schedule"), entry.at("reason")})
+            BOOST_TEST(row.find(cell.get<std::string>()) != std::string::npos, row);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::experiments

@@ -17,6 +17,8 @@ inline const std::string bf16_error = RINGLAB_BF16_ERROR;
 inline const std::string predict = RINGLAB_PREDICT;
 inline const std::string calibrate = RINGLAB_CALIBRATE;
 inline const std::string throughput = RINGLAB_THROUGHPUT;
+inline const std::string advise = RINGLAB_ADVISE;
+inline const std::string longest_context = RINGLAB_LONGEST_CONTEXT;
 inline const std::string validate = RINGLAB_VALIDATE;
 
 /// A folder in which programs run, that goes with everything in it.

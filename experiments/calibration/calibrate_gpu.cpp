@@ -59,9 +59,9 @@ double bytes_of_rows(const Plan& plan, std::int64_t numbers) {
 }
 
 /// Everything that one machine file needs, by where it goes.
-class Calibration {
+class GpuCalibration {
 public:
-    Calibration(const Config& config, GpuProbe& probe)
+    GpuCalibration(const Config& config, GpuProbe& probe)
         : config_(config), probe_(probe), problem_(problem_from(config)), machine_(probe.machine(problem_)) {}
 
     void measure() {
@@ -279,7 +279,7 @@ private:
 
 int calibrate_gpu(const Config& config, GpuProbe& probe) {
     say_when_interrupted("interrupted; no machine file was written");
-    Calibration calibration(config, probe);
+    GpuCalibration calibration(config, probe);
     calibration.measure();
     calibration.fit();
     double worst = 0, mean = 0;

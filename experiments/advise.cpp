@@ -71,7 +71,7 @@ Provenance provenance_of(const std::vector<AdvisedMachine>& machines, int argc, 
 }
 
 int body(int argc, char** argv) {
-    // 1. Configuration, machines, record.
+    // 1. Configuration, machines.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     say_notes(*config);
@@ -80,9 +80,6 @@ int body(int argc, char** argv) {
     require_one(config->tokens.empty() ? "tokens-per-rank" : "tokens",
                 config->tokens.size() + config->tokens_per_rank.size());
     const auto machines = machines_of(*config);
-    problem_from(*config);  // refuse now
-    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
-                  provenance_of(machines, argc, argv));
 
     // 2. Look at every combination; simulate those that may be the best.
     std::optional<Progress> progress;
@@ -97,6 +94,8 @@ int body(int argc, char** argv) {
     progress.reset();
 
     // 3. The record, JSON, the table.
+    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
+                  provenance_of(machines, argc, argv));
     const auto problem = problem_from(*config);
     std::int64_t place = 0;
     for (const auto& one : advice.all) {

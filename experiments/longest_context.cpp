@@ -118,8 +118,11 @@ int body(int argc, char** argv) {
     const auto problem = problem_from(*config);
     std::vector<Search> searches;
     for (const auto& device : devices)
-        for (const auto& which : all_cases(*config, 1))
+        for (auto which : all_cases(*config, 1)) {
+            which.tokens = layouts::layout_granularity(which.layout, which.ranks);
+            make_plan(which, problem, *config, {});  // refuse now, not midway
             for (const auto& policy : config->keep) searches.push_back({which, policy, &device});
+        }
     auto provenance = collect_provenance(argc, argv);
     for (const auto& device : devices) {
         provenance.set_file("machine_" + device.name, device.file);

@@ -97,7 +97,8 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
         options.add({.name = "layouts",
                      .value = "NAME",
                      .help = "which rank owns which tokens (see --list)",
-                     .target = &config.layouts});
+                     .target = &config.layouts,
+                     .absent = "those that may win"});
     options.add({.name = "masks",
                  .value = "NAME",
                  .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
@@ -106,9 +107,15 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
         options.add({.name = "algorithms",
                      .value = "NAME",
                      .help = "schedules that bring queries and keys together (see --list)",
-                     .target = &config.algorithms});
-        options.add(
-            {.name = "ranks", .value = "P", .help = "ring sizes", .target = &config.ranks, .low = 1, .high = 1 << 20});
+                     .target = &config.algorithms,
+                     .absent = "those that may win"});
+        options.add({.name = "ranks",
+                     .value = "P",
+                     .help = "ring sizes",
+                     .target = &config.ranks,
+                     .absent = "powers of two, and all GPUs",
+                     .low = 1,
+                     .high = 1 << 20});
         if (!experiment.groups.plans)
             options.add({.name = "pad",
                          .value = "",

@@ -421,6 +421,51 @@ BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
     BOOST_TEST(std::abs(ends(now) / ends(before) - 1) < 1e-9);
 }
 
+BOOST_AUTO_TEST_CASE(advice_is_a_table_a_record_and_json_that_agree) {
+    const Folder folder;
+    const Words words{"--tokens", "16k",  "--ranks", "4",          "--machines", "h200_nvswitch_copy_engine",
+                      "-o",       "a.h5", "--json",  "advice.json"};
+    const auto ending = run(folder, advise, words);
+    BOOST_REQUIRE(ending.status == 0);
+    const auto json = nlohmann::json::parse(contents_of(folder / "advice.json"));
+    const auto record = experiments::hdf5::File::open(folder / "a.h5");
+    const auto places = record.dataset("runs/place").integers();
+    const auto schedules = record.dataset("runs/algorithm").texts();
+    const auto seconds = record.dataset("runs/seconds_predicted_backward").doubles();
+    std::size_t ranked = 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        if (places[i] == 0) continue;
+        ++ranked;
+        const auto& entry = json.at("ranked").at(static_cast<std::size_t>(places[i] - 1));
+        BOOST_TEST(entry.at("schedule") == schedules[i]);
+        BOOST_TEST(entry.at("backward_seconds").get<double>() == seconds[i]);
+    }
+    BOOST_TEST(ranked == json.at("ranked").size());
+    BOOST_TEST(contains(ending.out, json.at("ranked").at(0).at("reason").get<std::string>()), ending.out);
+
+    // What is there stays, unless it is said otherwise; and only what advise itself wrote is replaced.
+    BOOST_TEST(run(folder, advise, words).status == 1);
+    BOOST_TEST(run(folder, advise, words + Words{"--overwrite"}).status == 0);
+    write_file(folder / "advice.json", "{\"mine\": 1}");
+    BOOST_TEST(run(folder, advise, words + Words{"--overwrite"}).status == 1);
+    BOOST_TEST(contents_of(folder / "advice.json") == "{\"mine\": 1}");
+}
+
+BOOST_AUTO_TEST_CASE(the_longest_context_of_less_memory_is_shorter) {
+    const Folder folder;
+    const auto tokens = [&](const std::string& gigabytes, const std::string& file) {
+        const auto ending =
+            run(folder, longest_context,
+                {"--algorithms", "ring", "--keep", "kv", "--reserved", "0", "--device-memory", gigabytes, "-o", file});
+        BOOST_REQUIRE(ending.status == 0);
+        return experiments::hdf5::File::open(folder / file).dataset("runs/longest_tokens").doubles().front();
+    };
+    const auto less = tokens("10", "less.h5"), more = tokens("20", "more.h5");
+    // Nearly all of it goes as tokens; work lists grow a little faster.
+    BOOST_TEST(more > 1.9 * less);
+    BOOST_TEST(more < 2.05 * less);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::cli::test

@@ -2,6 +2,7 @@
 // default (about two minutes).
 #include "layouts/require.hpp"
 #include "scenario.hpp"
+#include "short_ring.hpp"
 #include "sim/engine.hpp"
 #include "sim/max_plus.hpp"
 
@@ -98,29 +99,6 @@ Machine machine_file(const char* name) {
                         (std::string(name) + ".toml"));
 }
 
-/// The first `steps` steps of a ring under a full mask, for runs with fewer steps than ranks.
-class ShortRing : public layouts::Schedule {
-public:
-    ShortRing(const layouts::Schedule& whole, int steps)
-        : Schedule(whole.problem(), whole.mask(), whole.layout(), whole.options()), whole_(whole), steps_(steps) {
-        set_channels(whole.channels());
-    }
-
-    layouts::Ops ops(int rank) const override {
-        auto ops = whole_.ops(rank);
-        while (const auto* op = ops.next()) {
-            if (op->step >= steps_) co_return;
-            // What goes on to a step beyond the last is not sent.
-            if (op->kind == layouts::OpKind::send && op->step == steps_ - 1) continue;
-            co_yield *op;
-        }
-    }
-
-private:
-    const layouts::Schedule& whole_;
-    int steps_;
-};
-
 void simulate_and_print(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                         std::int64_t rank_steps) {
     const auto before = resident_bytes();
@@ -155,7 +133,7 @@ void large_ring() {
             test::Scenario{.ranks = 16384, .tokens_per_rank = 2048, .mask = "full", .query_heads = 32, .kv_heads = 8}
                 .schedule();
         // 16 Mi rank-steps are enough to see the speed, and all the memory that 16384 ranks take.
-        const ShortRing schedule(*whole, 1024);
+        const test::ShortRing schedule(*whole, 1024);
         simulate_and_print(schedule, machine, options, 16384LL * 1024);
     }
 }

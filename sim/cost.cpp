@@ -253,14 +253,17 @@ Picoseconds CostModel::compute(const Op& op) {
                  ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 
-TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes) const {
-    TransferCost cost;
-    cost.between_hosts = host(source) != host(destination);
+TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes) {
+    const bool between_hosts = host(source) != host(destination);
+    auto& [known_bytes, cost] = known_[between_hosts];
+    if (known_bytes == bytes) return cost;
+    cost.between_hosts = between_hosts;
     cost.link = cost.between_hosts ? &machine_.between_hosts : &machine_.inside_host;
     cost.latency = ticks(cost.link->latency_seconds);
     const auto rate = cost.link->rate(static_cast<double>(bytes));
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
+    known_bytes = bytes;
     return cost;
 }
 

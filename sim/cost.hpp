@@ -5,6 +5,7 @@
 #include "sim/machine.hpp"
 #include "sim/options.hpp"
 
+#include <array>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -83,7 +84,7 @@ public:
 
     /// Duration of an attend, merge, add or copy.
     Picoseconds compute(const Op& op);
-    TransferCost transfer(int source, int destination, std::int64_t bytes) const;
+    TransferCost transfer(int source, int destination, std::int64_t bytes);
 
     /// Multiprocessors that `rank` gives to one side of the transfer.
     double held(int rank, int peer, std::int64_t bytes) const;
@@ -111,6 +112,11 @@ private:
     std::vector<int> placement_;
     double clock_;
     TileModel tiles_;
+    struct Known {
+        std::int64_t bytes = -1;
+        TransferCost cost;
+    };
+    std::array<Known, 2> known_;  // the last message inside a host and between hosts: most are of one size
 };
 
 }  // namespace ringlab::sim

@@ -9,12 +9,9 @@
 namespace ringlab::sim {
 
 void Engine::reserve(std::size_t activities, std::size_t resources) {
-    queue_.reserve(activities);
+    queue_.reserve(timers_ + activities);
     states_.reserve(activities);
-    free_.reserve(activities);
-    fresh_.reserve(activities);
     resources_.reserve(resources);
-    dirty_.reserve(resources);
 }
 
 ResourceId Engine::add_resource(double capacity) {
@@ -36,7 +33,8 @@ ActivityId Engine::start(const Activity& activity) {
     ActivityId id;
     if (free_.empty()) {
         id = static_cast<ActivityId>(states_.size());
-        require(id < EventQueue::most_ids, "more than {} activities at a time", EventQueue::most_ids);
+        require(id < EventQueue::most_ids - timers_, "more than {} activities at a time",
+                EventQueue::most_ids - timers_);
         states_.emplace_back();
     } else {
         id = free_.back();
@@ -44,7 +42,7 @@ ActivityId Engine::start(const Activity& activity) {
     }
     auto& state = states_[id];
     state.remaining = static_cast<double>(activity.duration);
-    state.updated = now_;
+    state.updated = activity.duration;  // until it begins
     state.tag = activity.tag;
     state.uses = static_cast<std::uint8_t>(activity.demands.size());
     state.priority = activity.priority;
@@ -52,37 +50,86 @@ ActivityId Engine::start(const Activity& activity) {
     state.place = none;
     state.weight = static_cast<float>(activity.weight);
     state.crowded_speed = static_cast<float>(activity.crowded_speed);
-    if (state.uses == 0) {
-        state.speed = state.bound = 1;
-        queue_.set(id, layouts::later(now_, activity.duration));
-        return id;
-    }
-    state.speed = state.bound = 0;
     for (std::size_t i = 0; i < activity.demands.size(); ++i) {
         state.use[i].amount = static_cast<float>(activity.demands[i].amount);
         state.use[i].resource = activity.demands[i].resource;
     }
-    link(id, state);
-    fresh_.push_back(id);
+    activity.delay > 0 ? wait(id, activity.delay) : begin(id);
     return id;
 }
 
+// Delays are few and time only grows, so a line for each is in order by itself, and quicker than the queue.
+void Engine::wait(ActivityId id, Picoseconds delay) {
+    auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return one.delay == delay; });
+    if (line == lines_.end()) line = lines_.insert(line, Line{delay});
+    line->push({{layouts::later(now_, delay), queue_.take_number()}, id});
+}
+
+void Engine::Line::push(const Entry& entry) {
+    if (end - first == ring.size()) {
+        std::vector<Entry> larger(std::max<std::size_t>(8, 2 * ring.size()));
+        for (auto i = first; i != end; ++i) larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = at(i);
+        ring = std::move(larger);
+    }
+    at(end++) = entry;
+}
+
+Engine::Line* Engine::first_line() {
+    Line* first = nullptr;
+    for (auto& line : lines_)
+        if (!line.empty() && (!first || line.at(line.first).begin < first->at(first->first).begin)) first = &line;
+    return first;
+}
+
+void Engine::begin(ActivityId id) {
+    auto& state = states_[id];
+    if (state.uses == 0) {
+        queue_.set(id + timers_, layouts::later(now_, state.updated));
+        return;
+    }
+    state.updated = now_;
+    state.speed = state.bound = 0;
+    link(id, state);
+    fresh_.push_back(id);
+}
+
 bool Engine::next(std::uint32_t& tag) {
-    if (!(fresh_.empty() && dirty_.empty()) && (queue_.empty() || queue_.next_time() > now_)) solve();
-    if (queue_.empty()) return false;
-    require(queue_.next_time() != never,
-            "the simulation stands still: {} activities have no share of a resource, or one so small that they would "
-            "take longer than 106 days",
-            queue_.size());
+    for (;;) {
+        auto* line = first_line();
+        constexpr EventQueue::Turn last{never, ~std::uint64_t{0}};
+        const auto begins = line ? line->at(line->first).begin : last;
+        auto ends = queue_.empty() ? last : queue_.next();
+        if (!solved() && std::min(begins.time, ends.time) > now_) {
+            solve();
+            ends = queue_.empty() ? last : queue_.next();
+        }
+        if (line && begins < ends) {
+            now_ = begins.time;
+            begin(line->at(line->first++).id);
+            continue;
+        }
+        if (queue_.empty()) return false;
+        require(ends.time != never,
+                "the simulation stands still: {} activities have no share of a resource, or one so small that they "
+                "would take longer than 106 days",
+                queue_.size());
+        break;
+    }
     const auto event = queue_.pop();
     now_ = event.time;
     ++events_;
     // With many ranks, what comes next is far away in memory.
-    prefetch(&states_[queue_.promoted(2)], sizeof(State));
-    for (const auto& use : uses(states_[queue_.promoted(1)])) prefetch(&resources_[use.resource], sizeof(Resource));
-    auto& state = states_[event.id];
-    if (state.uses > 0) unlink(event.id, state);
-    free_.push_back(event.id);
+    if (const auto id = queue_.promoted(2); id >= timers_) prefetch(&states_[id - timers_], sizeof(State));
+    if (const auto id = queue_.promoted(1); id >= timers_)
+        for (const auto& use : uses(states_[id - timers_])) prefetch(&resources_[use.resource], sizeof(Resource));
+    if (event.id < timers_) {
+        tag = event.id;
+        return true;
+    }
+    const auto id = event.id - timers_;
+    auto& state = states_[id];
+    if (state.uses > 0) unlink(id, state);
+    free_.push_back(id);
     tag = state.tag;
     return true;
 }
@@ -158,7 +205,8 @@ void Engine::set_speed(ActivityId id, float speed) {
     state.updated = now_;
     state.speed = speed;
     const auto wait = state.remaining == 0 ? 0 : state.remaining / speed;
-    queue_.set(id, wait < 9e18 - static_cast<double>(now_) ? now_ + static_cast<Picoseconds>(wait + 0.5) : never);
+    queue_.set(id + timers_,
+               wait < 9e18 - static_cast<double>(now_) ? now_ + static_cast<Picoseconds>(wait + 0.5) : never);
 }
 
 void Engine::solve() {

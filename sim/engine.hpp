@@ -27,6 +27,7 @@ struct Demand {
 /// Something that takes time.
 struct Activity {
     Picoseconds duration = 0;           ///< when it runs at full speed throughout
+    Picoseconds delay = 0;              ///< before that, in which it takes nothing of any resource
     std::span<const Demand> demands{};  ///< at most Engine::most_demands, each of another resource
     Priority priority = Priority::transfer;
     double weight = 1;         ///< where a resource is short, speeds go as the weights
@@ -48,12 +49,19 @@ class Engine {
 public:
     static constexpr int most_demands = 4;
 
+    /// Tags below `timers` are also those of timers, one each.
+    explicit Engine(std::uint32_t timers = 0) : timers_(timers) {}
+
     /// `capacity` per unit of time of the caller's choice; demands are in the same unit.
     ResourceId add_resource(double capacity);
     void set_capacity(ResourceId resource, double capacity);
 
     /// Starts at now().
     ActivityId start(const Activity& activity);
+
+    /// An activity that shares nothing: next() gives `tag`, below `timers` and of no other one that runs, after
+    /// `duration`. It takes up no more than its place in the queue.
+    void start_timer(std::uint32_t tag, Picoseconds duration) { queue_.set(tag, layouts::later(now_, duration)); }
 
     /// Moves time to the next end of an activity and gives its tag; false if nothing is going on. Throws Error if all
     /// that is left stands still for want of a resource.
@@ -64,7 +72,10 @@ public:
 
     /// Tag of an activity that is likely to end soon, the sooner the smaller `generation` (0, 1 or 2): a hint about
     /// what to bring into the cache.
-    std::uint32_t upcoming(int generation) const { return states_[queue_.promoted(generation)].tag; }
+    std::uint32_t upcoming(int generation) const {
+        const auto id = queue_.promoted(generation);
+        return id < timers_ ? id : states_[id - timers_].tag;
+    }
 
     Picoseconds now() const { return now_; }
     std::uint64_t events() const { return events_; }
@@ -100,6 +111,21 @@ private:
         std::array<Use, most_demands> use;
     };
 
+    /// Activities whose delay has not ended yet, in order: all of a line have the same delay.
+    struct Line {
+        struct Entry {
+            EventQueue::Turn begin;
+            ActivityId id;
+        };
+        Picoseconds delay;
+        std::vector<Entry> ring{};  // a power of two
+        std::uint32_t first = 0, end = 0;
+
+        bool empty() const { return first == end; }
+        Entry& at(std::uint32_t i) { return ring[i & (static_cast<std::uint32_t>(ring.size()) - 1)]; }
+        void push(const Entry& entry);
+    };
+
     static std::int64_t whole(double amount) { return static_cast<std::int64_t>(amount + 0.5); }
 
     // Sums over transfers are kept as whole numbers: nothing is left behind when a term is taken out again. Small, as
@@ -124,6 +150,10 @@ private:
     Use& use_of(Link link) { return states_[link / most_demands].use[link % most_demands]; }
     std::span<Use> uses(State& state) { return {state.use.data(), state.uses}; }
 
+    void wait(ActivityId id, Picoseconds delay);
+    void begin(ActivityId id);
+    Line* first_line();
+    bool solved() const { return fresh_.empty() && dirty_.empty(); }
     void touch(ResourceId resource);
     void link(ActivityId id, State& state);
     void unlink(ActivityId id, State& state);
@@ -143,7 +173,9 @@ private:
         return priority == Priority::transfer ? all : std::max<std::int64_t>(0, all - resource.used);
     }
 
-    EventQueue queue_;
+    std::uint32_t timers_;
+    EventQueue queue_;         // of timers and, behind their tags, activities
+    std::vector<Line> lines_;  // few: machines have few latencies
     std::vector<State> states_;
     std::vector<ActivityId> free_;
     std::vector<Resource> resources_;

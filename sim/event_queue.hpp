@@ -17,26 +17,39 @@ using layouts::Picoseconds;
 /// and the four children of a node share a cache line; nothing is allocated per event once the heap has grown.
 class EventQueue {
 public:
-    static constexpr std::uint32_t most_ids = 1u << 24;
+    static constexpr std::uint32_t most_ids = 1u << 26;
 
     struct Event {
         Picoseconds time;
         std::uint32_t id;
     };
 
-    void reserve(std::size_t events) {
-        lines_.reserve(events / 4 + 2);
-        position_.reserve(events);
-    }
+    /// Memory for so many ids; of events at a time there are usually fewer.
+    void reserve(std::size_t ids) { position_.reserve(ids); }
 
     bool empty() const { return size() == 0; }
     std::size_t size() const { return size_ - hole_; }
 
-    /// The queue must not be empty.
-    Picoseconds next_time() {
-        fill_hole();
-        return time_of(at(0));
+    /// When an event leaves, and its number in the order of setting, which decides among equal times.
+    struct Turn {
+        Picoseconds time;
+        std::uint64_t number;
+        bool operator<(const Turn& other) const {
+            return time != other.time ? time < other.time : number < other.number;
+        }
+    };
+
+    /// Of the earliest event; the queue must not be empty. Where the root was popped, that is one of its children.
+    Turn next() const {
+        auto first = at(hole_ ? 1 : 0);
+        if (hole_)
+            for (std::uint32_t child = 2; child < size_ && child <= 4; ++child)
+                if (at(child) < first) first = at(child);
+        return {time_of(first), static_cast<std::uint64_t>(first) >> id_bits};
     }
+
+    /// A number for an event that waits elsewhere, as if it had been set now.
+    std::uint64_t take_number() { return sequence_++; }
 
     /// Puts `id` in at `time`, or moves it there; either way it goes behind everything set for that time before.
     void set(std::uint32_t id, Picoseconds time) {
@@ -75,7 +88,7 @@ private:
         Entry entry[4];
     };
 
-    static constexpr int id_bits = 24;
+    static constexpr int id_bits = 26;
     static constexpr std::uint32_t absent = ~0u;
     static constexpr std::uint32_t first_slot = 3;  // of the root, so that children 4i+1 .. 4i+4 fill a line
 

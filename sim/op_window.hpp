@@ -3,9 +3,11 @@
 #include "layouts/schedule.hpp"
 #include "sim/lanes.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 namespace ringlab::sim {
 
@@ -43,24 +45,32 @@ class OpWindow {
 public:
     static constexpr std::uint32_t none = ~0u;
 
+    explicit OpWindow(int lanes) : lanes_(static_cast<std::uint8_t>(lanes)) { resize(first_capacity); }
+
     bool empty() const { return base_ == end_; }
     std::uint32_t size() const { return end_ - base_; }
     std::uint32_t end() const { return end_; }
 
-    PendingOp& operator[](std::uint32_t op) { return ring_[op & (static_cast<std::uint32_t>(ring_.size()) - 1)]; }
+    PendingOp& operator[](std::uint32_t op) {
+        const auto place = first_ + (op - base_);
+        return ops()[place < capacity_ ? place : place - capacity_];
+    }
 
     /// First operation of the lane that is not done, or none.
     std::uint32_t head(Lane lane) const { return knows(lane) ? position(ends(lane).head) : none; }
 
-    /// Whether lanes 0 to `lanes` - 1 all have a head.
-    bool knows_all(int lanes) const { return known_ == (1u << lanes) - 1; }
+    /// Whether all lanes have a head.
+    bool knows_all() const { return known_ == (1u << lanes_) - 1; }
 
-    /// Where the operations are in memory, for prefetching.
-    const PendingOp* storage() const { return ring_.data(); }
+    /// Where the operations are in memory, for prefetching, and how many bytes.
+    const void* storage() const { return memory_.get(); }
+    std::size_t storage_bytes() const { return ends_bytes() + capacity_ * sizeof(PendingOp); }
 
     void push(const Op& op, Picoseconds issued, std::int64_t work) {
-        if (size() == ring_.size()) grow();
-        auto& pending = (*this)[end_];
+        if (size() == capacity_) grow();
+        ++end_;
+        const auto self = end_ - 1;
+        auto& pending = (*this)[self];
         pending = PendingOp{};
         pending.time = issued;
         pending.work = work;
@@ -68,20 +78,20 @@ public:
         pending.kind_code = static_cast<std::uint8_t>(op.kind) & 15;
         pending.pool_code = static_cast<std::uint8_t>(op.pool) & 15;
         for (std::size_t i = 0; const auto index : op.after()) {
-            const auto distance = end_ - static_cast<std::uint32_t>(index);
-            if (distance <= size() && (*this)[end_ - distance].state != OpState::done)
+            const auto distance = self - static_cast<std::uint32_t>(index);
+            if (distance <= self - base_ && (*this)[self - distance].state != OpState::done)
                 pending.after[i++] = static_cast<std::uint16_t>(distance);
         }
         const auto lane = op.lane();
         auto& [head, tail] = ends(lane);
         if (knows(lane)) {
             const auto last = position(tail);
-            (*this)[last].next_in_lane = static_cast<std::uint16_t>(end_ - last);
+            (*this)[last].next_in_lane = static_cast<std::uint16_t>(self - last);
         } else {
-            head = static_cast<std::uint16_t>(end_);
+            head = static_cast<std::uint16_t>(self);
             known_ |= 1u << lane;
         }
-        tail = static_cast<std::uint16_t>(end_++);
+        tail = static_cast<std::uint16_t>(self);
     }
 
     /// Whether everything that `op` must come after is done.
@@ -98,7 +108,10 @@ public:
         pending.state = OpState::done;
         ends(lane).head = static_cast<std::uint16_t>(ends(lane).head + pending.next_in_lane);
         if (pending.next_in_lane == 0) known_ &= ~(1u << lane);
-        while (base_ != end_ && (*this)[base_].state == OpState::done) ++base_;
+        while (base_ != end_ && ops()[first_].state == OpState::done) {
+            ++base_;
+            if (++first_ == capacity_) first_ = 0;
+        }
     }
 
 private:
@@ -108,24 +121,38 @@ private:
         std::uint16_t head = 0, tail = 0;
     };
 
+    static constexpr std::uint32_t first_capacity = 4;
+
     bool knows(Lane lane) const { return known_ >> lane & 1; }
-    const Ends& ends(Lane lane) const { return ends_[static_cast<std::size_t>(lane)]; }
-    Ends& ends(Lane lane) { return ends_[static_cast<std::size_t>(lane)]; }
+    const Ends& ends(Lane lane) const { return reinterpret_cast<const Ends*>(memory_.get())[lane]; }
+    Ends& ends(Lane lane) { return reinterpret_cast<Ends*>(memory_.get())[lane]; }
+    std::size_t ends_bytes() const { return (lanes_ * sizeof(Ends) + 7) / 8 * 8; }
+    PendingOp* ops() { return reinterpret_cast<PendingOp*>(memory_.get() + ends_bytes()); }
     std::uint32_t position(std::uint16_t low_bits) const {
         return base_ + static_cast<std::uint16_t>(low_bits - base_);
     }
 
-    void grow() {
-        std::vector<PendingOp> larger(std::max<std::size_t>(8, 2 * ring_.size()));
-        for (auto op = base_; op != end_; ++op)
-            larger[op & (static_cast<std::uint32_t>(larger.size()) - 1)] = (*this)[op];
-        ring_ = std::move(larger);
+    /// By half: a ring's windows have five operations, and there are as many as ranks.
+    void grow() { resize(capacity_ + capacity_ / 2); }
+
+    void resize(std::uint32_t capacity) {
+        auto larger = std::make_unique<std::byte[]>(ends_bytes() + capacity * sizeof(PendingOp));
+        if (memory_) {
+            std::copy_n(memory_.get(), ends_bytes(), larger.get());
+            auto* to = reinterpret_cast<PendingOp*>(larger.get() + ends_bytes());
+            for (auto op = base_; op != end_; ++op) *to++ = (*this)[op];
+        }
+        memory_ = std::move(larger);
+        capacity_ = capacity;
+        first_ = 0;
     }
 
-    std::vector<PendingOp> ring_;  // a power of two
+    // The ends of each lane, then a ring of operations: one allocation, which is all that most ranks need.
+    std::unique_ptr<std::byte[]> memory_;
     std::uint32_t base_ = 0, end_ = 0;
-    std::uint32_t known_ = 0;  // a bit per lane: it has unfinished operations here
-    std::array<Ends, most_lanes> ends_{};
+    std::uint32_t first_ = 0, capacity_ = 0;  // of the ring: where `base_` is
+    std::uint32_t known_ = 0;                 // a bit per lane: it has unfinished operations here
+    std::uint8_t lanes_;
 };
 
 }  // namespace ringlab::sim

@@ -8,6 +8,7 @@
 #include "sim/op_window.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace ringlab::sim {
@@ -18,27 +19,24 @@ using layouts::Ops;
 using layouts::RankTotals;
 using layouts::Span;
 
-// Room for what rings need; more is made when it is needed.
-constexpr std::size_t activities_per_rank = 5, resources_per_rank = 6;
+// Room for what rings need, compute and a hop; more is made when it is needed.
+constexpr std::size_t activities_per_rank = 2;
 
-/// What an ended activity was, packed into the engine's tag. A lane does one thing at a time, so rank and lane say
-/// which operation it was; of a send and its receive, the sender stands for both.
-struct Tag {
-    enum What : std::uint32_t { operation, issue, latency };
-    int rank;
-    Lane lane;
-    What what;
+/// Rank and lane, packed into the engine's tag. A lane does one thing at a time, so they say which operation it is,
+/// and its state says what ended: its wait for the host, or itself. Of a send and its receive, the sender stands for
+/// both.
+class Tags {
+public:
+    explicit Tags(int lanes) : lane_bits_(std::bit_width(static_cast<unsigned>(lanes - 1))) {}
 
-    static constexpr int lane_bits = 5;
-    static_assert(most_lanes <= 1 << lane_bits);
-
-    std::uint32_t pack() const {
-        return (static_cast<std::uint32_t>(rank) << lane_bits | static_cast<std::uint32_t>(lane)) << 2 | what;
+    std::uint32_t of(int rank, Lane lane) const {
+        return static_cast<std::uint32_t>(rank) << lane_bits_ | static_cast<std::uint32_t>(lane);
     }
-    static Tag unpack(std::uint32_t tag) {
-        return {static_cast<int>(tag >> (2 + lane_bits)), static_cast<Lane>(tag >> 2 & ((1 << lane_bits) - 1)),
-                static_cast<What>(tag & 3)};
-    }
+    int rank(std::uint32_t tag) const { return static_cast<int>(tag >> lane_bits_); }
+    Lane lane(std::uint32_t tag) const { return static_cast<Lane>(tag & ((1u << lane_bits_) - 1)); }
+
+private:
+    int lane_bits_;
 };
 
 /// The resources that one rank's GPU brings, or none where it never limits anything.
@@ -47,22 +45,22 @@ struct GpuResources {
     ResourceId egress = none, ingress = none, memory = none, multiprocessors = none;
 };
 
-struct Rank {
-    Rank(Ops stream, Picoseconds start, Picoseconds before)
-        : ops(std::move(stream)), host(start), prepared(layouts::later(start, before)) {}
+struct alignas(64) Rank {
+    Rank(Ops stream, int lanes, Picoseconds start, Picoseconds before)
+        : ops(std::move(stream)), window(lanes), host(start), prepared(layouts::later(start, before)) {}
 
     Ops ops;
-    bool more = true;  // operations to read
     OpWindow window;
     Picoseconds host;      // when the host has issued all that was read
     Picoseconds prepared;  // when what comes before the first operation on the compute lane has ended
-    RankTotals totals;
     NaiveEstimate naive;
     Picoseconds posted_since = 0, moving_since = 0;
-    std::int16_t posted = 0;  // transfers whose own side is ready, to their ends
-    std::int16_t moving = 0;  // those whose peer is ready as well
-    float held = 0;           // multiprocessors
+    bool more = true;        // operations to read
+    std::int8_t posted = 0;  // transfers whose own side is ready, to their ends: one a lane at most
+    std::int8_t moving = 0;  // those whose peer is ready as well
+    float held = 0;          // multiprocessors
 };
+static_assert(sizeof(Rank) == 128);
 
 class Simulation {
 public:
@@ -71,14 +69,17 @@ public:
           machine_(machine),
           options_(options),
           cost_(schedule, machine, options, clock),
-          lanes_(schedule.lanes()) {
+          lanes_(schedule.lanes()),
+          tags_(lanes_),
+          engine_(tags_.of(schedule.ranks(), 0)) {
         require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
                 schedule.channels().size(), most_channels);
         const auto starts = cost_.starts();
         ranks_.reserve(starts.size());
-        engine_.reserve(activities_per_rank * starts.size(), resources_per_rank * starts.size());
+        prediction_.ranks.resize(starts.size());
         for (int rank = 0; rank < schedule.ranks(); ++rank)
-            ranks_.emplace_back(schedule.ops(rank), starts[static_cast<std::size_t>(rank)], cost_.before_pass(rank));
+            ranks_.emplace_back(schedule.ops(rank), lanes_, starts[static_cast<std::size_t>(rank)],
+                                cost_.before_pass(rank));
         if (options.trace) {
             spans_.resize(ranks_.size());
             issued_.resize(ranks_.size());
@@ -90,64 +91,67 @@ public:
         for (int rank = 0; rank < schedule_.ranks(); ++rank) advance(rank);
         for (std::uint32_t ended = 0; engine_.next(ended);) {
             prefetch_upcoming();
-            handle(Tag::unpack(ended));
+            handle(tags_.rank(ended), tags_.lane(ended));
         }
         return result();
     }
 
 private:
     Rank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+    RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
 
     /// With thousands of ranks, what an event needs is hardly ever in the cache. A transfer also ends something at its
     /// peer, which is often the next rank.
     void prefetch_upcoming() {
-        prefetch(&rank_of(Tag::unpack(engine_.upcoming(1)).rank), 2 * sizeof(Rank));
-        prefetch(rank_of(Tag::unpack(engine_.upcoming(0)).rank).window.storage(), 8 * sizeof(PendingOp));
+        prefetch(&rank_of(tags_.rank(engine_.upcoming(1))), 2 * sizeof(Rank));
+        const auto& window = rank_of(tags_.rank(engine_.upcoming(0))).window;
+        prefetch(window.storage(), std::min<std::size_t>(window.storage_bytes(), 256));
     }
 
     // ---- Resources ----
 
+    // Memory and multiprocessors of every rank; links and network ports when something first travels over them: of a
+    // ring only the hosts' ends are joined to others.
     void add_resources() {
-        const auto limited = [](double rate) { return std::isfinite(rate); };
-        const auto add = [&](bool wanted, double capacity) {
-            return wanted ? engine_.add_resource(capacity) : GpuResources::none;
-        };
-        const auto& link = machine_.inside_host;
-        const auto& far = machine_.between_hosts;
-        const bool memory = limited(machine_.memory_bytes_per_second);
-        const bool kernels = link.multiprocessors_per_channel > 0 || far.multiprocessors_per_channel > 0;
-        const bool spread = cost_.host(0) != cost_.host(schedule_.ranks() - 1) || !options_.placement.empty();
-        gpus_.reserve(ranks_.size());
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-            auto& gpu = gpus_.emplace_back();
-            gpu.egress = add(limited(link.link_bytes_per_second), link.link_bytes_per_second);
-            gpu.ingress = add(limited(link.link_bytes_per_second), link.link_bytes_per_second);
-            gpu.memory = add(memory, machine_.memory_bytes_per_second);
-            gpu.multiprocessors = add(kernels, machine_.multiprocessors);
+        const bool memory = std::isfinite(machine_.memory_bytes_per_second);
+        const bool kernels = machine_.inside_host.multiprocessors_per_channel > 0 ||
+                             machine_.between_hosts.multiprocessors_per_channel > 0;
+        const bool links = std::isfinite(machine_.inside_host.link_bytes_per_second);
+        const std::size_t ends_of_hosts = 2 * (ranks_.size() / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
+        engine_.reserve(activities_per_rank * ranks_.size(),
+                        ranks_.size() * (memory + kernels + 2 * links) + ends_of_hosts);
+        holds_ = kernels;
+        gpus_.resize(ranks_.size());
+        for (auto& gpu : gpus_) {
+            if (memory) gpu.memory = engine_.add_resource(machine_.memory_bytes_per_second);
+            if (kernels) gpu.multiprocessors = engine_.add_resource(machine_.multiprocessors);
         }
-        if (!spread || !limited(far.link_bytes_per_second)) return;
+        if (!std::isfinite(machine_.between_hosts.link_bytes_per_second)) return;
         int hosts = 0;
         for (int rank = 0; rank < schedule_.ranks(); ++rank) hosts = std::max(hosts, cost_.host(rank) + 1);
-        for (int nic = 0; nic < hosts * machine_.nics_per_host; ++nic) {
-            const auto out = engine_.add_resource(far.link_bytes_per_second);
-            nics_.push_back({out, engine_.add_resource(far.link_bytes_per_second)});
-        }
+        if (hosts > 1 || !options_.placement.empty())
+            nics_.resize(static_cast<std::size_t>(hosts) * static_cast<std::size_t>(machine_.nics_per_host));
     }
 
     struct Nic {
-        ResourceId out, in;
+        ResourceId out = GpuResources::none, in = GpuResources::none;
     };
 
-    const Nic* nic_of(int rank) const {
-        if (nics_.empty()) return nullptr;
+    Nic& nic_of(int rank) {
         const auto per_nic = machine_.gpus_per_host / machine_.nics_per_host;
         const auto local = cost_.gpu(rank) % machine_.gpus_per_host;
-        return &nics_[static_cast<std::size_t>(cost_.host(rank) * machine_.nics_per_host + local / per_nic)];
+        return nics_[static_cast<std::size_t>(cost_.host(rank) * machine_.nics_per_host + local / per_nic)];
+    }
+
+    /// The resource, made now if it was not there.
+    ResourceId made(ResourceId& resource, double capacity) {
+        if (resource == GpuResources::none && std::isfinite(capacity)) resource = engine_.add_resource(capacity);
+        return resource;
     }
 
     /// Multiprocessors given to, or taken back from, the kernels that carry out transfers.
     void hold(int rank, double multiprocessors) {
-        if (multiprocessors == 0 || gpus_.empty()) return;
+        if (multiprocessors == 0) return;
         auto& held = rank_of(rank).held;
         held += static_cast<float>(multiprocessors);
         engine_.set_capacity(gpus_[static_cast<std::size_t>(rank)].multiprocessors,
@@ -159,7 +163,7 @@ private:
     /// Reads on until every lane knows its next operation.
     void refill(int id) {
         auto& rank = rank_of(id);
-        while (rank.more && !rank.window.knows_all(lanes_) &&
+        while (rank.more && !rank.window.knows_all() &&
                rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead))
             read(id);
     }
@@ -169,6 +173,7 @@ private:
         const auto* op = rank.ops.next();
         if (!op) {
             rank.more = false;
+            const Ops done = std::move(rank.ops);
             return;
         }
         require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
@@ -177,7 +182,7 @@ private:
         rank.host = layouts::later(rank.host, cost_.issue(*op));
         const auto work = op->transfers() ? op->bytes : cost_.compute(*op);
         rank.window.push(*op, op->lane() == compute_lane ? std::max(rank.host, rank.prepared) : rank.host, work);
-        count(rank, id, *op, work);
+        count(rank.naive, totals_of(id), id, *op, work);
         if (!options_.trace) return;
         auto& spans = spans_[static_cast<std::size_t>(id)];
         Span span;
@@ -194,22 +199,22 @@ private:
         issued_[static_cast<std::size_t>(id)].push_back({before, rank.host});
     }
 
-    void count(Rank& rank, int id, const Op& op, std::int64_t work) {
+    void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
         switch (op.kind) {
             case OpKind::attend:
-                require(!__builtin_add_overflow(rank.totals.cells, op.cells, &rank.totals.cells),
+                require(!__builtin_add_overflow(totals.cells, op.cells, &totals.cells),
                         "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
                 [[fallthrough]];
             case OpKind::merge:
             case OpKind::add:
-            case OpKind::copy: rank.naive.add_compute(op.step, work); return;
-            case OpKind::receive: rank.totals.bytes_received += op.bytes; return;
-            case OpKind::send: rank.totals.bytes_sent += op.bytes; break;
-            case OpKind::fetch: rank.totals.bytes_received += op.bytes; break;
+            case OpKind::copy: naive.add_compute(op.step, work); return;
+            case OpKind::receive: totals.bytes_received += op.bytes; return;
+            case OpKind::send: totals.bytes_sent += op.bytes; break;
+            case OpKind::fetch: totals.bytes_received += op.bytes; break;
         }
         const auto cost =
             op.kind == OpKind::fetch ? cost_.transfer(op.peer, id, op.bytes) : cost_.transfer(id, op.peer, op.bytes);
-        rank.naive.add_transfer(op.step, cost.whole());
+        naive.add_transfer(op.step, cost.whole());
     }
 
     // ---- Starting operations ----
@@ -227,13 +232,13 @@ private:
         if (op.state != OpState::waiting || !window.may_run(head)) return;
         if (op.time > engine_.now()) {
             op.state = OpState::issuing;
-            engine_.start({.duration = op.time - engine_.now(), .tag = Tag{id, lane, Tag::issue}.pack()});
+            engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
             return;
         }
         if (options_.trace) spans_[static_cast<std::size_t>(id)][head].posted = engine_.now();
         if (lane == compute_lane) return start_compute(id, op);
         if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
-        hold(id, cost_.held(id, op.peer, op.work));
+        if (holds_) hold(id, cost_.held(id, op.peer, op.work));
         if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
         op.state = OpState::posted;
         const auto other_lane = counterpart(lane);
@@ -255,22 +260,23 @@ private:
     void start_compute(int id, PendingOp& op) {
         op.state = OpState::running;
         op.time = engine_.now();
-        Activity activity{.duration = op.work,
-                          .priority = Priority::compute,
-                          .crowds = op.kind() == OpKind::attend,
-                          .tag = Tag{id, compute_lane, Tag::operation}.pack()};
+        const auto tag = tags_.of(id, compute_lane);
         std::array<Demand, Engine::most_demands> demands;
         std::size_t count = 0;
+        const bool attends = op.kind() == OpKind::attend;
         if (!gpus_.empty()) {
             const auto& gpu = gpus_[static_cast<std::size_t>(id)];
-            const auto memory = op.kind() == OpKind::attend ? machine_.attention_memory_bytes_per_second
-                                                            : machine_.memory_bytes_per_second;
+            const auto memory = attends ? machine_.attention_memory_bytes_per_second : machine_.memory_bytes_per_second;
             if (gpu.memory != GpuResources::none && memory > 0) demands[count++] = {gpu.memory, memory};
-            if (gpu.multiprocessors != GpuResources::none && op.kind() == OpKind::attend)
+            if (gpu.multiprocessors != GpuResources::none && attends)
                 demands[count++] = {gpu.multiprocessors, machine_.multiprocessors};
         }
-        activity.demands = {demands.data(), count};
-        engine_.start(activity);
+        if (count == 0) return engine_.start_timer(tag, op.work);
+        engine_.start({.duration = op.work,
+                       .demands = {demands.data(), count},
+                       .priority = Priority::compute,
+                       .crowds = attends,
+                       .tag = tag});
     }
 
     /// Starts what the head of `lane` stands for: a send with its receive, or a fetch.
@@ -279,44 +285,40 @@ private:
         begin_span(id, op);
         if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
         const auto cost = transfer_cost(id, op);
-        if (!options_.sharing || cost.bytes_per_second == 0) {
-            engine_.start({.duration = cost.whole(), .tag = Tag{id, lane, Tag::operation}.pack()});
-        } else if (cost.latency > 0) {
-            engine_.start({.duration = cost.latency, .tag = Tag{id, lane, Tag::latency}.pack()});
-        } else {
-            start_flow(id, lane);
-        }
+        if (!options_.sharing || cost.bytes_per_second == 0)
+            engine_.start_timer(tags_.of(id, lane), cost.whole());
+        else
+            start_flow(op.kind() == OpKind::fetch ? op.peer : id, op.kind() == OpKind::fetch ? id : op.peer, cost,
+                       tags_.of(id, lane));
     }
 
-    void start_flow(int id, Lane lane) {
-        const auto& op = head_of(id, lane);
-        const auto cost = transfer_cost(id, op);
-        const int source = op.kind() == OpKind::fetch ? op.peer : id,
-                  destination = op.kind() == OpKind::fetch ? id : op.peer;
-        const auto &from = gpus_[static_cast<std::size_t>(source)], &to = gpus_[static_cast<std::size_t>(destination)];
+    void start_flow(int source, int destination, const TransferCost& cost, std::uint32_t tag) {
+        auto &from = gpus_[static_cast<std::size_t>(source)], &to = gpus_[static_cast<std::size_t>(destination)];
         std::array<Demand, Engine::most_demands> demands;
         std::size_t count = 0;
         const auto demand = [&](ResourceId resource, double amount) {
             if (resource != GpuResources::none && amount > 0) demands[count++] = {resource, amount};
         };
         const auto rate = cost.bytes_per_second;
+        const auto capacity = cost.link->link_bytes_per_second;
         if (!cost.between_hosts) {
-            demand(from.egress, rate);
-            demand(to.ingress, rate);
+            demand(made(from.egress, capacity), rate);
+            demand(made(to.ingress, capacity), rate);
         } else if (!nics_.empty()) {
-            demand(nic_of(source)->out, rate);
-            demand(nic_of(destination)->in, rate);
+            demand(made(nic_of(source).out, capacity), rate);
+            demand(made(nic_of(destination).in, capacity), rate);
         }
         demand(from.memory, rate * cost.link->send_memory_ratio);
         demand(to.memory, rate * cost.link->receive_memory_ratio);
         engine_.start({.duration = cost.duration,
+                       .delay = cost.latency,
                        .demands = {demands.data(), count},
                        .weight = 1e9 / rate,  // flows on a short link get the same bytes per second
                        .crowded_speed = cost.link->busy_speed_ratio,
-                       .tag = Tag{id, lane, Tag::operation}.pack()});
+                       .tag = tag});
     }
 
-    TransferCost transfer_cost(int id, const PendingOp& op) const {
+    TransferCost transfer_cost(int id, const PendingOp& op) {
         return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work) : cost_.transfer(id, op.peer, op.work);
     }
 
@@ -334,25 +336,22 @@ private:
 
     // ---- Ending operations ----
 
-    void handle(const Tag& tag) {
-        switch (tag.what) {
-            case Tag::issue:
-                head_of(tag.rank, tag.lane).state = OpState::waiting;
-                try_start(tag.rank, tag.lane);
-                return;
-            case Tag::latency: start_flow(tag.rank, tag.lane); return;
-            case Tag::operation: break;
+    void handle(int rank, Lane lane) {
+        auto& op = head_of(rank, lane);
+        if (op.state == OpState::issuing) {
+            op.state = OpState::waiting;
+            return try_start(rank, lane);
         }
-        const auto& op = head_of(tag.rank, tag.lane);
         const int peer = op.kind() == OpKind::send ? op.peer : -1;
-        finish(tag.rank, tag.lane);
-        if (peer >= 0) finish(peer, counterpart(tag.lane));
-        advance(tag.rank);
+        finish(rank, lane);
+        if (peer >= 0) finish(peer, counterpart(lane));
+        advance(rank);
         if (peer >= 0) advance(peer);
     }
 
     void finish(int id, Lane lane) {
         auto& rank = rank_of(id);
+        auto& totals = totals_of(id);
         const auto now = engine_.now();
         const auto index = rank.window.head(lane);
         const auto& op = rank.window[index];
@@ -363,13 +362,13 @@ private:
             span.end = now;
             span.busy = length;
         }
-        rank.totals.end = now;
+        totals.end = now;
         if (lane == compute_lane) {
-            rank.totals.compute += length;
+            totals.compute += length;
         } else {
-            if (--rank.moving == 0) rank.totals.communication += now - rank.moving_since;
-            if (--rank.posted == 0) rank.totals.waiting += now - rank.posted_since;
-            hold(id, -cost_.held(id, op.peer, op.work));
+            if (--rank.moving == 0) totals.communication += now - rank.moving_since;
+            if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
+            if (holds_) hold(id, -cost_.held(id, op.peer, op.work));
         }
         rank.window.finish_head(lane);
     }
@@ -391,38 +390,41 @@ private:
 
     Prediction result() {
         require_finished();
-        Prediction prediction;
+        auto& prediction = prediction_;
         prediction.events = engine_.events();
         prediction.notes = cost_.notes();
         prediction.timeline.ranks = schedule_.ranks();
         for (int id = 0; id < schedule_.ranks(); ++id) {
             auto& rank = rank_of(id);
-            rank.totals.end = layouts::later(std::max(rank.totals.end, rank.prepared), cost_.behind_pass(id));
+            auto& totals = totals_of(id);
+            totals.end = layouts::later(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
             // Compute spans follow one another, so the time without one is what they do not cover.
-            rank.totals.exposed = rank.totals.end - rank.totals.compute;
-            rank.totals.waiting -= rank.totals.communication;  // so far the time in which any was posted
-            prediction.makespan = std::max(prediction.makespan, rank.totals.end);
+            totals.exposed = totals.end - totals.compute;
+            totals.waiting -= totals.communication;  // so far the time in which any was posted
+            prediction.makespan = std::max(prediction.makespan, totals.end);
             prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
             prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());
-            prediction.ranks.push_back(rank.totals);
         }
         for (std::size_t rank = 0; rank < spans_.size(); ++rank) {
             auto& spans = prediction.timeline.spans;
             spans.insert(spans.end(), spans_[rank].begin(), spans_[rank].end());
             prediction.host_issue.insert(prediction.host_issue.end(), issued_[rank].begin(), issued_[rank].end());
         }
-        return prediction;
+        return std::move(prediction);
     }
 
     const Schedule& schedule_;
     const Machine& machine_;
     const SimOptions& options_;
     CostModel cost_;
-    Engine engine_;
     int lanes_;
+    Tags tags_;
+    Engine engine_;
+    bool holds_ = false;     // transfers take multiprocessors
+    Prediction prediction_;  // its ranks count up under way
     std::vector<Rank> ranks_;
     std::vector<GpuResources> gpus_;        // by rank; empty without sharing
-    std::vector<Nic> nics_;                 // by host and port
+    std::vector<Nic> nics_;                 // by host and port; empty where they never limit anything
     std::vector<std::vector<Span>> spans_;  // by rank, if traced
     std::vector<std::vector<layouts::Interval>> issued_;
 };

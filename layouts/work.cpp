@@ -14,7 +14,7 @@ constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b 
 /// First i >= 0 with start + step*i >= limit, at most `count`.
 std::int64_t first_reaching(std::int64_t start, std::int64_t step, std::int64_t limit, std::int64_t count) {
     if (start >= limit) return 0;
-    if (step == 0) return count;
+    if (step == 0 || start + step * (count - 1) < limit) return count;
     return std::min(count, (limit - start + step - 1) / step);
 }
 
@@ -44,6 +44,9 @@ std::int64_t run_below(const Run& run, std::int64_t x) {
 std::int64_t run_sum_below(const Run& run, std::int64_t start, std::int64_t step, std::int64_t count) {
     if (step == 0) return count * run_below(run, start);
     const auto offset = start - run.first + run.stride - 1;
+    // All below, or none: most pairs of a large ring are, and divisions take their time.
+    if (offset >= run.stride * run.count) return count * run.count;
+    if (offset + step * (count - 1) < run.stride) return 0;
     const auto begin = first_reaching(offset, step, 0, count);                     // below is 0 before it
     const auto end = first_reaching(offset, step, run.stride * run.count, count);  // and run.count from it on
     return floor_sum(end - begin, step, offset + step * begin, run.stride) + (count - end) * run.count;

@@ -259,17 +259,14 @@ TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes
     if (known_bytes == bytes) return cost;
     cost.between_hosts = between_hosts;
     cost.link = cost.between_hosts ? &machine_.between_hosts : &machine_.inside_host;
+    cost.multiprocessors =
+        cost.link->multiprocessors_per_channel == 0 ? 0 : cost.link->multiprocessors(static_cast<double>(bytes));
     cost.latency = ticks(cost.link->latency_seconds);
     const auto rate = cost.link->rate(static_cast<double>(bytes));
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
     known_bytes = bytes;
     return cost;
-}
-
-double CostModel::held(int rank, int peer, std::int64_t bytes) const {
-    const auto& link = host(rank) != host(peer) ? machine_.between_hosts : machine_.inside_host;
-    return link.multiprocessors_per_channel == 0 ? 0 : link.multiprocessors(static_cast<double>(bytes));
 }
 
 Picoseconds CostModel::issue(const Op& op) const {

@@ -69,6 +69,7 @@ struct TransferCost {
     Picoseconds latency = 0;
     Picoseconds duration = 0;     ///< after the latency, alone
     double bytes_per_second = 0;  ///< while it runs at full speed; 0 if it takes no time
+    double multiprocessors = 0;   ///< that each side gives to it, from when it is ready itself
     const LinkCost* link = nullptr;
     bool between_hosts = false;
 
@@ -85,9 +86,6 @@ public:
     /// Duration of an attend, merge, add or copy.
     Picoseconds compute(const Op& op);
     TransferCost transfer(int source, int destination, std::int64_t bytes);
-
-    /// Multiprocessors that `rank` gives to one side of the transfer.
-    double held(int rank, int peer, std::int64_t bytes) const;
 
     Picoseconds issue(const Op& op) const;
 

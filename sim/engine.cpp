@@ -1,6 +1,5 @@
 #include "sim/engine.hpp"
 
-#include "layouts/checked.hpp"
 #include "layouts/require.hpp"
 
 #include <algorithm>
@@ -9,8 +8,8 @@
 namespace ringlab::sim {
 
 void Engine::reserve(std::size_t activities, std::size_t resources) {
-    queue_.reserve(timers_ + activities);
-    states_.reserve(activities);
+    queue_.reserve(timers_ + places_ + activities);
+    states_.reserve(places_ + activities);
     resources_.reserve(resources);
 }
 
@@ -26,20 +25,25 @@ void Engine::set_capacity(ResourceId resource, double capacity) {
             capacity);
     // Through float, as demands are: a demand of the whole capacity then fits exactly.
     resources_[resource].capacity = static_cast<float>(capacity);
+    may_be_short_ |= resources_[resource].short_of_capacity();
     touch(resource);
 }
 
-ActivityId Engine::start(const Activity& activity) {
-    ActivityId id;
+ActivityId Engine::take_place(ActivityId wanted) {
+    if (wanted < states_.size() && !states_[wanted].runs) return wanted;
     if (free_.empty()) {
-        id = static_cast<ActivityId>(states_.size());
-        require(id < EventQueue::most_ids - timers_, "more than {} activities at a time",
+        require(states_.size() < EventQueue::most_ids - timers_, "more than {} activities at a time",
                 EventQueue::most_ids - timers_);
         states_.emplace_back();
-    } else {
-        id = free_.back();
-        free_.pop_back();
+        return static_cast<ActivityId>(states_.size() - 1);
     }
+    const auto id = free_.back();
+    free_.pop_back();
+    return id;
+}
+
+ActivityId Engine::start(const Activity& activity) {
+    const auto id = take_place(activity.place);
     auto& state = states_[id];
     state.remaining = static_cast<double>(activity.duration);
     state.updated = activity.duration;  // until it begins
@@ -47,7 +51,9 @@ ActivityId Engine::start(const Activity& activity) {
     state.uses = static_cast<std::uint8_t>(activity.demands.size());
     state.priority = activity.priority;
     state.crowds = activity.crowds;
-    state.place = none;
+    state.place = nowhere;
+    state.runs = true;
+    state.late = false;
     state.weight = static_cast<float>(activity.weight);
     state.crowded_speed = static_cast<float>(activity.crowded_speed);
     for (std::size_t i = 0; i < activity.demands.size(); ++i) {
@@ -93,15 +99,36 @@ void Engine::begin(ActivityId id) {
     fresh_.push_back(id);
 }
 
+// Speeds change more often than activities end, and what becomes slower need not move in the queue at once: it is
+// found out when its turn seems to have come. So compute that copies slow down and leave again moves once, not for
+// each.
+void Engine::settle_first() {
+    while (!queue_.empty()) {
+        const auto id = queue_.first().id;
+        if (id < timers_ || !states_[id - timers_].late) return;
+        auto& state = states_[id - timers_];
+        state.late = false;
+        queue_.set(id, {end_of(state), state.number});
+    }
+}
+
+Picoseconds Engine::end_of(const State& state) {
+    const auto wait = state.remaining == 0 ? 0 : state.remaining / state.speed;
+    return wait < 9e18 - static_cast<double>(state.updated) ? state.updated + static_cast<Picoseconds>(wait + 0.5)
+                                                            : never;
+}
+
 bool Engine::next(std::uint32_t& tag) {
     for (;;) {
         auto* line = first_line();
         constexpr EventQueue::Turn last{never, ~std::uint64_t{0}};
         const auto begins = line ? line->at(line->first).begin : last;
-        auto ends = queue_.empty() ? last : queue_.next();
+        settle_first();
+        auto ends = queue_.empty() ? last : queue_.first().turn;
         if (!solved() && std::min(begins.time, ends.time) > now_) {
             solve();
-            ends = queue_.empty() ? last : queue_.next();
+            settle_first();
+            ends = queue_.empty() ? last : queue_.first().turn;
         }
         if (line && begins < ends) {
             now_ = begins.time;
@@ -129,7 +156,8 @@ bool Engine::next(std::uint32_t& tag) {
     const auto id = event.id - timers_;
     auto& state = states_[id];
     if (state.uses > 0) unlink(id, state);
-    free_.push_back(id);
+    state.runs = false;
+    if (id >= places_) free_.push_back(id);
     tag = state.tag;
     return true;
 }
@@ -141,6 +169,7 @@ void Engine::touch(ResourceId resource) {
 }
 
 void Engine::link(ActivityId id, State& state) {
+    sensitive_ += state.crowded_speed < 1;
     for (std::uint32_t i = 0; i < state.uses; ++i) {
         auto& use = state.use[i];
         auto& resource = resources_[use.resource];
@@ -160,6 +189,7 @@ void Engine::link(ActivityId id, State& state) {
 }
 
 void Engine::unlink(ActivityId id, State& state) {
+    sensitive_ -= state.crowded_speed < 1;
     set_bound(id, 0);
     for (auto& use : uses(state)) {
         auto& resource = resources_[use.resource];
@@ -186,9 +216,11 @@ float Engine::bound_of(State& state) {
 void Engine::set_bound(ActivityId id, float bound) {
     auto& state = states_[id];
     if (state.priority == Priority::transfer)
-        for (auto& use : uses(state))
-            resources_[use.resource].demand +=
-                whole(double(bound) * use.amount) - whole(double(state.bound) * use.amount);
+        for (auto& use : uses(state)) {
+            auto& resource = resources_[use.resource];
+            resource.demand += whole(double(bound) * use.amount) - whole(double(state.bound) * use.amount);
+            may_be_short_ |= resource.short_of_capacity();
+        }
     state.bound = bound;
 }
 
@@ -204,9 +236,12 @@ void Engine::set_speed(ActivityId id, float speed) {
     state.remaining = std::max(0.0, state.remaining - static_cast<double>(now_ - state.updated) * state.speed);
     state.updated = now_;
     state.speed = speed;
-    const auto wait = state.remaining == 0 ? 0 : state.remaining / speed;
-    queue_.set(id + timers_,
-               wait < 9e18 - static_cast<double>(now_) ? now_ + static_cast<Picoseconds>(wait + 0.5) : never);
+    const auto end = end_of(state);
+    state.late = queue_.leaves_by(id + timers_, end);
+    if (state.late)
+        state.number = queue_.take_number();
+    else
+        queue_.set(id + timers_, end);
 }
 
 void Engine::solve() {
@@ -220,7 +255,7 @@ void Engine::solve() {
 void Engine::solve_transfers() {
     for (const auto id : fresh_) set_bound(id, bound_of(states_[id]));
     // A changed bound makes more resources dirty, so the list grows under way.
-    for (std::size_t i = 0; i < dirty_.size(); ++i) {
+    for (std::size_t i = 0; sensitive_ > 0 && i < dirty_.size(); ++i) {
         const auto& resource = resources_[dirty_[i]];
         if (!resource.crowd_changed || resource.sensitive == 0) continue;
         for (auto at = resource.users[static_cast<std::size_t>(Priority::transfer)]; at != none; at = use_of(at).next) {
@@ -231,7 +266,9 @@ void Engine::solve_transfers() {
             for (const auto& use : uses(state_of(at))) touch(use.resource);
         }
     }
-    for (std::size_t i = 0; i < dirty_.size(); ++i) {
+    const bool some_short = may_be_short_ || tight_ > 0;
+    may_be_short_ = false;
+    for (std::size_t i = 0; some_short && i < dirty_.size(); ++i) {
         const auto& resource = resources_[dirty_[i]];
         if (!resource.short_of_capacity() && !resource.tight) continue;
         gather(dirty_[i], Priority::transfer);
@@ -240,8 +277,8 @@ void Engine::solve_transfers() {
     for (const auto id : fresh_) {
         auto& state = states_[id];
         if (state.priority != Priority::transfer) continue;
-        const bool limited = std::any_of(state.use.begin(), state.use.begin() + state.uses,
-                                         [&](const Use& use) { return resources_[use.resource].tight; });
+        const bool limited = tight_ > 0 && std::any_of(state.use.begin(), state.use.begin() + state.uses,
+                                                       [&](const Use& use) { return resources_[use.resource].tight; });
         if (!limited) set_speed(id, state.bound);
     }
 }
@@ -274,15 +311,18 @@ void Engine::gather(ResourceId start, Priority priority) {
         for (auto at = resources_[part_resources_[i]].users[static_cast<std::size_t>(priority)]; at != none;
              at = use_of(at).next) {
             auto& state = state_of(at);
-            if (state.place != none) continue;
-            state.place = static_cast<std::uint32_t>(part_.size());
+            if (state.place != nowhere) continue;
+            state.place = static_cast<std::uint32_t>(part_.size()) & nowhere;
             part_.push_back(at / most_demands);
             for (const auto& use : uses(state)) add(use.resource);
         }
     for (const auto id : part_resources_) {
         auto& resource = resources_[id];
         resource.marked = false;
-        if (priority == Priority::transfer) resource.tight = resource.short_of_capacity();
+        if (priority != Priority::transfer) continue;
+        tight_ -= resource.tight;
+        resource.tight = resource.short_of_capacity();
+        tight_ += resource.tight;
     }
 }
 
@@ -308,7 +348,7 @@ float Engine::speed_alone(State& state, Priority priority) {
 void Engine::fill(Priority priority) {
     if (part_.size() == 1) {
         auto& state = states_[part_.front()];
-        state.place = none;
+        state.place = nowhere;
         set_speed(part_.front(), speed_alone(state, priority));
         return;
     }
@@ -356,7 +396,7 @@ void Engine::fill(Priority priority) {
         }
     }
     for (std::size_t i = 0; i < part_.size(); ++i) {
-        states_[part_[i]].place = none;
+        states_[part_[i]].place = nowhere;
         set_speed(part_[i], part_speeds_[i]);
     }
 }

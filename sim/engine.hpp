@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/checked.hpp"
 #include "sim/event_queue.hpp"
 
 #include <algorithm>
@@ -33,7 +34,8 @@ struct Activity {
     double weight = 1;         ///< where a resource is short, speeds go as the weights
     double crowded_speed = 1;  ///< at most this speed while a crowding activity is on one of its resources
     bool crowds = false;
-    std::uint32_t tag = 0;  ///< handed back when it ends
+    std::uint32_t tag = 0;      ///< handed back when it ends
+    std::uint32_t place = ~0u;  ///< where it would like to lie
 };
 
 /// Activities that share resources, in simulated time.
@@ -50,7 +52,9 @@ public:
     static constexpr int most_demands = 4;
 
     /// Tags below `timers` are also those of timers, one each.
-    explicit Engine(std::uint32_t timers = 0) : timers_(timers) {}
+    /// Activities may have `places` to choose from, by which they lie together in memory.
+    explicit Engine(std::uint32_t timers = 0, std::uint32_t places = 0)
+        : timers_(timers), places_(places), states_(places) {}
 
     /// `capacity` per unit of time of the caller's choice; demands are in the same unit.
     ResourceId add_resource(double capacity);
@@ -95,6 +99,8 @@ private:
         Link next, previous;
     };
 
+    static constexpr std::uint32_t nowhere = (1u << 31) - 1;
+
     // An activity of one demand, as compute often is, fits a cache line.
     struct alignas(64) State {
         double remaining;     // of the duration, at `updated`
@@ -107,8 +113,11 @@ private:
         std::uint8_t uses;
         Priority priority;
         bool crowds;
-        std::uint32_t place;  // in the part being solved, none outside it
+        bool runs = false;
+        std::uint32_t place : 31;  // in the part being solved, nowhere outside it
+        std::uint32_t late : 1;    // ends after it is to leave the queue, with `number`
         std::array<Use, most_demands> use;
+        std::uint64_t number;
     };
 
     /// Activities whose delay has not ended yet, in order: all of a line have the same delay.
@@ -150,9 +159,12 @@ private:
     Use& use_of(Link link) { return states_[link / most_demands].use[link % most_demands]; }
     std::span<Use> uses(State& state) { return {state.use.data(), state.uses}; }
 
+    ActivityId take_place(ActivityId wanted);
     void wait(ActivityId id, Picoseconds delay);
     void begin(ActivityId id);
     Line* first_line();
+    static Picoseconds end_of(const State& state);
+    void settle_first();
     bool solved() const { return fresh_.empty() && dirty_.empty(); }
     void touch(ResourceId resource);
     void link(ActivityId id, State& state);
@@ -173,7 +185,7 @@ private:
         return priority == Priority::transfer ? all : std::max<std::int64_t>(0, all - resource.used);
     }
 
-    std::uint32_t timers_;
+    std::uint32_t timers_, places_;
     EventQueue queue_;         // of timers and, behind their tags, activities
     std::vector<Line> lines_;  // few: machines have few latencies
     std::vector<State> states_;
@@ -181,6 +193,10 @@ private:
     std::vector<Resource> resources_;
     Picoseconds now_ = 0;
     std::uint64_t events_ = 0;
+
+    std::uint32_t sensitive_ = 0;  // activities that mind a crowd
+    std::uint32_t tight_ = 0;      // resources that are
+    bool may_be_short_ = false;    // some resource, more than when last solved
 
     std::vector<ActivityId> fresh_;  // whose speed is to be set: new, or with another bound
     std::vector<ResourceId> dirty_;  // on which something changed since the last solution

@@ -39,22 +39,34 @@ public:
         }
     };
 
-    /// Of the earliest event; the queue must not be empty. Where the root was popped, that is one of its children.
-    Turn next() const {
-        auto first = at(hole_ ? 1 : 0);
-        if (hole_)
+    /// The earliest event; the queue must not be empty.
+    struct First {
+        Turn turn;
+        std::uint32_t id;
+    };
+    First first() const {
+        auto entry = at(hole_ ? 1 : 0);
+        if (hole_)  // one of the root's children
             for (std::uint32_t child = 2; child < size_ && child <= 4; ++child)
-                if (at(child) < first) first = at(child);
-        return {time_of(first), static_cast<std::uint64_t>(first) >> id_bits};
+                if (at(child) < entry) entry = at(child);
+        return {{time_of(entry), static_cast<std::uint64_t>(entry) >> id_bits}, id_of(entry)};
+    }
+
+    /// Whether `id` is in, and not to leave after `time`.
+    bool leaves_by(std::uint32_t id, Picoseconds time) const {
+        return id < position_.size() && position_[id] != absent && time_of(at(position_[id])) <= time;
     }
 
     /// A number for an event that waits elsewhere, as if it had been set now.
     std::uint64_t take_number() { return sequence_++; }
 
     /// Puts `id` in at `time`, or moves it there; either way it goes behind everything set for that time before.
-    void set(std::uint32_t id, Picoseconds time) {
+    void set(std::uint32_t id, Picoseconds time) { set(id, {time, sequence_++}); }
+
+    /// The same with a number taken before.
+    void set(std::uint32_t id, const Turn& turn) {
         if (id >= position_.size()) position_.resize(id + 1, absent);
-        const auto entry = Entry{static_cast<std::uint64_t>(time)} << 64 | (sequence_++ << id_bits | id);
+        const auto entry = Entry{static_cast<std::uint64_t>(turn.time)} << 64 | (turn.number << id_bits | id);
         const auto before = position_[id];
         if (before != absent) {
             entry < at(before) ? rise(before, entry) : sink(before, entry);

@@ -19,9 +19,6 @@ using layouts::Ops;
 using layouts::RankTotals;
 using layouts::Span;
 
-// Room for what rings need, compute and a hop; more is made when it is needed.
-constexpr std::size_t activities_per_rank = 2;
-
 /// Rank and lane, packed into the engine's tag. A lane does one thing at a time, so they say which operation it is,
 /// and its state says what ended: its wait for the host, or itself. Of a send and its receive, the sender stands for
 /// both.
@@ -71,7 +68,8 @@ public:
           cost_(schedule, machine, options, clock),
           lanes_(schedule.lanes()),
           tags_(lanes_),
-          engine_(tags_.of(schedule.ranks(), 0)) {
+          places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
+          engine_(tags_.of(schedule.ranks(), 0), static_cast<std::uint32_t>(places_ * schedule.ranks())) {
         require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
                 schedule.channels().size(), most_channels);
         const auto starts = cost_.starts();
@@ -118,8 +116,7 @@ private:
                              machine_.between_hosts.multiprocessors_per_channel > 0;
         const bool links = std::isfinite(machine_.inside_host.link_bytes_per_second);
         const std::size_t ends_of_hosts = 2 * (ranks_.size() / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
-        engine_.reserve(activities_per_rank * ranks_.size(),
-                        ranks_.size() * (memory + kernels + 2 * links) + ends_of_hosts);
+        engine_.reserve(0, ranks_.size() * (memory + kernels + 2 * links) + ends_of_hosts);
         holds_ = kernels;
         gpus_.resize(ranks_.size());
         for (auto& gpu : gpus_) {
@@ -141,6 +138,10 @@ private:
         const auto per_nic = machine_.gpus_per_host / machine_.nics_per_host;
         const auto local = cost_.gpu(rank) % machine_.gpus_per_host;
         return nics_[static_cast<std::size_t>(cost_.host(rank) * machine_.nics_per_host + local / per_nic)];
+    }
+
+    std::uint32_t place_of(int rank, Lane lane) const {
+        return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
     }
 
     /// The resource, made now if it was not there.
@@ -238,7 +239,7 @@ private:
         if (options_.trace) spans_[static_cast<std::size_t>(id)][head].posted = engine_.now();
         if (lane == compute_lane) return start_compute(id, op);
         if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
-        if (holds_) hold(id, cost_.held(id, op.peer, op.work));
+        if (holds_) hold(id, transfer_cost(id, op).multiprocessors);
         if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
         op.state = OpState::posted;
         const auto other_lane = counterpart(lane);
@@ -276,7 +277,8 @@ private:
                        .demands = {demands.data(), count},
                        .priority = Priority::compute,
                        .crowds = attends,
-                       .tag = tag});
+                       .tag = tag,
+                       .place = place_of(id, compute_lane)});
     }
 
     /// Starts what the head of `lane` stands for: a send with its receive, or a fetch.
@@ -288,11 +290,11 @@ private:
         if (!options_.sharing || cost.bytes_per_second == 0)
             engine_.start_timer(tags_.of(id, lane), cost.whole());
         else
-            start_flow(op.kind() == OpKind::fetch ? op.peer : id, op.kind() == OpKind::fetch ? id : op.peer, cost,
-                       tags_.of(id, lane));
+            op.kind() == OpKind::fetch ? start_flow(op.peer, id, cost, id, lane)
+                                       : start_flow(id, op.peer, cost, id, lane);
     }
 
-    void start_flow(int source, int destination, const TransferCost& cost, std::uint32_t tag) {
+    void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane) {
         auto &from = gpus_[static_cast<std::size_t>(source)], &to = gpus_[static_cast<std::size_t>(destination)];
         std::array<Demand, Engine::most_demands> demands;
         std::size_t count = 0;
@@ -315,7 +317,8 @@ private:
                        .demands = {demands.data(), count},
                        .weight = 1e9 / rate,  // flows on a short link get the same bytes per second
                        .crowded_speed = cost.link->busy_speed_ratio,
-                       .tag = tag});
+                       .tag = tags_.of(id, lane),
+                       .place = place_of(id, lane)});
     }
 
     TransferCost transfer_cost(int id, const PendingOp& op) {
@@ -368,7 +371,7 @@ private:
         } else {
             if (--rank.moving == 0) totals.communication += now - rank.moving_since;
             if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
-            if (holds_) hold(id, -cost_.held(id, op.peer, op.work));
+            if (holds_) hold(id, -transfer_cost(id, op).multiprocessors);
         }
         rank.window.finish_head(lane);
     }
@@ -419,6 +422,7 @@ private:
     CostModel cost_;
     int lanes_;
     Tags tags_;
+    int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
     bool holds_ = false;     // transfers take multiprocessors
     Prediction prediction_;  // its ranks count up under way

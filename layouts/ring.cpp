@@ -50,11 +50,11 @@ int RingSchedule::last_needed(const Member& self) const {
     return step;
 }
 
-// Both coroutines use one Op throughout: each further one, temporaries included, would lie in the frame, and thousands
-// of ranks have a frame each.
+// Both coroutines make all operations in one place: each Op in the frame, temporaries included, would count, as
+// thousands of ranks have a frame each. So an Op is made anew before it is yielded, and not looked at afterwards.
 
 Ops RingSchedule::forward(Member self) const {
-    Op op;
+    Op& op = co_await Ops::workplace;
     OpIndex arrival = self.ready;  // of the block held at this step
     std::array<Readers, 3> readers;
     bool begun = false;
@@ -91,7 +91,7 @@ Ops RingSchedule::forward(Member self) const {
 }
 
 Ops RingSchedule::backward(Member self) const {
-    Op op;
+    Op& op = co_await Ops::workplace;
     OpIndex arrival = self.ready;
     std::array<Readers, 3> readers;
     std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the send that last read it

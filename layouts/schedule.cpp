@@ -60,6 +60,11 @@ const Op* Ops::next() {
     return handle_.done() ? nullptr : promise.current;
 }
 
+Ops Ops::made_in(Op& op) && {
+    handle_.promise().lent = &op;
+    return std::move(*this);
+}
+
 Ops Ops::numbered_from(OpIndex first) && {
     handle_.promise().made = first;
     return std::move(*this);

@@ -128,6 +128,8 @@ struct Op {
 class Ops {
 public:
     struct promise_type;
+    struct WorkplaceTag {};
+    static constexpr WorkplaceTag workplace{};
     using Handle = std::coroutine_handle<promise_type>;
 
     struct promise_type {
@@ -145,6 +147,21 @@ public:
         Ops get_return_object() { return Ops(Handle::from_promise(*this)); }
         std::suspend_always initial_suspend() noexcept { return {}; }
         std::suspend_always final_suspend() noexcept { return {}; }
+        /// `Op& op = co_await Ops::workplace;` gives the stream an Op to make its operations in: one that the reader
+        /// lends (see made_in), or else one of its own.
+        struct Workplace {
+            Op& op;
+            bool await_ready() const noexcept { return true; }
+            void await_suspend(Handle) const noexcept {}
+            Op& await_resume() const noexcept { return op; }
+        };
+        Op* lent = nullptr;
+        std::unique_ptr<Op> own;
+        Workplace await_transform(WorkplaceTag) {
+            if (!lent) lent = (own = std::make_unique<Op>()).get();
+            return {*lent};
+        }
+
         YieldIndex yield_value(const Op& op) noexcept {
             current = &op;
             return {made++};
@@ -164,6 +181,10 @@ public:
 
     /// The next operation, or nullptr after the last. Valid until the next call.
     const Op* next();
+
+    /// Lets the stream, and others, make operations in `op` if they can, which saves memory where there are thousands
+    /// of them: an operation is then valid until the next call of any of them. Before the first next().
+    Ops made_in(Op& op) &&;
 
     /// Lets indices begin at `first`, for operations that are part of a longer stream; before the first next().
     Ops numbered_from(OpIndex first) &&;

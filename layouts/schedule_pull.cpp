@@ -73,7 +73,7 @@ private:
     // As in the ring, one Op throughout.
 
     Ops forward(int rank) const {
-        Op op;
+        Op& op = co_await Ops::workplace;
         bool continues = false;
         int last = ranks() - 1;
         while (last >= 0 && !needs(rank, behind(rank, last))) --last;
@@ -106,7 +106,7 @@ private:
     }
 
     Ops backward(int rank) const {
-        Op op;
+        Op& op = co_await Ops::workplace;
         bool continues = false;
         std::array<bool, 2> begun{};  // by group
         // Distance 0 twice: the own block's first part, and after all others what is left of it.

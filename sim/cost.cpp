@@ -225,13 +225,14 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
             "start noise is {} s; it must be from 0 to 1e6", options.start_noise_seconds);
     require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
             options.look_ahead);
-    if (placement_.empty()) return;
-    require(static_cast<int>(placement_.size()) == ranks, "{} placed GPUs for {} ranks; give one each, or none",
-            placement_.size(), ranks);
+    require(placement_.empty() || static_cast<int>(placement_.size()) == ranks,
+            "{} placed GPUs for {} ranks; give one each, or none", placement_.size(), ranks);
     std::set<int> taken;
     for (const auto gpu : placement_)
         require(gpu >= 0 && gpu < machine.gpus() && taken.insert(gpu).second,
                 "GPU {} in the placement; GPUs are numbered 0 to {} and take one rank each", gpu, machine.gpus() - 1);
+    hosts_.reserve(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) hosts_.push_back(gpu(rank) / machine.gpus_per_host);
 }
 
 double CostModel::attend_seconds(const Op& op) {

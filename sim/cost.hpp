@@ -93,7 +93,7 @@ public:
     Picoseconds before_pass(int rank) const;
     Picoseconds behind_pass(int rank) const;
     int gpu(int rank) const { return placement_.empty() ? rank : placement_[static_cast<std::size_t>(rank)]; }
-    int host(int rank) const { return gpu(rank) / machine_.gpus_per_host; }
+    int host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
 
     /// When ranks start, by rank.
     std::vector<Picoseconds> starts() const;
@@ -108,6 +108,7 @@ private:
     const Machine& machine_;
     const SimOptions& options_;
     std::vector<int> placement_;
+    std::vector<int> hosts_;  // by rank
     double clock_;
     TileModel tiles_;
     struct Known {

@@ -102,14 +102,15 @@ void Engine::begin(ActivityId id) {
 // Speeds change more often than activities end, and what becomes slower need not move in the queue at once: it is
 // found out when its turn seems to have come. So compute that copies slow down and leave again moves once, not for
 // each.
-void Engine::settle_first() {
+EventQueue::Turn Engine::settled_first() {
     while (!queue_.empty()) {
-        const auto id = queue_.first().id;
-        if (id < timers_ || !states_[id - timers_].late) return;
+        const auto [turn, id] = queue_.first();
+        if (id < timers_ || !states_[id - timers_].late) return turn;
         auto& state = states_[id - timers_];
         state.late = false;
         queue_.set(id, {end_of(state), state.number});
     }
+    return {never, ~std::uint64_t{0}};
 }
 
 Picoseconds Engine::end_of(const State& state) {
@@ -121,15 +122,12 @@ Picoseconds Engine::end_of(const State& state) {
 bool Engine::next(std::uint32_t& tag) {
     for (;;) {
         auto* line = first_line();
-        constexpr EventQueue::Turn last{never, ~std::uint64_t{0}};
-        const auto begins = line ? line->at(line->first).begin : last;
-        settle_first();
-        auto ends = queue_.empty() ? last : queue_.first().turn;
-        if (!solved() && std::min(begins.time, ends.time) > now_) {
-            solve();
-            settle_first();
-            ends = queue_.empty() ? last : queue_.first().turn;
-        }
+        const auto begins = line ? line->at(line->first).begin : EventQueue::Turn{never, ~std::uint64_t{0}};
+        // Nothing ends before the queue says so, and mostly its first event is later than now.
+        const bool over =
+            begins.time > now_ && (queue_.empty() || queue_.first().turn.time > now_ || settled_first().time > now_);
+        if (!solved() && over) solve();
+        const auto ends = settled_first();
         if (line && begins < ends) {
             now_ = begins.time;
             begin(line->at(line->first++).id);

@@ -164,7 +164,7 @@ private:
     void begin(ActivityId id);
     Line* first_line();
     static Picoseconds end_of(const State& state);
-    void settle_first();
+    EventQueue::Turn settled_first();
     bool solved() const { return fresh_.empty() && dirty_.empty(); }
     void touch(ResourceId resource);
     void link(ActivityId id, State& state);

@@ -62,6 +62,15 @@ public:
     /// Whether all lanes have a head.
     bool knows_all() const { return known_ == (1u << lanes_) - 1; }
 
+    /// The head of a lane goes to another state than waiting.
+    void leave_waiting(Lane lane, OpState to) {
+        (*this)[head(lane)].state = to;
+        waiting_ &= ~(1u << lane);
+    }
+
+    /// A bit for each lane whose head waits.
+    std::uint32_t waiting() const { return waiting_; }
+
     /// Where the operations are in memory, for prefetching, and how many bytes.
     const void* storage() const { return memory_.get(); }
     std::size_t storage_bytes() const { return ends_bytes() + capacity_ * sizeof(PendingOp); }
@@ -90,6 +99,7 @@ public:
         } else {
             head = static_cast<std::uint16_t>(self);
             known_ |= 1u << lane;
+            waiting_ |= 1u << lane;
         }
         tail = static_cast<std::uint16_t>(self);
     }
@@ -107,7 +117,7 @@ public:
         auto& pending = (*this)[head(lane)];
         pending.state = OpState::done;
         ends(lane).head = static_cast<std::uint16_t>(ends(lane).head + pending.next_in_lane);
-        if (pending.next_in_lane == 0) known_ &= ~(1u << lane);
+        pending.next_in_lane == 0 ? known_ &= ~(1u << lane) : waiting_ |= 1u << lane;
         while (base_ != end_ && ops()[first_].state == OpState::done) {
             ++base_;
             if (++first_ == capacity_) first_ = 0;
@@ -152,6 +162,7 @@ private:
     std::uint32_t base_ = 0, end_ = 0;
     std::uint32_t first_ = 0, capacity_ = 0;  // of the ring: where `base_` is
     std::uint32_t known_ = 0;                 // a bit per lane: it has unfinished operations here
+    std::uint32_t waiting_ = 0;               // likewise: the first of them waits
     std::uint8_t lanes_;
 };
 

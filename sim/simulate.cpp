@@ -76,7 +76,7 @@ public:
         ranks_.reserve(starts.size());
         prediction_.ranks.resize(starts.size());
         for (int rank = 0; rank < schedule.ranks(); ++rank)
-            ranks_.emplace_back(schedule.ops(rank), lanes_, starts[static_cast<std::size_t>(rank)],
+            ranks_.emplace_back(schedule.ops(rank).made_in(workplace_), lanes_, starts[static_cast<std::size_t>(rank)],
                                 cost_.before_pass(rank));
         if (options.trace) {
             spans_.resize(ranks_.size());
@@ -222,17 +222,19 @@ private:
 
     void advance(int rank) {
         refill(rank);
-        for (Lane lane = 0; lane < lanes_; ++lane) try_start(rank, lane);
+        for (auto lanes = rank_of(rank).window.waiting(); lanes != 0; lanes &= lanes - 1)
+            try_start(rank, std::countr_zero(lanes));
     }
+
+    /// The head of a lane that waits.
 
     void try_start(int id, Lane lane) {
         auto& window = rank_of(id).window;
         const auto head = window.head(lane);
-        if (head == OpWindow::none) return;
         auto& op = window[head];
-        if (op.state != OpState::waiting || !window.may_run(head)) return;
-        if (op.time > engine_.now()) {
-            op.state = OpState::issuing;
+        if (!window.may_run(head)) return;
+        window.leave_waiting(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
+        if (op.state == OpState::issuing) {
             engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
             return;
         }
@@ -241,7 +243,6 @@ private:
         if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
         if (holds_) hold(id, transfer_cost(id, op).multiprocessors);
         if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
-        op.state = OpState::posted;
         const auto other_lane = counterpart(lane);
         auto& other = rank_of(op.peer).window;
         const auto other_head = other.head(other_lane);
@@ -425,6 +426,7 @@ private:
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
     bool holds_ = false;     // transfers take multiprocessors
+    Op workplace_;           // of all ranks' streams
     Prediction prediction_;  // its ranks count up under way
     std::vector<Rank> ranks_;
     std::vector<GpuResources> gpus_;        // by rank; empty without sharing

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace ringlab::sim {
 
@@ -342,7 +343,9 @@ float Engine::speed_alone(State& state, Priority priority) {
 }
 
 // Progressive filling: all speeds grow as level * weight; whoever reaches its bound, or sits on the resource that fills
-// up first, keeps its speed; the others go on.
+// up first, keeps its speed; the others go on. A resource is looked at again only when one of its users was settled,
+// and what fills up at one level is settled in one round: over the network ports of P hosts there is one round and not
+// P.
 void Engine::fill(Priority priority) {
     if (part_.size() == 1) {
         auto& state = states_[part_.front()];
@@ -350,53 +353,93 @@ void Engine::fill(Priority priority) {
         set_speed(part_.front(), speed_alone(state, priority));
         return;
     }
-    constexpr float open = -1;
-    part_speeds_.assign(part_.size(), open);
-    const auto speed_of = [&](Link link) -> float& { return part_speeds_[state_of(link).place]; };
-    for (std::size_t settled = 0; settled < part_.size();) {
+    begin_filling(priority);
+    while (!part_open_.empty()) {
         double level = std::numeric_limits<double>::infinity();
-        ResourceId full = none;
-        for (const auto id : part_resources_) {
-            const auto& resource = resources_[id];
-            double available = static_cast<double>(left(resource, priority)), growth = 0;
-            for (auto at = resource.users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
-                const auto speed = speed_of(at);
-                if (speed == open)
-                    growth += double(state_of(at).weight) * use_of(at).amount;
-                else
-                    available -= double(speed) * use_of(at).amount;
-            }
-            if (growth == 0) continue;
-            const auto reached = std::max(0.0, available) / growth;
-            if (reached < level) {
-                level = reached;
-                full = id;
-            }
-        }
-        bool bounded = false;
-        double lowest = level;
-        for (std::size_t i = 0; i < part_.size(); ++i)
-            if (part_speeds_[i] == open)
-                lowest = std::min(lowest, double(states_[part_[i]].bound) / states_[part_[i]].weight);
-        for (std::size_t i = 0; i < part_.size(); ++i) {
-            const auto& state = states_[part_[i]];
-            if (part_speeds_[i] != open || double(state.bound) / state.weight > lowest) continue;
-            part_speeds_[i] = state.bound;
-            ++settled;
-            bounded = true;
-        }
-        if (bounded || full == none) continue;
-        for (auto at = resources_[full].users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
-            auto& speed = speed_of(at);
-            if (speed != open) continue;
-            speed = static_cast<float>(level * state_of(at).weight);
-            ++settled;
-        }
+        for (const auto reached : part_reached_) level = std::min(level, reached);
+        if (!settle_bounded(level)) settle_full(level, priority);
+        std::erase_if(part_open_, [&](std::uint32_t i) { return part_speeds_[i] != open; });
     }
     for (std::size_t i = 0; i < part_.size(); ++i) {
         states_[part_[i]].place = nowhere;
         set_speed(part_[i], part_speeds_[i]);
     }
+}
+
+void Engine::begin_filling(Priority priority) {
+    part_speeds_.assign(part_.size(), open);
+    part_open_.resize(part_.size());
+    std::iota(part_open_.begin(), part_open_.end(), 0u);
+    part_place_.resize(std::max(part_place_.size(), resources_.size()));
+    part_reached_.clear();
+    for (const auto id : part_resources_) {
+        part_place_[id] = static_cast<std::uint32_t>(part_reached_.size());
+        part_reached_.push_back(reached_level(id, priority));
+    }
+}
+
+/// Those whose bound is below the level, or who have the lowest of all: whether there are any.
+bool Engine::settle_bounded(double level) {
+    const auto ratio = [&](std::uint32_t i) {
+        return double(states_[part_[i]].bound) / double(states_[part_[i]].weight);
+    };
+    double lowest = level;
+    for (const auto i : part_open_) lowest = std::min(lowest, ratio(i));
+    part_stale_.clear();
+    for (const auto i : part_open_)
+        if (ratio(i) <= lowest) settle(i, states_[part_[i]].bound);
+    const bool any = !part_stale_.empty();
+    refresh_stale();
+    return any;
+}
+
+/// The users of all resources that fill up at `level`, in order, until one of them moves another resource there.
+void Engine::settle_full(double level, Priority priority) {
+    for (std::size_t k = 0; k < part_resources_.size(); ++k) {
+        if (part_reached_[k] != level) continue;
+        part_stale_.clear();
+        for (auto at = resources_[part_resources_[k]].users[static_cast<std::size_t>(priority)]; at != none;
+             at = use_of(at).next) {
+            const auto& state = state_of(at);
+            if (part_speeds_[state.place] == open)
+                settle(state.place, static_cast<float>(level * double(state.weight)));
+        }
+        if (refresh_stale() <= level) return;
+    }
+}
+
+void Engine::settle(std::uint32_t place, float speed) {
+    part_speeds_[place] = speed;
+    part_stale_.push_back(place);
+}
+
+/// What the resources of those settled last now reach: the least.
+double Engine::refresh_stale() {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto place : part_stale_) {
+        const auto& state = states_[part_[place]];
+        for (const auto& use : std::span(state.use.data(), state.uses)) {
+            const auto at = part_place_[use.resource];
+            if (at >= part_resources_.size() || part_resources_[at] != use.resource) continue;
+            part_reached_[at] = reached_level(use.resource, state.priority);
+            least = std::min(least, part_reached_[at]);
+        }
+    }
+    return least;
+}
+
+/// The level at which the resource is full, by those of its users that still grow.
+double Engine::reached_level(ResourceId id, Priority priority) {
+    const auto& resource = resources_[id];
+    double available = static_cast<double>(left(resource, priority)), growth = 0;
+    for (auto at = resource.users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
+        const auto speed = part_speeds_[state_of(at).place];
+        if (speed == open)
+            growth += double(state_of(at).weight) * use_of(at).amount;
+        else
+            available -= double(speed) * use_of(at).amount;
+    }
+    return growth == 0 ? std::numeric_limits<double>::infinity() : std::max(0.0, available) / growth;
 }
 
 }  // namespace ringlab::sim

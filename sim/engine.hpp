@@ -177,6 +177,12 @@ private:
     void solve_compute();
     void gather(ResourceId start, Priority priority);
     void fill(Priority priority);
+    void begin_filling(Priority priority);
+    bool settle_bounded(double level);
+    void settle_full(double level, Priority priority);
+    void settle(std::uint32_t place, float speed);
+    double refresh_stale();
+    double reached_level(ResourceId id, Priority priority);
     /// Whether nobody of its priority shares any of the activity's resources, and its speed then.
     bool is_alone(Link link);
     float speed_alone(State& state, Priority priority);
@@ -203,7 +209,12 @@ private:
     // Scratch of the solver: the connected part being solved.
     std::vector<ActivityId> part_;
     std::vector<ResourceId> part_resources_;
-    std::vector<float> part_speeds_;
+    static constexpr float open = -1;
+    std::vector<float> part_speeds_;         // `open` until settled
+    std::vector<double> part_reached_;       // the level at which each resource is full
+    std::vector<std::uint32_t> part_place_;  // of a resource in the part, if it is in it
+    std::vector<std::uint32_t> part_open_;   // who still grows
+    std::vector<std::uint32_t> part_stale_;  // who was settled last
 };
 
 }  // namespace ringlab::sim

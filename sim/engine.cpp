@@ -368,6 +368,8 @@ void Engine::fill(Priority priority) {
 
 void Engine::begin_filling(Priority priority) {
     part_speeds_.assign(part_.size(), open);
+    part_bounds_.clear();
+    for (const auto id : part_) part_bounds_.push_back(double(states_[id].bound) / double(states_[id].weight));
     part_open_.resize(part_.size());
     std::iota(part_open_.begin(), part_open_.end(), 0u);
     part_place_.resize(std::max(part_place_.size(), resources_.size()));
@@ -380,17 +382,14 @@ void Engine::begin_filling(Priority priority) {
 
 /// Those whose bound is below the level, or who have the lowest of all: whether there are any.
 bool Engine::settle_bounded(double level) {
-    const auto ratio = [&](std::uint32_t i) {
-        return double(states_[part_[i]].bound) / double(states_[part_[i]].weight);
-    };
-    double lowest = level;
-    for (const auto i : part_open_) lowest = std::min(lowest, ratio(i));
+    double lowest = std::numeric_limits<double>::infinity();
+    for (const auto i : part_open_) lowest = std::min(lowest, part_bounds_[i]);
     part_stale_.clear();
+    if (lowest > level) return false;
     for (const auto i : part_open_)
-        if (ratio(i) <= lowest) settle(i, states_[part_[i]].bound);
-    const bool any = !part_stale_.empty();
+        if (part_bounds_[i] <= lowest) settle(i, states_[part_[i]].bound);
     refresh_stale();
-    return any;
+    return true;
 }
 
 /// The users of all resources that fill up at `level`, in order, until one of them moves another resource there.

@@ -211,6 +211,7 @@ private:
     std::vector<ResourceId> part_resources_;
     static constexpr float open = -1;
     std::vector<float> part_speeds_;         // `open` until settled
+    std::vector<double> part_bounds_;        // the level at which each reaches its bound
     std::vector<double> part_reached_;       // the level at which each resource is full
     std::vector<std::uint32_t> part_place_;  // of a resource in the part, if it is in it
     std::vector<std::uint32_t> part_open_;   // who still grows

@@ -274,14 +274,19 @@ TileKind classify(const RowHull& rows, const KeyTile& keys) {
     return covered && keys.all_valid ? TileKind::full : TileKind::partial;
 }
 
-TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
-                   std::int64_t tile_keys) {
-    const auto columns = key_tiles(mask, keys, tile_keys);
+std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows) {
     std::int64_t count = 0;
     for (const auto& run : queries) count += run.count;
+    std::vector<RowHull> hulls;
+    for (std::int64_t begin = 0; begin < count; begin += tile_rows)
+        hulls.push_back(row_hull(mask, queries, begin, std::min(begin + tile_rows, count)));
+    return hulls;
+}
+
+TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns) {
     TileWork work{{}, std::vector<TileRow>(columns.size())};
-    for (std::int64_t begin = 0; begin < count; begin += tile_rows) {
-        const auto hull = row_hull(mask, queries, begin, std::min(begin + tile_rows, count));
+    work.queries.reserve(rows.size());
+    for (const auto& hull : rows) {
         auto& row = work.queries.emplace_back();
         for (std::size_t column = 0; column < columns.size(); ++column) {
             const auto kind = classify(hull, columns[column]);
@@ -292,6 +297,11 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
         }
     }
     return work;
+}
+
+TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
+                   std::int64_t tile_keys) {
+    return tile_work(row_hulls(mask, queries, tile_rows), key_tiles(mask, keys, tile_keys));
 }
 
 }  // namespace ringlab::layouts

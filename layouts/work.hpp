@@ -47,6 +47,9 @@ struct RowHull {
     std::int64_t max_sink = 0;
 };
 
+/// Those of all tiles of `tile_rows` rows (the last may be shorter).
+std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows);
+
 /// Keys [begin, end) of a shard in local order; first and last are the smallest and largest global position among them.
 struct KeyTile {
     std::int64_t begin = 0;
@@ -81,5 +84,8 @@ struct TileWork {
 };
 TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
                    std::int64_t tile_keys);
+
+/// From what depends on the rows alone and on the keys alone, for whoever meets them again.
+TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns);
 
 }  // namespace ringlab::layouts

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <memory>
 #include <random>
 #include <set>
 
@@ -54,10 +54,16 @@ void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
 
 Picoseconds ticks(double seconds) { return layouts::checked_picoseconds(seconds); }
 
-/// Gives most of a very large group to the processors, a heap of the times when each is free, as one by one would: each
-/// takes the tiles that it could begin before a common time. Returns how many. Sums of few terms stay one by one, and
-/// so the same as ever to the last bit.
-std::int64_t deal_at_once(const ItemGroup& group, std::vector<double>& free) {
+/// Processors that are free at the same time.
+struct Free {
+    double time = 0;
+    double count = 0;
+    bool operator<(const Free& other) const { return time > other.time; }  // the first to be free on top of a heap
+};
+
+/// Gives most of a very large group to the processors, as one by one would: each takes the tiles that it could begin
+/// before a common time. Returns how many. Sums of few terms stay one by one, and so the same as ever to the last bit.
+std::int64_t deal_at_once(const ItemGroup& group, std::vector<Free>& free, std::int64_t processors) {
     constexpr std::int64_t few = 1 << 16;
     if (group.count <= few || group.seconds == 0) return group.seconds == 0 ? group.count : 0;
     const auto dealt_by = [&](double time, double level) {
@@ -65,40 +71,61 @@ std::int64_t deal_at_once(const ItemGroup& group, std::vector<double>& free) {
     };
     const auto dealt = [&](double level) {
         double sum = 0;
-        for (const auto time : free) sum += dealt_by(time, level);
+        for (const auto& some : free) sum += some.count * dealt_by(some.time, level);
         return sum;
     };
-    double low = free.front();
-    double high = *std::max_element(free.begin(), free.end()) + static_cast<double>(group.count) * group.seconds;
+    double low = free.front().time;
+    double high = low;
+    for (const auto& some : free) high = std::max(high, some.time);
+    high += static_cast<double>(group.count) * group.seconds;
     const auto most = static_cast<double>(group.count - few / 2);
     for (int halvings = 0; halvings < 200; ++halvings) {
         const auto middle = low + (high - low) / 2;
         (dealt(middle) <= most ? low : high) = middle;
     }
     auto given = static_cast<std::int64_t>(dealt(low));
-    for (auto& time : free) time += dealt_by(time, low) * group.seconds;
+    for (auto& some : free) some.time += dealt_by(some.time, low) * group.seconds;
     if (group.count - given > 2 * few) {  // tiles so short that a time hardly tells one from many
-        for (auto& time : free)
-            time += static_cast<double>(group.count - given) / static_cast<double>(free.size()) * group.seconds;
+        for (auto& some : free)
+            some.time += static_cast<double>(group.count - given) / static_cast<double>(processors) * group.seconds;
         given = group.count;
     }
-    std::make_heap(free.begin(), free.end(), std::greater<>());
+    std::make_heap(free.begin(), free.end());
     return given;
+}
+
+/// Gives `count` equal items to whoever is free first, one each to all that are free at the same time: as one by one.
+void deal(double seconds, std::int64_t count, std::vector<Free>& free) {
+    while (count > 0) {
+        std::pop_heap(free.begin(), free.end());
+        auto first = free.back();
+        free.pop_back();
+        while (!free.empty() && free.front().time == first.time) {
+            first.count += free.front().count;
+            std::pop_heap(free.begin(), free.end());
+            free.pop_back();
+        }
+        const auto taken = std::min(first.count, static_cast<double>(count));
+        const auto put = [&](Free some) {
+            if (some.count == 0) return;
+            free.push_back(some);
+            std::push_heap(free.begin(), free.end());
+        };
+        put({first.time, first.count - taken});
+        put({first.time + seconds, taken});
+        count -= static_cast<std::int64_t>(taken);
+    }
 }
 
 }  // namespace
 
 double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
     std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
-    std::vector<double> free(static_cast<std::size_t>(processors),
-                             0.0);  // a heap, the first processor to be free on top
-    for (const auto& group : items)
-        for (auto left = group.count - deal_at_once(group, free); left > 0; --left) {
-            std::pop_heap(free.begin(), free.end(), std::greater<>());
-            free.back() += group.seconds;
-            std::push_heap(free.begin(), free.end(), std::greater<>());
-        }
-    return *std::max_element(free.begin(), free.end());
+    std::vector<Free> free{{0, static_cast<double>(processors)}};
+    for (const auto& group : items) deal(group.seconds, group.count - deal_at_once(group, free, processors), free);
+    double end = 0;
+    for (const auto& some : free) end = std::max(end, some.time);
+    return end;
 }
 
 TileModel::TileModel(const Schedule& schedule, const Machine& machine)
@@ -182,7 +209,18 @@ double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int hea
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
                                              const Part& rows, const Part& keys, Turn turn) const {
-    const auto work = layouts::tile_work(schedule_.mask(), row_runs, key_runs, cost_.tile_rows, cost_.tile_keys);
+    const auto known = [&](auto& by_block, const Part& part, auto make) {
+        using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
+        if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
+        by_block.resize(static_cast<std::size_t>(schedule_.blocks()));
+        auto& tiles = by_block[static_cast<std::size_t>(part.block)];
+        if (tiles.empty()) tiles = make();
+        return std::shared_ptr<const Tiles>(std::shared_ptr<void>(), &tiles);
+    };
+    const auto& mask = schedule_.mask();
+    const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
+    const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
+    const auto work = layouts::tile_work(*hulls, *columns);
     const bool by_keys = cost_.item == Item::key_tile;
     const auto& items = by_keys ? work.keys : work.queries;
     const auto heads = by_keys ? keys.heads.count() : rows.heads.count();

@@ -62,6 +62,9 @@ private:
     std::vector<std::int64_t> key_;               // scratch
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
+    // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
+    mutable std::vector<std::vector<layouts::RowHull>> hulls_;
+    mutable std::vector<std::vector<layouts::KeyTile>> key_tiles_;
 };
 
 /// What a transfer takes.

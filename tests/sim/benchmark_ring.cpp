@@ -50,7 +50,7 @@ namespace {
 using namespace ringlab;
 using namespace ringlab::sim;
 
-constexpr int rounds = 5;
+constexpr int rounds = 3;
 constexpr int most_steps = 1024;
 
 double processor_seconds(const std::function<void()>& work) {

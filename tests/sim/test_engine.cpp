@@ -93,6 +93,46 @@ BOOST_AUTO_TEST_CASE(two_equal_flows_halve_a_link_until_the_shorter_ends) {
     BOOST_TEST(ends.at(2) == 400);
 }
 
+BOOST_AUTO_TEST_CASE(a_delayed_flow_takes_nothing_until_its_delay_is_over) {
+    // Alone until 50, then half of the link each: 50 + 2 * 50 = 150; of the second 50 are then left: 200.
+    Engine engine;
+    const auto link = engine.add_resource(10);
+    const Demand all{link, 10};
+    engine.start({.duration = 100, .demands = {&all, 1}, .tag = 1});
+    engine.start({.duration = 100, .delay = 50, .demands = {&all, 1}, .tag = 2});
+    const auto ends = run(engine);
+    BOOST_TEST(ends.at(1) == 150);
+    BOOST_TEST(ends.at(2) == 200);
+    BOOST_TEST(engine.events() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(timers_delays_and_activities_of_one_time_end_in_the_order_in_which_they_were_started) {
+    Engine engine(8);
+    std::vector<std::uint32_t> order;
+    engine.start_timer(3, 100);
+    engine.start({.duration = 60, .delay = 40, .tag = 20});  // set when its delay is over
+    engine.start({.duration = 100, .tag = 21});
+    engine.start_timer(1, 100);
+    engine.start_timer(2, 99);
+    for (std::uint32_t tag = 0; engine.next(tag);) order.push_back(tag);
+    const std::vector<std::uint32_t> expected{2, 3, 21, 1, 20};
+    BOOST_TEST(order == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_is_slowed_for_a_while_ends_as_late_as_that_makes_it) {
+    // Half speed from 100 to 200 of compute of 300: 350. A timer stands where it would have ended.
+    Engine engine(1);
+    const auto memory = engine.add_resource(10);
+    const Demand wants{memory, 10}, takes{memory, 5};
+    engine.start({.duration = 300, .demands = {&wants, 1}, .priority = Priority::compute, .tag = 1});
+    engine.start({.duration = 100, .delay = 100, .demands = {&takes, 1}, .tag = 2});
+    engine.start_timer(0, 300);
+    const auto ends = run(engine);
+    BOOST_TEST(ends.at(2) == 200);
+    BOOST_TEST(ends.at(0) == 300);
+    BOOST_TEST(ends.at(1) == 350);
+}
+
 BOOST_AUTO_TEST_CASE(a_flow_bounded_elsewhere_leaves_its_share_to_others) {
     // x1 + x2 <= 1 on a, 4*x1 <= 1 on b: x1 = 1/4, x2 = 3/4, not 1/2 and 1/2.
     Engine engine;

@@ -2,12 +2,13 @@
 // since machines differ twofold and a busy one more. Run: benchmark_ring [RECORD.h5 [RANKS...]], on one core; minutes.
 //
 // An event is the end of an attend or of a hop, for both: what else the simulator needs events for is its own affair.
-// The whole of simulate() is timed, the schedule's making is not. Times are processor times. Beyond 1024 ranks a ring is
-// cut off after 1024 steps, which takes a second stream and an Op of each rank: some 320 B that a whole ring does not.
+// The whole of simulate() is timed, the schedule's making is not. Times are processor times. Beyond 1024 ranks a ring
+// is cut off after 1024 steps, which takes a second stream and an Op of each rank: some 320 B that a whole ring does
+// not.
 //
-// Where the time goes at 1024 ranks with sharing (callgrind): a quarter to make operations and count their cells, a
-// quarter in the queue, a quarter in solving and linking, a quarter in lanes and windows; nothing stands out. At 16384
-// ranks the same work waits for memory; huge pages did not help.
+// Where the time goes at 1024 ranks with sharing (callgrind, roughly): a quarter to make operations and count their
+// cells, a quarter in the queue, a quarter in solving and linking, a quarter in lanes and windows; nothing stands out.
+// At 16384 ranks the same work waits for memory; huge pages did not help.
 #include "experiments/record/record.hpp"
 #include "heap_ring.hpp"
 #include "scenario.hpp"

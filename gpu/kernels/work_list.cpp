@@ -32,14 +32,6 @@ void require_small_enough(const Mask& mask) {
             mask.name(), mask.tokens(), unseen);
 }
 
-std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows) {
-    const auto tokens = count_tokens(queries);
-    std::vector<RowHull> hulls;
-    for (std::int64_t begin = 0; begin < tokens; begin += tile_rows)
-        hulls.push_back(layouts::row_hull(mask, queries, begin, std::min(begin + tile_rows, tokens)));
-    return hulls;
-}
-
 /// As layouts::classify, but a key tile that ends before the tile's width counts as partial: its last columns are not
 /// keys.
 TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_keys) {
@@ -111,7 +103,7 @@ KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
 
 Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
                  Major major, EqualEntries equal) {
-    const auto rows = row_hulls(mask, queries, shape.rows);
+    const auto rows = layouts::row_hulls(mask, queries, shape.rows);
     const auto columns = layouts::key_tiles(mask, keys, shape.keys);
     const bool by_query = major == Major::queries;
     const auto own = by_query ? rows.size() : columns.size();

@@ -37,7 +37,7 @@ Config defaults() {
     return config;
 }
 
-std::string ratio(double value) { return fmt::format("{:.3f}", value); }
+std::string ratio(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3f}", value); }
 
 /// Balance of each rank's share, as the run's own datasets give it.
 double measured_balance(const Record& record, const Case& which, layouts::Pass pass) {

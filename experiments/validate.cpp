@@ -120,7 +120,7 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
                    "of the guess that nothing hides");
             column("error_compute", figures.compute.value_or(NAN) / busiest - 1, "1",
                    "of the predicted compute of the busiest rank");
-            column("error_balance", figures.balance.value_or(NAN) - layouts::imbalance(attends), "1",
+            column("error_balance", figures.balance.value_or(NAN) - balance_of(attends), "1",
                    "predicted less measured: the busiest rank's compute over the mean");
         }
         predictor.keep_measured(which.name(), *plan.schedule(pass), measured.timeline);

@@ -50,19 +50,22 @@ Uncertainty score_in(const std::string& record, const sim::Machine& machine) {
 }  // namespace
 
 Uncertainty uncertainty_of(const sim::Machine& machine) {
+    // What its file says first: a record keeps the errors of the model of its day.
+    if (machine.mean_error > 0) {
+        const auto figure = std::find_if(machine.figures.begin(), machine.figures.end(),
+                                         [](const auto& one) { return one.name == "score.mean_error"; });
+        return {true, machine.mean_error, machine.largest_error,
+                "its machine file: " + (figure == machine.figures.end() ? std::string("no source") : figure->source)};
+    }
     for (const auto& record : resources("results", ".h5")) {
         if (!record.starts_with("validate")) continue;
         try {
             if (auto found = score_in(record, machine); found.known) return found;
         } catch (const Error&) {
-            continue;  // a record of another make; the machine file may still say
+            continue;  // a record of another make
         }
     }
-    if (machine.mean_error <= 0) return {false, 0, 0, "not scored on any ring"};
-    const auto figure = std::find_if(machine.figures.begin(), machine.figures.end(),
-                                     [](const auto& one) { return one.name == "score.mean_error"; });
-    return {true, machine.mean_error, machine.largest_error,
-            "its machine file: " + (figure == machine.figures.end() ? std::string("no source") : figure->source)};
+    return {false, 0, 0, "not scored on any ring"};
 }
 
 }  // namespace ringlab::experiments

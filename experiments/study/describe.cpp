@@ -1,6 +1,7 @@
 #include "experiments/study/describe.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <cmath>
 #include <numeric>
 
@@ -79,8 +80,9 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
 
     const std::string name = to_string(pass);
     const auto attends = median_attend_seconds(repeats, pass);
-    run.attribute("balance_measured_" + name, layouts::imbalance(attends), "1",
-                  "largest over mean of the ranks' measured attend_time, each the median of the repeats");
+    run.attribute("balance_measured_" + name, balance_of(attends), "1",
+                  "largest over mean of the ranks' measured attend_time, each the median of the repeats; NaN if no clock "
+                  "showed any");
     run.attribute("compute_measured_" + name, *std::max_element(attends.begin(), attends.end()), "s",
                   "largest of the ranks' measured attend_time, each the median of the repeats");
     run.attribute("seconds_measured_" + name, median_pass_seconds(repeats, pass), "s",
@@ -239,6 +241,11 @@ std::vector<double> median_attend_seconds(const std::vector<std::vector<Measurem
     std::vector<double> medians;
     for (auto& samples : by_rank) medians.push_back(median(std::move(samples)));
     return medians;
+}
+
+double balance_of(const std::vector<double>& busy_seconds) {
+    const bool any = std::any_of(busy_seconds.begin(), busy_seconds.end(), [](double seconds) { return seconds > 0; });
+    return any ? layouts::imbalance(busy_seconds) : std::numeric_limits<double>::quiet_NaN();
 }
 
 double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {

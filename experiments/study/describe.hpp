@@ -33,6 +33,10 @@ std::vector<double> attend_seconds(const layouts::Timeline& timeline);
 /// Floating-point operations of the visible pairs of all ranks and heads.
 double pass_flop(const layouts::Schedule& schedule);
 
+/// The busiest rank's seconds over the mean; NaN where no rank shows any, as on systems whose clock of a thread's
+/// processor time is too coarse.
+double balance_of(const std::vector<double>& busy_seconds);
+
 /// The median over repeats of the slowest rank's time in the pass, over all replicas.
 double median_pass_seconds(const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass);
 

@@ -19,6 +19,9 @@
 #include <limits>
 #include <thread>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 namespace ringlab::experiments {
 namespace {
 
@@ -106,6 +109,23 @@ void execute(const layouts::Problem& problem, const reference::Inputs& inputs, i
     reference::run(world, *forward, backward.get(), inputs, {});
 }
 
+/// Where the address space is limited (ulimit -v), OpenBLAS asks for room for ever once there is none.
+void require_address_space(const Config& config) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    constexpr double of_a_thread = 128 * mebi;  // what OpenBLAS maps for a thread that multiplies matrices
+    double pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto ranks = config.mpi ? 1 : *std::max_element(config.ranks.begin(), config.ranks.end()) * config.replicas;
+    const auto threads = ranks + static_cast<int>(std::thread::hardware_concurrency());
+    const auto used = pages * static_cast<double>(sysconf(_SC_PAGESIZE)), whole = static_cast<double>(limit.rlim_cur);
+    const auto needed = used + threads * of_a_thread;
+    require(needed <= whole,
+            "the address space is limited to {} (ulimit -v), and {} threads that multiply matrices need {}; raise the "
+            "limit or give fewer --ranks (--force tries all the same)",
+            bytes_text(whole), threads, bytes_text(needed));
+}
+
 }  // namespace
 
 double free_memory() {
@@ -127,6 +147,7 @@ double free_memory() {
 void Forecast::require_ranks_to_execute() const {
     if (config_.force) return;
     const auto most = free_memory();
+    require_address_space(config_);
     for (const auto ranks : config_.ranks) {
         const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.replicas;
         require(needed <= most,

@@ -40,7 +40,7 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
                             what, to_string(pass), machine));
         };
         const auto attends = median_attend_seconds(repeats, pass);
-        if (balance) add("balance", *balance, layouts::imbalance(attends));
+        if (balance) add("balance", *balance, balance_of(attends));
         if (compute) add("compute", *compute, *std::max_element(attends.begin(), attends.end()));
         add("seconds", seconds, median_pass_seconds(repeats, pass));
     }

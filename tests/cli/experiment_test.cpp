@@ -168,6 +168,19 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_printed_is_a_failure) {
     }
 }
 
+// OpenBLAS would ask for room for ever, as it does before main where there are some 400 MB. The sanitizers need more than
+// any limit.
+#ifndef __SANITIZE_ADDRESS__
+BOOST_AUTO_TEST_CASE(too_small_an_address_space_is_refused_before_anything_runs) {
+    const Folder folder;
+    std::string command = "ulimit -v 600000; exec '" + gradient_equivalence + "'";
+    for (const auto& word : small) command += " '" + word + "'";
+    const auto ending = run(folder, "sh", {"-c", command});
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(contains(ending.err, "ulimit -v"), ending.err);
+}
+#endif
+
 BOOST_AUTO_TEST_CASE(one_rank_on_an_ideal_machine_has_no_infinite_or_undefined_figures) {
     const Folder folder;
     for (const auto* machine : {"ideal", "h200_cluster"})

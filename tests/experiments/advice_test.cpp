@@ -1,5 +1,6 @@
 // Known situations give the known advice, and advice for the largest machine takes little work.
 
+#include "experiments/console/resources.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/longest.hpp"
@@ -204,8 +205,11 @@ BOOST_AUTO_TEST_CASE(large_rings_are_set_right_by_the_recurrence) {
     BOOST_TEST((advice.all.front().method == Advised::Method::recurrence));
 }
 
-BOOST_AUTO_TEST_CASE(uncertainty_comes_from_the_committed_score_or_the_machine_file) {
-    const auto scored = advised_machine("2xh200_calibrated").uncertainty;
+BOOST_AUTO_TEST_CASE(uncertainty_comes_from_the_machine_file_or_the_committed_score) {
+    auto machine = sim::load_machine(find_resource("2xh200_calibrated", "machines", ".toml"));
+    BOOST_TEST(uncertainty_of(machine).mean == machine.mean_error);
+    machine.mean_error = 0;
+    const auto scored = uncertainty_of(machine);
     BOOST_TEST(scored.known);
     BOOST_TEST(scored.source.find("validate_2xh200.h5") != std::string::npos, scored.source);
     BOOST_TEST(scored.mean > 0.01);

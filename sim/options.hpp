@@ -26,7 +26,7 @@ struct SimOptions {
     Clock clock = Clock::calibrated;
     // Between repeated passes, for the sustained clock: how long, and for how long of it other attends run.
     double pause_seconds = 0, pause_busy_seconds = 0;
-    bool sharing = true;       ///< off: everything has links, memory and multiprocessors to itself
+    bool sharing = true;  ///< off: everything has links, memory and multiprocessors to itself
 
     std::vector<Picoseconds> start;  ///< when each rank starts, at least 0; empty: all at 0
     double start_noise_seconds = 0;  ///< adds a delay drawn evenly from [0, this) to each rank's start

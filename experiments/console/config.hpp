@@ -74,14 +74,14 @@ struct Config {
     int trace_runs = 1;
 
     // What must fit, and what is planned.
-    double device_memory_gigabytes = 0;  ///< of one device; 0: the machine file says
+    double device_memory_gigabytes = 0;        ///< of one device; 0: the machine file says
     std::optional<double> reserved_gigabytes;  ///< of it what tensors cannot have; none: the machine file says
-    double resident_gigabytes = 0;       ///< of it what lies there all the time, as weights
-    int model_layers = 1;                ///< whose activations are kept until the backward pass
-    std::int64_t hidden = 0;             ///< width of the model; 0: query heads x head dim
-    std::int64_t beside_bytes = 0;       ///< kept of each token and layer beside attention
-    std::vector<std::string> keep;       ///< policies
-    int gpus = 0;                        ///< to spread over; 0: those of the machine
+    double resident_gigabytes = 0;             ///< of it what lies there all the time, as weights
+    int model_layers = 1;                      ///< whose activations are kept until the backward pass
+    std::int64_t hidden = 0;                   ///< width of the model; 0: query heads x head dim
+    std::int64_t beside_bytes = 0;             ///< kept of each token and layer beside attention
+    std::vector<std::string> keep;             ///< policies
+    int gpus = 0;                              ///< to spread over; 0: those of the machine
     std::string json;
 
     // Where results go.

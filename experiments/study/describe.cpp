@@ -1,8 +1,8 @@
 #include "experiments/study/describe.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace ringlab::experiments {
@@ -80,9 +80,10 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
 
     const std::string name = to_string(pass);
     const auto attends = median_attend_seconds(repeats, pass);
-    run.attribute("balance_measured_" + name, balance_of(attends), "1",
-                  "largest over mean of the ranks' measured attend_time, each the median of the repeats; NaN if no clock "
-                  "showed any");
+    run.attribute(
+        "balance_measured_" + name, balance_of(attends), "1",
+        "largest over mean of the ranks' measured attend_time, each the median of the repeats; NaN if no clock "
+        "showed any");
     run.attribute("compute_measured_" + name, *std::max_element(attends.begin(), attends.end()), "s",
                   "largest of the ranks' measured attend_time, each the median of the repeats");
     run.attribute("seconds_measured_" + name, median_pass_seconds(repeats, pass), "s",

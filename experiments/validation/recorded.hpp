@@ -10,8 +10,8 @@
 
 namespace ringlab::experiments {
 
-/// Rings that `validate` or `throughput` measured, from its record: so that a model that has changed, or another machine file, is
-/// scored without the devices.
+/// Rings that `validate` or `throughput` measured, from its record: so that a model that has changed, or another
+/// machine file, is scored without the devices.
 class RecordedRings : public RingBench {
 public:
     /// Throws Error, one line, if the file is no such record with rings.
@@ -39,7 +39,7 @@ private:
     std::string path_;
     hdf5::File file_;
     std::vector<ThroughputCase> cases_;
-    std::vector<std::size_t> rows_;  // of the cases in the record
+    std::vector<std::size_t> rows_;                               // of the cases in the record
     mutable std::map<std::string, std::vector<double>> numbers_;  // whole datasets, as they were read
     mutable std::map<std::string, std::vector<std::int64_t>> integers_;
 };

@@ -55,10 +55,11 @@ public:
             else if (waited < timeout_)
                 waited += wait(std::min(longest_wait, timeout_ - waited));
             else
-                fail("{} has not ended after {} s without progress; its peer is stuck, dead, computes for longer than "
-                     "that, or was never asked to {}",
-                     describe(first_transfer()), std::chrono::duration<double>(timeout_).count(),
-                     counterpart(op(first_transfer()).kind));
+                fail(
+                    "{} has not ended after {} s without progress; its peer is stuck, dead, computes for longer than "
+                    "that, or was never asked to {}",
+                    describe(first_transfer()), std::chrono::duration<double>(timeout_).count(),
+                    counterpart(op(first_transfer()).kind));
         }
         return std::move(spans_);
     }
@@ -69,8 +70,9 @@ private:
         std::unique_ptr<Transfer> transfer;
     };
 
-    /// Returns how much of it counts: nothing while another rank computes, and no more than was asked for. A process that
-    /// was stopped as a whole (Ctrl-Z, a machine that slept) finds that hours have passed in which no peer could move.
+    /// Returns how much of it counts: nothing while another rank computes, and no more than was asked for. A process
+    /// that was stopped as a whole (Ctrl-Z, a machine that slept) finds that hours have passed in which no peer could
+    /// move.
     Clock::duration wait(Clock::duration limit) {
         const auto begin = Clock::now();
         transport_.wait(limit);

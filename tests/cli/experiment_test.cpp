@@ -168,8 +168,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_printed_is_a_failure) {
     }
 }
 
-// OpenBLAS would ask for room for ever, as it does before main where there are some 400 MB. The sanitizers need more than
-// any limit.
+// OpenBLAS would ask for room for ever, as it does before main where there are some 400 MB. The sanitizers need more
+// than any limit.
 #ifndef __SANITIZE_ADDRESS__
 BOOST_AUTO_TEST_CASE(too_small_an_address_space_is_refused_before_anything_runs) {
     const Folder folder;

@@ -219,8 +219,9 @@ BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_sched
     for (const auto bytes : result.scratch_bytes) BOOST_TEST(bytes == most_scratch);
 }
 
-// A thread's CPU clock may stand still for longer than a small attend takes: some systems count it in ticks of 10 ms, and
-// on a virtual machine time that its host took away is subtracted from what comes next. So not every attend need show.
+// A thread's CPU clock may stand still for longer than a small attend takes: some systems count it in ticks of 10 ms,
+// and on a virtual machine time that its host took away is subtracted from what comes next. So not every attend need
+// show.
 BOOST_AUTO_TEST_CASE(attends_of_every_rank_show_in_processor_time) {
     const GateCase c{small_problem(1536), "causal", "zigzag", "ring", 4};
     const auto inputs = random_inputs(c.problem, 5);

@@ -51,17 +51,20 @@ void blocking(Session& session, const char* name, Call call) {
     check(call(), name);
 }
 
-/// Waits for a request; after `limit` the run ends, as the buffers of the request cannot be given back. `what` ends
-/// the sentence "rank 1 has waited 10 s for".
+/// Waits for a request; after `limit` in which no other process computed the run ends, as the buffers of the request
+/// cannot be given back. `what` ends the sentence "rank 1 has waited 10 s for".
 template <class What>
 void wait(Session& session, MPI_Request& request, Clock::duration limit, What what) {
     constexpr auto eager = std::chrono::milliseconds(1);
-    const auto begin = Clock::now();
-    for (;;) {
+    constexpr Clock::duration longest_step = std::chrono::milliseconds(100);  // longer, and this process was stopped
+    Clock::duration waited{};
+    for (auto last = Clock::now();;) {
         int done = 0;
         once(session, "MPI_Test", [&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
         if (done) return;
-        const auto waited = Clock::now() - begin;
+        const auto now = Clock::now();
+        if (!session.others_compute()) waited += std::min(now - last, longest_step);
+        last = now;
         if (waited > limit)
             session.end(fmt::format("rank {} has waited {:.4g} s for {}", session.rank(),
                                     std::chrono::duration<double>(limit).count(), what()));

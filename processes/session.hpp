@@ -23,7 +23,7 @@ class Session {
 public:
     /// `advice` follows the line in which a process says that another one is gone.
     Session(int& argc, char**& argv, Clock::duration patience, std::string advice = {});
-    /// Waits for all processes, however long they take.
+    /// Waits for all processes, however long they take; those of a host end together.
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
@@ -36,6 +36,12 @@ public:
 
     /// Place of this process among those of its host.
     int rank_on_host() const;
+
+    /// This process begins to compute, or is done with it.
+    void set_computing(bool computing);
+
+    /// Whether another process is known to compute; some tenths of a second late, or of `patience` if that is less.
+    bool others_compute() const;
 
     /// For errors after which others may be waiting for this process: prints `message`, unless another process has
     /// said why the run ends, and ends all processes with a non-zero status. Nothing is unwound: what MPI or a device

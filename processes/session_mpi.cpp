@@ -1,105 +1,23 @@
 #include "processes/guardian.hpp"
 #include "processes/mpi_calls.hpp"
+#include "processes/neighbours.hpp"
+#include "processes/pulse.hpp"
+#include "processes/shared_memory.hpp"
 
-#include <sys/types.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
-#include <condition_variable>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 namespace ringlab::processes {
 namespace {
 
-enum Beat : int { alive, leaving };
-
-/// Another process of this host.
-struct Neighbour {
-    int rank = 0;
-    std::int64_t process = 0;
-};
-
-/// Signs of life to and from one other process. All have one with the root, so the root can name who is gone.
-struct Link {
-    int peer = 0;
-    int incoming = alive, outgoing = alive;
-    MPI_Request receive = MPI_REQUEST_NULL, send = MPI_REQUEST_NULL;
-    Clock::duration silence{};
-    bool they_leave = false, we_leave = false, sent = false;
-
-    bool over() const { return they_leave && sent; }
-};
-
 Session* current_session = nullptr;
-
-/// By which launchers tell a process its rank, before MPI can be asked.
-constexpr std::array rank_variables{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-
-std::string name_by_launcher() {
-    for (const char* name : rank_variables)
-        if (const char* rank = std::getenv(name)) return fmt::format("rank {}", rank);
-    return fmt::format("process {}", getpid());
-}
-
-struct Status {
-    char state = '?';  // of the main thread: 'R' running, 'S' sleeping, 'T' stopped, 't' by a debugger, 'Z' dead ...
-    std::int64_t parent = 0;
-};
-
-Status status_of(std::int64_t process) {
-    std::ifstream file(fmt::format("/proc/{}/stat", process));
-    std::string stat;
-    std::getline(file, stat);
-    Status status;
-    const auto end = stat.rfind(')');  // of the program's name, which may hold anything
-    if (end != std::string::npos) std::istringstream(stat.substr(end + 1)) >> status.state >> status.parent;
-    return status;
-}
-
-/// The processes that have the same launcher, by what it has told them.
-std::vector<Neighbour> siblings() {
-    std::vector<Neighbour> found;
-    std::error_code error;
-    for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
-        const auto process = std::atoll(at->path().filename().c_str());
-        if (process <= 0 || process == getpid() || status_of(process).parent != getppid()) continue;
-        std::ifstream environment(at->path() / "environ");
-        for (std::string variable; std::getline(environment, variable, '\0');)
-            if (variable.starts_with(std::string(rank_variables[0]) + "=") ||
-                variable.starts_with(std::string(rank_variables[1]) + "="))
-                found.push_back({std::atoi(variable.substr(variable.find('=') + 1).c_str()), process});
-    }
-    return found;
-}
-
-bool exists(std::int64_t process) { return kill(static_cast<pid_t>(process), 0) == 0 || errno != ESRCH; }
-
-/// Those that are stopped or gone, in words.
-std::string suspects_among(const std::vector<Neighbour>& processes) {
-    std::map<std::int64_t, std::string> found;
-    for (const auto& [other, process] : processes) {
-        const char state = exists(process) ? status_of(process).state : 'Z';
-        const char* why = state == 'T'   ? "is stopped (SIGSTOP)"
-                          : state == 't' ? "is stopped by a debugger"
-                          : state == 'Z' ? "has died"
-                                         : nullptr;
-        if (why) found[process] = fmt::format("rank {} (process {}) {}", other, process, why);
-    }
-    std::string text;
-    for (const auto& [process, what] : found) text += (text.empty() ? "" : ", ") + what;
-    return text;
-}
 
 }  // namespace
 
@@ -108,23 +26,19 @@ struct Session::Impl {
         : last_word(program), guardian(std::in_place, last_word, patience, advice) {}
 
     void find_neighbours(Session& session);
-    void make_links();
+    void share_board(Session& session, MPI_Comm host, const SharedMemory::Address& address);
     std::string look(Clock::duration elapsed);
-    void exchange(Link& link);
-    std::string describe(const Link& link) const;
+    std::string silence_of(int peer) const;
+    void see_neighbours_off();
 
     LastWord last_word;
     std::mutex mutex;  // held during any call of MPI
-    MPI_Comm comm = MPI_COMM_NULL;
-    MPI_Comm pulse = MPI_COMM_NULL;
-    int rank = 0, size = 1, rank_on_host = 0;
+    MPI_Comm comm = MPI_COMM_NULL, pulse_comm = MPI_COMM_NULL;
+    int rank = 0, size = 1, rank_on_host = 0, on_host = 1;
 
     std::vector<Neighbour> neighbours;
-    std::vector<Link> links;
-    std::mutex leave_mutex;
-    std::condition_variable left;
-    bool may_leave = false;  // main() is done
-    bool all_left = false;
+    std::optional<SharedMemory> board;  // where processes of this host count themselves when they are done with MPI
+    std::optional<Pulse> pulse;
     std::optional<Guardian> guardian;
 };
 
@@ -133,93 +47,72 @@ void Session::Impl::find_neighbours(Session& session) {
     MPI_Comm host = MPI_COMM_NULL;
     blocking(session, "MPI_Comm_split_type",
              [&] { return MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host); });
-    int on_host = 1;
     once(session, "MPI_Comm_rank", [&] { return MPI_Comm_rank(host, &rank_on_host); });
     once(session, "MPI_Comm_size", [&] { return MPI_Comm_size(host, &on_host); });
 
-    using Card = std::array<std::int64_t, 2>;  // rank, process
-    const Card own{rank, getpid()};
+    if (rank_on_host == 0) board.emplace(sizeof(std::atomic<int>));
+    using Card = std::array<std::int64_t, 3>;  // rank, process, descriptor of the board
+    const Card own{rank, getpid(), board ? board->address().descriptor : -1};
     std::vector<Card> cards(static_cast<std::size_t>(on_host));
     blocking(session, "MPI_Allgather",
-             [&] { return MPI_Allgather(own.data(), 2, MPI_INT64_T, cards.data(), 2, MPI_INT64_T, host); });
-    blocking(session, "MPI_Comm_free", [&] { return MPI_Comm_free(&host); });
-    for (const auto& [other, process] : cards)
+             [&] { return MPI_Allgather(own.data(), 3, MPI_INT64_T, cards.data(), 3, MPI_INT64_T, host); });
+    for (const auto& [other, process, descriptor] : cards)
         // Processes in containers of their own have numbers that mean others here, or nobody.
         if (other != rank && exists(process)) neighbours.push_back({static_cast<int>(other), process});
+    share_board(session, host, {cards[0][1], static_cast<std::int32_t>(cards[0][2])});
+    blocking(session, "MPI_Comm_free", [&] { return MPI_Comm_free(&host); });
 }
 
-void Session::Impl::make_links() {
-    if (rank == 0) {
-        for (int peer = 1; peer < size; ++peer) links.push_back({.peer = peer});
-    } else {
-        links.push_back({.peer = 0});
+/// All processes of the host have it afterwards, or none: it cannot be reached from a container of its own.
+void Session::Impl::share_board(Session& session, MPI_Comm host, const SharedMemory::Address& address) {
+    try {
+        if (!board) board.emplace(address, sizeof(std::atomic<int>));
+    } catch (const Error&) {
     }
-    const std::lock_guard lock(mutex);
-    for (auto& link : links)
-        check(MPI_Irecv(&link.incoming, 1, MPI_INT, link.peer, 0, pulse, &link.receive), "MPI_Irecv");
+    const int have = board ? 1 : 0;
+    int all_have = 0;
+    blocking(session, "MPI_Allreduce", [&] { return MPI_Allreduce(&have, &all_have, 1, MPI_INT, MPI_MIN, host); });
+    if (all_have)
+        board->all_have_it();
+    else
+        board.reset();
 }
 
 /// The guardian's thread comes here every interval.
 std::string Session::Impl::look(Clock::duration elapsed) {
-    const auto over = [&] { return std::all_of(links.begin(), links.end(), [](const Link& l) { return l.over(); }); };
     // Once all have said that they leave, others may be gone before this one is.
-    if (!over())
+    if (!pulse->over())
         for (const auto& [other, process] : neighbours)
             if (!exists(process)) return fmt::format("rank {} (process {}) has died", other, process);
-    // The main thread asks MPI again and again while it waits; it holds the mutex longer only where it is watched.
-    for (int attempt = 0; attempt < 20; ++attempt) {
-        const std::unique_lock lock(mutex, std::try_to_lock);
-        if (lock) {
-            for (auto& link : links) exchange(link);
-            break;
-        }
-        std::this_thread::yield();
-    }
-    for (auto& link : links) {
-        link.silence += elapsed;
-        if (!link.they_leave && link.silence > guardian->patience()) return describe(link);
-    }
-    if (over()) {
-        const std::lock_guard lock(leave_mutex);
-        all_left = true;
-        left.notify_all();
-    }
-    return {};
+    const auto silent = pulse->beat(elapsed, guardian->patience());
+    return silent ? silence_of(*silent) : std::string();
 }
 
-/// Says that this process lives, or that it leaves; hears what the other has said.
-void Session::Impl::exchange(Link& link) {
-    for (int done = 0; !link.they_leave; done = 0) {
-        MPI_Test(&link.receive, &done, MPI_STATUS_IGNORE);
-        if (!done) break;
-        link.silence = -guardian->interval();  // the interval that has just passed is added to it
-        link.they_leave = link.incoming == leaving;
-        if (!link.they_leave) MPI_Irecv(&link.incoming, 1, MPI_INT, link.peer, 0, pulse, &link.receive);
-    }
-    int done = 0;
-    MPI_Test(&link.send, &done, MPI_STATUS_IGNORE);
-    if (!done) return;
-    link.sent = link.we_leave;
-    if (link.sent) return;
-    bool leave = false;
-    {
-        const std::lock_guard lock(leave_mutex);
-        leave = may_leave;
-    }
-    // The root is the last to leave: until then it can hear of the others.
-    if (rank == 0)
-        for (const auto& other : links) leave = leave && other.they_leave;
-    link.outgoing = leave ? leaving : alive;
-    link.we_leave = leave;
-    MPI_Isend(&link.outgoing, 1, MPI_INT, link.peer, 0, pulse, &link.send);
-}
-
-std::string Session::Impl::describe(const Link& link) const {
+std::string Session::Impl::silence_of(int peer) const {
     const auto patience = std::chrono::duration<double>(guardian->patience()).count();
     if (const auto who = suspects_among(neighbours); !who.empty())
         return fmt::format("{}; no sign of life for {:.4g} s", who, patience);
     return fmt::format("rank {} has given no sign of life for {:.4g} s; it hangs, is stopped, or its host is cut off",
-                       link.peer, patience);
+                       peer, patience);
+}
+
+/// MPI_Finalize() lets go of the others before it is over, and a launcher waits for ever for a process that is stopped
+/// in it: so all stay until all are through, and one until the others have ended.
+void Session::Impl::see_neighbours_off() {
+    if (!board) return;
+    const auto wait_until = [&](const char* where, auto done) {
+        guardian->watch(where, guardian->patience());
+        while (!done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        guardian->watch(nullptr, {});
+    };
+    auto& through = *static_cast<std::atomic<int>*>(board->data());
+    ++through;
+    wait_until("MPI_Finalize", [&] { return through == on_host; });
+    if (rank_on_host != 0) return;
+    for (const auto& neighbour : neighbours) {
+        guardian->suspect_by([&] { return suspects_among({neighbour}); });  // others may have ended as they should
+        wait_until("exit", [&] { return has_ended(neighbour.process); });
+    }
 }
 
 bool built_with_mpi() { return true; }
@@ -243,11 +136,11 @@ Session::Session(int& argc, char**& argv, Clock::duration patience, std::string 
         impl_->guardian->set_name(fmt::format("rank {}", impl_->rank));
         impl_->find_neighbours(*this);
         impl_->guardian->suspect_by([impl = impl_.get()] { return suspects_among(impl->neighbours); });
-        for (auto* comm : {&impl_->comm, &impl_->pulse}) {
+        for (auto* comm : {&impl_->comm, &impl_->pulse_comm}) {
             blocking(*this, "MPI_Comm_dup", [&] { return MPI_Comm_dup(MPI_COMM_WORLD, comm); });
             once(*this, "MPI_Comm_set_errhandler", [&] { return MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN); });
         }
-        impl_->make_links();
+        impl_->pulse.emplace(impl_->mutex, impl_->pulse_comm, impl_->guardian->interval());
     } catch (const std::exception& error) {
         end(error.what());
     }
@@ -258,19 +151,16 @@ Session::Session(int& argc, char**& argv, Clock::duration patience, std::string 
 Session::~Session() {
     current_session = nullptr;
     std::fflush(nullptr);  // should another process die while this one waits for it
-    if (!impl_->links.empty()) {
-        std::unique_lock lock(impl_->leave_mutex);
-        impl_->may_leave = true;
-        impl_->left.wait(lock, [&] { return impl_->all_left; });
-    }
+    impl_->pulse->leave();
     impl_->guardian->look_by({});
     try {
-        for (auto* comm : {&impl_->comm, &impl_->pulse})
+        for (auto* comm : {&impl_->comm, &impl_->pulse_comm})
             blocking(*this, "MPI_Comm_free", [&] { return MPI_Comm_free(comm); });
         blocking(*this, "MPI_Finalize", [] { return MPI_Finalize(); });
     } catch (const std::exception& error) {
         end(error.what());
     }
+    impl_->see_neighbours_off();
     impl_->guardian.reset();
 }
 
@@ -282,6 +172,9 @@ Session& Session::current() {
 int Session::rank() const { return impl_->rank; }
 int Session::size() const { return impl_->size; }
 int Session::rank_on_host() const { return impl_->rank_on_host; }
+
+void Session::set_computing(bool computing) { impl_->pulse->set_computing(computing); }
+bool Session::others_compute() const { return impl_->pulse->others_compute(); }
 
 void Session::end(const std::string& message) {
     const auto suspects = suspects_among(impl_->neighbours);

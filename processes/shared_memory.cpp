@@ -8,11 +8,18 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <string>
 #include <utility>
 
 namespace ringlab::processes {
+namespace {
 
-SharedMemory::SharedMemory(std::size_t bytes) : bytes_(bytes), descriptor_(memfd_create("ringlab", MFD_CLOEXEC)) {
+constexpr const char* memory_name = "ringlab";
+
+}  // namespace
+
+SharedMemory::SharedMemory(std::size_t bytes) : bytes_(bytes), descriptor_(memfd_create(memory_name, MFD_CLOEXEC)) {
     require(descriptor_ >= 0, "cannot make shared memory: {}", std::strerror(errno));
     const bool sized = ftruncate(descriptor_, static_cast<off_t>(bytes_)) == 0;
     if (sized) map();
@@ -24,6 +31,11 @@ SharedMemory::SharedMemory(std::size_t bytes) : bytes_(bytes), descriptor_(memfd
 
 SharedMemory::SharedMemory(const Address& address, std::size_t bytes) : bytes_(bytes) {
     const auto path = fmt::format("/proc/{}/fd/{}", address.process, address.descriptor);
+    // In a container of its own the number means another process, and the descriptor anything.
+    std::error_code unreadable;
+    const auto target = std::filesystem::read_symlink(path, unreadable).string();
+    require(unreadable || target.starts_with(std::string("/memfd:") + memory_name),
+            "process {} does not share memory but {}", address.process, target);
     descriptor_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
     require(descriptor_ >= 0, "cannot open the memory that process {} shares: {}", address.process,
             std::strerror(errno));

@@ -147,9 +147,8 @@ public:
 
     void wait(Clock::duration limit) override { std::this_thread::sleep_for(std::min(limit, poll_interval)); }
 
-    // The others are processes, which say that they live and not what they do.
-    void set_computing(bool) override {}
-    bool others_compute() const override { return false; }
+    void set_computing(bool computing) override { session_.set_computing(computing); }
+    bool others_compute() const override { return session_.others_compute(); }
 
     Clock::time_point start_together() override {
         constexpr const char* what = "the others, at the start of a pass";

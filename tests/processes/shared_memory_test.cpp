@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,13 @@ BOOST_AUTO_TEST_CASE(memory_of_a_process_that_is_gone_is_an_error) {
     const auto address = own.address();
     own.all_have_it();
     BOOST_CHECK_THROW(SharedMemory(address, 100), Error);
+}
+
+BOOST_AUTO_TEST_CASE(a_descriptor_of_something_else_is_an_error) {
+    const int other = open("/dev/zero", O_RDWR | O_CLOEXEC);
+    BOOST_REQUIRE(other >= 0);
+    BOOST_CHECK_THROW(SharedMemory({getpid(), other}, 100), Error);
+    close(other);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -3,8 +3,11 @@
 #include "layouts/schedule.hpp"
 #include "reference/cpu/cpu_backend.hpp"
 
+#include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
+#include <utility>
 
 namespace ringlab::reference::tests {
 
@@ -91,6 +94,21 @@ public:
 protected:
     Transport& inner_;
     const layouts::RingGroup& group_;
+};
+
+/// Rank 1 computes for `milliseconds` at first.
+template <int milliseconds>
+class LongComputing : public WrappedTransport {
+public:
+    using WrappedTransport::WrappedTransport;
+    void set_computing(bool computing) override {
+        WrappedTransport::set_computing(computing);
+        if (computing && rank() == 1 && !std::exchange(has_slept_, true))
+            std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    }
+
+private:
+    bool has_slept_ = false;
 };
 
 /// What rank 1 sends never leaves it.

@@ -10,7 +10,11 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
 #include <limits>
+#include <map>
 #include <thread>
 
 namespace ringlab::reference::tests {
@@ -120,6 +124,20 @@ void run_that_cannot_end() {
     run(world, *schedule, nullptr, inputs, options);
 }
 
+/// Rank 1 computes for longer than any wait for it may last: in a ring the others wait for what it passes on, in a
+/// pull at the end of the pass.
+void peer_that_computes() {
+    auto options = small_tiles();
+    options.timeout = std::chrono::seconds(2);
+    const auto inputs = random_inputs(small_problem(48), 60);
+    for (const char* algorithm : {"ring", "pull"}) {
+        const GateCase c{small_problem(48), "full", "contiguous", algorithm, session->size()};
+        const auto schedule = schedule_of(c, Pass::forward);
+        WrappedWorld<LongComputing<7000>> world(make_mpi_world({session->size(), 1, {}}));
+        run(world, *schedule, nullptr, inputs, options);
+    }
+}
+
 /// Rank 0 does something else for longer than the session's patience: it lives, so the others wait.
 void root_that_is_busy() {
     const auto world = make_mpi_world({session->size(), 1, {}});
@@ -128,22 +146,45 @@ void root_that_is_busy() {
     require(!world->agree(false), "the root has agreed to something else");
 }
 
+void stop() { std::raise(SIGSTOP); }
+void (*after_finalize)() = nullptr;
+
+/// What the test is asked for beside its suite, and how long its processes wait for each other.
+struct Scene {
+    std::chrono::seconds patience;
+    void (*play)();
+};
+
+const std::map<std::string, Scene, std::less<>> scenes{
+    {"--run-that-cannot-end", {std::chrono::seconds(30), run_that_cannot_end}},
+    {"--root-that-is-busy", {std::chrono::seconds(8), root_that_is_busy}},
+    {"--peer-that-computes", {std::chrono::seconds(30), peer_that_computes}},
+    {"--stopped-in-finalize",
+     {std::chrono::seconds(8),
+      [] {
+          if (session->rank() == 1) after_finalize = stop;
+      }}},
+    {"--stopped-at-exit", {std::chrono::seconds(8), [] {
+                               if (session->rank() == 1) std::atexit(stop);
+                           }}}};
+
 }  // namespace
 }  // namespace ringlab::reference::tests
 
+// In place of MPI's own, which it calls: where MPI has let go of the other processes, but not returned.
+extern "C" int MPI_Finalize() {
+    const int status = PMPI_Finalize();
+    if (ringlab::reference::tests::after_finalize) ringlab::reference::tests::after_finalize();
+    return status;
+}
+
 int main(int argc, char** argv) {
-    using namespace ringlab::reference;
-    const std::string_view what = argc > 1 ? argv[1] : "";
-    const auto patience = std::chrono::seconds(what == "--root-that-is-busy" ? 8 : 30);
-    const ringlab::processes::Session session(argc, argv, patience);
+    namespace tests = ringlab::reference::tests;
+    const auto scene = tests::scenes.find(argc > 1 ? argv[1] : "");
+    const bool found = scene != tests::scenes.end();
+    const ringlab::processes::Session session(argc, argv, found ? scene->second.patience : std::chrono::seconds(30));
     tests::session = &session;
-    if (what == "--run-that-cannot-end") {
-        tests::run_that_cannot_end();
-        return 0;
-    }
-    if (what == "--root-that-is-busy") {
-        tests::root_that_is_busy();
-        return 0;
-    }
-    return boost::unit_test::unit_test_main([] { return true; }, argc, argv);
+    if (!found) return boost::unit_test::unit_test_main([] { return true; }, argc, argv);
+    scene->second.play();
+    return 0;
 }

@@ -183,19 +183,6 @@ namespace {
 constexpr auto long_patience = 5 * patience;  // with room for threads that are late on a busy machine
 constexpr auto longer = long_patience * 3 / 2;
 
-/// Rank 1 computes for longer than its peer would wait for it.
-class LongComputing : public WrappedTransport {
-public:
-    using WrappedTransport::WrappedTransport;
-    void set_computing(bool computing) override {
-        WrappedTransport::set_computing(computing);
-        if (computing && rank() == 1 && !std::exchange(has_slept_, true)) std::this_thread::sleep_for(longer);
-    }
-
-private:
-    bool has_slept_ = false;
-};
-
 /// Rank 0 wakes from its first wait much later than it asked to, and only then rank 1 goes on, as after a pause of the
 /// whole process.
 class Paused : public WrappedTransport {
@@ -231,7 +218,7 @@ std::string error_of_ring_of(int ranks) {
 
 BOOST_AUTO_TEST_CASE(a_peer_that_computes_is_waited_for_however_long_it_takes) {
     // Messages move between a rank's attends: what rank 1 is to pass on waits for it.
-    BOOST_TEST(error_of_ring_of<LongComputing>(4) == "");
+    BOOST_TEST(error_of_ring_of<LongComputing<longer.count()>>(4) == "");
 }
 
 BOOST_AUTO_TEST_CASE(a_process_that_was_paused_has_not_waited_for_its_peers_meanwhile) {

@@ -1,6 +1,7 @@
 // How long a sequence fits? For a model's shape over P devices of a described machine: by layout, schedule and what is
 // kept of each layer for the backward pass.
 
+#include "experiments/benchmark/bench.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/resources.hpp"
@@ -27,7 +28,7 @@ const Experiment experiment{
     "each\n"
     "layer until its backward pass: everything, or less of it, which is then computed again. Counted are attention's\n"
     "inputs, results, slots, statistics and work lists of the layer at work, what is kept of all layers, and what\n"
-    "--resident, --beside and --reserved say of the rest of a model. Nothing is executed.",
+    "--resident, --beside and --reserved say of the rest of a model. Nothing is executed but with --confirm.",
     "longest_context --preset llama-3.1-8b --layers 32 --ranks 8 64 --machines h200_cluster --resident 20",
     {.plans = true}};
 
@@ -109,6 +110,29 @@ void describe(RunWriter& run, const Search& search, const layouts::Problem& prob
     bytes("memory_reserved", need.reserved, "what is no tensor");
 }
 
+/// Runs what was found where everything else that it counts is taken, and writes how that went.
+void describe_confirmation(RunWriter& run, const Search& search, const layouts::Problem& problem, const Config& config,
+                           bool with_backward, const Longest& found, Bench& bench) {
+    auto which = search.which;
+    which.tokens = found.tokens;
+    auto plan = make_plan(which, problem, config, {});
+    if (!with_backward) plan.backward.reset();
+    const auto& need = found.footprint;
+    const auto fit = bench.fit(plan, need.kept + need.resident);
+    run.attribute("confirmed", fit.why_not.empty() ? "ran" : fit.why_not, "1",
+                  "one pass of each kind on GPUs, beside what is kept and resident");
+    run.attribute("confirmed_left", fit.least_free, "B", "free memory of the fullest device while it ran");
+    run.attribute("confirmed_forward", fit.forward_seconds, "s", "forward pass of the slowest rank, not warmed up");
+    run.attribute("confirmed_backward", fit.backward_seconds, "s", "backward pass likewise");
+}
+
+std::string confirmation_text(const Record& record, const std::string& name) {
+    const auto result = record.text(name, "confirmed");
+    if (result != "ran") return result;
+    const auto left = record.number(name, "confirmed_left");
+    return fmt::format("ran, {:.1f} % left", 100 * left / record.number(name, "memory_device"));
+}
+
 int body(int argc, char** argv) {
     // 1. Configuration, machines, record.
     const auto config = parse(experiment, defaults(), argc, argv);
@@ -128,6 +152,8 @@ int body(int argc, char** argv) {
         provenance.set_file("machine_" + device.name, device.file);
         provenance.set("machine_" + device.name + "_text", device.machine.text);
     }
+    const auto bench = config->confirm ? make_bench(*config) : nullptr;
+    if (bench) bench->add_provenance(provenance);
     Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
                   std::move(provenance));
 
@@ -141,8 +167,10 @@ int body(int argc, char** argv) {
             if (!record.has(search.name())) {
                 const auto kept = keeping(search.policy, problem, *config);
                 RunWriter run;
-                describe(run, search, problem, kept, config->model_layers,
-                         longest_context(search.which, problem, *config, kept, search.device->capacity));
+                const auto found = longest_context(search.which, problem, *config, kept, search.device->capacity);
+                describe(run, search, problem, kept, config->model_layers, found);
+                if (bench && found.tokens > 0)
+                    describe_confirmation(run, search, problem, *config, kept.with_backward, found, *bench);
                 record.commit(search.name(), run);
             }
             progress.finish();
@@ -151,17 +179,27 @@ int body(int argc, char** argv) {
     record.finish();
 
     // 3. The table.
-    Table table({"machine", "mask", "layout", "algorithm", "P", "kept", "computed again", "tokens", "per GPU", "memory",
-                 "limit"});
+    std::vector<std::string> columns{"machine",        "mask",   "layout",  "algorithm", "P",    "kept",
+                                     "computed again", "tokens", "per GPU", "memory",    "limit"};
+    if (bench) columns.emplace_back("on GPUs");
+    Table table(columns);
     for (const auto& search : searches) {
         const auto name = search.name();
         const auto whole = [&](const char* column) { return static_cast<std::int64_t>(record.number(name, column)); };
         const auto tokens = whole("longest_tokens");
-        table.add({search.device->name, search.which.mask, search.which.layout, search.which.algorithm,
-                   fmt::format("{}", search.which.ranks), search.policy, record.text(name, "computed_again"),
-                   tokens == 0 ? "none" : fmt::format("{}", tokens),
-                   tokens == 0 ? "-" : fmt::format("{}", tokens / search.which.ranks), memory_text(whole("memory")),
-                   record.text(name, "limit")});
+        std::vector<std::string> line{search.device->name,
+                                      search.which.mask,
+                                      search.which.layout,
+                                      search.which.algorithm,
+                                      fmt::format("{}", search.which.ranks),
+                                      search.policy,
+                                      record.text(name, "computed_again"),
+                                      tokens == 0 ? "none" : fmt::format("{}", tokens),
+                                      tokens == 0 ? "-" : fmt::format("{}", tokens / search.which.ranks),
+                                      memory_text(whole("memory")),
+                                      record.text(name, "limit")};
+        if (bench) line.push_back(tokens == 0 ? "-" : confirmation_text(record, name));
+        table.add(line);
     }
     fmt::print(
         "{}\nAttention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"

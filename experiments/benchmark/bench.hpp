@@ -68,6 +68,13 @@ struct CeilingSamples {
     std::vector<LinkSamples> links;
 };
 
+/// How one pass of each kind went where others hold most of the memory.
+struct Fit {
+    std::string why_not;          ///< what ended it; empty: it ran
+    std::int64_t least_free = 0;  ///< bytes of the fullest device
+    double forward_seconds = 0, backward_seconds = 0;
+};
+
 /// Times rings of a backend.
 class RingBench {
 public:
@@ -89,6 +96,10 @@ class Bench : public RingBench {
 public:
     /// Our kernels and the baselines in turns, on the root process's first GPU; the plan has one rank.
     virtual DeviceSamples device(const Plan& plan, const std::string& kernels) = 0;
+
+    /// One pass of a plan over copy engines, no warm-up, beside `occupied` bytes of each device. A want of memory is a
+    /// result and no error.
+    virtual Fit fit(const Plan& plan, std::int64_t occupied) = 0;
 
     /// What the machine can do at most: matrix products, and links between its first `devices` GPUs.
     virtual CeilingSamples ceilings(int devices) = 0;

@@ -4,6 +4,7 @@
 #include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"
 #include "gpu/executor.hpp"
+#include "gpu/occupied_memory.hpp"
 
 #include <algorithm>
 
@@ -35,28 +36,41 @@ public:
 
     RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
                      const std::string& kernels) override {
-        gpu::GpuOptions options;
-        options.transport = group.world() == 1    ? gpu::TransportKind::loopback
-                            : transport == "nccl" ? gpu::TransportKind::nccl
-                                                  : gpu::TransportKind::copy;
-        options.group = group;
-        if (!mpi_team_)
-            for (int device = 0; device < group.world(); ++device) options.devices.push_back(device);
-        options.round_results = true;
-        options.keep_results = false;
-        options.deterministic = config_.deterministic;
+        auto options = ring_options(group, transport);
         options.kernels = gpu::kernel_family(kernels);
         options.timelines = gpu::Timelines::extra;
         options.warm_up = 3;
         options.warm_up_seconds = config_.warm_up_seconds;
         options.repeats = config_.repeats;
         options.repeat_seconds = config_.repeat_seconds;
-        options.timeout = timeout();
         const auto own_team = mpi_team_ ? nullptr : gpu::make_thread_team(gpu::team_size(options));
         auto samples =
             samples_of(gpu::run(mpi_team_ ? *mpi_team_ : *own_team, *plan.forward, plan.backward.get(), {}, options));
         samples.kernels = kernels_used(plan, kernels);
         return samples;
+    }
+
+    Fit fit(const Plan& plan, std::int64_t occupied) override {
+        Fit fit;
+        const int ranks = plan.layout().ranks();
+        const layouts::RingGroup group{.ring = ranks};
+        auto options = ring_options(group, "copy");
+        options.timelines = gpu::Timelines::none;
+        try {
+            const gpu::OccupiedMemory others(ranks, occupied);
+            const auto team = gpu::make_thread_team(gpu::team_size(options));
+            const auto run = gpu::run(*team, *plan.forward, plan.backward.get(), {}, options).front();
+            const auto slowest = [](const gpu::PassRun& pass) {
+                if (pass.rank_seconds.empty()) return 0.0;
+                return *std::max_element(pass.rank_seconds.front().begin(), pass.rank_seconds.front().end());
+            };
+            fit.least_free = others.least_free();
+            fit.forward_seconds = slowest(run.forward);
+            fit.backward_seconds = slowest(run.backward);
+        } catch (const Error& error) {
+            fit.why_not = error.what();
+        }
+        return fit;
     }
 
     DeviceSamples device(const Plan& plan, const std::string& kernels) override {
@@ -97,8 +111,19 @@ public:
     }
 
 private:
-    gpu::Clock::duration timeout() const {
-        return std::chrono::milliseconds(static_cast<std::int64_t>(config_.timeout_seconds * 1e3));
+    gpu::GpuOptions ring_options(const layouts::RingGroup& group, const std::string& transport) const {
+        gpu::GpuOptions options;
+        options.transport = group.world() == 1    ? gpu::TransportKind::loopback
+                            : transport == "nccl" ? gpu::TransportKind::nccl
+                                                  : gpu::TransportKind::copy;
+        options.group = group;
+        if (!mpi_team_)
+            for (int device = 0; device < group.world(); ++device) options.devices.push_back(device);
+        options.round_results = true;
+        options.keep_results = false;
+        options.deterministic = config_.deterministic;
+        options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config_.timeout_seconds * 1e3));
+        return options;
     }
 
     static KernelsUsed kernels_used(const Plan& plan, const std::string& asked) {

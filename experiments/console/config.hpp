@@ -81,6 +81,7 @@ struct Config {
     std::int64_t hidden = 0;                   ///< width of the model; 0: query heads x head dim
     std::int64_t beside_bytes = 0;             ///< kept of each token and layer beside attention
     std::vector<std::string> keep;             ///< policies
+    bool confirm = false;                      ///< run what fits, on GPUs
     int gpus = 0;                              ///< to spread over; 0: those of the machine
     std::string json;
 

@@ -382,6 +382,12 @@ void add_planning(Options& options, Config& config, const Experiment& experiment
                          "again",
                  .target = &config.keep,
                  .choices = {"everything", "output", "kv", "checkpoint", "cache"}});
+    if (!experiment.groups.advises)
+        options.add({.name = "confirm",
+                     .value = "",
+                     .help = "run one pass of each kind of what fits on the GPUs that are here, with all that is kept "
+                             "taken from their memory, and say what was left of it",
+                     .target = &config.confirm});
     options.add({.name = "hidden",
                  .value = "N",
                  .help = "width of the model: elements of a layer's input",

@@ -127,6 +127,7 @@ const std::vector<Mistake> mistakes{
     {calibrate, {"--layouts", "zigzag"}, {"'--layouts'", "--help"}},
     {calibrate, {"--resume"}, {"'--resume'", "--help"}},
     {calibrate, {"--tokens", "64"}, {"do not determine"}},
+    {longest_context, {"--confirm", "--ranks", "4096", "--algorithms", "ring", "--machines", "h200_cluster"}, {"GPU"}},
     {throughput, {"--ranks", "4096"}, {"GPU"}},  // wherever it runs: no CUDA, no GPU, or too few of them
     {advise, {"--masks", "causal", "full"}, {"--masks has 2 values"}},
     {advise, {"--tokens", "1k", "2k"}, {"--tokens has 2 values"}},

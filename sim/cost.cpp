@@ -6,7 +6,6 @@
 #include <cmath>
 #include <memory>
 #include <random>
-#include <set>
 
 namespace ringlab::sim {
 
@@ -249,12 +248,10 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
     : schedule_(schedule),
       machine_(machine),
       options_(options),
-      placement_(options.placement),
+      topology_(schedule.ranks(), machine, options),
       clock_(clock),
       tiles_(schedule, machine) {
     const auto ranks = schedule.ranks();
-    require(ranks <= machine.gpus(), "{} ranks on machine '{}' of {} hosts with {} GPUs each; give it more hosts",
-            ranks, machine.name, machine.hosts, machine.gpus_per_host);
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks,
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks);
     for (const auto start : options.start)
@@ -263,14 +260,6 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
             "start noise is {} s; it must be from 0 to 1e6", options.start_noise_seconds);
     require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
             options.look_ahead);
-    require(placement_.empty() || static_cast<int>(placement_.size()) == ranks,
-            "{} placed GPUs for {} ranks; give one each, or none", placement_.size(), ranks);
-    std::set<int> taken;
-    for (const auto gpu : placement_)
-        require(gpu >= 0 && gpu < machine.gpus() && taken.insert(gpu).second,
-                "GPU {} in the placement; GPUs are numbered 0 to {} and take one rank each", gpu, machine.gpus() - 1);
-    hosts_.reserve(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) hosts_.push_back(gpu(rank) / machine.gpus_per_host);
 }
 
 double CostModel::attend_seconds(const Op& op) {
@@ -293,14 +282,15 @@ Picoseconds CostModel::compute(const Op& op) {
 }
 
 TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes) {
-    const bool between_hosts = host(source) != host(destination);
-    auto& [known_bytes, cost] = known_[between_hosts];
+    const auto route = topology_.route(source, destination);
+    auto& [known_bytes, cost] = known_[static_cast<std::size_t>(route)];
     if (known_bytes == bytes) return cost;
-    cost.between_hosts = between_hosts;
-    cost.link = cost.between_hosts ? &machine_.between_hosts : &machine_.inside_host;
+    cost.route = route;
+    cost.link = route == Route::inside_host ? &machine_.inside_host : &machine_.between_hosts;
     cost.multiprocessors =
         cost.link->multiprocessors_per_channel == 0 ? 0 : cost.link->multiprocessors(static_cast<double>(bytes));
-    cost.latency = ticks(cost.link->latency_seconds);
+    cost.latency =
+        ticks(cost.link->latency_seconds + (route == Route::spine ? machine_.network.spine_latency_seconds : 0));
     const auto rate = cost.link->rate(static_cast<double>(bytes));
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;

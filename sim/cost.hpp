@@ -4,6 +4,7 @@
 #include "layouts/schedule.hpp"
 #include "sim/machine.hpp"
 #include "sim/options.hpp"
+#include "sim/topology.hpp"
 
 #include <array>
 #include <string>
@@ -74,7 +75,7 @@ struct TransferCost {
     double bytes_per_second = 0;  ///< while it runs at full speed; 0 if it takes no time
     double multiprocessors = 0;   ///< that each side gives to it, from when it is ready itself
     const LinkCost* link = nullptr;
-    bool between_hosts = false;
+    Route route = Route::inside_host;
 
     Picoseconds whole() const { return layouts::later(latency, duration); }
 };
@@ -95,8 +96,7 @@ public:
     /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
     Picoseconds before_pass(int rank) const;
     Picoseconds behind_pass(int rank) const;
-    int gpu(int rank) const { return placement_.empty() ? rank : placement_[static_cast<std::size_t>(rank)]; }
-    int host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+    const Topology& topology() const { return topology_; }
 
     /// When ranks start, by rank.
     std::vector<Picoseconds> starts() const;
@@ -110,15 +110,14 @@ private:
     const Schedule& schedule_;
     const Machine& machine_;
     const SimOptions& options_;
-    std::vector<int> placement_;
-    std::vector<int> hosts_;  // by rank
+    Topology topology_;
     double clock_;
     TileModel tiles_;
     struct Known {
         std::int64_t bytes = -1;
         TransferCost cost;
     };
-    std::array<Known, 2> known_;  // the last message inside a host and between hosts: most are of one size
+    std::array<Known, route_count> known_;  // the last message on each: most are of one size
 };
 
 }  // namespace ringlab::sim

@@ -2,6 +2,7 @@
 
 #include "layouts/require.hpp"
 
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -35,11 +36,13 @@ public:
         value = *found;
     }
 
-    void item(const std::string& key, Item& item) {
+    template <class Enum>
+    void choice(const std::string& key, Enum& value, std::initializer_list<const char*> names) {
         std::string name;
         text(key, name);
-        if (name != "query tile" && name != "key tile") complain_about(key, "must be \"query tile\" or \"key tile\"");
-        item = name == "query tile" ? Item::query_tile : Item::key_tile;
+        const auto found = std::find(names.begin(), names.end(), name);
+        if (found == names.end()) complain_about(key, fmt::format("must be \"{}\"", fmt::join(names, "\" or \"")));
+        value = static_cast<Enum>(found - names.begin());
     }
 
     template <class T>

@@ -72,6 +72,20 @@ struct LinkCost {
     double multiprocessors(double bytes) const { return channels_for(bytes) * multiprocessors_per_channel; }
 };
 
+/// Leaf switches, each of which joins ports of several hosts, and the spine that joins leaves. A leaf has fewer links
+/// up than down: all that leaves it, or enters it, shares the rate of its ports divided by `oversubscription`.
+struct Network {
+    enum class Leaves {
+        hosts,  ///< a leaf has all ports of its hosts: a fat tree
+        rails,  ///< a leaf has one port of each of its hosts, all with the same number: rail-optimised
+    };
+
+    int hosts_per_leaf = 0;  ///< 0: one switch has all ports
+    Leaves leaves = Leaves::hosts;
+    double oversubscription = 1;
+    double spine_latency_seconds = 0;  ///< more for a message from leaf to leaf
+};
+
 /// One figure of a machine file, for the record.
 struct Figure {
     std::string name;  ///< with its unit, as in the file: "gpu.memory_gigabytes_per_second"
@@ -105,6 +119,7 @@ struct Machine {
 
     LinkCost inside_host;
     LinkCost between_hosts;
+    Network network;
 
     double device_memory_bytes = 0;    ///< of one GPU; 0: the file does not say
     double reserved_memory_bytes = 0;  ///< of it what tensors cannot have: context, kernels, buffers of transports
@@ -118,6 +133,12 @@ struct Machine {
     std::int64_t gpus() const { return std::int64_t{hosts} * gpus_per_host; }
     const AttentionCost& attention(layouts::Pass pass) const {
         return pass == layouts::Pass::forward ? forward : backward;
+    }
+
+    /// Bytes per second, each way, that a leaf switch and the spine exchange.
+    double leaf_bytes_per_second() const {
+        const auto ports = network.leaves == Network::Leaves::hosts ? nics_per_host : 1;
+        return network.hosts_per_leaf * ports * between_hosts.link_bytes_per_second / network.oversubscription;
     }
 };
 

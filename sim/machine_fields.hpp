@@ -23,7 +23,8 @@ inline constexpr Range ratio{0, 100};
 }  // namespace ranges
 
 /// Every key of a machine file, once, for whoever reads or writes one. `fields` has
-/// - text(key, value) and item(key, value)
+/// - text(key, value)
+/// - choice(key, value, names): of an enum, by name
 /// - number(key, value, range, unit): the file has value / unit
 /// - groups(key, value) and channels(key, value): lists
 /// - section(name, wanted): whether the file has, or is to have, a section that it need not have.
@@ -53,6 +54,12 @@ public:
         fields_.number("accumulate.add_memory_ratio", m.add_memory_ratio, ratio, 1);
         link("inside_host", m.inside_host);
         if (fields_.section("between_hosts", m.hosts > 1)) link("between_hosts", m.between_hosts);
+        if (fields_.section("network", m.network.hosts_per_leaf > 0)) {
+            fields_.choice("network.leaves", m.network.leaves, {"hosts", "rails"});
+            fields_.number("network.hosts_per_leaf", m.network.hosts_per_leaf, count, 1);
+            fields_.number("network.oversubscription", m.network.oversubscription, {1, 1000}, 1);
+            fields_.number("network.spine_latency_us", m.network.spine_latency_seconds, not_negative, micro);
+        }
         if (fields_.section("device_memory", m.device_memory_bytes > 0)) {
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);
             fields_.number("device_memory.reserved_gigabytes", m.reserved_memory_bytes, not_negative, giga);
@@ -74,7 +81,7 @@ private:
         };
         number(".head_dim", c.head_dim, count, 1);
         number(".value_dim", c.value_dim, count, 1);
-        fields_.item(section + ".item", c.item);
+        fields_.choice(section + ".item", c.item, {"query tile", "key tile"});
         number(".tile_rows", c.tile_rows, count, 1);
         number(".tile_keys", c.tile_keys, count, 1);
         fields_.groups(section + ".groups", c.groups);

@@ -28,8 +28,9 @@ public:
     explicit MachineWriter(const std::map<std::string, std::string>& sources) : sources_(sources) {}
 
     void text(const std::string& key, const std::string& value) { put(key, quoted(value)); }
-    void item(const std::string& key, Item item) {
-        put(key, item == Item::query_tile ? "\"query tile\"" : "\"key tile\"");
+    template <class Enum>
+    void choice(const std::string& key, Enum value, std::initializer_list<const char*> names) {
+        put(key, quoted(names.begin()[static_cast<std::size_t>(value)]));
     }
 
     template <class T>

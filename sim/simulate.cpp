@@ -124,21 +124,19 @@ private:
             if (kernels) gpu.multiprocessors = engine_.add_resource(machine_.multiprocessors);
         }
         if (!std::isfinite(machine_.between_hosts.link_bytes_per_second)) return;
-        int hosts = 0;
-        for (int rank = 0; rank < schedule_.ranks(); ++rank) hosts = std::max(hosts, cost_.host(rank) + 1);
-        if (hosts > 1 || !options_.placement.empty())
-            nics_.resize(static_cast<std::size_t>(hosts) * static_cast<std::size_t>(machine_.nics_per_host));
+        const auto hosts = static_cast<std::size_t>(cost_.topology().hosts());
+        const auto ports = static_cast<std::size_t>(machine_.nics_per_host);
+        if (hosts == 1) return;
+        ports_.resize(hosts * ports);
+        if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as are in use
     }
 
-    struct Nic {
+    /// What a port sends and receives, or a leaf to and from the spine.
+    struct TwoWays {
         ResourceId out = GpuResources::none, in = GpuResources::none;
     };
-
-    Nic& nic_of(int rank) {
-        const auto per_nic = machine_.gpus_per_host / machine_.nics_per_host;
-        const auto local = cost_.gpu(rank) % machine_.gpus_per_host;
-        return nics_[static_cast<std::size_t>(cost_.host(rank) * machine_.nics_per_host + local / per_nic)];
-    }
+    TwoWays& port_of(int rank) { return ports_[static_cast<std::size_t>(cost_.topology().port(rank))]; }
+    TwoWays& leaf_of(int rank) { return leaves_[static_cast<std::size_t>(cost_.topology().leaf(rank))]; }
 
     std::uint32_t place_of(int rank, Lane lane) const {
         return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
@@ -304,12 +302,17 @@ private:
         };
         const auto rate = cost.bytes_per_second;
         const auto capacity = cost.link->link_bytes_per_second;
-        if (!cost.between_hosts) {
+        if (cost.route == Route::inside_host) {
             demand(made(from.egress, capacity), rate);
             demand(made(to.ingress, capacity), rate);
-        } else if (!nics_.empty()) {
-            demand(made(nic_of(source).out, capacity), rate);
-            demand(made(nic_of(destination).in, capacity), rate);
+        } else if (!ports_.empty()) {
+            demand(made(port_of(source).out, capacity), rate);
+            demand(made(port_of(destination).in, capacity), rate);
+        }
+        if (cost.route == Route::spine && !leaves_.empty()) {
+            const auto uplinks = machine_.leaf_bytes_per_second();
+            demand(made(leaf_of(source).out, uplinks), rate);
+            demand(made(leaf_of(destination).in, uplinks), rate);
         }
         demand(from.memory, rate * cost.link->send_memory_ratio);
         demand(to.memory, rate * cost.link->receive_memory_ratio);
@@ -430,7 +433,7 @@ private:
     Prediction prediction_;  // its ranks count up under way
     std::vector<Rank> ranks_;
     std::vector<GpuResources> gpus_;        // by rank; empty without sharing
-    std::vector<Nic> nics_;                 // by host and port; empty where they never limit anything
+    std::vector<TwoWays> ports_, leaves_;   // empty where they never limit anything
     std::vector<std::vector<Span>> spans_;  // by rank, if traced
     std::vector<std::vector<layouts::Interval>> issued_;
 };

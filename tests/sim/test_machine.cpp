@@ -37,7 +37,8 @@ std::string error_of(const std::string& text) {
     return "";
 }
 
-const char* const names[] = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl", "h200_cluster", "ideal"};
+const char* const names[] = {
+    "h200_nvswitch_copy_engine", "h200_nvswitch_nccl", "h200_cluster", "h200_fat_tree", "h200_rails", "ideal"};
 
 }  // namespace
 
@@ -92,6 +93,9 @@ BOOST_AUTO_TEST_CASE(units_in_key_names_become_SI_units) {
     BOOST_TEST(machine.inside_host.rate(32.0 * 1024 * 1024) == 80e9);
     BOOST_TEST(machine.inside_host.rate(256.0 * 1024 * 1024) == 300e9);
     BOOST_TEST(load_machine(machines / "h200_cluster.toml").gpus() == 16384);
+    // 8 hosts x 8 ports of 48 GB/s, a quarter of them to the spine; a rail has one port of each of its 64 hosts.
+    BOOST_TEST(load_machine(machines / "h200_fat_tree.toml").leaf_bytes_per_second() == 768e9);
+    BOOST_TEST(load_machine(machines / "h200_rails.toml").leaf_bytes_per_second() == 3072e9);
 }
 
 BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
@@ -113,6 +117,10 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
     expect(error_of(replaced(text, "up_to_mebibytes = [inf]", "up_to_mebibytes = [64]")), "must end in inf");
     expect(error_of(replaced(text, "[inf], value = [1]", "[inf], value = [1, 2]")),
            "1 entries of up_to_mebibytes and 2 of value");
+    expect(error_of(replaced(text_of("h200_rails"), "\"rails\"", "\"tracks\"")),
+           "network.leaves must be \"hosts\" or \"rails\"");
+    expect(error_of(replaced(text, "item = \"query tile\"", "item = \"tile\"")),
+           "must be \"query tile\" or \"key tile\"");
     expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
            "key 'between_hosts.latency_us' is missing");
     // The line of the wrong figure, counted by hand.

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "sim/machine.hpp"
+#include "sim/options.hpp"
+
+#include <vector>
+
+namespace ringlab::sim {
+
+/// What a message passes on its way.
+enum class Route {
+    inside_host,
+    leaf,   ///< between hosts, through one switch: two ports
+    spine,  ///< and what joins its leaf to those of others
+};
+inline constexpr int route_count = 3;
+
+/// Where the ranks of all rings are on a machine, and what lies between them.
+class Topology {
+public:
+    /// Of `ranks` ranks; `machine` must outlive it. Throws Error if they do not fit on the machine, or the options
+    /// place them where they cannot be.
+    Topology(int ranks, const Machine& machine, const SimOptions& options);
+
+    int gpu(int rank) const { return placement_.empty() ? rank : placement_[static_cast<std::size_t>(rank)]; }
+    int host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+    int hosts() const { return hosts_in_use_; }
+
+    /// The network port that a rank's messages to other hosts go through, numbered host by host, and its leaf switch.
+    int port(int rank) const;
+    int leaf(int rank) const;
+
+    Route route(int source, int destination) const {
+        if (host(source) == host(destination)) return Route::inside_host;
+        return leaf(source) == leaf(destination) ? Route::leaf : Route::spine;
+    }
+
+private:
+    const Machine& machine_;
+    std::vector<int> placement_;
+    std::vector<int> hosts_;  // by rank
+    int hosts_in_use_ = 0;
+};
+
+}  // namespace ringlab::sim

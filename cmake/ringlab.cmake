@@ -19,13 +19,17 @@ endif()
 
 add_library(ringlab_options INTERFACE)
 target_compile_features(ringlab_options INTERFACE cxx_std_20)
-target_include_directories(ringlab_options INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(ringlab_options INTERFACE
+target_include_directories(ringlab_options INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/ringlab>)
+# What only this tree wants is no business of those who link an installed library.
+add_library(ringlab_own_options INTERFACE)
+target_compile_options(ringlab_own_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
     -Wno-restrict>)  # gcc 12 warns wrongly inside std::string
 if(RINGLAB_NATIVE)
-  target_compile_options(ringlab_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+  target_compile_options(ringlab_own_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
 endif()
+target_link_libraries(ringlab_options INTERFACE $<BUILD_INTERFACE:ringlab_own_options>)
 if(RINGLAB_SANITIZE)
   target_compile_options(ringlab_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer>)
@@ -45,7 +49,7 @@ function(ringlab_library name)
   if(arg_WHOLE_ARCHIVE)
     set(archive ringlab_${name}_archive)
     add_library(ringlab_${name} INTERFACE)
-    target_link_libraries(ringlab_${name} INTERFACE $<LINK_LIBRARY:WHOLE_ARCHIVE,${archive}>)
+    target_link_libraries(ringlab_${name} INTERFACE $<LINK_LIBRARY:WHOLE_ARCHIVE,$<TARGET_NAME:${archive}>>)
   else()
     set(archive ringlab_${name})
   endif()

@@ -5,6 +5,7 @@
 
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
+using ringlab::layouts::Schedule;
 
 // Leaf switches and the spine above them. Compute takes no time: a ring of P ranks that all hop in T ends after (P - 1)
 // T.

@@ -123,6 +123,21 @@ Registry<MaskFactory>& masks() {
     return registry;
 }
 
+std::vector<Interval> parse_parts(const std::string& mask, const std::string& what, const std::string& arguments,
+                                  std::int64_t tokens) {
+    std::vector<Interval> parts;
+    std::int64_t begin = 0;
+    for (const auto length : parse_lengths(arguments, what + " lengths")) {
+        require(length <= tokens - begin, "the {} lengths of mask {}:{} sum to more than the {} tokens of the sequence",
+                what, mask, arguments, tokens);
+        parts.push_back({begin, begin + length});
+        begin += length;
+    }
+    require(begin == tokens, "the {} lengths of mask {}:{} sum to {}, the sequence has {} tokens; they must be equal",
+            what, mask, arguments, begin, tokens);
+    return parts;
+}
+
 Mask make_mask(const std::string& spec, std::int64_t tokens) {
     require(tokens > 0 && tokens <= std::int64_t{1} << 31, "tokens is {}; a mask spans 1 to 2^31 tokens", tokens);
     std::vector<Mask> terms;

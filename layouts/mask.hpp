@@ -96,6 +96,11 @@ Mask pad(const Mask& mask, std::int64_t tokens);
 /// "causal+documents:220,225,@more.txt" or "window:1024,0+sink:4". Throws Error that says what would be right.
 Mask make_mask(const std::string& spec, std::int64_t tokens);
 
+/// For masks that take the lengths of consecutive parts, as "2,3x2" or "@FILE": the parts. `what` names one of them in
+/// messages. Throws Error unless they make up the sequence.
+std::vector<Interval> parse_parts(const std::string& mask, const std::string& what, const std::string& arguments,
+                                  std::int64_t tokens);
+
 using MaskFactory = std::function<Mask(const std::string& arguments, std::int64_t tokens)>;
 Registry<MaskFactory>& masks();
 

@@ -5,20 +5,11 @@ namespace {
 
 const MaskRegistration block_causal(
     "block-causal", "block-causal:LEN,LEN,NxK|@FILE",
-    "segments see themselves and every earlier segment, as frames of a video do",
+    "segments see themselves and every earlier segment, as frames of a video do (add documents: for several videos)",
     [](const std::string& arguments, std::int64_t tokens) {
         std::vector<MaskSegment> segments;
-        std::int64_t begin = 0;
-        for (const auto length : parse_lengths(arguments, "segment lengths")) {
-            require(length <= tokens - begin,
-                    "the segment lengths of mask block-causal:{} sum to more than the {} tokens of the sequence",
-                    arguments, tokens);
-            segments.push_back({{begin, begin + length}, {0, 0}, {begin + length, 0}});
-            begin += length;
-        }
-        require(begin == tokens,
-                "the segment lengths of mask block-causal:{} sum to {}, the sequence has {} tokens; they must be equal",
-                arguments, begin, tokens);
+        for (const auto& part : parse_parts("block-causal", "segment", arguments, tokens))
+            segments.push_back({part, {0, 0}, {part.end, 0}});
         return Mask("block-causal", tokens, segments);
     });
 

@@ -96,6 +96,8 @@ const std::vector<std::string> masks{"full",
                                      "documents:500,3,787",
                                      "prefix:333",
                                      "block-causal:129,6x172,129",
+                                     "shared-question:389,211,1,500,189",
+                                     "prefix-documents:129,171,400,1,300,289",
                                      "causal+window:64,0+sink:4",
                                      "causal+valid:0-700,733-1201"};
 const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "striped:5"};

@@ -21,6 +21,8 @@ const std::vector<std::string>& mask_specs() {
         "prefix:17",
         "prefix:20+documents:5,30,36",
         "block-causal:9x7,8",
+        "shared-question:12,20,9,30",
+        "prefix-documents:6,20,15,30",
         "window:6,0+sink:3",
         "causal+valid:0-50,60-70",
         "full+valid:5-20",

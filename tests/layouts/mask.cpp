@@ -58,6 +58,12 @@ const std::vector<PictureCase> picture_cases{
     {"prefix:6", everything},
     {"block-causal:2x3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxxxxx", "xxxxxx"}},
     {"block-causal:1,4,1", {"x.....", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxxx"}},
+    {"block-causal:1x6+documents:2,4", {"x.....", "xx....", "..x...", "..xx..", "..xxx.", "..xxxx"}},
+    {"shared-question:2,1,3", {"x.....", "xx....", "xxx...", "xx.x..", "xx.xx.", "xx.xxx"}},
+    {"shared-question:6", past},
+    {"shared-question:1,2,3+valid:0-5", {"x.....", "xx....", "xxx...", "x..x..", "x..xx.", "......"}},
+    {"prefix-documents:2,1,2,1", {"xx....", "xx....", "xxx...", "...xx.", "...xx.", "...xxx"}},
+    {"prefix-documents:1,5", past},
     {"sink:3", everything},
     {"window:1,0+sink:2", {"x.....", "xx....", "xxx...", "xxxx..", "xx.xx.", "xx..xx"}},
     {"sink:2+window:1,0", {"x.....", "xx....", "xxx...", "xxxx..", "xx.xx.", "xx..xx"}},
@@ -81,7 +87,8 @@ struct BadMask {
 };
 std::ostream& operator<<(std::ostream& out, const BadMask& c) { return out << c.spec; }
 
-const std::string known = "block-causal, causal, documents, full, prefix, sink, valid, window";
+const std::string known =
+    "block-causal, causal, documents, full, prefix, prefix-documents, shared-question, sink, valid, window";
 
 const std::vector<BadMask> bad_masks{
     {"", "unknown mask ''; known: " + known},
@@ -101,6 +108,11 @@ const std::vector<BadMask> bad_masks{
      "the segment lengths of mask block-causal:9223372036854775807x2 sum to more than the 6 tokens of the sequence"},
     {"block-causal:2,2",
      "the segment lengths of mask block-causal:2,2 sum to 4, the sequence has 6 tokens; they must be equal"},
+    {"shared-question:2,2",
+     "the question and answer lengths of mask shared-question:2,2 sum to 4, the sequence has 6 tokens; they must be "
+     "equal"},
+    {"prefix-documents:2,2,2",
+     "mask prefix-documents:2,2,2 has 3 lengths; each document has two, its prefix's and that of the rest"},
     {"prefix", "the prefix length is ''; it must be a whole number of at least 1"},
     {"prefix:7", "the prefix length 7 exceeds the 6 tokens of the sequence"},
     {"sink:-1", "the sink length is '-1'; it must be a whole number of at least 0"},

@@ -50,7 +50,8 @@ std::vector<std::string> masks(std::int64_t tokens) {
     const auto lengths = fmt::format("1,13,7,{}", tokens - 21);
     return {"causal", "full", "window:9,0", "window:6,4", "window:8,0+sink:3", "causal+documents:" + lengths,
             "documents:" + lengths, "causal+documents:" + lengths + "+window:5,0",
-            fmt::format("prefix:{}", tokens / 3 + 1), "block-causal:" + lengths,
+            fmt::format("prefix:{}", tokens / 3 + 1), "block-causal:" + lengths, "shared-question:" + lengths,
+            "prefix-documents:" + lengths,
             // Padding at the end so long that in a contiguous layout whole ranks are padding.
             fmt::format("causal+valid:0-{}", tokens / 2 - 1),
             // Padding at both ends and in the middle.

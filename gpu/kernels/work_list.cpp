@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 namespace ringlab::gpu {
@@ -142,6 +143,20 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items) {
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
 }
 
+bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
+    if (items.empty()) return false;
+    const auto length = [&](std::size_t i) { return static_cast<double>(items[i][2] - items[i][1]); };
+    const auto last_tile = [&](std::size_t i) { return entries[static_cast<std::size_t>(items[i][2]) - 1] / 2; };
+    const auto last = items.size() - 1;
+    const double slope = last > 0 ? (length(last) - length(0)) / static_cast<double>(last) : 0;
+    constexpr double near = 0.1;  // of the longest
+    for (std::size_t i = 0; i <= last; ++i)
+        if (last_tile(i) != last_tile(0) ||
+            std::abs(length(i) - length(0) - slope * static_cast<double>(i)) > near * length(0))
+            return false;
+    return true;
+}
+
 /// The end of the longest item would be waited for if that is more than half of what a multiprocessor gets in all: then
 /// whatever promises to end first. A cluster of blocks needs multiprocessors that lie together, so a few stay idle
 /// beside larger ones, and a launch that just does not fit takes twice as long.
@@ -178,6 +193,7 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     items_ = static_cast<std::int64_t>(items.size());
     if (!items.empty()) longest_ = items.front()[2] - items.front()[1];
     busy_items_ = std::count_if(items.begin(), items.end(), [](const auto& item) { return item[2] > item[1]; });
+    fall_evenly_ = gpu::fall_evenly(std::span(items).first(static_cast<std::size_t>(busy_items_)), entries);
     items_device_ = uploaded(items);
     entries_device_ = uploaded(entries);
     if (!with_turns) return;
@@ -187,6 +203,11 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
             turns[static_cast<std::size_t>(e)] =
                 taken[static_cast<std::size_t>(entries[static_cast<std::size_t>(e)] / 2)]++;
     turns_device_ = uploaded(turns);
+}
+
+bool TileList::are_alike() const {
+    constexpr double near = 0.75;  // of the longest, on average
+    return static_cast<double>(full_ + partial_) > near * static_cast<double>(longest_ * items_);
 }
 
 std::int64_t TileList::device_bytes() const {

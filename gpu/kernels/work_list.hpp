@@ -78,6 +78,8 @@ enum class EqualEntries { shared, apart };
 Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
                  TileShape shape, Major major, EqualEntries equal);
 void longest_first(std::span<std::array<std::int32_t, 4>> items);
+/// See TileList; `items` have something to do and come longest first.
+bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);
 
 /// What a backward launch has to do: items with anything to do, of all heads and batch elements, and their entries.
 struct ItemLoad {
@@ -104,6 +106,11 @@ public:
     std::int64_t longest() const { return longest_; }  ///< entries of the first item
     std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
+    /// Whether items are of about the same length.
+    bool are_alike() const;
+    /// Whether those that have anything to do all end at the same tile of the other side, and their lengths lie on a
+    /// line from the longest to the shortest, as under a causal or a full mask.
+    bool fall_evenly() const { return fall_evenly_; }
 
     const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }
     const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }
@@ -114,6 +121,7 @@ public:
 
 private:
     std::int64_t items_ = 0, busy_items_ = 0, longest_ = 0, full_ = 0, partial_ = 0;
+    bool fall_evenly_ = false;
     DeviceBuffer items_device_, entries_device_, turns_device_;
 };
 

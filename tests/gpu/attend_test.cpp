@@ -264,6 +264,30 @@ BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks,
                                .family = family});
 }
 
+// Items of 128 keys (64 where dims are split) of many heads: sections of them that fill 132 multiprocessors, whose
+// blocks go over rows in step.
+BOOST_DATA_TEST_CASE(sections_of_items_in_step_agree, data::make({64, 256}) * data::make({"causal", "full"}), dim,
+                     mask) {
+    agrees_with_the_reference(
+        {.problem = problem(500, 64, 64, dim, dim), .mask = mask, .family = gpu::KernelFamily::automatic});
+}
+
+// 256 items a head: two chunks of them. In order items go otherwise, so what both add up differs by roundings alone:
+// 2^-23 at most for each of the 2048 products of 16 rows (or keys) that a sum is made of.
+BOOST_DATA_TEST_CASE(chunks_of_items_in_step_agree_with_items_in_order, data::make({"causal", "full"}), mask_name) {
+    AttendCase c{.problem = problem(32768, 4, 4, 64, 64), .mask = mask_name, .family = gpu::KernelFamily::automatic};
+    const auto mask = layouts::make_mask(mask_name, c.problem.tokens);
+    const auto layout = layouts::make_layout(c.layout, c.problem.tokens, c.ranks);
+    const auto inputs = random_inputs(c.problem, 23);
+    const auto in_step = run_on_device(c, mask, layout, inputs).exact;
+    c.deterministic = true;
+    const auto d = reference::deviations(in_step, run_on_device(c, mask, layout, inputs).exact);
+    const double most = 2048 * std::ldexp(1.0, -23);
+    BOOST_TEST(d.dq.relative_rms <= most);
+    BOOST_TEST(d.dk.relative_rms <= most);
+    BOOST_TEST(d.dv.relative_rms <= most);
+}
+
 BOOST_DATA_TEST_CASE(few_tokens_are_enough,
                      data::make(families()) * data::make({2, 7, 16, 63, 64, 65, 97, 128, 129}) *
                          data::make(whole_and_split_dims),

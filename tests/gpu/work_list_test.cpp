@@ -94,6 +94,25 @@ BOOST_AUTO_TEST_CASE(items_away_from_the_diagonal_share_their_entries) {
                8192 * 16 + std::int64_t{4096} * 8192 * 8);
 }
 
+// 4096 keys over 32 items of 128.
+BOOST_AUTO_TEST_CASE(lengths_fall_evenly_where_all_items_end_at_the_same_rows) {
+    const auto falls = [](const char* mask_name, const char* layout_name, int all_ranks) {
+        const auto mask = layouts::make_mask(mask_name, 4096 * all_ranks);
+        const auto layout = layouts::make_layout(layout_name, mask.tokens(), all_ranks);
+        const auto own = layout.shard(0);
+        auto tiles =
+            gpu::find_tiles(mask, own, own, {.rows = 64, .keys = 128}, gpu::Major::keys, gpu::EqualEntries::shared);
+        gpu::longest_first(tiles.items);
+        return gpu::fall_evenly(tiles.items, tiles.entries);
+    };
+    BOOST_TEST(falls("causal", "contiguous", 1));
+    BOOST_TEST(falls("causal", "zigzag", 2));
+    BOOST_TEST(falls("full", "contiguous", 1));
+    BOOST_TEST(!falls("window:512,0", "contiguous", 1));
+    BOOST_TEST(!falls("causal+documents:1000,3096", "contiguous", 1));
+    BOOST_TEST(!falls("prefix:2048", "contiguous", 1));  // long ones, then some that grow ever shorter
+}
+
 BOOST_AUTO_TEST_CASE(turns_count_the_earlier_items_that_share_a_tile) {
     const auto mask = layouts::make_mask("causal+window:300,0", tokens);
     const auto layout = layouts::make_layout("zigzag", tokens, ranks);

@@ -136,7 +136,8 @@ struct BackwardLayout {
     static constexpr int dq_bytes = Config::split_dims ? 0 : (DqPart<Config>::has_second ? 2 : 1) * part_bytes;
     static_assert(!Config::split_dims || (2 * part_bytes == q_bytes && 2 * part_bytes == dout_bytes));
     static constexpr int rows = dq + 2 * dq_bytes, barriers = rows + Config::q_stages * rows_bytes;
-    static constexpr int bytes = barriers + BackwardBarriers<Config>::count * 8;
+    static constexpr int share = barriers + (BackwardBarriers<Config>::count * 8 + 15) / 16 * 16;  // Share
+    static constexpr int bytes = share + 32;
 
     __device__ static int dq_of(int warpgroup) { return dq + warpgroup * dq_bytes; }
     __device__ static int dq_in_dout(int stage) { return dout + stage * dout_bytes; }  // of the first warpgroup
@@ -159,35 +160,39 @@ struct Stage {
     }
 };
 
-// Not kept by the compiler for the next time that they are asked for.
-__device__ inline int block_of_grid() {
-    int x;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
-    return x;
-}
-__device__ inline int4 load_int4(const int4* address) {
-    int4 x;
-    asm volatile("ld.global.v4.s32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(address));
-    return x;
-}
-
 /// What a thread block does: query tiles of an item for the query heads of its group, `steps` in all.
 struct Share {
     int4 item;
     int batch, kv_head, steps;
+    int from_end;  // rows from the last tile to the first
 };
+
+__device__ inline int4 load_shared_int4(std::uint32_t address) {
+    int4 x;
+    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+/// From shared memory, where the first thread puts it: asked for anew, nothing of it takes a register meanwhile.
+__device__ inline Share load_share(std::uint32_t address) {
+    const int4 rest = load_shared_int4(address + 16);
+    return {load_shared_int4(address), rest.x, rest.y, rest.z, rest.w};
+}
 
 __device__ inline Share share_of_block(const BackwardKernelParams& all) {
     const auto& geometry = all.params.geometry;
     const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
     const int blocks = blocks_of_cluster();
-    const Place place = place_of(block_of_grid() / blocks, all.order, heads * geometry.batch);
-    Share share{load_int4(all.params.work.items + place.item), place.head / heads, place.head % heads, 0};
+    const int unit = static_cast<int>(blockIdx.x) / blocks;
+    const Place place = place_of(unit, all.order, heads * geometry.batch);
+    Share share{__ldg(all.params.work.items + place.item), place.head / heads, place.head % heads, 0, 0};
     if (all.joined.blocks) share.kv_head += all.joined.blocks[share.item.w].first_head;
     const int all_steps = (share.item.z - share.item.y) * geometry.group;
     share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
+    share.from_end = all.order.in_step && section_of(unit, all.order) % 2 == 0;
     return share;
 }
 
@@ -196,9 +201,7 @@ struct GradientTarget {
     Elements dk, dv;
     int first_key, key_tokens, batch, head;  // as their tensors count
 
-    /// Asks anew for all: nothing of it may take a register through the loop over steps.
-    __device__ GradientTarget(const BackwardKernelParams& all, int keys) {
-        const Share share = share_of_block(all);
+    __device__ GradientTarget(const BackwardKernelParams& all, const Share& share, int keys) {
         const bool joined = all.joined.blocks != nullptr;
         const JoinedBlock* block = all.joined.blocks + (joined ? share.item.w : 0);
         dk = joined ? block->dk : all.params.dk;
@@ -212,11 +215,12 @@ struct GradientTarget {
 
 /// The query tiles of a share. Blocks that share an item take steps in turns.
 ///
-/// Without an order to keep: head by head. In order: all heads of a tile, from the last tile to the first, which most
-/// items have in common: they run through the tiles together, each a step or two behind the one before it.
+/// Head by head; or, in step with other blocks (UnitOrder), all heads of a tile. So do items that add to dq in order,
+/// from the last tile to the first, which most have in common: each is a step or two behind the one before it.
 struct QueryTiles {
     const int *entries, *turns;
     int begin, end, group, first_head;
+    bool by_tile, from_end;
     int e, head;
 
     __device__ QueryTiles(const BackwardKernelParams& all, const Share& share)
@@ -226,16 +230,18 @@ struct QueryTiles {
           end(share.item.z),
           group(all.params.geometry.group),
           first_head(share.kv_head * group),
+          by_tile(turns || all.order.in_step),
+          from_end(turns || share.from_end),
           e(begin),
           head(first_head) {
         if (share.steps > 0)
             for (int i = 0; i < block_of_cluster(); ++i) next();
     }
-    __device__ int place() const { return turns ? begin + end - 1 - e : e; }
+    __device__ int place() const { return from_end ? begin + end - 1 - e : e; }
     __device__ int entry() const { return __ldg(entries + place()); }
     __device__ int turn() const { return __ldg(turns + place()); }
     __device__ void next() {
-        if (turns) {
+        if (by_tile) {
             if (++head == first_head + group) {
                 head = first_head;
                 ++e;
@@ -265,15 +271,6 @@ __device__ inline float4 load_shared_4(std::uint32_t address) {
     float4 x;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
                  : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address)
-                 : "memory");
-    return x;
-}
-
-__device__ inline int4 load_shared_int4(std::uint32_t address) {
-    int4 x;
-    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(address)
                  : "memory");
     return x;
@@ -456,6 +453,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
+    constexpr bool early_dv = Config::early_dv;
     constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
     const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
@@ -478,6 +476,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 
     const int steps = share.steps;
     if (steps > 0) {
+        pin(dk);  // or the zeros come behind the first product, which ptxas then serialises
+        pin(dv);
         const Operand<Order::rows_outer> own_k(base + Layout::k, keys, first_key);
         const Operand<Order::rows_outer> own_v(base + Layout::v, keys, first_key);
         const Operand<Order::rows_summed> all_k(base + Layout::k, keys);
@@ -520,8 +520,11 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             barriers.q_full(q.index).wait(q.parity);
             // lse, then delta. Before S: it and dP take all that shared memory gives.
             float4 of_row[rows / 16];
+            const auto load_lse = [&] {
 #pragma unroll
-            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
+                for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
+            };
+            if constexpr (!Config::late_statistics) load_lse();
             fence_products();
             multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
             commit_products();
@@ -535,6 +538,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                 if (step > 0) arrive(barriers.q_empty(last_q));
 
             float p[s_count];
+            if constexpr (Config::late_statistics) load_lse();
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
                 const float lse = of_element(of_row[i / 8], i);
@@ -559,7 +563,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             }
 
             std::uint32_t p_operand[rows / 16][4], ds_operand[rows / 16][4];
-            if constexpr (!Config::early_dv) {
+            if constexpr (!early_dv) {
                 wait_products<0>();
                 pin(dp);
             }
@@ -572,15 +576,18 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                               Operand<Order::rows_summed>(dout_tile, rows).after_stretches(half * value / 128, rows),
                               true);
             commit_products();
+            const auto load_delta = [&](int n) { of_row[n] = load_shared_4(statistics + Layout::delta + n * 16); };
+            if constexpr (!Config::late_statistics)
 #pragma unroll
-            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + Layout::delta + n * 16);
-            if constexpr (Config::early_dv) {
+                for (int n = 0; n < rows / 16; ++n) load_delta(n);
+            if constexpr (early_dv) {
                 wait_products<1>();  // dP
                 pin(dp);
             }
             if constexpr (Config::split_dims) arrive(barriers.scores_ended());
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
+                if (Config::late_statistics && i % 8 == 0) load_delta(i / 8);
                 float x = p[i] * (dp[i] - of_element(of_row[i / 8], i));
                 // The score again, from p: where p is 0, so is ds.
                 if (rewrite && params.rule.cap_log2 > 0 && p[i] > 0) {
@@ -647,7 +654,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         pin(dv);
     }
 
-    const GradientTarget target(all, keys);
+    const GradientTarget target(all, load_share(base + Layout::share), keys);
     // Dims are multiples of 8, so columns exist or not by eights.
     const auto write = [&](const Elements& result, const auto& sums, int dim, float factor) {
         constexpr int eights = static_cast<int>(sizeof(sums) / sizeof(float)) / 4;
@@ -726,9 +733,9 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 }
 
 /// By the computing threads: this thread block's part of dk and dv is in memory.
-__device__ inline void tell_end(const BackwardKernelParams& all) {
+__device__ inline void tell_end(const BackwardKernelParams& all, const Share& share) {
     if (!all.joined.blocks) return;
-    const JoinedBlock& block = all.joined.blocks[share_of_block(all).item.w];
+    const JoinedBlock& block = all.joined.blocks[share.item.w];
     if (!block.ended) return;
     sync_named(1, computing_threads);
     if (threadIdx.x != backward_threads - computing_threads) return;
@@ -742,17 +749,18 @@ __global__ void __launch_bounds__(backward_threads, 1)
     using Layout = BackwardLayout<Config>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const std::uint32_t base = shared_address(shared);
-    const Share share = share_of_block(all);
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
 
     if (threadIdx.x == 0) {
         BackwardBarriers<Config>{base + Layout::barriers}.initialise();
         fence_barrier_initialisation();
+        *reinterpret_cast<Share*>(shared + Layout::share) = share_of_block(all);
     }
     __syncthreads();
 
     if (warp < 4) {
         shrink_registers<24>();
+        const Share share = load_share(base + Layout::share);
         if (share.steps == 0) return;
         if (warp == 0)
             load_queries<Config>(all, base, share);
@@ -760,8 +768,8 @@ __global__ void __launch_bounds__(backward_threads, 1)
             add_dq<Config>(all, base, share, warp - 1);
     } else {
         grow_registers<240>();
-        compute<T, Config, rewrite>(all, base, share, warp / 4 - 1);
-        tell_end(all);
+        compute<T, Config, rewrite>(all, base, load_share(base + Layout::share), warp / 4 - 1);
+        tell_end(all, load_share(base + Layout::share));
     }
 }
 

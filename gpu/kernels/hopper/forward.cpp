@@ -85,7 +85,9 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
                               work.next_counter());
     launch.k = map_of(args.k, {shape.batch, keys, shape.kv_heads, shape.head_dim}, tile.keys, "k");
     launch.v = map_of(args.v, {shape.batch, keys, shape.kv_heads, shape.value_dim}, tile.keys, "v");
-    launch.order = {.first_items = params.work.count, .together = heads_together(shape, keys) / launch.blocks};
+    launch.order = {.first_items = params.work.count,
+                    .together = heads_together(shape, keys) / launch.blocks,
+                    .chunk = params.work.count};
     return launch;
 }
 

@@ -264,6 +264,14 @@ BOOST_DATA_TEST_CASE(a_bad_machine_file_gives_one_line_that_names_it, boost::uni
     BOOST_TEST(folder.left() == Words{sample.name}, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(what_is_quoted_neither_ends_the_line_nor_spoils_it) {
+    const Folder folder;
+    const auto ending = run(folder, gradients, {"--input", "a\nb\x1b[2J\xff\xc3\xa9\xc3", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(contains(ending.err, "'a b [2J?\xc3\xa9?'"), ending.err);
+    BOOST_TEST(lines_beside_progress(ending.err).size() == 1u, ending.err);
+}
+
 BOOST_AUTO_TEST_CASE(a_simulated_time_that_no_timeline_holds_is_an_error) {
     const Words longest{
         "--ranks", "16",        "--tokens-per-rank", "128Mi",      "--heads",      "128:8", "--compute-model",

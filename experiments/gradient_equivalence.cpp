@@ -84,8 +84,8 @@ int study(const Config& config, int argc, char** argv) {
                         const double bound = bounds[i % bounds.size()];
                         all_pass &= passes(errors[i], bound);
                         widest = worse(widest, bound);
-                        if (errors[i] > 0)
-                            share = std::max(share, std::isfinite(errors[i]) ? errors[i] / bound : errors[i]);
+                        if (errors[i] != 0)
+                            share = worse(share, std::isfinite(errors[i]) ? std::abs(errors[i] / bound) : errors[i]);
                     }
                 }
             }

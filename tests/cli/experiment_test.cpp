@@ -206,6 +206,15 @@ BOOST_DATA_TEST_CASE(results_that_overflow_are_shown_and_are_a_failure,
     BOOST_TEST((contains(ending.out, "inf") || contains(ending.out, "nan")), ending.out);
 }
 
+BOOST_AUTO_TEST_CASE(a_tolerance_that_overflows_lets_nothing_pass_and_is_shown) {
+    const Folder folder;
+    const auto ending =
+        run(folder, gradient_equivalence,
+            small + Words{"--input", "normal", "--scale", "1e100", "--arithmetic", "fp64", "-o", "r.h5"});
+    BOOST_TEST(ending.status == 2, ending.err);
+    BOOST_TEST(contains(ending.out, " nan %"), ending.out);
+}
+
 BOOST_AUTO_TEST_CASE(every_policy_passes_by_its_own_tolerance) {
     const Folder folder;
     const auto ending = run(folder, gradient_equivalence,

@@ -1,11 +1,11 @@
 #include "experiments/calibration/calibrate_cpu.hpp"
 
 #include "experiments/calibration/cost_fit.hpp"
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/source.hpp"
-#include "experiments/record/record_files.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/forecast.hpp"
 #include "reference/cpu/cpu_attention.hpp"
@@ -278,7 +278,7 @@ private:
             bytes.push_back(one.bytes);
             seconds.push_back(one.seconds);
         }
-        const auto line = fit_line(bytes, seconds);
+        const auto line = fit_rising_line(bytes, seconds);
         link.latency_seconds = line.constant;
         // Each byte is sent and received, one behind the other.
         machine_.memory_bytes_per_second = machine_.attention_memory_bytes_per_second = 2 / line.slope;
@@ -335,7 +335,7 @@ int calibrate_cpu(const Config& config) {
         fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {};\n{}.\nRanks have a processor "
                     "each.\nHow to read a machine file: see h200_nvswitch_copy_engine.toml.",
                     config.arithmetic, config.heads.empty() ? "4:2" : config.heads, accuracy));
-    replace_file(followed(config.output), std::as_bytes(std::span(text)));
+    write_machine_file(config.output, text);
     fmt::print("{}\n{}.\nMachine file: {}\n", table, accuracy, config.output);
     return 0;
 }

@@ -1,11 +1,11 @@
 #include "experiments/calibration/calibrate_gpu.hpp"
 
 #include "experiments/calibration/cost_fit.hpp"
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/source.hpp"
-#include "experiments/record/record_files.hpp"
 
 #include <fmt/format.h>
 
@@ -239,7 +239,7 @@ private:
             bytes.push_back(static_cast<double>(one.bytes));
             seconds.push_back(one.message.median);
         }
-        const auto line = fit_line(bytes, seconds);
+        const auto line = fit_rising_line(bytes, seconds);
         link.latency_seconds = line.constant;
         link.link_bytes_per_second = 1 / line.slope;
         link.send_memory_ratio = link.receive_memory_ratio = 1;
@@ -290,7 +290,7 @@ int calibrate_gpu(const Config& config, GpuProbe& probe) {
         "{} {}, as `calibrate` found them with {} arithmetic, heads {}:\n{}.\nHow to read a machine file: see "
         "h200_nvswitch_copy_engine.toml.",
         probe.gpus(), probe.device(), config.arithmetic, config.heads, accuracy));
-    replace_file(followed(config.output), std::as_bytes(std::span(text)));
+    write_machine_file(config.output, text);
     fmt::print("{}\n{}.\nMachine file: {}\n", table, accuracy, config.output);
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -114,6 +115,13 @@ Line fit_line(std::span<const double> x, std::span<const double> y) {
     }
     const auto found = nonnegative_least_squares(matrix, std::vector<double>(x.size(), 1), 2);
     return {found[0], found[1]};
+}
+
+Line fit_rising_line(std::span<const double> x, std::span<const double> y) {
+    const auto line = fit_line(x, y);
+    if (line.slope > 0) return line;
+    const auto last = static_cast<std::size_t>(std::ranges::max_element(x) - x.begin());
+    return {0, y[last] / x[last]};
 }
 
 }  // namespace ringlab::experiments

@@ -33,4 +33,8 @@ struct Line {
 };
 Line fit_line(std::span<const double> x, std::span<const double> y);
 
+/// The same of what must take longer the more there is of it, but may not seem to, where other work disturbs the
+/// measurement: then the line through the origin and the point of the largest x.
+Line fit_rising_line(std::span<const double> x, std::span<const double> y);
+
 }  // namespace ringlab::experiments

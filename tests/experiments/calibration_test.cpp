@@ -1,10 +1,16 @@
 #include "experiments/calibration/cost_fit.hpp"
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/validation/score.hpp"
 
 #include <boost/test/unit_test.hpp>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 namespace ringlab::experiments {
 namespace {
@@ -89,6 +95,30 @@ BOOST_AUTO_TEST_CASE(a_line_through_points_is_found) {
     BOOST_TEST(std::abs(line.constant - 3) < 1e-12);
     BOOST_TEST(std::abs(line.slope - 2) < 1e-12);
     BOOST_CHECK_THROW(fit_line({x.data(), 1}, {y.data(), 1}), Error);
+}
+
+BOOST_AUTO_TEST_CASE(what_seems_to_take_no_longer_for_more_has_the_rate_of_the_largest) {
+    const std::vector<double> x{1, 100, 10}, rises{3 + 2, 3 + 200, 3 + 20}, falls{7, 4, 6};
+    BOOST_TEST(std::abs(fit_rising_line(x, rises).slope - 2) < 1e-12);
+    BOOST_TEST(fit_line(x, falls).slope == 0);
+    BOOST_TEST(fit_rising_line(x, falls).slope == 4.0 / 100);
+    BOOST_TEST(fit_rising_line(x, falls).constant == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_machine_that_predicts_nothing_is_not_written) {
+    const auto file = std::filesystem::temp_directory_path() / fmt::format("ringlab-{}.toml", getpid());
+    std::ifstream whole(RINGLAB_SOURCE_DIR "/experiments/machines/2cpus_calibrated.toml");
+    std::string text{std::istreambuf_iterator<char>(whole), {}};
+    write_machine_file(file, text);
+    BOOST_TEST(sim::load_machine(file).memory_bytes_per_second > 0);
+    std::filesystem::remove(file);
+    const std::string key = "attention_memory_gigabytes_per_second = { value = ";
+    const auto begin = text.find(key);
+    BOOST_REQUIRE(begin != std::string::npos);
+    const auto value = begin + key.size();
+    text.replace(value, text.find(",", value) - value, "inf");
+    BOOST_CHECK_THROW(write_machine_file(file, text), Error);
+    BOOST_TEST(!std::filesystem::exists(file));
 }
 
 BOOST_AUTO_TEST_CASE(a_score_is_about_errors_without_sign) {

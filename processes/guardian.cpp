@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,6 +79,7 @@ void Guardian::watch(const char* call, Clock::duration limit) {
 }
 
 void Guardian::run() {
+    pthread_setname_np(pthread_self(), "guardian");  // for whoever looks at the process
     auto last = Clock::now();
     for (;;) {
         pollfd alarm{alarm_pipe[0], POLLIN, 0};

@@ -23,7 +23,8 @@ class Session {
 public:
     /// `advice` follows the line in which a process says that another one is gone.
     Session(int& argc, char**& argv, Clock::duration patience, std::string advice = {});
-    /// Waits for all processes, however long they take; those of a host end together.
+    /// Waits for all processes, however long they take. Those of a host end together, and notice one that is stopped
+    /// meanwhile; one that is alone on its host is missed by nobody from MPI_Finalize() on.
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;

@@ -30,14 +30,14 @@ void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events
 
 void Issuer::run(const std::function<void()>& underway) {
     const auto begin = Clock::now();
-    last_progress_ = begin;
+    since_progress_.restart();
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
     while (!all_issued()) {
         bool progress = false;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
             while (issue_next(rank)) progress = true;
         if (progress) {
-            last_progress_ = Clock::now();
+            since_progress_.restart();
             continue;
         }
         // Lanes are as far ahead as they may be, or wait for another thread; or nothing can ever go on.
@@ -239,14 +239,14 @@ void Issuer::look() {
         for (auto& lane : pass.lanes) {
             while (lane.ended < lane.issued && pass.events->end[lane.code[lane.ended]].done()) {
                 ++lane.ended;
-                last_progress_ = Clock::now();
+                since_progress_.restart();
             }
         }
         ranks_[rank].transport->check();
         ranks_[rank].work->launches(pass_).require_arrived();
     }
     if (team_.cancelled()) throw Cancelled();
-    if (Clock::now() - last_progress_ > options_.timeout) fail_stalled();
+    if (since_progress_.so_far() > options_.timeout) fail_stalled();
 }
 
 void Issuer::abort() noexcept {

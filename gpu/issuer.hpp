@@ -3,6 +3,7 @@
 #include "gpu/cuda_handles.hpp"
 #include "gpu/rank.hpp"
 #include "gpu/transports/transport.hpp"
+#include "processes/waiting.hpp"
 
 #include <array>
 #include <functional>
@@ -102,7 +103,8 @@ private:
     Options options_;
     layouts::Pass pass_ = layouts::Pass::forward;
     std::vector<PassState> passes_;  // by rank
-    Clock::time_point last_progress_, last_look_;
+    processes::Waiting since_progress_;
+    Clock::time_point last_look_;
     Clock::duration issue_time_{};
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "processes/session.hpp"
+#include "processes/waiting.hpp"
 
 #define OMPI_SKIP_MPICXX 1  // the C interface alone: the C++ one is gone from newer MPI libraries
 #define MPICH_SKIP_MPICXX 1
@@ -56,15 +57,11 @@ void blocking(Session& session, const char* name, Call call) {
 template <class What>
 void wait(Session& session, MPI_Request& request, Clock::duration limit, What what) {
     constexpr auto eager = std::chrono::milliseconds(1);
-    constexpr Clock::duration longest_step = std::chrono::milliseconds(100);  // longer, and this process was stopped
-    Clock::duration waited{};
-    for (auto last = Clock::now();;) {
+    for (Waiting waiting;;) {
         int done = 0;
         once(session, "MPI_Test", [&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
         if (done) return;
-        const auto now = Clock::now();
-        if (!session.others_compute()) waited += std::min(now - last, longest_step);
-        last = now;
+        const auto waited = session.others_compute() ? waiting.skip() : waiting.so_far();
         if (waited > limit)
             session.end(fmt::format("rank {} has waited {:.4g} s for {}", session.rank(),
                                     std::chrono::duration<double>(limit).count(), what()));

@@ -1,5 +1,6 @@
 #include "gpu/cuda_handles.hpp"
 #include "gpu/transports/transport.hpp"
+#include "processes/waiting.hpp"
 
 #include <nccl.h>
 
@@ -67,12 +68,11 @@ void call_with_patience(const char* what, int rank, const Patience& patience, st
     });
     auto done = task.get_future();
     std::thread(std::move(task)).detach();
-    const auto begin = Clock::now();
+    processes::Waiting waiting;
     while (done.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
         if (patience.team.cancelled()) throw Cancelled();
-        require(Clock::now() - begin < patience.timeout,
-                "rank {}: NCCL has spent {} s on {}; another rank is not there", rank,
-                std::chrono::duration<double>(patience.timeout).count(), what);
+        require(waiting.so_far() < patience.timeout, "rank {}: NCCL has spent {} s on {}; another rank is not there",
+                rank, std::chrono::duration<double>(patience.timeout).count(), what);
     }
     done.get();
 }
@@ -354,10 +354,10 @@ private:
     void wait(const Stream& stream) const {
         const Event end(Event::Use::ordering);
         end.record(stream);
-        const auto begin = Clock::now();
+        processes::Waiting waiting;
         while (!end.done()) {
             if (patience_.team.cancelled()) throw Cancelled();
-            require(Clock::now() - begin < patience_.timeout,
+            require(waiting.so_far() < patience_.timeout,
                     "rank {}: the first messages over NCCL have not come after {} s; another rank is not there", rank_,
                     std::chrono::duration<double>(patience_.timeout).count());
             std::this_thread::yield();

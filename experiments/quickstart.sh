@@ -72,7 +72,7 @@ printf '\n== figures\n'
 printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py -e schedules.py -e validation.py |
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
 # What only GPUs can measure comes from the records that lie in the repository.
-"$python" notebooks/throughput.py experiments/results/throughput_{h200,2xh200}.h5 --figures "$out/figures"
+"$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"
 "$python" notebooks/validation.py "$out"/validate_{2xh200,2cpus,schedules_copy,schedules_nccl}.h5 --figures "$out/figures"
 "$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }

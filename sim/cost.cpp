@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <random>
 
 namespace ringlab::sim {
 
@@ -52,6 +51,10 @@ void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
 }
 
 Picoseconds ticks(double seconds) { return layouts::checked_picoseconds(seconds); }
+
+Picoseconds stretched(Picoseconds time, double factor) {
+    return factor == 1 ? time : ticks(layouts::to_seconds(time) * factor);
+}
 
 /// Processors that are free at the same time.
 struct Free {
@@ -244,20 +247,19 @@ TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std:
     return time;
 }
 
-CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock)
+CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock,
+                     std::shared_ptr<TileModel> tiles)
     : schedule_(schedule),
       machine_(machine),
       options_(options),
-      topology_(schedule.ranks(), machine, options),
+      topology_(ranks(), machine, options),
+      draws_(options.jitter, ranks(), schedule.options().pass),
       clock_(clock),
-      tiles_(schedule, machine) {
-    const auto ranks = schedule.ranks();
-    require(options.start.empty() || static_cast<int>(options.start.size()) == ranks,
-            "{} start times for {} ranks; give one each, or none", options.start.size(), ranks);
+      tiles_(tiles ? std::move(tiles) : std::make_shared<TileModel>(schedule, machine)) {
+    require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
+            "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
     for (const auto start : options.start)
         require(start >= 0, "a rank starts at {} ps; it must not be negative", start);
-    require(options.start_noise_seconds >= 0 && options.start_noise_seconds < 1e6,
-            "start noise is {} s; it must be from 0 to 1e6", options.start_noise_seconds);
     require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
             options.look_ahead);
 }
@@ -268,7 +270,7 @@ double CostModel::attend_seconds(const Op& op) {
     if (options_.compute == ComputeModel::rate) {
         seconds += schedule_.flop(op) / (cost.flops * clock_);
     } else {
-        const auto time = tiles_.block(op.rows(), op.part, {op.begins, op.ends});
+        const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
         seconds += (op.fused ? time.continued : time.alone) / clock_;
     }
     return seconds;
@@ -281,9 +283,21 @@ Picoseconds CostModel::compute(const Op& op) {
                  ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 
+Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
+    return stretched(compute(op), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));
+}
+
+TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex index) const {
+    const auto factor = draws_.transfer_factor(rank, index);
+    // More or less to carry, at the rate that it has; latencies are few, which the engine makes use of.
+    if (factor != 1) cost.duration = std::max<Picoseconds>(0, stretched(cost.whole(), factor) - cost.latency);
+    return cost;
+}
+
 TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes) {
     const auto route = topology_.route(source, destination);
-    auto& [known_bytes, cost] = known_[static_cast<std::size_t>(route)];
+    const auto slower = draws_.link_factor(source);
+    auto& [known_bytes, cost] = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
     if (known_bytes == bytes) return cost;
     cost.route = route;
     cost.link = route == Route::inside_host ? &machine_.inside_host : &machine_.between_hosts;
@@ -291,7 +305,7 @@ TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes
         cost.link->multiprocessors_per_channel == 0 ? 0 : cost.link->multiprocessors(static_cast<double>(bytes));
     cost.latency =
         ticks(cost.link->latency_seconds + (route == Route::spine ? machine_.network.spine_latency_seconds : 0));
-    const auto rate = cost.link->rate(static_cast<double>(bytes));
+    const auto rate = cost.link->rate(static_cast<double>(bytes), slower);
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
     known_bytes = bytes;
@@ -306,28 +320,28 @@ Picoseconds CostModel::issue(const Op& op) const {
 Picoseconds CostModel::before_pass(int rank) const {
     const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
-    const auto q = p.batch * schedule_.layout().shard_tokens(rank) * p.query_heads * p.head_dim * bytes_of(p.dtype);
-    return ticks(cost.begin_seconds +
-                 cost.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second);
+    const auto tokens = schedule_.layout().shard_tokens(rank % schedule_.ranks());
+    const auto q = p.batch * tokens * p.query_heads * p.head_dim * bytes_of(p.dtype);
+    return stretched(
+        ticks(cost.begin_seconds + cost.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second),
+        draws_.gpu_factor(rank));
 }
 
 Picoseconds CostModel::behind_pass(int rank) const {
     const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
     const auto row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
-    const auto bytes = p.batch * schedule_.layout().shard_tokens(rank) * row * bytes_of(p.dtype);
-    return ticks(cost.end_seconds +
-                 cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second);
+    const auto bytes = p.batch * schedule_.layout().shard_tokens(rank % schedule_.ranks()) * row * bytes_of(p.dtype);
+    return stretched(
+        ticks(cost.end_seconds + cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second),
+        draws_.gpu_factor(rank));
 }
 
 std::vector<Picoseconds> CostModel::starts() const {
     std::vector<Picoseconds> starts = options_.start;
-    starts.resize(static_cast<std::size_t>(schedule_.ranks()));
-    if (options_.start_noise_seconds == 0) return starts;
-    std::mt19937_64 bits(options_.start_noise_seed);
-    // 53 random bits as a fraction: the same on every standard library, unlike its distributions.
-    for (auto& start : starts)
-        start += ticks(options_.start_noise_seconds * static_cast<double>(bits() >> 11) * 0x1p-53);
+    starts.resize(static_cast<std::size_t>(ranks()));
+    for (std::size_t rank = 0; rank < starts.size(); ++rank)
+        starts[rank] = layouts::later(starts[rank], ticks(draws_.start_seconds(static_cast<int>(rank))));
     return starts;
 }
 

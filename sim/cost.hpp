@@ -7,6 +7,7 @@
 #include "sim/topology.hpp"
 
 #include <array>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -83,13 +84,25 @@ struct TransferCost {
 /// How long every operation takes on a machine when it has what it runs on to itself.
 class CostModel {
 public:
-    /// All three must outlive the model. Attends run at `clock` times the clock of the calibration. Throws Error if the
-    /// placement of ranks on the machine's GPUs is not possible.
-    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock = 1);
+    /// All three must outlive the model. Attends run at `clock` times the clock of the calibration; `tiles`, of the
+    /// same schedule and machine, may come from another model. Throws Error if the placement of ranks on the machine's
+    /// GPUs is not possible, or an option is out of range.
+    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock = 1,
+              std::shared_ptr<TileModel> tiles = nullptr);
 
-    /// Duration of an attend, merge, add or copy.
+    int ranks() const { return schedule_.ranks() * options_.replicas; }
+
+    /// Duration of an attend, merge, add or copy: undisturbed, and where it is this operation of this rank.
     Picoseconds compute(const Op& op);
+    Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
+
+    /// Between ranks, of which the source's link may be slow.
     TransferCost transfer(int source, int destination, std::int64_t bytes);
+
+    /// The same with the noise of operation `index` of `rank`, which sends or fetches.
+    TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
+
+    const Draws& draws() const { return draws_; }
 
     Picoseconds issue(const Op& op) const;
 
@@ -111,13 +124,14 @@ private:
     const Machine& machine_;
     const SimOptions& options_;
     Topology topology_;
+    Draws draws_;
     double clock_;
-    TileModel tiles_;
+    std::shared_ptr<TileModel> tiles_;
     struct Known {
         std::int64_t bytes = -1;
         TransferCost cost;
     };
-    std::array<Known, route_count> known_;  // the last message on each: most are of one size
+    std::array<Known, 2 * route_count> known_;  // the last message on each, slow or not: most are of one size
 };
 
 }  // namespace ringlab::sim

@@ -197,8 +197,8 @@ double LinkCost::channels_for(double bytes) const {
     return channels.empty() ? 1 : channels.back().count;
 }
 
-double LinkCost::rate(double bytes) const {
-    return std::min(channels_for(bytes) * channel_bytes_per_second, link_bytes_per_second);
+double LinkCost::rate(double bytes, double slow_link_factor) const {
+    return std::min(channels_for(bytes) * channel_bytes_per_second, link_bytes_per_second / slow_link_factor);
 }
 
 Machine parse_machine(std::string_view text, std::string_view name) {

@@ -68,7 +68,7 @@ struct LinkCost {
 
     /// Bytes per second of a block of `bytes` that has the link to itself, and the multiprocessors it holds.
     double channels_for(double bytes) const;
-    double rate(double bytes) const;
+    double rate(double bytes, double slow_link_factor = 1) const;
     double multiprocessors(double bytes) const { return channels_for(bytes) * multiprocessors_per_channel; }
 };
 

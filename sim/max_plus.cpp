@@ -65,16 +65,19 @@ private:
             auto& lane = state.lanes[index(op.lane())].ops;
             auto& node = state.nodes.emplace_back();
             node.issued = op.transfers() ? host : std::max(host, prepared);
-            node.duration = duration(static_cast<int>(rank), op);
+            node.duration = duration(static_cast<int>(rank), op, static_cast<OpIndex>(state.nodes.size() - 1));
             if (!lane.empty()) node.before = lane.back();
             lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));
         }
     }
 
-    Picoseconds duration(int rank, const Op& op) {
-        if (!op.transfers()) return cost_.compute(op);
-        return op.kind == OpKind::send ? cost_.transfer(rank, op.peer, op.bytes).whole()
-                                       : cost_.transfer(op.peer, rank, op.bytes).whole();
+    /// Of a receive what its sender says.
+    Picoseconds duration(int rank, const Op& op, OpIndex index) {
+        if (!op.transfers()) return cost_.compute(op, rank, index);
+        if (op.kind == OpKind::receive) return 0;
+        const auto cost =
+            op.kind == OpKind::send ? cost_.transfer(rank, op.peer, op.bytes) : cost_.transfer(op.peer, rank, op.bytes);
+        return cost_.with_noise(cost, rank, index).whole();
     }
 
     /// Settles all of a rank's operations that can be, and queues the ranks that this helps.
@@ -103,6 +106,7 @@ private:
         }
         auto& other = ranks_[index(op.peer)].nodes[index(partner)];
         if (other.ready == unknown) return false;
+        node.duration = other.duration = std::max(node.duration, other.duration);
         node.end = other.end = layouts::later(std::max(node.ready, other.ready), node.duration);
         ranks.push_back(index(op.peer));
         return true;
@@ -152,6 +156,7 @@ private:
 
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
     require(!options.sharing, "the max-plus recurrence holds only with sharing off");
+    require(options.replicas == 1, "{} rings side by side; the max-plus recurrence plays one", options.replicas);
     return Recurrence(schedule, machine, options).run();
 }
 

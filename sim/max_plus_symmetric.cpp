@@ -308,6 +308,10 @@ private:
 std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, const Machine& machine,
                                             const SimOptions& options) {
     require(!options.sharing, "the max-plus recurrence holds only with sharing off");
+    const auto& jitter = options.jitter;
+    require(options.replicas == 1 && jitter.slow_gpus == 0 && jitter.slow_links == 0 && jitter.compute_noise == 0 &&
+                jitter.transfer_noise == 0,
+            "the symmetric max-plus recurrence plays one ring, whose ranks differ in when they start alone");
     require(options.compute == ComputeModel::rate, "the symmetric max-plus recurrence needs the rate compute model");
     return SymmetricProgram(schedule, machine, options).run();
 }

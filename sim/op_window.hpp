@@ -75,7 +75,8 @@ public:
     const void* storage() const { return memory_.get(); }
     std::size_t storage_bytes() const { return ends_bytes() + capacity_ * sizeof(PendingOp); }
 
-    void push(const Op& op, Picoseconds issued, std::int64_t work) {
+    /// `first_rank` is that of the ring, whose ranks the operation counts from 0.
+    void push(const Op& op, int first_rank, Picoseconds issued, std::int64_t work) {
         if (size() == capacity_) grow();
         ++end_;
         const auto self = end_ - 1;
@@ -83,7 +84,7 @@ public:
         pending = PendingOp{};
         pending.time = issued;
         pending.work = work;
-        pending.peer = op.peer;
+        pending.peer = op.peer < 0 ? op.peer : first_rank + op.peer;
         pending.kind_code = static_cast<std::uint8_t>(op.kind) & 15;
         pending.pool_code = static_cast<std::uint8_t>(op.pool) & 15;
         for (std::size_t i = 0; const auto index : op.after()) {

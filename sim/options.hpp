@@ -1,6 +1,7 @@
 #pragma once
 
 #include "layouts/units.hpp"
+#include "sim/jitter.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -28,11 +29,13 @@ struct SimOptions {
     double pause_seconds = 0, pause_busy_seconds = 0;
     bool sharing = true;  ///< off: everything has links, memory and multiprocessors to itself
 
-    std::vector<Picoseconds> start;  ///< when each rank starts, at least 0; empty: all at 0
-    double start_noise_seconds = 0;  ///< adds a delay drawn evenly from [0, this) to each rank's start
-    std::uint64_t start_noise_seed = 1;
-
+    /// Rings side by side, each of which plays the schedule on a sequence of its own. Rank r of ring i is rank
+    /// i * ranks + r, here and in what is predicted.
+    int replicas = 1;
     std::vector<int> placement;  ///< GPU of each rank, numbered host by host; empty: rank r on GPU r
+
+    std::vector<Picoseconds> start;  ///< when each rank starts, at least 0; empty: all at 0
+    Jitter jitter;
 
     /// Operations of a rank that are looked at beyond the first unfinished one. Bounds memory; as long as it is larger
     /// than what slots let run ahead, the result does not depend on it.

@@ -6,6 +6,7 @@
 #include "sim/lanes.hpp"
 #include "sim/naive.hpp"
 #include "sim/op_window.hpp"
+#include "sim/parallel.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -61,23 +62,24 @@ static_assert(sizeof(Rank) == 128);
 
 class Simulation {
 public:
-    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock)
+    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock,
+               std::shared_ptr<TileModel> tiles)
         : schedule_(schedule),
           machine_(machine),
           options_(options),
-          cost_(schedule, machine, options, clock),
+          cost_(schedule, machine, options, clock, std::move(tiles)),
           lanes_(schedule.lanes()),
           tags_(lanes_),
           places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
-          engine_(tags_.of(schedule.ranks(), 0), static_cast<std::uint32_t>(places_ * schedule.ranks())) {
+          engine_(tags_.of(cost_.ranks(), 0), static_cast<std::uint32_t>(places_ * cost_.ranks())) {
         require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
                 schedule.channels().size(), most_channels);
         const auto starts = cost_.starts();
         ranks_.reserve(starts.size());
         prediction_.ranks.resize(starts.size());
-        for (int rank = 0; rank < schedule.ranks(); ++rank)
-            ranks_.emplace_back(schedule.ops(rank).made_in(workplace_), lanes_, starts[static_cast<std::size_t>(rank)],
-                                cost_.before_pass(rank));
+        for (int rank = 0; rank < cost_.ranks(); ++rank)
+            ranks_.emplace_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_), lanes_,
+                                starts[static_cast<std::size_t>(rank)], cost_.before_pass(rank));
         if (options.trace) {
             spans_.resize(ranks_.size());
             issued_.resize(ranks_.size());
@@ -86,7 +88,7 @@ public:
     }
 
     Prediction run() {
-        for (int rank = 0; rank < schedule_.ranks(); ++rank) advance(rank);
+        for (int rank = 0; rank < cost_.ranks(); ++rank) advance(rank);
         for (std::uint32_t ended = 0; engine_.next(ended);) {
             prefetch_upcoming();
             handle(tags_.rank(ended), tags_.lane(ended));
@@ -129,6 +131,8 @@ private:
         if (hosts == 1) return;
         ports_.resize(hosts * ports);
         if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as are in use
+        for (const auto rank : cost_.draws().slow_links())                       // also for those who share the port
+            made(port_of(rank).out, machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
     }
 
     /// What a port sends and receives, or a leaf to and from the spine.
@@ -137,6 +141,9 @@ private:
     };
     TwoWays& port_of(int rank) { return ports_[static_cast<std::size_t>(cost_.topology().port(rank))]; }
     TwoWays& leaf_of(int rank) { return leaves_[static_cast<std::size_t>(cost_.topology().leaf(rank))]; }
+
+    /// The first rank of the ring that `rank` is in.
+    int ring_of(int rank) const { return options_.replicas == 1 ? 0 : rank - rank % schedule_.ranks(); }
 
     std::uint32_t place_of(int rank, Lane lane) const {
         return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
@@ -179,8 +186,9 @@ private:
                 schedule_.channels().size());
         const auto before = rank.host;
         rank.host = layouts::later(rank.host, cost_.issue(*op));
-        const auto work = op->transfers() ? op->bytes : cost_.compute(*op);
-        rank.window.push(*op, op->lane() == compute_lane ? std::max(rank.host, rank.prepared) : rank.host, work);
+        const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
+        rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(rank.host, rank.prepared) : rank.host,
+                         work);
         count(rank.naive, totals_of(id), id, *op, work);
         if (!options_.trace) return;
         auto& spans = spans_[static_cast<std::size_t>(id)];
@@ -190,7 +198,7 @@ private:
         span.step = op->step;
         span.kind = op->kind;
         span.lane = op->lane();
-        span.peer = op->peer;
+        span.peer = op->peer < 0 ? op->peer : ring_of(id) + op->peer;
         span.block = op->part.block;
         span.cells = op->cells;
         span.bytes = op->bytes;
@@ -211,8 +219,9 @@ private:
             case OpKind::send: totals.bytes_sent += op.bytes; break;
             case OpKind::fetch: totals.bytes_received += op.bytes; break;
         }
+        const auto peer = ring_of(id) + op.peer;
         const auto cost =
-            op.kind == OpKind::fetch ? cost_.transfer(op.peer, id, op.bytes) : cost_.transfer(id, op.peer, op.bytes);
+            op.kind == OpKind::fetch ? cost_.transfer(peer, id, op.bytes) : cost_.transfer(id, peer, op.bytes);
         naive.add_transfer(op.step, cost.whole());
     }
 
@@ -285,7 +294,7 @@ private:
         auto& op = head_of(id, lane);
         begin_span(id, op);
         if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
-        const auto cost = transfer_cost(id, op);
+        const auto cost = cost_.with_noise(transfer_cost(id, op), id, rank_of(id).window.head(lane));
         if (!options_.sharing || cost.bytes_per_second == 0)
             engine_.start_timer(tags_.of(id, lane), cost.whole());
         else
@@ -303,7 +312,7 @@ private:
         const auto rate = cost.bytes_per_second;
         const auto capacity = cost.link->link_bytes_per_second;
         if (cost.route == Route::inside_host) {
-            demand(made(from.egress, capacity), rate);
+            demand(made(from.egress, capacity / cost_.draws().link_factor(source)), rate);
             demand(made(to.ingress, capacity), rate);
         } else if (!ports_.empty()) {
             demand(made(port_of(source).out, capacity), rate);
@@ -383,7 +392,7 @@ private:
     // ---- The result ----
 
     void require_finished() {
-        for (int id = 0; id < schedule_.ranks(); ++id) {
+        for (int id = 0; id < cost_.ranks(); ++id) {
             auto& rank = rank_of(id);
             for (Lane lane = 0; lane < lanes_; ++lane) {
                 const auto head = rank.window.head(lane);
@@ -400,8 +409,8 @@ private:
         auto& prediction = prediction_;
         prediction.events = engine_.events();
         prediction.notes = cost_.notes();
-        prediction.timeline.ranks = schedule_.ranks();
-        for (int id = 0; id < schedule_.ranks(); ++id) {
+        prediction.timeline.ranks = cost_.ranks();
+        for (int id = 0; id < cost_.ranks(); ++id) {
             auto& rank = rank_of(id);
             auto& totals = totals_of(id);
             totals.end = layouts::later(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
@@ -456,10 +465,11 @@ double sustained_clock(const Prediction& prediction, double before, double susta
     return high;
 }
 
-}  // namespace
-
-Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
-    if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, 1).run();
+Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+                  const std::shared_ptr<TileModel>& tiles) {
+    require(options.replicas >= 1 && options.replicas <= 1 << 20, "{} rings; there must be from 1 to 2^20",
+            options.replicas);
+    if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, 1, tiles).run();
     // The clock depends on how busy ranks are, and that on the clock, though little.
     const auto sustained = machine.attention(schedule.options().pass).sustained_clock;
     require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
@@ -470,10 +480,33 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
     double clock = sustained;
     constexpr int rounds = 2;
     for (int round = 0; round < rounds && sustained < 1; ++round)
-        clock = sustained_clock(Simulation(schedule, machine, quiet, clock).run(), clock, sustained, options);
-    auto prediction = Simulation(schedule, machine, options, clock).run();
+        clock = sustained_clock(Simulation(schedule, machine, quiet, clock, tiles).run(), clock, sustained, options);
+    auto prediction = Simulation(schedule, machine, options, clock, tiles).run();
     prediction.clock = clock;
     return prediction;
+}
+
+}  // namespace
+
+Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    return played(schedule, machine, options, std::make_shared<TileModel>(schedule, machine));
+}
+
+std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
+                                             const SimOptions& options, int repetitions, int threads) {
+    std::vector<Picoseconds> makespans(static_cast<std::size_t>(repetitions));
+    // Tiles are timed once by each thread: a share of the repetitions is its own.
+    const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repetitions)));
+    for_each_in_parallel(shares, threads, [&](std::size_t share) {
+        const auto tiles = std::make_shared<TileModel>(schedule, machine);
+        auto disturbed = options;
+        disturbed.trace = false;
+        for (auto i = share; i < makespans.size(); i += shares) {
+            disturbed.jitter.repetition = static_cast<int>(i);
+            makespans[i] = played(schedule, machine, disturbed, tiles).makespan;
+        }
+    });
+    return makespans;
 }
 
 }  // namespace ringlab::sim

@@ -157,7 +157,7 @@ void recurrence() {
     machine.inside_host.link_bytes_per_second = 375e9;
     auto options = test::rate_options();
     options.sharing = false;
-    options.start_noise_seconds = 1e-3;
+    options.jitter.start_skew_seconds = 1e-3;
     for (const int ranks : {1024, 16384}) {
         const auto schedule =
             test::Scenario{.ranks = ranks, .tokens_per_rank = 2048, .query_heads = 32, .kv_heads = 8}.schedule();

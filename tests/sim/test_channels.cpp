@@ -109,7 +109,7 @@ SimOptions traced_options(ComputeModel compute, bool sharing) {
     options.trace = true;
     options.compute = compute;
     options.sharing = sharing;
-    options.start_noise_seconds = 30e-6;
+    options.jitter.start_skew_seconds = 30e-6;
     return options;
 }
 

@@ -124,12 +124,12 @@ BOOST_AUTO_TEST_CASE(start_noise_delays_ranks_the_same_way_for_the_same_seed) {
     const Scenario scenario{.ranks = 8, .mask = "full"};
     const auto schedule = scenario.schedule();
     auto options = rate_options();
-    options.start_noise_seconds = 1e-6;
+    options.jitter.start_skew_seconds = 1e-6;
     const auto machine = cell_machine(scenario);
     const auto first = simulate(*schedule, machine, options).makespan;
     BOOST_TEST(first == simulate(*schedule, machine, options).makespan);
     BOOST_TEST(first > simulate(*schedule, machine, rate_options()).makespan);
-    options.start_noise_seed = 2;
+    options.jitter.seed = 2;
     BOOST_TEST(first != simulate(*schedule, machine, options).makespan);
 }
 

@@ -9,6 +9,7 @@
 
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
+using ringlab::layouts::OpIndex;
 using ringlab::layouts::OpKind;
 using ringlab::layouts::Pass;
 using ringlab::layouts::Span;
@@ -22,10 +23,16 @@ SimOptions random_options(std::mt19937& bits) {
     SimOptions options;
     options.trace = true;
     options.compute = bits() % 2 ? ComputeModel::tiles : ComputeModel::rate;
-    if (bits() % 2) {
-        options.start_noise_seconds = 30e-6;
-        options.start_noise_seed = bits();
-    }
+    options.jitter.seed = bits();
+    if (bits() % 2) options.jitter.start_skew_seconds = 30e-6;
+    if (bits() % 2)
+        options.jitter = {.seed = bits(),
+                          .slow_gpus = 1,
+                          .slow_gpu_factor = 1.3,
+                          .slow_links = 1,
+                          .slow_link_factor = 2,
+                          .compute_noise = 0.1,
+                          .transfer_noise = 0.2};
     return options;
 }
 
@@ -45,7 +52,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
         auto stream = schedule.ops(rank);
         while (const auto* op = stream.next()) {
             host += cost.issue(*op);
-            issued[r].push_back(host);
+            issued[r].push_back(op->transfers() ? host : std::max(host, starts[r] + cost.before_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {
                 const bool sends = op->kind == OpKind::send;
@@ -73,16 +80,17 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
         auto& known = ends[static_cast<std::size_t>(rank)][i];
         if (known >= 0) return known;
         const auto& op = ops[static_cast<std::size_t>(rank)][i];
-        if (!op.transfers()) return known = ready(rank, i) + cost.compute(op);
+        if (!op.transfers()) return known = ready(rank, i) + cost.compute(op, rank, OpIndex(i));
         if (op.kind == OpKind::fetch) {
-            const auto transfer = cost.transfer(op.peer, rank, op.bytes);
+            const auto transfer = cost.with_noise(cost.transfer(op.peer, rank, op.bytes), rank, OpIndex(i));
             return known = ready(rank, i) + transfer.latency + transfer.duration;
         }
         const bool sends = op.kind == OpKind::send;
         const int source = sends ? rank : op.peer, destination = sends ? op.peer : rank;
         const auto other =
             messages.at({source, destination, op.channel, !sends}).at(number[static_cast<std::size_t>(rank)][i]);
-        const auto transfer = cost.transfer(source, destination, op.bytes);
+        const auto transfer =
+            cost.with_noise(cost.transfer(source, destination, op.bytes), source, OpIndex(sends ? i : other));
         return known = std::max(ready(rank, i), ready(op.peer, other)) + transfer.latency + transfer.duration;
     };
     Picoseconds longest = 0;
@@ -129,8 +137,8 @@ BOOST_AUTO_TEST_CASE(symmetric_max_plus_equals_the_event_queue_to_the_last_tick)
                         .ranks = ranks, .layout = layout, .mask = mask, .algorithm = algorithm, .pass = pass};
                     auto options = rate_options();
                     options.sharing = false;
-                    options.start_noise_seconds = 50e-6;
-                    options.start_noise_seed = static_cast<std::uint64_t>(++noise);
+                    options.jitter.start_skew_seconds = 50e-6;
+                    options.jitter.seed = static_cast<std::uint64_t>(++noise);
                     const auto schedule = scenario.schedule();
                     const auto expected = simulate(*schedule, machine, options);
                     const auto ends = max_plus_symmetric(*schedule, machine, options);

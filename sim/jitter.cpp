@@ -34,9 +34,9 @@ std::vector<int> drawn_ranks(const Jitter& jitter, Stream stream, int count, int
     if (count == 0) return {};
     std::vector<std::pair<std::uint64_t, int>> order;
     for (int rank = 0; rank < ranks; ++rank)
-        order.emplace_back(hashed({jitter.seed, static_cast<std::uint64_t>(jitter.repetition), stream,
-                                   static_cast<std::uint64_t>(rank)}),
-                           rank);
+        order.emplace_back(
+            hashed({jitter.seed, static_cast<std::uint64_t>(jitter.repeat), stream, static_cast<std::uint64_t>(rank)}),
+            rank);
     std::nth_element(order.begin(), order.begin() + (count - 1), order.end());
     std::vector<int> drawn;
     for (int i = 0; i < count; ++i) drawn.push_back(order[static_cast<std::size_t>(i)].second);
@@ -70,7 +70,7 @@ bool Draws::is_in(const std::vector<int>& ranks, int rank) {
 /// By Box and Muller's method.
 double Draws::noise(double deviation, int rank, layouts::OpIndex op) const {
     if (deviation == 0) return 1;
-    const auto bits = hashed({jitter_.seed, static_cast<std::uint64_t>(jitter_.repetition), pass_,
+    const auto bits = hashed({jitter_.seed, static_cast<std::uint64_t>(jitter_.repeat), pass_,
                               static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(op)});
     const auto radius = std::sqrt(-2 * std::log(uniform(bits)));
     return std::exp(deviation * radius * std::cos(2 * std::numbers::pi * uniform(hashed({bits}))));
@@ -78,7 +78,7 @@ double Draws::noise(double deviation, int rank, layouts::OpIndex op) const {
 
 double Draws::start_seconds(int rank) const {
     if (jitter_.start_skew_seconds == 0) return 0;
-    return jitter_.start_skew_seconds * uniform(hashed({jitter_.seed, static_cast<std::uint64_t>(jitter_.repetition),
+    return jitter_.start_skew_seconds * uniform(hashed({jitter_.seed, static_cast<std::uint64_t>(jitter_.repeat),
                                                         starts, static_cast<std::uint64_t>(rank)}));
 }
 

@@ -7,13 +7,13 @@
 
 namespace ringlab::sim {
 
-/// How devices differ from each other and runs from run to run. All of it is drawn from (seed, repetition) and from
+/// How devices differ from each other and runs from run to run. All of it is drawn from (seed, repeat) and from
 /// what it is about alone, so the same draws meet whoever plays a schedule, in whatever order.
 struct Jitter {
     std::uint64_t seed = 1;
-    int repetition = 0;  ///< another draw of everything
+    int repeat = 0;  ///< another draw of everything
 
-    // Stragglers, the same in both passes of a repetition; any ranks are as likely as others.
+    // Stragglers, the same in both passes of a repeat; any ranks are as likely as others.
     int slow_gpus = 0;            ///< so many ranks
     double slow_gpu_factor = 1;   ///< compute for so many times as long
     int slow_links = 0;           ///< what so many ranks send, or others fetch from them,

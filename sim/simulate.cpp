@@ -116,7 +116,8 @@ private:
         const bool memory = std::isfinite(machine_.memory_bytes_per_second);
         const bool kernels = machine_.inside_host.multiprocessors_per_channel > 0 ||
                              machine_.between_hosts.multiprocessors_per_channel > 0;
-        const bool links = std::isfinite(machine_.inside_host.link_bytes_per_second);
+        one_channel_ = schedule_.channels().size() == 1;
+        const bool links = !one_channel_ && std::isfinite(machine_.inside_host.link_bytes_per_second);
         const std::size_t ends_of_hosts = 2 * (ranks_.size() / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
         engine_.reserve(0, ranks_.size() * (memory + kernels + 2 * links) + ends_of_hosts);
         holds_ = kernels;
@@ -302,6 +303,16 @@ private:
                                        : start_flow(id, op.peer, cost, id, lane);
     }
 
+    /// Where all messages are sent on one channel, one after another, each has its sender's way out and its receiver's
+    /// way in to itself, if ports are those of one GPU each. Of fetches there may be several from one rank.
+    bool has_link_alone(int id, int source, Route route) {
+        if (!one_channel_) return false;
+        (id == source ? sends_ : fetches_) = true;
+        require(!(sends_ && fetches_), "rank {} sends and others fetch on the only channel; give each one of its own",
+                id);
+        return id == source && (route == Route::inside_host || machine_.nics_per_host == machine_.gpus_per_host);
+    }
+
     void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane) {
         auto &from = gpus_[static_cast<std::size_t>(source)], &to = gpus_[static_cast<std::size_t>(destination)];
         std::array<Demand, Engine::most_demands> demands;
@@ -311,7 +322,9 @@ private:
         };
         const auto rate = cost.bytes_per_second;
         const auto capacity = cost.link->link_bytes_per_second;
-        if (cost.route == Route::inside_host) {
+        if (has_link_alone(id, source, cost.route)) {
+            // Never short: nothing to share.
+        } else if (cost.route == Route::inside_host) {
             demand(made(from.egress, capacity / cost_.draws().link_factor(source)), rate);
             demand(made(to.ingress, capacity), rate);
         } else if (!ports_.empty()) {
@@ -437,7 +450,8 @@ private:
     Tags tags_;
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
-    bool holds_ = false;     // transfers take multiprocessors
+    bool holds_ = false;  // transfers take multiprocessors
+    bool one_channel_ = false, sends_ = false, fetches_ = false;
     Op workplace_;           // of all ranks' streams
     Prediction prediction_;  // its ranks count up under way
     std::vector<Rank> ranks_;
@@ -467,8 +481,9 @@ double sustained_clock(const Prediction& prediction, double before, double susta
 
 Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                   const std::shared_ptr<TileModel>& tiles) {
-    require(options.replicas >= 1 && options.replicas <= 1 << 20, "{} rings; there must be from 1 to 2^20",
-            options.replicas);
+    require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
+            "{} rings of {} ranks; there must be one or more, of 2^22 ranks in all", options.replicas,
+            schedule.ranks());
     if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, 1, tiles).run();
     // The clock depends on how busy ranks are, and that on the clock, though little.
     const auto sustained = machine.attention(schedule.options().pass).sustained_clock;
@@ -493,16 +508,16 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
 }
 
 std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
-                                             const SimOptions& options, int repetitions, int threads) {
-    std::vector<Picoseconds> makespans(static_cast<std::size_t>(repetitions));
-    // Tiles are timed once by each thread: a share of the repetitions is its own.
-    const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repetitions)));
+                                             const SimOptions& options, int repeats, int threads) {
+    std::vector<Picoseconds> makespans(static_cast<std::size_t>(repeats));
+    // Tiles are timed once by each thread: a share of the repeats is its own.
+    const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repeats)));
     for_each_in_parallel(shares, threads, [&](std::size_t share) {
         const auto tiles = std::make_shared<TileModel>(schedule, machine);
         auto disturbed = options;
         disturbed.trace = false;
         for (auto i = share; i < makespans.size(); i += shares) {
-            disturbed.jitter.repetition = static_cast<int>(i);
+            disturbed.jitter.repeat = static_cast<int>(i);
             makespans[i] = played(schedule, machine, disturbed, tiles).makespan;
         }
     });

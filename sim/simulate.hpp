@@ -40,9 +40,9 @@ struct Prediction {
 /// receive).
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options = {});
 
-/// Makespans of `repetitions` such plays, each with a repetition of the jitter of its own, in order; on up to `threads`
+/// Makespans of `repeats` such plays, each with a repeat of the jitter of its own, in order; on up to `threads`
 /// threads, whose number changes nothing.
 std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
-                                             const SimOptions& options, int repetitions, int threads);
+                                             const SimOptions& options, int repeats, int threads);
 
 }  // namespace ringlab::sim

@@ -155,14 +155,14 @@ BOOST_AUTO_TEST_CASE(any_rank_may_straggle_and_it_is_the_same_in_both_passes) {
     auto options = rate_options();
     options.jitter = {.slow_gpus = 2, .slow_gpu_factor = 2};
     std::vector<int> drawn(5);
-    for (int repetition = 0; repetition < 500; ++repetition) {
-        options.jitter.repetition = repetition;
+    for (int repeat = 0; repeat < 500; ++repeat) {
+        options.jitter.repeat = repeat;
         const auto slow = slow_ranks(*forward, machine, options);
         BOOST_REQUIRE_EQUAL(std::count(slow.begin(), slow.end(), true), 2);
         BOOST_REQUIRE((slow == slow_ranks(*backward, machine, options)));
         for (std::size_t rank = 0; rank < 5; ++rank) drawn[rank] += slow[rank];
     }
-    // Each in 2 of 5 repetitions: binomial with standard deviation 11; four of them.
+    // Each in 2 of 5 repeats: binomial with standard deviation 11; four of them.
     for (const auto count : drawn) BOOST_TEST(std::abs(count - 200) < 44);
 }
 
@@ -185,10 +185,9 @@ BOOST_AUTO_TEST_CASE(repetitions_are_the_same_one_by_one_and_on_any_number_of_th
         for (const int threads : {2, 3, 16})
             BOOST_TEST(simulate_repeatedly(*schedule, machine, options, 7, threads) == makespans,
                        boost::test_tools::per_element());
-        for (int repetition = 0; repetition < 7; ++repetition) {
-            options.jitter.repetition = repetition;
-            BOOST_TEST(simulate(*schedule, machine, options).makespan ==
-                       makespans[static_cast<std::size_t>(repetition)]);
+        for (int repeat = 0; repeat < 7; ++repeat) {
+            options.jitter.repeat = repeat;
+            BOOST_TEST(simulate(*schedule, machine, options).makespan == makespans[static_cast<std::size_t>(repeat)]);
         }
         BOOST_TEST((makespans != std::vector<Picoseconds>(7, makespans.front())));
         ++options.jitter.seed;

@@ -5,8 +5,10 @@
 #include "experiments/console/progress.hpp"
 #include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
+#include "experiments/console/values.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
+#include "experiments/study/in_order.hpp"
 #include "experiments/study/memory.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
@@ -27,7 +29,7 @@ const Experiment experiment{
     "rings\n"
     "--engine symmetric.",
     "predict --preset llama-3.1-70b --ranks 8 64 --tokens-per-rank 8192 --machines h200_cluster --trace trace.json",
-    {.predicts = true}};
+    {.predicts = true, .policies = true, .disturbs = true}};
 
 Config defaults() {
     Config config;
@@ -40,94 +42,169 @@ Config defaults() {
     config.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384, 32768};
     config.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
     config.arithmetic = "bf16";
+    config.repeats = 100;
+    config.jitter.slow_gpu_factor = 1.2;
+    config.jitter.slow_link_factor = 2;
     config.output = "predict.h5";
     return config;
 }
+
+/// Percentiles of disturbed times as cells.
+void add_percentiles(std::vector<std::string>& row, const std::vector<double>& seconds) {
+    for (const auto percent : disturbed_percents)
+        row.push_back(seconds.empty() ? "-" : fmt::format("{:.4g}", percentile(seconds, percent) * 1e3));
+}
+
+class Summary {
+public:
+    Summary(const Config& config, const Record& record) : config_(config), record_(record), table_(header(config)) {}
+
+    void add(const std::string& machine, const Case& which) {
+        double seconds = 0;
+        std::vector<double> disturbed;
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+            const auto one = add(machine, which, pass);
+            seconds += values(machine, which, pass, "makespan").front();
+            disturbed.resize(one.size());
+            for (std::size_t i = 0; i < one.size(); ++i) disturbed[i] += one[i];
+        }
+        if (!config_.disturbs()) return;
+        auto row = beginning(machine, which, "both", seconds);
+        add_percentiles(row, disturbed);
+        row.insert(row.end(), {"-", "-", "-", "-", "-", "-"});
+        table_.add(row);
+    }
+
+    std::string text() const { return table_.text(); }
+
+private:
+    static std::vector<std::string> header(const Config& config) {
+        std::vector<std::string> columns{"machine", "mask", "layout", "algorithm", "P", "tokens", "pass", "ms"};
+        if (!config.policies.empty()) columns.insert(columns.begin() + 4, "policy");
+        if (config.disturbs())
+            for (const auto percent : disturbed_percents) columns.push_back(fmt::format("{} % ms", percent));
+        columns.insert(columns.end(), {"TFLOP/s/GPU", "exposed", "balance", "max(c,t) ms", "c+t ms", "memory"});
+        return columns;
+    }
+
+    std::vector<double> values(const std::string& machine, const Case& which, layouts::Pass pass,
+                               const char* name) const {
+        return record_.numbers(which.name(), fmt::format("predicted/{}", name), prediction_labels(machine, pass));
+    }
+
+    std::vector<std::string> beginning(const std::string& machine, const Case& which, const char* pass,
+                                       double seconds) const {
+        std::vector<std::string> row{machine,
+                                     which.mask,
+                                     which.layout,
+                                     which.algorithm,
+                                     fmt::format("{}", which.ranks),
+                                     fmt::format("{}", which.tokens),
+                                     pass,
+                                     fmt::format("{:.4g}", seconds * 1e3)};
+        if (!config_.policies.empty()) row.insert(row.begin() + 4, which.policy);
+        return row;
+    }
+
+    /// Returns the times of the disturbed repeats, if any.
+    std::vector<double> add(const std::string& machine, const Case& which, layouts::Pass pass) {
+        const auto of = [&](const char* name) { return values(machine, which, pass, name); };
+        const auto flop = record_.number(which.name(), fmt::format("flop_{}", to_string(pass)));
+        const auto makespan = of("makespan").front();
+        auto row = beginning(machine, which, to_string(pass), makespan);
+        std::vector<double> disturbed;
+        if (config_.disturbs()) add_percentiles(row, disturbed = of("disturbed_makespan"));
+        row.push_back(quotient(flop / which.ranks / 1e12, makespan, "{:.0f}"));
+        if (config_.engine == "symmetric") {
+            row.insert(row.end(), {"-", "-", "-", "-"});
+        } else {
+            const auto exposed = of("exposed_time");
+            const auto mean_exposed =
+                std::accumulate(exposed.begin(), exposed.end(), 0.0) / static_cast<double>(exposed.size());
+            row.insert(row.end(), {quotient(100 * mean_exposed, makespan, "{:.1f} %"),
+                                   fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
+                                   fmt::format("{:.4g}", of("naive_overlapped").front() * 1e3),
+                                   fmt::format("{:.4g}", of("naive_serial").front() * 1e3)});
+        }
+        row.push_back(memory_text(static_cast<std::int64_t>(record_.number(which.name(), "memory_predicted"))));
+        table_.add(row);
+        return disturbed;
+    }
+
+    const Config& config_;
+    const Record& record_;
+    Table table_;
+};
 
 int body(int argc, char** argv) {
     // 1. Configuration, machines, cases, record.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     say_notes(*config);
-    Predictor predictor(*config);
+    const auto threads = config->trace.empty() ? threads_of(*config) : 1;  // of a trace the first runs come first
     const auto cases = all_cases(*config, 0);
+    Predictor predictor(*config);
     Forecast forecast(*config);
     forecast.require_ranks_to_predict();
     for (const auto& which : cases)  // refuse now, not midway
-        forecast.add_predicted(which, make_plan(which, problem_from(*config), *config, {}),
-                               predictor.machines().size());
+        forecast.add_predicted(which, make_plan(which, problem_from(*config), *config, {}), predictor.machines().size(),
+                               threads);
     forecast.announce();
+    // Cases are independent; where they are fewer than threads, the repeats of each have several.
+    const auto fit = std::max(1.0, free_memory() / forecast.bytes());
+    const auto at_once =
+        static_cast<int>(std::min({fit, static_cast<double>(cases.size()), static_cast<double>(threads)}));
+    predictor.predict_as_configured(threads / at_once);
     auto provenance = collect_provenance(argc, argv);
     predictor.add_provenance(provenance);
     Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
                   std::move(provenance));
 
     // 2. Predict each case that the record lacks.
+    std::vector<std::size_t> lacking;
+    for (std::size_t i = 0; i < cases.size(); ++i)
+        if (!record.has(cases[i].name())) lacking.push_back(i);
+    const auto predicted = [&](std::size_t i) {
+        const auto& which = cases[lacking[i]];
+        const auto plan = make_plan(which, problem_from(*config), *config, {});
+        RunWriter run;
+        describe_case(run, which, plan);
+        predictor.predict(run, which.name(), plan);
+        describe_predicted_memory(run, plan,
+                                  memory_model(*config, policy_from(which.policy, plan.problem.dtype), false));
+        return run;
+    };
     {
-        Progress progress(cases.size(), false);
-        for (std::size_t i = 0; i < cases.size(); ++i) {
-            const auto& which = cases[i];
-            say_when_interrupted(interrupted_text(*config, i, cases.size()));
-            progress.start(which.name(), forecast.seconds_of(i));
-            if (!record.has(which.name())) {
-                const auto plan = make_plan(which, problem_from(*config), *config, {});
-                RunWriter run;
-                describe_case(run, which, plan);
-                predictor.predict(run, which.name(), plan);
-                describe_predicted_memory(run, plan,
-                                          memory_model(*config, policy_from(which.policy, plan.problem.dtype), false));
-                record.commit(which.name(), run);
-            }
+        Progress progress(lacking.size(), false);
+        const auto start = [&](std::size_t i) {
+            say_when_interrupted(interrupted_text(*config, cases.size() - lacking.size() + i, cases.size()));
+            if (i < lacking.size()) progress.start(cases[lacking[i]].name(), forecast.seconds_of(lacking[i]));
+        };
+        start(0);
+        make_in_parallel(lacking.size(), at_once, predicted, [&](std::size_t i, RunWriter run) {
+            record.commit(cases[lacking[i]].name(), run);
             progress.finish();
-        }
+            start(i + 1);
+        });
     }
     record.finish();
     predictor.write_trace();
 
     // 3. The table.
-    Table table({"machine", "mask", "layout", "algorithm", "P", "tokens", "pass", "ms", "TFLOP/s/GPU", "exposed",
-                 "balance", "max(c,t) ms", "c+t ms", "memory"});
+    Summary summary(*config, record);
     for (const auto& machine : predictor.machines())
-        for (const auto& which : cases)
-            for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-                const auto values = [&](const char* name) {
-                    return record.numbers(which.name(), fmt::format("predicted/{}", name),
-                                          prediction_labels(machine, pass));
-                };
-                const auto value = [&](const char* name) { return values(name).front(); };
-                const auto flop = record.number(which.name(), fmt::format("flop_{}", to_string(pass)));
-                const auto makespan = value("makespan");
-                std::vector<std::string> row{machine,
-                                             which.mask,
-                                             which.layout,
-                                             which.algorithm,
-                                             fmt::format("{}", which.ranks),
-                                             fmt::format("{}", which.tokens),
-                                             to_string(pass),
-                                             fmt::format("{:.4g}", makespan * 1e3),
-                                             quotient(flop / which.ranks / 1e12, makespan, "{:.0f}")};
-                if (config->engine == "symmetric") {
-                    row.insert(row.end(), {"-", "-", "-", "-"});
-                } else {
-                    const auto exposed = values("exposed_time");
-                    const auto compute = values("compute_time");
-                    const auto mean_exposed =
-                        std::accumulate(exposed.begin(), exposed.end(), 0.0) / static_cast<double>(exposed.size());
-                    row.insert(row.end(), {quotient(100 * mean_exposed, makespan, "{:.1f} %"),
-                                           fmt::format("{:.3f}", layouts::imbalance(compute)),
-                                           fmt::format("{:.4g}", value("naive_overlapped") * 1e3),
-                                           fmt::format("{:.4g}", value("naive_serial") * 1e3)});
-                }
-                row.push_back(memory_text(static_cast<std::int64_t>(record.number(which.name(), "memory_predicted"))));
-                table.add(row);
-            }
+        for (const auto& which : cases) summary.add(machine, which);
     fmt::print(
         "{}\nExposed: mean share of the time in which a rank computes nothing. Balance: largest compute time over "
         "mean.\n"
         "max(c,t) and c+t: the slowest rank's steps without a simulator. Memory: of the rank that needs most, both "
         "passes.\n"
-        "Record: {}\n",
-        table.text(), config->output);
+        "{}Record: {}\n",
+        summary.text(),
+        config->disturbs()
+            ? fmt::format("ms: undisturbed. N %: so many of {} disturbed repeats are quicker.\n", config->repeats)
+            : "",
+        config->output);
     return 0;
 }
 

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string_view>
 
@@ -47,6 +48,9 @@ void check(const Config& config) {
         require(!config.trace.empty() || !config.given.contains(option),
                 "--{} is given, but no trace is written; name its file by --trace", option);
     require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
+    require(config.engine == "events" || !(config.disturbs() || config.given.contains("replicas") ||
+                                           config.given.contains("placement") || config.clock != "calibrated"),
+            "--engine symmetric plays one undisturbed ring at the calibrated clock; leave out what says otherwise");
     require(config.engine == "events" || config.compute_model == "rate",
             "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
 }
@@ -80,6 +84,7 @@ void add_files_of_spec(FileGuard& files, const std::string& what, const std::str
 void guard_reads(Config& config, const Experiment& experiment) {
     for (const auto& layout : config.layouts) add_files_of_spec(config.files, "layout", layout);
     for (const auto& mask : config.masks) add_files_of_spec(config.files, "mask", mask);
+    add_files_of_spec(config.files, "placement", config.placement);
     if (experiment.groups.measures)
         for (const auto& input : config.inputs)
             if (!std::filesystem::is_directory(input))  // whose error lists the generators too
@@ -171,6 +176,43 @@ void say_notes(const Config& config) {
 layouts::RingGroup ring_group(const Config& config, int ranks) {
     using Placement = layouts::RingGroup::Placement;
     return {ranks, config.replicas, config.placement == "consecutive" ? Placement::consecutive : Placement::strided};
+}
+
+std::vector<int> gpu_placement(const Config& config, int ranks) {
+    const auto spec = layouts::Spec::parse(config.placement);
+    if (spec.name != "file") {
+        if (parse_choice(config.placement, "--placement", {"consecutive", "strided", "file:PATH"}) == 0) return {};
+        const auto group = ring_group(config, ranks);
+        std::vector<int> gpus;
+        for (int replica = 0; replica < group.replicas; ++replica)
+            for (int rank = 0; rank < ranks; ++rank) gpus.push_back(group.global_rank(replica, rank));
+        return gpus;
+    }
+    std::ifstream file(spec.arguments);
+    require(file.good() && !std::filesystem::is_directory(spec.arguments), "cannot read a placement from file '{}'",
+            spec.arguments);
+    std::vector<int> gpus;
+    const auto wanted = static_cast<std::size_t>(ranks) * static_cast<std::size_t>(config.replicas);
+    for (std::string word; file >> word && gpus.size() <= wanted;) {
+        const auto gpu = layouts::parse_count(word, "a GPU in '" + spec.arguments + "'", 0);
+        require(gpu < 1 << 30, "placement '{}' holds GPU {}; there are fewer", spec.arguments, gpu);
+        gpus.push_back(static_cast<int>(gpu));
+    }
+    require(gpus.size() == wanted, "placement '{}' holds {} GPUs; {} rings of {} ranks need {}", spec.arguments,
+            gpus.size() > wanted ? "more" : fmt::format("{}", gpus.size()), config.replicas, ranks, wanted);
+    return gpus;
+}
+
+bool Config::disturbs() const {
+    return jitter.slow_gpus > 0 || jitter.slow_links > 0 || jitter.compute_noise > 0 || jitter.transfer_noise > 0 ||
+           start_skew_us > 0;
+}
+
+sim::Jitter Config::disturbance() const {
+    auto all = jitter;
+    all.seed = seed;
+    all.start_skew_seconds = start_skew_us * 1e-6;
+    return all;
 }
 
 }  // namespace ringlab::experiments

@@ -5,6 +5,7 @@
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
 #include "layouts/schedule.hpp"
+#include "sim/jitter.hpp"
 
 #include <cstdint>
 #include <map>
@@ -67,6 +68,10 @@ struct Config {
     std::vector<std::string> machines;
     std::string compute_model = "tiles";
     std::string engine = "events";
+    std::string clock = "calibrated";
+    int threads = 0;     ///< 0: one for each processor
+    sim::Jitter jitter;  ///< but for what stands elsewhere:
+    double start_skew_us = 0;
     int span_ranks = 64;      ///< most ranks of which the record keeps when every operation ran
     std::string trace;        ///< Chrome trace-event JSON file
     std::string trace_ranks;  ///< "FIRST-LAST"; empty: all
@@ -101,6 +106,10 @@ struct Config {
 
     /// All that parse() knows this command reads and writes; whoever writes more asks it first.
     FileGuard files;
+
+    /// Whether what is predicted is also disturbed, `repeats` times, and how.
+    bool disturbs() const;
+    sim::Jitter disturbance() const;
 };
 
 /// Groups of options that an experiment understands; --help shows these alone, and others are refused.
@@ -112,6 +121,7 @@ struct OptionGroups {
     bool throughput = false;  ///< what is timed on GPUs, and beside what
     bool plans = false;       ///< machines, and what must fit their memory
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
+    bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 
 struct Experiment {
@@ -131,5 +141,9 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
 void say_notes(const Config& config);
 
 layouts::RingGroup ring_group(const Config& config, int ranks);
+
+/// GPU of each rank of all replicas, ring by ring, as --placement says; empty: in order. Throws Error if it says
+/// nothing known, or a file that it names does not hold that many numbers.
+std::vector<int> gpu_placement(const Config& config, int ranks);
 
 }  // namespace ringlab::experiments

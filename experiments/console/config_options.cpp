@@ -190,8 +190,8 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
         options.add({.name = "policies",
                      .value = "NAME",
                      .help =
-                         "how partial results become one: carry (fp32), partials (bf16), running (bf16 partials and "
-                         "running output)",
+                         "how partial results become one: carry (fp32), gradients (carry, with bf16 gradients between "
+                         "ranks), partials (bf16, gradients too), running (bf16 partials and running output)",
                      .target = &config.policies,
                      .absent = "carry"});
     if (groups.gate)
@@ -287,61 +287,14 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                  .high = 1e6});
 }
 
-void add_predicting(Options& options, Config& config) {
-    options.section("What it is predicted on");
-    options.add({.name = "machines",
-                 .value = "NAME",
-                 .help = "machine files, by name (see --list) or path; calibrate makes one of this computer",
-                 .target = &config.machines});
-    options.add({.name = "compute-model",
-                 .value = "NAME",
-                 .help = "tiles: list-schedule every tile; rate: FLOP/s, for thousands of ranks",
-                 .target = &config.compute_model,
-                 .choices = {"tiles", "rate"}});
-    options.add({.name = "engine",
-                 .value = "NAME",
-                 .help = "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same "
-                         "and share nothing, with the rate model: 16384 ranks in seconds, but only when each ends",
-                 .target = &config.engine,
-                 .choices = {"events", "symmetric"}});
-    options.add({.name = "span-ranks",
-                 .value = "N",
-                 .help = "most ranks of which the record keeps when each operation is predicted to run",
-                 .target = &config.span_ranks,
-                 .low = 0});
-    options.add({.name = "trace",
-                 .value = "FILE",
-                 .help = "write a Chrome trace (open it in Perfetto)",
-                 .target = &config.trace,
-                 .absent = "no trace",
-                 .decides_results = false});
-    options.add({.name = "trace-runs",
-                 .value = "N",
-                 .help = "trace only the first so many runs",
-                 .target = &config.trace_runs,
-                 .low = 1,
-                 .decides_results = false});
-    options.add({.name = "trace-ranks",
-                 .value = "FIRST-LAST",
-                 .help = "trace only these ranks",
-                 .target = &config.trace_ranks,
-                 .absent = "all",
-                 .decides_results = false});
-    options.add({.name = "trace-steps",
-                 .value = "FIRST-LAST",
-                 .help = "trace only these steps",
-                 .target = &config.trace_steps,
-                 .absent = "all",
-                 .decides_results = false});
-}
-
 void add_planning(Options& options, Config& config, const Experiment& experiment) {
     options.section("What it must fit");
     options.add({.name = "machines",
                  .value = "NAME",
                  .help = "machine files, by name (see --list) or path: devices, links, transport",
                  .target = &config.machines});
-    if (experiment.groups.advises)
+    if (experiment.groups.advises) {
+        add_threads(options, config);
         options.add({.name = "gpus",
                      .value = "N",
                      .help = "to spread over; what rings leave takes other sequences of the batch",
@@ -349,6 +302,7 @@ void add_planning(Options& options, Config& config, const Experiment& experiment
                      .absent = "the largest of --ranks, or all of the machine",
                      .low = 0,
                      .high = 1 << 20});
+    }
     options.add({.name = "device-memory",
                  .value = "GB",
                  .help = "of one device, 10^9 bytes",
@@ -483,6 +437,7 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
     if (experiment.groups.predicts) add_predicting(options, config);
+    if (experiment.groups.disturbs) add_disturbing(options, config);
     if (experiment.groups.plans) add_planning(options, config, experiment);
     add_results(options, config, experiment);
     add_general(options, config, requests);

@@ -30,4 +30,12 @@ std::size_t parse_choice(const std::string& value, const std::string& what, cons
     return static_cast<std::size_t>(found - choices.begin());
 }
 
+double percentile(std::vector<double> values, double percent) {
+    std::sort(values.begin(), values.end());
+    const auto at = percent / 100 * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(at);
+    const auto above = std::min(below + 1, values.size() - 1);
+    return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
 }  // namespace ringlab::experiments

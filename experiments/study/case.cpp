@@ -121,9 +121,10 @@ Policy policy_from(const std::string& name, layouts::DType arithmetic) {
     using layouts::DType;
     const auto wide = arithmetic == DType::fp64 ? DType::fp64 : DType::fp32;
     if (name.empty() || name == "carry") return {Accumulation::carry, false, wide};
-    const auto choice = parse_choice(name, "the policy", {"carry", "partials", "running"});
+    const auto choice = parse_choice(name, "the policy", {"carry", "gradients", "partials", "running"});
     const auto narrow = arithmetic == DType::fp64 || arithmetic == DType::fp32 ? wide : arithmetic;
-    return {Accumulation::partials, choice == 2, narrow};
+    if (choice == 1) return {Accumulation::carry, false, narrow};
+    return {Accumulation::partials, choice == 3, narrow};
 }
 
 std::string expand_mask(const std::string& mask, std::int64_t tokens,

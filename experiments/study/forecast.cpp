@@ -160,7 +160,7 @@ void Forecast::require_ranks_to_execute() const {
 void Forecast::require_ranks_to_predict() const {
     if (config_.force) return;
     for (const auto ranks : config_.ranks) {
-        const auto seconds = simulated_seconds(config_, operations_per_step * ranks * ranks);
+        const auto seconds = simulated_seconds(config_, operations_per_step * ranks * ranks * config_.replicas);
         require(
             seconds <= longest_wait,
             "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}{} (--force tries all the "
@@ -257,17 +257,20 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         (own + results) / (ranks * replicas) + scratch);
 }
 
-void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines) {
-    const auto operations = operations_of(plan) * static_cast<double>(machines);
-    double seconds = simulated_seconds(config_, operations);
+void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads) {
+    const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.replicas;
+    const double plays = config_.disturbs() ? 1 + config_.repeats : 1;
+    double seconds = simulated_seconds(config_, operations * plays);
     predicts_tiles_ = config_.compute_model == "tiles";
     if (predicts_tiles_) {
         constexpr double tile = 128 * 128;
         const auto tokens = static_cast<double>(plan.problem.tokens);
         seconds += 2 * static_cast<double>(machines) * seconds_per_tile * tokens * tokens / tile;
     }
-    const bool spans = config_.engine == "events" && (which.ranks <= config_.span_ranks || !config_.trace.empty());
-    add(which, seconds, program_bytes + (spans ? span_bytes(operations) : 0), 0);
+    const bool spans =
+        config_.engine == "events" && (which.ranks * config_.replicas <= config_.span_ranks || !config_.trace.empty());
+    add(which, seconds / std::min<double>(threads, processors()), program_bytes + (spans ? span_bytes(operations) : 0),
+        0);
 }
 
 void Forecast::announce() const {

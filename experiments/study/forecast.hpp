@@ -24,8 +24,8 @@ public:
     /// Another run that will be executed and judged.
     void add_executed(const Case& which, const Plan& plan);
 
-    /// Another run that will be predicted on `machines` machines.
-    void add_predicted(const Case& which, const Plan& plan, std::size_t machines);
+    /// Another run that will be predicted on `machines` machines, beside others on `threads` threads.
+    void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1);
 
     /// Tells a person on stderr, if it is more than a moment. Throws Error, which says what would fit, if memory does
     /// not suffice or no one would wait so long, unless the configuration says --force.

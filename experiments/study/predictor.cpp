@@ -6,6 +6,7 @@
 #include "experiments/study/describe.hpp"
 #include "sim/chrome_trace.hpp"
 #include "sim/max_plus.hpp"
+#include "sim/topology.hpp"
 
 #include <fmt/format.h>
 
@@ -15,6 +16,15 @@
 
 namespace ringlab::experiments {
 namespace {
+
+/// Columns for a pass, or for "both", whose times are sums.
+void describe_percentiles(RunWriter& run, const std::vector<double>& seconds, const char* passes,
+                          const std::string& machine) {
+    for (const auto percent : disturbed_percents)
+        run.attribute(fmt::format("seconds_p{}_predicted_{}_{}", percent, passes, machine),
+                      percentile(seconds, percent), "s",
+                      fmt::format("{} % of the repeats of predicted/disturbed_makespan are quicker", percent));
+}
 
 std::vector<std::string> lane_names(const layouts::Schedule& schedule) {
     std::vector<std::string> names;
@@ -30,7 +40,7 @@ Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass)
 
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
                                 const std::vector<std::vector<Measurement>>& repeats) {
-    for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial] : predicted) {
+    for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial, disturbed] : predicted) {
         const auto add = [&](const char* what, double predicted_value, double measured_value) {
             run.attribute(
                 fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
@@ -57,6 +67,23 @@ Predictor::Predictor(const Config& config) : config_(config) {
     }
 }
 
+void Predictor::predict_as_configured(int threads) {
+    options_.clock = config_.clock == "sustained" ? sim::Clock::sustained : sim::Clock::calibrated;
+    options_.replicas = config_.replicas;
+    rings_side_by_side_ = true;
+    disturbs_ = config_.disturbs();
+    threads_ = threads;
+    for (const auto ranks : config_.ranks) {  // refuse now, not midway
+        constexpr auto most = std::int64_t{1} << 20;
+        const auto all = std::int64_t{ranks} * config_.replicas;
+        require(all <= most, "{} rings of {} ranks are more than 2^20 GPUs", config_.replicas, ranks);
+        sim::Draws(config_.disturbance(), static_cast<int>(all), layouts::Pass::forward);
+        auto options = options_;
+        options.placement = gpu_placement(config_, ranks);
+        for (const auto& machine : machines_) sim::Topology(static_cast<int>(all), machine, options);
+    }
+}
+
 void Predictor::add_provenance(Provenance& provenance) const {
     for (std::size_t i = 0; i < files_.size(); ++i) {
         provenance.set_file(fmt::format("machine_{}", names_[i]), files_[i]);
@@ -76,6 +103,10 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
     if (!machines_.empty()) {
         run.attribute("compute_model", config_.compute_model, "1", "of the predictions");
         run.attribute("engine", config_.engine, "1", "of the predictions");
+        if (options_.replicas > 1) {
+            run.attribute("replicas", options_.replicas, "1", "rings side by side, each with a sequence of its own");
+            run.attribute("placement", config_.placement, "1", "of the rings' ranks on GPUs");
+        }
     }
     std::vector<Figures> all;
     for (std::size_t machine = 0; machine < machines_.size(); ++machine)
@@ -91,6 +122,11 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
                 column("compute", *figures.compute, "s", "largest of the ranks' predicted compute_time");
             column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
         }
+    for (std::size_t i = 0; disturbs_ && i < all.size(); i += 2) {
+        auto both = all[i].disturbed;
+        for (std::size_t k = 0; k < both.size(); ++k) both[k] += all[i + 1].disturbed[k];
+        describe_percentiles(run, both, "both", all[i].machine);
+    }
     return all;
 }
 
@@ -107,6 +143,7 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
         std::vector<double> seconds;
         for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
         auto dimensions = place;
+        if (options_.replicas > 1) dimensions.push_back({"replica", options_.replicas});
         dimensions.push_back({"rank", schedule.ranks()});
         run.dataset(fmt::format("predicted/{}", name), std::move(seconds), dimensions, "s", description);
     };
@@ -126,7 +163,9 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
 
     const bool keeps_trace = traces(run_name);
     auto options = options_;
-    options.trace = keeps_trace || schedule.ranks() <= config_.span_ranks;
+    if (rings_side_by_side_) options.placement = gpu_placement(config_, schedule.ranks());
+    const bool keeps_spans = schedule.ranks() * options.replicas <= config_.span_ranks;
+    options.trace = keeps_trace || keeps_spans;
     auto predicted = sim::simulate(schedule, machines_[machine], options);
     const auto total = [&](const char* name, auto member, const char* description) {
         std::vector<layouts::Picoseconds> times;
@@ -147,10 +186,18 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
            "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
     run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
                 "1", "what the prediction had to assume");
-    if (schedule.ranks() <= config_.span_ranks) run.timeline(names_[machine], to_string(pass), predicted.timeline);
+    if (keeps_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
     if (keeps_trace)
         kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
                          std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
+    std::vector<double> disturbed;
+    if (disturbs_) disturbed = predict_disturbed(run, schedule, machine, options);
+    if (disturbs_ && keeps_trace) {
+        options.jitter = config_.disturbance();
+        auto first = sim::simulate(schedule, machines_[machine], options);
+        kept_.push_back({fmt::format("disturbed on {}: {}, {}", names_[machine], run_name, to_string(pass)),
+                         std::move(first.timeline), std::move(first.host_issue), lane_names(schedule)});
+    }
     std::vector<double> compute;
     for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
     return {names_[machine],
@@ -159,7 +206,24 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
             layouts::imbalance(compute),
             *std::max_element(compute.begin(), compute.end()),
             layouts::to_seconds(predicted.naive_overlapped),
-            layouts::to_seconds(predicted.naive_serial)};
+            layouts::to_seconds(predicted.naive_serial),
+            std::move(disturbed)};
+}
+
+std::vector<double> Predictor::predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
+                                                 const sim::SimOptions& options) const {
+    const auto* pass = to_string(schedule.options().pass);
+    auto disturbed = options;
+    disturbed.jitter = config_.disturbance();
+    std::vector<double> seconds;
+    for (const auto makespan :
+         sim::simulate_repeatedly(schedule, machines_[machine], disturbed, config_.repeats, threads_))
+        seconds.push_back(layouts::to_seconds(makespan));
+    run.dataset("predicted/disturbed_makespan", seconds,
+                {Dimension::at("machine", names_[machine]), Dimension::at("pass", pass), {"repeat", config_.repeats}},
+                "s", "end of the last operation of any rank, with stragglers and noise drawn anew in each repeat");
+    describe_percentiles(run, seconds, pass, names_[machine]);
+    return seconds;
 }
 
 void Predictor::keep_measured(const std::string& run_name, const layouts::Schedule& schedule,

@@ -30,6 +30,10 @@ public:
         options_.pause_busy_seconds = std::min(pause_seconds, pause_busy_seconds);
     }
 
+    /// Also what only an experiment that measures nothing can choose: clock, rings side by side, and what disturbs
+    /// them, in repeats on up to `threads` threads.
+    void predict_as_configured(int threads);
+
     /// Paths, digests and full texts of the machine files.
     void add_provenance(Provenance& provenance) const;
 
@@ -42,6 +46,7 @@ public:
         double seconds;
         std::optional<double> balance, compute;                  ///< not from the symmetric engine
         std::optional<double> naive_overlapped, naive_serial{};  ///< likewise
+        std::vector<double> disturbed{};                         ///< seconds of each repeat
     };
     std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
     Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
@@ -63,14 +68,21 @@ private:
     };
 
     bool traces(const std::string& run_name);
+    std::vector<double> predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
+                                          const sim::SimOptions& options) const;
 
     const Config& config_;
     sim::SimOptions options_;
+    bool rings_side_by_side_ = false, disturbs_ = false;
+    int threads_ = 1;
     std::vector<std::string> files_, names_;
     std::vector<sim::Machine> machines_;
     std::vector<std::string> traced_runs_;
     std::vector<Kept> kept_;
 };
+
+/// Percentiles of disturbed times that tables and records give.
+inline constexpr int disturbed_percents[] = {5, 50, 95, 99};
 
 /// Adds to the run, for each figure with a measured counterpart, a column with the error of prediction.
 void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,

@@ -208,10 +208,11 @@ const std::string& value_for(Random& random, const std::string& option) {
         {"--machines", {"ideal", "h200_cluster", "h200_nvswitch_nccl", "fuzz.toml", "abacus"}},
         {"--compute-model", {"tiles", "rate", "guess"}},
         {"--engine", {"events", "symmetric"}},
-        {"--policies", {"carry", "partials", "running", "hope"}},
+        {"--policies", {"carry", "gradients", "partials", "running", "hope"}},
         {"--preset", {"llama-3.1-8b", "deepseek-v3", "fuzz.cfg", "gpt-9"}},
         {"--config", {"fuzz.cfg", "nothere.cfg", "."}},
-        {"--placement", {"consecutive", "strided"}},
+        {"--placement", {"consecutive", "strided", "file:fuzz.txt", "file:"}},
+        {"--clock", {"calibrated", "sustained", "cuckoo"}},
         {"--trace", {"trace.json", "fuzz.h5", "missing/t.json", "."}},
         {"--trace-ranks", {"0-1", "5-2", "0-9223372036854775807", "x"}},
         {"--save-tensors", {"tensors", "fuzz.h5", "missing/t"}},
@@ -229,6 +230,10 @@ const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas
                      "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
 const Words predictions{"--machines",    "--compute-model", "--engine",    "--trace",
                         "--trace-ranks", "--trace-runs",    "--span-ranks"};
+const Words disturbances{"--policies",         "--clock",         "--replicas",        "--placement",
+                         "--threads",          "--slow-gpus",     "--slow-gpu-factor", "--slow-links",
+                         "--slow-link-factor", "--compute-noise", "--start-skew",      "--transfer-noise",
+                         "--repeats",          "--seed"};
 
 bool is_flag(const std::string& option) {
     for (const auto* flag : {"--pad", "--resume", "--overwrite", "--help", "--version", "--nonsense"})
@@ -283,6 +288,7 @@ void change(Invocation& one, Random& random) {
     if (one.program != calibrate) options = options + laid_out;
     if (one.program != predict) options = options + measured;
     if (one.program == predict || one.program == compare_layouts) options = options + predictions;
+    if (one.program == predict) options = options + disturbances;
     for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
         const auto option = any_of(random, options);
         remove(one.arguments, option);

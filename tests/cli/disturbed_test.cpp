@@ -1,0 +1,125 @@
+#include "experiments/record/hdf5.hpp"
+#include "process.hpp"
+
+#include <fmt/format.h>
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <set>
+
+// What predict can be told of clocks, rings side by side, stragglers and noise.
+
+namespace ringlab::cli::test {
+namespace {
+
+/// Two sizes on hosts of eight GPUs.
+const Words quickly{"--ranks", "8",   "--layouts",  "zigzag",       "--tokens-per-rank",
+                    "256",     "512", "--machines", "h200_cluster", "--span-ranks",
+                    "0",       "-o",  "r.h5",       "--overwrite"};
+
+/// The numbers of a dataset after `predict`.
+std::vector<double> predicted_numbers(const Folder& folder, const Words& more, const std::string& dataset) {
+    const auto ending = run(folder, predict, quickly + more);
+    BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
+    return experiments::hdf5::File::open(folder / "r.h5").dataset(dataset).doubles();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_disturbed)
+
+BOOST_AUTO_TEST_CASE(a_seed_gives_the_same_times_on_any_number_of_threads) {
+    const Folder folder;
+    const Words noisy{"--slow-gpus",      "1",   "--slow-links", "1",  "--compute-noise", "0.1",
+                      "--transfer-noise", "0.2", "--start-skew", "20", "--repeats",       "9"};
+    const auto* times = "predicted/disturbed_makespan";
+    const auto one = predicted_numbers(folder, noisy + Words{"--threads", "1"}, times);
+    BOOST_TEST(one.size() == 2 * 2 * 9u);  // runs, passes, repeats
+    BOOST_TEST(std::set<double>(one.begin(), one.end()).size() == one.size());
+    BOOST_TEST(predicted_numbers(folder, noisy + Words{"--threads", "3"}, times) == one,
+               boost::test_tools::per_element());
+    BOOST_TEST((predicted_numbers(folder, noisy + Words{"--seed", "2"}, times) != one));
+    // With a trace, which is made on one thread, and what it shows beside the undisturbed run.
+    BOOST_TEST(predicted_numbers(folder, noisy + Words{"--trace", "t.json"}, times) == one,
+               boost::test_tools::per_element());
+    BOOST_TEST(contains(contents_of(folder / "t.json"), "disturbed on h200_cluster"));
+}
+
+BOOST_AUTO_TEST_CASE(percentiles_stand_in_the_table_and_in_the_record) {
+    const Folder folder;
+    const auto ending = run(folder, predict, quickly + Words{"--slow-gpus", "2", "--compute-noise", "0.05"});
+    BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
+    for (const auto* column : {"5 % ms", "50 % ms", "95 % ms", "99 % ms", "both", "of 100 disturbed repeats"})
+        BOOST_TEST(contains(ending.out, column), ending.out);
+    const auto file = experiments::hdf5::File::open(folder / "r.h5");
+    const auto of = [&](const std::string& what, const std::string& pass) {
+        return file.dataset("runs/seconds_" + what + "_" + pass + "_h200_cluster").doubles();
+    };
+    for (std::size_t run = 0; run < 2; ++run) {
+        for (const std::string pass : {"forward", "backward", "both"}) {
+            BOOST_TEST(of("p5_predicted", pass)[run] < of("p50_predicted", pass)[run]);
+            BOOST_TEST(of("p50_predicted", pass)[run] < of("p95_predicted", pass)[run]);
+            BOOST_TEST(of("p95_predicted", pass)[run] < of("p99_predicted", pass)[run]);
+        }
+        // Two GPUs that take 1.2 times as long, of which one would hold up the others.
+        const auto alone = of("predicted", "forward")[run], middle = of("p50_predicted", "forward")[run];
+        BOOST_TEST(middle > 1.05 * alone);
+        BOOST_TEST(middle < 1.35 * alone);
+    }
+    // What is not disturbed says nothing of it.
+    const auto plain = run(folder, predict, quickly);
+    BOOST_TEST(!contains(plain.out, "% ms"), plain.out);
+    BOOST_TEST(!contains(plain.out, "disturbed"), plain.out);
+}
+
+BOOST_AUTO_TEST_CASE(rings_side_by_side_share_ports_where_they_are_strided) {
+    const Folder folder;
+    const auto* ends = "predicted/makespan";
+    const auto alone = predicted_numbers(folder, {}, ends);
+    const auto consecutive = predicted_numbers(folder, {"--replicas", "8"}, ends);
+    const auto strided = predicted_numbers(folder, {"--replicas", "8", "--placement", "strided"}, ends);
+    BOOST_TEST(consecutive == alone, boost::test_tools::per_element());
+    for (std::size_t i = 0; i < alone.size(); ++i) BOOST_TEST(strided[i] > 1.5 * alone[i]);
+    const auto by_rank = predicted_numbers(folder, {"--replicas", "3"}, "predicted/compute_time");
+    BOOST_TEST(by_rank.size() == 2 * 2 * 3 * 8u);  // runs, passes, rings, ranks
+
+    // As a file: the same as strided, ring by ring; and numbers that are missing, or GPUs that are not there.
+    std::string gpus;
+    for (int ring = 0; ring < 8; ++ring)
+        for (int rank = 0; rank < 8; ++rank) gpus += fmt::format("{}\n", 8 * rank + ring);
+    write_file(folder / "gpus.txt", gpus);
+    const Words from_file{"--replicas", "8", "--placement", "file:gpus.txt"};
+    BOOST_TEST(predicted_numbers(folder, from_file, ends) == strided, boost::test_tools::per_element());
+    const auto refusal = [&](const std::string& text) {
+        write_file(folder / "gpus.txt", text);
+        const auto ending = run(folder, predict, quickly + from_file);
+        BOOST_TEST(ending.status == 1);
+        return ending.err;
+    };
+    BOOST_TEST(contains(refusal("0 1 2"), "'gpus.txt' holds 3 GPUs; 8 rings of 8 ranks need 64"));
+    BOOST_TEST(contains(refusal(gpus + "64"), "holds more GPUs"));
+    BOOST_TEST(contains(refusal(gpus.replace(0, 1, "8")), "GPU 8 in the placement"));
+    BOOST_TEST(contains(refusal("first"), "'first'"));
+}
+
+BOOST_AUTO_TEST_CASE(a_sustained_clock_and_gradients_of_16_bits_are_chosen_by_options) {
+    const Folder folder;
+    for (const auto clock : predicted_numbers(folder, {}, "predicted/clock")) BOOST_TEST(clock == 1);
+    for (const auto clock : predicted_numbers(folder, {"--clock", "sustained"}, "predicted/clock")) {
+        BOOST_TEST(clock < 1);
+        BOOST_TEST(clock >= 0.889);  // what the machine file says of a kernel that never stops
+    }
+    // Where gradients hop from host to host, half of their bytes are saved.
+    const Words far{"--replicas", "8", "--placement", "strided"};
+    const auto policies =
+        predicted_numbers(folder, far + Words{"--policies", "carry", "gradients"}, "predicted/makespan");
+    BOOST_REQUIRE_EQUAL(policies.size(), 2 * 2 * 2u);  // sizes, policies, passes
+    for (std::size_t i = 0; i < policies.size(); i += 4) {
+        BOOST_TEST(policies[i] == policies[i + 2]);
+        BOOST_TEST(policies[i + 3] < 0.8 * policies[i + 1]);
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

@@ -3,6 +3,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/planning/candidates.hpp"
 #include "experiments/planning/one_rank.hpp"
+#include "experiments/study/in_order.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
 #include "sim/max_plus.hpp"
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <set>
@@ -41,6 +43,13 @@ struct Played {
     Losses losses;
     std::int64_t operations = 0;
     std::int64_t operations_of_rank = 0;
+    std::int64_t looked_at = 0;  ///< operations, of all ranks that were played
+};
+
+/// A candidate and what was found of it.
+struct Looked {
+    Advised one;
+    std::int64_t operations = 0;  ///< that this took
 };
 
 class Adviser {
@@ -58,10 +67,7 @@ public:
         for (auto& one : advice_.all) set_floor(one);
         std::stable_sort(advice_.all.begin(), advice_.all.end(),
                          [](const Advised& a, const Advised& b) { return a.floor_seconds < b.floor_seconds; });
-        for (std::size_t i = 0; i < advice_.all.size(); ++i) {
-            if (question_.progress) question_.progress(advice_.all[i].name(), i, advice_.all.size());
-            look_at(advice_.all[i]);
-        }
+        look_at_all();
         simulate_the_first();
         correct_the_first();
         std::stable_sort(advice_.all.begin(), advice_.all.end(), [](const Advised& a, const Advised& b) {
@@ -117,13 +123,36 @@ private:
         }
     }
 
-    void look_at(Advised& one) {
-        if (one.verdict == Advised::Verdict::impossible) return;
-        if (one.floor_seconds > (one.which.ranks > large_ring ? outrun_large : outrun_small) * best()) {
-            one.verdict = Advised::Verdict::outrun;
-            one.reason = fmt::format("its pairs alone take {:.4g} ms on the busiest rank", one.floor_seconds * 1e3);
-            return;
-        }
+    static bool is_outrun(const Advised& one, double best) {
+        return one.floor_seconds > (one.which.ranks > large_ring ? outrun_large : outrun_small) * best;
+    }
+
+    /// On several threads, some of them ahead of what is known when their turn comes: what they then need not have
+    /// looked at is dropped, so that the advice is that of one thread.
+    void look_at_all() {
+        std::atomic<double> least = best();
+        const auto look = [&](std::size_t i) {
+            Looked looked{advice_.all[i]};
+            if (looked.one.verdict != Advised::Verdict::impossible && !is_outrun(looked.one, least)) look_at(looked);
+            return looked;
+        };
+        make_in_parallel(advice_.all.size(), threads_of(config_), look, [&](std::size_t i, Looked looked) {
+            auto& one = advice_.all[i];
+            if (question_.progress) question_.progress(one.name(), i, advice_.all.size());
+            if (one.verdict == Advised::Verdict::impossible) return;
+            if (is_outrun(one, least)) {
+                one.verdict = Advised::Verdict::outrun;
+                one.reason = fmt::format("its pairs alone take {:.4g} ms on the busiest rank", one.floor_seconds * 1e3);
+                return;
+            }
+            one = std::move(looked.one);
+            advice_.operations += looked.operations;
+            least = best();
+        });
+    }
+
+    void look_at(Looked& looked) const {
+        auto& one = looked.one;
         try {
             const auto plan = plan_of(one);
             const auto keep = keeping(config_.keep.front(), plan.problem, config_);
@@ -136,7 +165,9 @@ private:
                                          memory_text(one.machine->capacity.device), need.largest_part());
                 return;
             }
-            take(one, play(one, plan, sim::ComputeModel::tiles), Advised::Method::one_rank);
+            const auto played = play(one, plan, sim::ComputeModel::tiles);
+            looked.operations = played.looked_at;
+            take(one, played, Advised::Method::one_rank);
         } catch (const Error& error) {
             one.verdict = Advised::Verdict::impossible;
             one.reason = error.what();
@@ -158,7 +189,7 @@ private:
         return some;
     }
 
-    Played play(const Advised& one, const Plan& plan, sim::ComputeModel model) {
+    static Played play(const Advised& one, const Plan& plan, sim::ComputeModel model) {
         sim::SimOptions options;
         options.compute = model;
         const auto& machine = one.machine->machine;
@@ -168,7 +199,7 @@ private:
             OneRank slowest, busiest;
             for (const auto rank : sample(machine, schedule.ranks())) {
                 const auto found = play_one_rank(schedule, machine, options, rank);
-                advice_.operations += found.operations;
+                played.looked_at += found.operations;
                 if (found.seconds > slowest.seconds) slowest = found;
                 if (found.compute >= busiest.compute) busiest = found;
             }
@@ -210,23 +241,45 @@ private:
 
     /// The simulator's word on all that may be the best, in order of what one rank said.
     void simulate_the_first() {
+        const auto order = by_time();
         double least = std::numeric_limits<double>::infinity();
         std::int64_t simulated = 0;
-        for (auto* one : by_time()) {
-            if (one->seconds() > margin * least) break;
-            const auto plan = plan_of(*one);
-            const auto operations = operations_of(plan);
-            if (operations > most_simulated || simulated + operations > most_simulated_in_all) {
-                least = std::min(least, one->seconds());
-                continue;
+        std::atomic<bool> over = false;
+        const auto attempt = [&](std::size_t i) {
+            Looked tried{*order[i]};
+            if (over) return tried;
+            const auto plan = plan_of(tried.one);
+            tried.operations = operations_of(plan);
+            if (tried.operations <= most_simulated)
+                simulate(tried.one, plan,
+                         static_cast<int>(
+                             std::min<std::int64_t>(rings_that_share(tried.one), most_simulated / tried.operations)));
+            return tried;
+        };
+        // As one by one, with what is simulated beyond the last that may be the best dropped.
+        make_in_parallel(order.size(), threads_of(config_), attempt, [&](std::size_t i, Looked tried) {
+            auto& one = *order[i];
+            over = over || one.seconds() > margin * least;
+            if (over) return;
+            if (tried.operations <= most_simulated && simulated + tried.operations <= most_simulated_in_all) {
+                if (question_.progress)
+                    question_.progress("simulating " + one.name(), advice_.all.size(), advice_.all.size());
+                simulated += tried.operations;
+                one = std::move(tried.one);
             }
-            if (question_.progress)
-                question_.progress("simulating " + one->name(), advice_.all.size(), advice_.all.size());
-            simulated += operations;
-            simulate(*one, plan);
-            least = std::min(least, one->seconds());
-        }
+            least = std::min(least, one.seconds());
+        });
         advice_.operations += simulated;
+    }
+
+    /// Rings side by side that share something with each other: none inside hosts; of whole hosts the spine alone.
+    static int rings_that_share(const Advised& one) {
+        const auto& machine = one.machine->machine;
+        const auto ranks = one.which.ranks;
+        const bool shares = ranks > machine.gpus_per_host
+                                ? ranks % machine.gpus_per_host != 0 || machine.network.hosts_per_leaf > 0
+                                : machine.gpus_per_host % ranks != 0;
+        return shares ? one.rings : 1;
     }
 
     static std::int64_t operations_of(const Plan& plan) {
@@ -238,12 +291,14 @@ private:
         return count * plan.layout().ranks();
     }
 
-    void simulate(Advised& one, const Plan& plan) {
+    static void simulate(Advised& one, const Plan& plan, int rings) {
         Played played;
         const auto& machine = one.machine->machine;
         for (std::size_t pass = 0; pass < passes.size(); ++pass) {
             const auto& schedule = *plan.schedule(passes[pass]);
-            const auto predicted = sim::simulate(schedule, machine, {});
+            sim::SimOptions options;
+            options.replicas = rings;
+            const auto predicted = sim::simulate(schedule, machine, options);
             int busiest = 0;
             for (int rank = 0; rank < schedule.ranks(); ++rank)
                 if (predicted.ranks[static_cast<std::size_t>(rank)].compute >
@@ -290,6 +345,7 @@ private:
         options.compute = sim::ComputeModel::rate;
         options.sharing = false;
         const auto alone = play(one, plan, sim::ComputeModel::rate);
+        advice_.operations += alone.looked_at;
         std::array<double, 2> ratio{};
         for (std::size_t pass = 0; pass < passes.size(); ++pass) {
             const auto ends = sim::max_plus_symmetric(*plan.schedule(passes[pass]), one.machine->machine, options);

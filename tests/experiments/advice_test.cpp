@@ -165,6 +165,49 @@ BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {
     BOOST_TEST(found(advice, "zigzag", "ring", 8).seconds() > 1.5 * best.seconds());
 }
 
+BOOST_AUTO_TEST_CASE(advice_is_the_same_on_any_number_of_threads) {
+    const std::vector machines{advised_machine("h200_cluster"), advised_machine("h200_fat_tree")};
+    auto config = question_config("causal", 65536, 16);
+    config.batch = 2;
+    config.threads = 1;
+    const auto one = advice_for(config, machines);
+    config.threads = 5;
+    const auto five = advice_for(config, machines);
+    BOOST_TEST(one.operations == five.operations);
+    BOOST_REQUIRE_EQUAL(one.all.size(), five.all.size());
+    for (std::size_t i = 0; i < one.all.size(); ++i) {
+        const auto &a = one.all[i], &b = five.all[i];
+        BOOST_TEST(a.name() == b.name());
+        BOOST_TEST((a.verdict == b.verdict && a.method == b.method));
+        BOOST_TEST(a.seconds() == b.seconds());
+        BOOST_TEST(a.memory == b.memory);
+        BOOST_TEST(a.reason == b.reason);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(rings_side_by_side_are_slower_where_they_share_a_port) {
+    // Rings of 12 on hosts of 8 with one port: the second host is both the end of the first ring and the beginning of
+    // the second, and what they send to other hosts goes out of one port.
+    std::vector machines{advised_machine("h200_cluster")};
+    auto& machine = machines.front().machine;
+    machine.nics_per_host = 1;
+    machine.between_hosts.link_bytes_per_second = 2e9;
+    auto config = question_config("causal", 49152, 12);
+    config.ranks = {12};
+    config.layouts = {"zigzag"};
+    config.algorithms = {"ring"};
+    const auto alone = advice_for(config, machines).ranked().front()->seconds();
+    config.gpus = 24;
+    config.batch = 2;
+    const auto advice = advice_for(config, machines);
+    BOOST_TEST(advice.ranked().front()->rings == 2);
+    BOOST_TEST(advice.ranked().front()->seconds() > 1.5 * alone);
+    BOOST_TEST(advice.ranked().front()->seconds() < 2.1 * alone);
+    machine.nics_per_host = 8;
+    const auto apart = advice_for(config, machines).ranked().front()->seconds();
+    BOOST_TEST(apart < 1.01 * alone);
+}
+
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_told_with_what_it_needs) {
     auto machine = advised_machine("h200_nvswitch_copy_engine");
     machine.capacity.device = std::int64_t{3} << 30;

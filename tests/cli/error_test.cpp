@@ -68,7 +68,7 @@ const std::vector<Mistake> mistakes{
     {predict, {"--slow-links", "-1"}, {"--slow-links -1"}},
     {predict, {"--slow-gpu-factor", "0.5"}, {"--slow-gpu-factor 0.5", "from 1"}},
     {predict, {"--compute-noise", "nan"}, {"--compute-noise nan"}},
-    {predict, {"--replicas", "2"}, {"16 ranks", "h200_nvswitch_copy_engine", "more hosts"}},
+    {predict, {"--replicas", "2"}, {"16 ranks", "8 H200", "more hosts"}},
     {predict, {"--replicas", "1Mi"}, {"1048576 rings of 8 ranks", "2^20"}},
     {predict, {"--engine", "symmetric", "--compute-model", "rate", "--slow-gpus", "1"}, {"symmetric", "undisturbed"}},
     {gradients, with("--backend", "abacus"), {"'abacus'", "cpu"}},

@@ -49,6 +49,14 @@ run gradient_equivalence --output "$out/gradient_equivalence.h5"
 # Half the tokens of the record in experiments/results: a quarter of its time.
 run bf16_error --tokens 1024 --output "$out/bf16_error.h5"
 run predict --output "$out/predict.h5"
+# What stragglers and noise cost, a record for each way to disturb.
+disturb() {
+  run predict --output "$out/jitter_$1.h5" --layouts zigzag --algorithms ring bidirectional pull all-gather \
+    --tokens-per-rank 512 2048 8192 32768 --machines h200_nvswitch_copy_engine --span-ranks 0 "${@:2}"
+}
+disturb slow_gpu --slow-gpus 1
+disturb slow_link --slow-links 1
+disturb noise --compute-noise 0.05 --transfer-noise 0.2 --start-skew 20
 # Rings that were measured elsewhere, predicted by the model as it is here.
 for measured in 2xh200 2cpus; do
   run validate --measured "experiments/results/validate_$measured.h5" --machines "${measured}_calibrated" \
@@ -69,8 +77,9 @@ run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" 
 # 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
 # One process for each processor; each says what it has drawn.
-printf '%s\n' notebooks/*.py | grep -v -e figures.py -e timelines.py -e throughput.py -e schedules.py -e validation.py |
+printf '%s\n' notebooks/*.py | grep -v -e figures.py -e jitter.py -e timelines.py -e throughput.py -e schedules.py -e validation.py |
   xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
+"$python" notebooks/jitter.py "$out"/jitter_{slow_gpu,slow_link,noise}.h5
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"
 "$python" notebooks/validation.py "$out"/validate_{2xh200,2cpus,schedules_copy,schedules_nccl}.h5 --figures "$out/figures"

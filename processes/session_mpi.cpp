@@ -30,6 +30,7 @@ struct Session::Impl {
     std::string look(Clock::duration elapsed);
     std::string silence_of(int peer) const;
     void see_neighbours_off();
+    static void say_who_is_gone();
 
     LastWord last_word;
     std::mutex mutex;  // held during any call of MPI
@@ -40,7 +41,18 @@ struct Session::Impl {
     std::optional<SharedMemory> board;  // where processes of this host count themselves when they are done with MPI
     std::optional<Pulse> pulse;
     std::optional<Guardian> guardian;
+
+    static inline Impl* at_exit = nullptr;  // what say_who_is_gone() speaks for
 };
+
+/// At exit(). Nobody here calls it while there is a session, but MPI libraries do when they find a process gone.
+void Session::Impl::say_who_is_gone() {
+    if (!at_exit) return;
+    const auto suspects = suspects_among(at_exit->neighbours);
+    at_exit->last_word.say(fmt::format("rank {} is ended by a library that it uses; {}", at_exit->rank,
+                                       suspects.empty() ? "another process may have died" : suspects));
+    at_exit->last_word.exit();
+}
 
 /// Who else is on this host.
 void Session::Impl::find_neighbours(Session& session) {
@@ -146,6 +158,8 @@ Session::Session(int& argc, char**& argv, Clock::duration patience, std::string 
     }
     impl_->guardian->look_by([impl = impl_.get()](Clock::duration elapsed) { return impl->look(elapsed); });
     current_session = this;
+    Impl::at_exit = impl_.get();
+    std::atexit(Impl::say_who_is_gone);
 }
 
 Session::~Session() {
@@ -161,6 +175,7 @@ Session::~Session() {
         end(error.what());
     }
     impl_->see_neighbours_off();
+    Impl::at_exit = nullptr;
     impl_->guardian.reset();
 }
 
@@ -177,6 +192,7 @@ void Session::set_computing(bool computing) { impl_->pulse->set_computing(comput
 bool Session::others_compute() const { return impl_->pulse->others_compute(); }
 
 void Session::end(const std::string& message) {
+    Impl::at_exit = nullptr;
     const auto suspects = suspects_among(impl_->neighbours);
     const bool first = impl_->last_word.say(suspects.empty() ? message : message + "; " + suspects);
     int running = 0;

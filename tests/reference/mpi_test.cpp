@@ -146,6 +146,12 @@ void root_that_is_busy() {
     require(!world->agree(false), "the root has agreed to something else");
 }
 
+/// As MPI libraries do when they find a process gone.
+void ended_by_a_library() {
+    if (session->rank() == 1) std::exit(EXIT_FAILURE);
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+}
+
 void stop() { std::raise(SIGSTOP); }
 void (*after_finalize)() = nullptr;
 
@@ -159,6 +165,7 @@ const std::map<std::string, Scene, std::less<>> scenes{
     {"--run-that-cannot-end", {std::chrono::seconds(30), run_that_cannot_end}},
     {"--root-that-is-busy", {std::chrono::seconds(8), root_that_is_busy}},
     {"--peer-that-computes", {std::chrono::seconds(30), peer_that_computes}},
+    {"--ended-by-a-library", {std::chrono::seconds(30), ended_by_a_library}},
     {"--stopped-in-finalize",
      {std::chrono::seconds(8),
       [] {

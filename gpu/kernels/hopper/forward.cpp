@@ -11,19 +11,16 @@
 namespace ringlab::gpu::hopper {
 namespace {
 
-CUtensorMap map_of(const ConstView& view, const Extent& extent, int box_tokens, const char* name) {
-    require(can_map(view, extent),
+void require_mappable(const ConstView& view, const Extent& extent, const char* name) {
+    require(!view.data || can_map(view, extent),
             "{} at {} with strides {}, {}, {} (batch, token, head): the hopper kernels need data and strides in "
             "multiples of 16 bytes; make the work list for the portable family",
             name, view.data, view.strides.batch, view.strides.token, view.strides.head);
-    return make_tensor_map(view, extent, box_tokens);
 }
 
-void require_pairs(const Elements& tensor, const char* name) {
-    require(!tensor.data || tensor.pairs_fit,
-            "{} at {}: the hopper kernels need data and strides in multiples of two elements; make the work list for "
-            "the portable family",
-            name, tensor.data);
+CUtensorMap map_of(const ConstView& view, const Extent& extent, int box_tokens, const char* name) {
+    require_mappable(view, extent, name);
+    return make_tensor_map(view, extent, box_tokens);
 }
 
 /// Query heads that are done together: those of as many kv heads as have K and V of this many bytes at most.
@@ -52,9 +49,11 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
     const auto& shape = args.shape;
     const auto tile = forward_tile(dim_class(shape.head_dim, shape.value_dim), KernelFamily::hopper);
     const Extent o_extent{shape.batch, query_tokens, shape.query_heads(), shape.value_dim};
-    require_pairs(params.carry_o, "the carry's o");
-    require_pairs(params.o, "o");
-    require_pairs(params.o_rounded, "o_rounded");
+    if (!args.first || !args.last) require_mappable(args.carry.o, o_extent, "the carry's o");
+    if (args.last) {
+        require_mappable(args.result.o, o_extent, "o");
+        require_mappable(args.result.o_rounded, o_extent, "o_rounded");
+    }
     const int blocks = blocks_together(shape, params, entries);
     const auto units = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch / blocks;
     require(units <= std::numeric_limits<int>::max() / 2, "{} query tiles of all heads are too many for a launch",
@@ -70,7 +69,7 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         .blocks = blocks,
         .units = static_cast<int>(units),
         .order = {},
-        .prefetch_carry = !args.first && can_map(args.carry.o, o_extent)};
+        .prefetch_carry = !args.first};
     if (launch.prefetch_carry) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
     return launch;
 }

@@ -12,7 +12,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -292,42 +291,16 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_backward<dims>(launch, shape.dtype, stream); });
 }
 
-int multiprocessors_of_device() {
-    int device = 0, count = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-}
-
-/// Sections that run in step, where items allow it, a section fills the multiprocessors and each has another to go with
-/// (of items of unequal length); otherwise nothing.
-std::optional<hopper::UnitOrder> order_in_step(const AttendShape& shape, const TileList& tiles, int blocks) {
-    if (!tiles.fall_evenly()) return std::nullopt;
-    const int places = multiprocessors_of_device() / blocks;
-    const auto items = tiles.busy_items(), heads = shape.batch * shape.kv_heads;
-    std::int64_t chunks = 1, together = heads;
-    while (items % chunks != 0 || items / chunks > places) ++chunks;
-    const auto chunk = items / chunks;
-    while (heads % together != 0 || chunk * together > places) --together;
-    constexpr double enough = 0.9;
-    const bool fills = static_cast<double>(chunk * together) >= enough * static_cast<double>(places);
-    const bool are_paired = chunks * heads / together % 2 == 0 || tiles.are_alike();
-    if (!fills || !are_paired) return std::nullopt;
-    return hopper::UnitOrder{.first_items = static_cast<int>(items),
-                             .together = static_cast<int>(together),
-                             .chunk = static_cast<int>(chunk),
-                             .chunks = static_cast<int>(chunks),
-                             .in_step = true};
-}
-
 /// As few kv heads at a time as fill the multiprocessors, so that L2 holds the Q, dO and dQ that they go over. Not for
 /// the shorter half of items of unequal length, which have to be the last.
 hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks) {
-    if (const auto order = order_in_step(shape, tiles, blocks)) return *order;
-    const auto items = tiles.are_alike() ? tiles.items() : tiles.items() / 2;
     const auto heads = shape.batch * shape.kv_heads;
+    if (tiles.fall_evenly())
+        if (const auto order = hopper::order_in_step(tiles.busy_items(), heads, blocks, tiles.are_alike()))
+            return *order;
+    const auto items = tiles.are_alike() ? tiles.items() : tiles.items() / 2;
     constexpr double enough = 0.75;  // of the multiprocessors: rather that than twice the heads
-    const double least = enough * multiprocessors_of_device();
+    const double least = enough * hopper::multiprocessors_of_device();
     std::int64_t together = 1;
     while (together < heads && (heads % together != 0 || static_cast<double>(together * items * blocks) < least))
         ++together;
@@ -351,8 +324,9 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
                                             .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                             .longest = tiles.longest(),
                                             .steps_per_entry = shape.query_heads_per_kv_head});
-        // In order, many items of one head would wait for each other.
-        const auto order = turns ? hopper::UnitOrder{} : unit_order(shape, tiles, blocks);
+        auto order = unit_order(shape, tiles, blocks);
+        // In order, many items of one head would wait for each other, unless each is a little behind the one before it.
+        if (turns && !order.in_step) order = {};
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);
     }
@@ -376,7 +350,7 @@ void attend_backward(const BackwardArgs& asked, const JoinedWork& work, cudaStre
     launch_on_hopper({.params = params,
                       .joined = work.joined(),
                       .blocks_per_item = work.blocks_per_item(),
-                      .order = {},
+                      .order = work.order(),
                       .turns = work.device_turns()},
                      args.shape, stream);
 }

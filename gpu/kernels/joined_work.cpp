@@ -156,11 +156,14 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
     std::vector<std::array<std::int32_t, 4>> items;
     std::vector<std::int32_t> entries, turns;
     std::map<int, std::vector<std::int32_t>> taken;  // by group and query tile
+    bool in_step = true;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
         const auto place = places.of_block[i];
         auto tiles = find_tiles(mask, rows_->runs(), places.keys[place], places.tile, Major::keys,
                                 options_.list.deterministic ? EqualEntries::apart : EqualEntries::shared);
         longest_first(tiles.items);
+        const auto idle = std::ranges::find_if(tiles.items, [](const auto& item) { return item[1] == item[2]; });
+        in_step &= fall_evenly(std::span(tiles.items.begin(), idle), tiles.entries);
         auto& group_taken = taken[blocks_[i].first_head];
         group_taken.resize(size(tiles.other_side));
         const auto offset = static_cast<std::int32_t>(entries.size());
@@ -185,6 +188,12 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
                                              .entries = entries_ * heads,
                                              .longest = longest_,
                                              .steps_per_entry = options_.shape.query_heads_per_kv_head});
+    // Sections of one block after those of another, so all blocks must have as many items.
+    const auto each = static_cast<std::int64_t>(block_items_.front());
+    in_step &= std::ranges::all_of(block_items_, [&](std::uint32_t items) { return items == each; });
+    if (!in_step) return;
+    const auto order = hopper::order_in_step(each, heads, blocks_per_item_, false);
+    if (order && order->first_items == each) order_ = *order;
 }
 
 void JoinedWork::make_table(const Places& places) {

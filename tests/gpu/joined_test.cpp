@@ -75,7 +75,7 @@ public:
         q_device_.upload(q_.data());
         lse_ = DeviceBuffer(static_cast<std::size_t>(rows()) * sizeof(float));
         statistics_ = gpu::uploaded(std::vector<float>(static_cast<std::size_t>(2 * rows()), 0.5f));
-        std::vector<gpu::JoinedWork::Block> blocks;
+        auto& blocks = blocks_;
         for (int head = 0; head < kv_heads; ++head) {
             blocks.push_back(block(own_device_, 1, head, 0));
             blocks.push_back(block(other_device_, 0, head, own_.bytes() * 2));
@@ -144,6 +144,36 @@ public:
         return all;
     }
 
+    /// results() of the backward pass, each block by a launch of its own.
+    std::vector<float> results_of_launches_apart() {
+        begin();
+        bring_the_other();
+        copies_.synchronize();
+        const auto tokens = layout_.shard_tokens(1);
+        const auto rows = std::make_shared<gpu::RowBounds>(mask_, layout_.shard(1));
+        const auto strides = gpu::dense_strides(tokens, kv_heads * group, dim_);
+        for (const auto& block : blocks_) {
+            const auto keys = std::make_shared<gpu::KeyPositions>(mask_, block.keys);
+            const gpu::WorkList list(mask_, rows, keys, {pass_, dim_, dim_, false, gpu::KernelFamily::hopper});
+            const auto first_head = block.first_head * group;
+            const gpu::Statistics statistics{statistics_.as<float>(),
+                                             gpu::statistics_strides(kv_heads * group, tokens)};
+            gpu::BackwardArgs args;
+            args.shape = shape();
+            args.shape.kv_heads = 1;
+            args.q = args.dout = {q_device_.as<std::uint16_t>() + first_head * strides.head, DType::bf16, strides};
+            args.k = block.k;
+            args.v = block.v;
+            args.statistics = statistics.from_head(first_head);
+            args.dq = {o_.as<float>() + first_head * strides.head, DType::fp32, strides};
+            args.dk = block.dk;
+            args.dv = block.dv;
+            attend_backward(args, list, stream_);
+            stream_.synchronize();
+        }
+        return results();
+    }
+
     gpu::JoinedWork& work() { return *work_; }
     const gpu::Stream& stream() const { return stream_; }
     const gpu::Stream& copies() const { return copies_; }
@@ -180,6 +210,7 @@ private:
     PinnedBits own_, other_, q_;
     DeviceBuffer own_device_, other_device_, q_device_, o_, lse_, statistics_, gradients_;
     gpu::Stream stream_, copies_{gpu::Stream::Use::transfers};
+    std::vector<gpu::JoinedWork::Block> blocks_;
     std::unique_ptr<gpu::JoinedWork> work_;
 };
 
@@ -208,6 +239,24 @@ BOOST_DATA_TEST_CASE(a_launch_reads_a_block_only_once_it_has_arrived,
         BOOST_TEST((two.results() == expected));
         BOOST_TEST(!two.work().late().has_value());
     }
+}
+
+// 256 items a block and head: their thread blocks go over rows in step. Sums are made in another order alone: 2^-23 at
+// most for each of the 2048 products of 16 keys (or rows of both query heads) that one is made of.
+BOOST_AUTO_TEST_CASE(a_launch_in_step_gives_what_launches_apart_give) {
+    TwoBlocks two(Pass::backward, {.dim = 256, .tokens = 16384});
+    BOOST_TEST(two.work().order().in_step);
+    two.bring_the_other();
+    two.copies().synchronize();
+    two.launch();
+    const auto joined = two.results(), apart = two.results_of_launches_apart();
+    BOOST_TEST_REQUIRE(joined.size() == apart.size());
+    double difference = 0, all = 0;
+    for (std::size_t i = 0; i < joined.size(); ++i) {
+        difference += std::pow(joined[i] - apart[i], 2);
+        all += std::pow(apart[i], 2);
+    }
+    BOOST_TEST(std::sqrt(difference / all) <= 2048 * std::ldexp(1.0, -23));
 }
 
 // A thread block has so many query tiles to go over that a copy behind a count that comes too early would be there

@@ -182,17 +182,23 @@ __device__ inline Share load_share(std::uint32_t address) {
     return {load_shared_int4(address), rest.x, rest.y, rest.z, rest.w};
 }
 
-__device__ inline Share share_of_block(const BackwardKernelParams& all) {
+/// Not inlined: what it changes about registers serialised products of D 64.
+__device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& all) {
     const auto& geometry = all.params.geometry;
     const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
     const int blocks = blocks_of_cluster();
-    const int unit = static_cast<int>(blockIdx.x) / blocks;
+    int unit = static_cast<int>(blockIdx.x) / blocks, first_item = 0;
+    if (all.joined.blocks && all.order.in_step) {  // of each block in turn
+        const int units = all.order.first_items * heads * geometry.batch;
+        first_item = unit / units * all.order.first_items;
+        unit %= units;
+    }
     const Place place = place_of(unit, all.order, heads * geometry.batch);
-    Share share{__ldg(all.params.work.items + place.item), place.head / heads, place.head % heads, 0, 0};
+    Share share{__ldg(all.params.work.items + first_item + place.item), place.head / heads, place.head % heads, 0, 0};
     if (all.joined.blocks) share.kv_head += all.joined.blocks[share.item.w].first_head;
     const int all_steps = (share.item.z - share.item.y) * geometry.group;
     share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
-    share.from_end = all.order.in_step && section_of(unit, all.order) % 2 == 0;
+    share.from_end = all.order.in_step ? section_of(unit, all.order) % 2 == 0 : all.turns != nullptr;
     return share;
 }
 
@@ -231,7 +237,7 @@ struct QueryTiles {
           group(all.params.geometry.group),
           first_head(share.kv_head * group),
           by_tile(turns || all.order.in_step),
-          from_end(turns || share.from_end),
+          from_end(share.from_end),
           e(begin),
           head(first_head) {
         if (share.steps > 0)
@@ -453,7 +459,6 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
-    constexpr bool early_dv = Config::early_dv;
     constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
     const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
@@ -524,7 +529,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 #pragma unroll
                 for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
             };
-            if constexpr (!Config::late_statistics) load_lse();
+            if constexpr (!Config::late_lse) load_lse();
             fence_products();
             multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
             commit_products();
@@ -538,7 +543,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                 if (step > 0) arrive(barriers.q_empty(last_q));
 
             float p[s_count];
-            if constexpr (Config::late_statistics) load_lse();
+            if constexpr (Config::late_lse) load_lse();
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
                 const float lse = of_element(of_row[i / 8], i);
@@ -563,7 +568,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             }
 
             std::uint32_t p_operand[rows / 16][4], ds_operand[rows / 16][4];
-            if constexpr (!early_dv) {
+            if constexpr (!Config::early_dv) {
                 wait_products<0>();
                 pin(dp);
             }
@@ -576,18 +581,15 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                               Operand<Order::rows_summed>(dout_tile, rows).after_stretches(half * value / 128, rows),
                               true);
             commit_products();
-            const auto load_delta = [&](int n) { of_row[n] = load_shared_4(statistics + Layout::delta + n * 16); };
-            if constexpr (!Config::late_statistics)
 #pragma unroll
-                for (int n = 0; n < rows / 16; ++n) load_delta(n);
-            if constexpr (early_dv) {
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + Layout::delta + n * 16);
+            if constexpr (Config::early_dv) {
                 wait_products<1>();  // dP
                 pin(dp);
             }
             if constexpr (Config::split_dims) arrive(barriers.scores_ended());
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
-                if (Config::late_statistics && i % 8 == 0) load_delta(i / 8);
                 float x = p[i] * (dp[i] - of_element(of_row[i / 8], i));
                 // The score again, from p: where p is 0, so is ds.
                 if (rewrite && params.rule.cap_log2 > 0 && p[i] > 0) {

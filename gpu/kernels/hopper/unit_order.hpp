@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 namespace ringlab::gpu::hopper {
 
 /// In which order a launch goes over its units, an item of the work list and a head each. Items come longest first, so
@@ -18,5 +21,12 @@ struct UnitOrder {
     int chunk = 1, chunks = 1;  // chunk * chunks are the first items
     bool in_step = false;
 };
+
+int multiprocessors_of_device();
+
+/// Of items whose lengths fall evenly, sections that run in step: as few heads at a time as make sections that nearly
+/// fill the current device's multiprocessors, of which a unit takes `blocks`, and that leave few items over; each with
+/// another section to go with, unless items are `alike`. Nothing where there are no such sections.
+std::optional<UnitOrder> order_in_step(std::int64_t items, std::int64_t heads, int blocks, bool alike);
 
 }  // namespace ringlab::gpu::hopper

@@ -324,9 +324,8 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
                                             .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                             .longest = tiles.longest(),
                                             .steps_per_entry = shape.query_heads_per_kv_head});
-        auto order = unit_order(shape, tiles, blocks);
-        // In order, many items of one head would wait for each other, unless each is a little behind the one before it.
-        if (turns && !order.in_step) order = {};
+        // In order, many items of one head would wait for each other.
+        const auto order = turns ? hopper::UnitOrder{} : unit_order(shape, tiles, blocks);
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);
     }

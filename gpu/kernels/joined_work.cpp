@@ -191,7 +191,7 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
     // Sections of one block after those of another, so all blocks must have as many items.
     const auto each = static_cast<std::int64_t>(block_items_.front());
     in_step &= std::ranges::all_of(block_items_, [&](std::uint32_t items) { return items == each; });
-    if (!in_step) return;
+    if (!in_step || options_.list.deterministic) return;
     const auto order = hopper::order_in_step(each, heads, blocks_per_item_, false);
     if (order && order->first_items == each) order_ = *order;
 }

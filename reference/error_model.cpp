@@ -214,10 +214,13 @@ double slope_of_cap(const layouts::Problem& problem, double s) {
 /// The bound of one result from the expected squared errors of its rows, of `width` elements each.
 struct Errors {
     double sum = 0, sum_of_squares = 0, largest = 0;
+    double own = 0;  // the largest of one element by roundings of the result's own parts, in proportion to them
 
-    void add(double row) {
-        sum += row;
-        sum_of_squares += square(row);
+    void add(double row) { add(row, 0); }
+    /// `of_parts` beside `row`: by the roundings that `own` is of.
+    void add(double row, double of_parts) {
+        sum += row + of_parts;
+        sum_of_squares += square(row + of_parts);
         largest = std::max(largest, row);
     }
     Bound bound(double norm, double largest_expected, double width, double crest) const {
@@ -228,8 +231,9 @@ struct Errors {
         Bound bound;
         bound.expected = std::sqrt(sum / norm);
         bound.relative_rms = bound.expected * worst_mantissa * (1 + 3 / std::sqrt(2 * independent));
-        bound.max_to_largest =
-            std::max(normal_tail, largest_of_one_rounding * crest) * std::sqrt(largest / width) / largest_expected;
+        bound.max_to_largest = (std::max(normal_tail, largest_of_one_rounding * crest) * std::sqrt(largest / width) +
+                                normal_tail * std::sqrt(own)) /
+                               largest_expected;
         return bound;
     }
 };
@@ -249,6 +253,8 @@ double unit_of(DType dtype) {
 /// By (batch, kv head, column): squared norms of expected gradients, and the expected squared errors.
 struct ErrorModel::Columns {
     std::vector<double> dk, dv;
+    std::vector<double> dk_parts, dv_parts;  // by roundings of gradients that travel, beside the above
+    double dk_own = 0, dv_own = 0;           // of those, the largest of one element
 };
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
@@ -389,7 +395,10 @@ ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std:
     const auto kv_heads = size(problem_.kv_heads), heads = size(problem_.query_heads);
     const auto count = size(problem_.batch) * kv_heads * columns_.size();
     std::vector<double> terms(count), dsq(count), pdo(count);
-    Columns columns{std::vector<double>(count), std::vector<double>(count)};
+    Columns columns{.dk = std::vector<double>(count),
+                    .dv = std::vector<double>(count),
+                    .dk_parts = std::vector<double>(count),
+                    .dv_parts = std::vector<double>(count)};
     for_each_tile(problem_, mask_, rows, columns_, q, dout, k, v, [&](const Pairs& tile) {
         for (std::int64_t r = 0; r < tile.s.rows; ++r) {
             const auto row = size(tile.first_row + r);
@@ -510,13 +519,7 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
         std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
         const auto k = take_tokens(inputs.k, mine.positions), v = take_tokens(inputs.v, mine.positions);
         Tensor dk_sum(k.shape(), 0.0), dv_sum(v.shape(), 0.0);
-        const auto add_squares = [&](const Tensor& from, std::vector<double>& to) {
-            for (std::size_t b = 0; b < from.shape(0); ++b)
-                for (std::size_t i = 0; i < from.shape(1); ++i)
-                    for (std::size_t g = 0; g < from.shape(2); ++g)
-                        to[(b * from.shape(2) + g) * columns_.size() + mine.indices[i]] +=
-                            u2 * norms_of(&from(b, i, g, 0), from.shape(3)).two;
-        };
+        Tensor dk_squares(k.shape(), 0.0), dv_squares(v.shape(), 0.0);
         for (const auto& part : parts) {
             const auto rows = owned(positions_of(backward, part.rows), statistics_.rows);
             if (rows.positions.empty()) continue;
@@ -532,16 +535,29 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
             patch_backward({problem_, mask_, rows.positions, mine.positions, q, k, v}, dout, lse, delta,
                            {.dk = &dk, .dv = &dv}, {});
             if (part.rounded) {
-                add_squares(dk, columns.dk);
-                add_squares(dv, columns.dv);
+                dk_squares += u2 * dk * dk;
+                dv_squares += u2 * dv * dv;
             }
             dk_sum += dk;
             dv_sum += dv;
             if (rounded_sums.contains({keys, part.step})) {
-                add_squares(dk_sum, columns.dk);
-                add_squares(dv_sum, columns.dv);
+                dk_squares += u2 * dk_sum * dk_sum;
+                dv_squares += u2 * dv_sum * dv_sum;
             }
         }
+        // A block comes in as many pieces as its tokens and heads are sent in; no element is in two of them.
+        const auto take = [&](const Tensor& squares, std::vector<double>& to, double& largest) {
+            for (std::size_t b = 0; b < squares.shape(0); ++b)
+                for (std::size_t i = 0; i < squares.shape(1); ++i)
+                    for (std::size_t g = 0; g < squares.shape(2); ++g) {
+                        const auto* element = &squares(b, i, g, 0);
+                        to[(b * squares.shape(2) + g) * columns_.size() + mine.indices[i]] +=
+                            std::accumulate(element, element + squares.shape(3), 0.0);
+                        largest = std::max(largest, *std::max_element(element, element + squares.shape(3)));
+                    }
+        };
+        take(dk_squares, columns.dk_parts, columns.dk_own);
+        take(dv_squares, columns.dv_parts, columns.dv_own);
     }
 }
 
@@ -601,8 +617,12 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
     if (backward == nullptr) return bounds;
     auto columns = measure_columns(inputs, var_delta, var_lse);
     if (backward->options().gradient_dtype != accumulator) add_gradient_blocks(inputs, *backward, columns);
-    for (const auto variance : columns.dk) dk.add(both * variance);
-    for (const auto variance : columns.dv) dv.add(both * variance);
+    for (std::size_t at = 0; at < columns.dk.size(); ++at) {
+        dk.add(both * columns.dk[at], both * columns.dk_parts[at]);
+        dv.add(both * columns.dv[at], both * columns.dv_parts[at]);
+    }
+    dk.own = both * columns.dk_own;
+    dv.own = both * columns.dv_own;
     bounds.dq = dq.bound(dq_norm, largest_dq_, head_dim, crest_of(inputs.k));
     bounds.dk = dk.bound(std::accumulate(dk_.begin(), dk_.end(), 0.0), largest_dk_, head_dim, crest_of(inputs.q));
     bounds.dv = dv.bound(std::accumulate(dv_.begin(), dv_.end(), 0.0), largest_dv_, value_dim, crest_of(inputs.dout));

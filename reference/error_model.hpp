@@ -48,6 +48,7 @@ struct Bounds {
 /// deviations of a root mean square of as many independent errors as there are: 1 + 3 / sqrt(2 N), where N counts rows
 /// by how evenly the error is spread over them. The largest element may be 5.5 standard deviations out (10^8 normal
 /// errors), or, where few keys matter, at the bound of a single rounding times the operands' own largest element.
+/// Narrow gradients are off in proportion to themselves: their largest element has its own deviation.
 class ErrorModel {
 public:
     /// For results judged whole.

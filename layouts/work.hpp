@@ -88,4 +88,22 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
 /// From what depends on the rows alone and on the keys alone, for whoever meets them again.
 TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns);
 
+/// What a launch has to do whose items are tiles of keys: those with anything to do, of all heads and batch elements,
+/// and their tiles of rows.
+struct ItemLoad {
+    std::int64_t items = 0;
+    std::int64_t entries = 0;
+    std::int64_t longest = 0;          ///< entries of one item
+    std::int64_t steps_per_entry = 1;  ///< query heads of a kv head
+};
+
+/// Several processors that share an item, and how many such groups find room at a time.
+struct Sharing {
+    std::int64_t processors = 1;
+    std::int64_t at_a_time = 1;
+};
+
+/// The rule by which kernels choose, and models know that they do: one of `groups`, or each of `processors` for itself.
+Sharing choose_sharing(const ItemLoad& load, std::int64_t processors, std::span<const Sharing> groups);
+
 }  // namespace ringlab::layouts

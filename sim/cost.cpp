@@ -1,6 +1,7 @@
 #include "sim/cost.hpp"
 
 #include "layouts/require.hpp"
+#include "sim/joined.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -202,15 +203,18 @@ TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) 
 /// Of an item that `processors` share, each of whose heads meets `tiles`.
 double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn,
                                std::int64_t processors) const {
-    const auto more = (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0);
+    // An item of keys has all of its rows' tiles, whatever other blocks they meet.
+    const bool keeps_rows = cost_.item == Item::query_tile;
+    const auto more =
+        keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0) : 0;
     if (tiles.full + tiles.partial == 0) return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
     return cost_.item_seconds + more + work * heads_in_turn / static_cast<double>(processors);
 }
 
-TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                             const Part& rows, const Part& keys, Turn turn) const {
+TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                                     const Part& keys) const {
     const auto known = [&](auto& by_block, const Part& part, auto make) {
         using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
         if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
@@ -222,28 +226,44 @@ TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std:
     const auto& mask = schedule_.mask();
     const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
     const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
-    const auto work = layouts::tile_work(*hulls, *columns);
+    auto work = layouts::tile_work(*hulls, *columns);
     const bool by_keys = cost_.item == Item::key_tile;
-    const auto& items = by_keys ? work.keys : work.queries;
-    const auto heads = by_keys ? keys.heads.count() : rows.heads.count();
-    const int in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
-    const auto copies = heads * schedule_.problem().batch;
-    // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
-    const bool visits_idle = by_keys || turn.begins || turn.ends;
+    return {std::move(by_keys ? work.keys : work.queries),
+            (by_keys ? keys : rows).heads.count() * schedule_.problem().batch,
+            by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1};
+}
 
-    const auto shared_by = [&](AttentionCost::Group group) {
-        std::vector<ItemGroup> groups;
+/// Of all of these in one launch.
+double TileModel::launch(std::span<const Items> parts, Turn turn) const {
+    layouts::ItemLoad load;
+    for (const auto& [items, copies, in_turn] : parts) {
+        load.steps_per_entry = in_turn;
+        for (const auto& tiles : items) {
+            load.items += tiles.full + tiles.partial > 0 ? copies : 0;
+            load.entries += (tiles.full + tiles.partial) * copies;
+            load.longest = std::max(load.longest, tiles.full + tiles.partial);
+        }
+    }
+    const auto sharing =
+        layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+    // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
+    const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
+    std::vector<ItemGroup> groups;
+    for (const auto& [items, copies, in_turn] : parts)
         for (const auto& tiles : items)
             if (visits_idle || tiles.full + tiles.partial > 0)
-                groups.push_back({item_seconds(tiles, turn, in_turn, group.processors), copies});
-        return makespan(std::move(groups), group.at_a_time);
-    };
-    Time time{shared_by({1, static_cast<std::int64_t>(machine_.multiprocessors)}), 0};
-    for (const auto& group : cost_.groups) time.alone = std::min(time.alone, shared_by(group));
-    for (const auto& tiles : items)
+                groups.push_back({item_seconds(tiles, turn, in_turn, sharing.processors), copies});
+    return makespan(std::move(groups), sharing.at_a_time);
+}
+
+TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                             const Part& rows, const Part& keys, Turn turn) const {
+    const auto items = items_of(row_runs, key_runs, rows, keys);
+    Time time{launch({&items, 1}, turn), 0};
+    for (const auto& tiles : items.tiles)
         time.continued += (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                            cost_.partial_tile_seconds * static_cast<double>(tiles.partial)) *
-                          in_turn * static_cast<double>(copies) / machine_.multiprocessors;
+                          items.in_turn * static_cast<double>(items.copies) / machine_.multiprocessors;
     return time;
 }
 
@@ -255,7 +275,9 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       topology_(ranks(), machine, options),
       draws_(options.jitter, ranks(), schedule.options().pass),
       clock_(clock),
-      tiles_(tiles ? std::move(tiles) : std::make_shared<TileModel>(schedule, machine)) {
+      computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
+      tiles_(tiles ? std::move(tiles) : std::make_shared<TileModel>(schedule, machine)),
+      joins_(machine.multiprocessors > 1 && joins_attends(schedule)) {
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
     for (const auto start : options.start)
@@ -264,7 +286,22 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
             options.look_ahead);
 }
 
-double CostModel::attend_seconds(const Op& op) {
+/// Of a rank whose attends are launches of several: all of them are priced at the first.
+double CostModel::joined_seconds(int rank) {
+    joined_.resize(static_cast<std::size_t>(ranks()));
+    auto& [seconds, next] = joined_[static_cast<std::size_t>(rank)];
+    if (seconds.empty()) {
+        const bool apart = machine_.inside_host.multiprocessors_per_channel > 0;
+        seconds = launches_of(schedule_, rank % schedule_.ranks(), apart, *tiles_,
+                              machine_.attention(schedule_.options().pass));
+    }
+    const double found = seconds.at(next++);
+    if (next == seconds.size()) seconds = {}, next = 0;
+    return found / clock_;
+}
+
+double CostModel::attend_seconds(const Op& op, int rank) {
+    if (joins_ && options_.compute == ComputeModel::tiles) return joined_seconds(rank);
     const auto& cost = machine_.attention(schedule_.options().pass);
     double seconds = op.fused ? 0 : cost.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
@@ -276,15 +313,18 @@ double CostModel::attend_seconds(const Op& op) {
     return seconds;
 }
 
-Picoseconds CostModel::compute(const Op& op) {
-    if (op.kind == OpKind::attend) return ticks(attend_seconds(op));
-    const auto ratio = op.kind == OpKind::merge ? machine_.merge_memory_ratio : machine_.add_memory_ratio;
-    return ticks(machine_.accumulate_launch_seconds +
-                 ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
+Picoseconds CostModel::compute(const Op& op, int rank) {
+    if (op.kind == OpKind::attend) return ticks(attend_seconds(op, rank));
+    const bool copies = op.kind == OpKind::copy;
+    const auto launch = copies ? machine_.copy_launch_seconds : machine_.accumulate_launch_seconds;
+    const auto ratio = copies                     ? machine_.copy_memory_ratio
+                       : op.kind == OpKind::merge ? machine_.merge_memory_ratio
+                                                  : machine_.add_memory_ratio;
+    return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 
 Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
-    return stretched(compute(op), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));
+    return stretched(compute(op, rank), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));
 }
 
 TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex index) const {
@@ -311,6 +351,8 @@ TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes
     known_bytes = bytes;
     return cost;
 }
+
+Picoseconds CostModel::issue_pass() const { return ticks(machine_.pass_issue_seconds); }
 
 Picoseconds CostModel::issue(const Op& op) const {
     if (op.transfers()) return ticks(machine_.transfer_issue_seconds);

@@ -2,6 +2,7 @@
 
 #include "layouts/checked.hpp"
 #include "layouts/schedule.hpp"
+#include "sim/host_clock.hpp"
 #include "sim/machine.hpp"
 #include "sim/options.hpp"
 #include "sim/topology.hpp"
@@ -48,12 +49,34 @@ public:
     /// Of all heads of `rows` and `keys`.
     Time block(const Part& rows, const Part& keys, Turn turn);
 
+    /// Attends of a rank that are one launch.
+    struct Joint {
+        Part rows, keys;
+        bool ends = true;    ///< forward: of its rows
+        bool waits = false;  ///< for something that arrives
+    };
+
+    /// Seconds of each of the attends, without the launch itself: adding up to what the launch takes where all has
+    /// arrived. Forward, a processor takes each item through all blocks, and waits where one is not there yet: until a
+    /// block has arrived nothing is done but what the first items have before it, so that much are the attends before
+    /// the last one of their rows, which is the rest. Backward, items are of one block, and blocks follow each other.
+    std::vector<double> joined(std::span<const Joint> attends);
+
     /// Blocks that were tiled one by one, for tests of the memo.
     std::size_t distinct_blocks() const { return memo_.size(); }
 
 private:
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
+    /// What one launch takes up: tiles of each item of a head, how often, and heads in turn.
+    struct Items {
+        std::vector<layouts::TileRow> tiles;
+        std::int64_t copies = 1;
+        int in_turn = 1;
+    };
+    Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                   const Part& keys) const;
+    double launch(std::span<const Items> parts, Turn turn) const;
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                            const Part& keys, Turn turn) const;
     double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors) const;
@@ -92,8 +115,9 @@ public:
 
     int ranks() const { return schedule_.ranks() * options_.replicas; }
 
-    /// Duration of an attend, merge, add or copy: undisturbed, and where it is this operation of this rank.
-    Picoseconds compute(const Op& op);
+    /// Duration of an attend, merge, add or copy of a rank: undisturbed, and where it is this operation of it. Attends
+    /// that are one launch have to be asked for in the rank's order.
+    Picoseconds compute(const Op& op, int rank);
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
     /// Between ranks, of which the source's link may be slow.
@@ -104,7 +128,10 @@ public:
 
     const Draws& draws() const { return draws_; }
 
+    /// What the host does for a pass before its first operation, and for an operation.
+    Picoseconds issue_pass() const;
     Picoseconds issue(const Op& op) const;
+    HostClock host_clock(Picoseconds now, OpIndex first = 0) const { return {now, computes_first_, first}; }
 
     /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
     Picoseconds before_pass(int rank) const;
@@ -118,7 +145,8 @@ public:
     std::vector<std::string> notes() const;
 
 private:
-    double attend_seconds(const Op& op);
+    double attend_seconds(const Op& op, int rank);
+    double joined_seconds(int rank);
 
     const Schedule& schedule_;
     const Machine& machine_;
@@ -126,7 +154,14 @@ private:
     Topology topology_;
     Draws draws_;
     double clock_;
+    bool computes_first_;
     std::shared_ptr<TileModel> tiles_;
+    bool joins_ = false;  // some attends are one launch
+    struct Joined {
+        std::vector<double> seconds;
+        std::size_t next = 0;
+    };
+    std::vector<Joined> joined_;  // by rank: what is left of its attends
     struct Known {
         std::int64_t bytes = -1;
         TransferCost cost;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "layouts/problem.hpp"
+#include "layouts/work.hpp"
 
 #include <filesystem>
 #include <limits>
@@ -21,32 +22,29 @@ enum class Item {
 /// partial_tile * partial} per item, the longest first; or, in the rate model, launch + FLOP / flops. Calibrated for
 /// head_dim and value_dim; for others the tile times go as the FLOP of a tile.
 struct AttentionCost {
-    /// Several multiprocessors that share an item, and how many such groups find room at a time.
-    struct Group {
-        std::int64_t processors = 1;
-        std::int64_t at_a_time = 1;
-    };
+    using Group = layouts::Sharing;
 
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
     Item item = Item::query_tile;
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
-    std::vector<Group> groups{};  ///< other than one multiprocessor an item; used where that is quicker
+    std::vector<Group> groups{};  ///< other than one multiprocessor an item: layouts::choose_sharing() chooses
     double launch_seconds = 0;
     double item_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
     double idle_item_seconds = 0;  ///< of an item that meets no tile, where something is written for it all the same
-    double resume_seconds = 0;     ///< more of an item, where rows go on from a state kept in fp32
-    double finish_seconds = 0;     ///< more of an item, where it is the last of its rows
+    double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
+    double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
 
     // Of a pass, before its first attend and behind its last: memory traffic per byte of Q, and of Q, K and V.
     double begin_seconds = 0, begin_memory_ratio = 0;
     double end_seconds = 0, end_memory_ratio = 0;
 
-    double sustained_clock = 1;  ///< clock where the kernel never stops, against that of short runs
+    /// FLOP/s of visible pairs that power allows without end, were they done at the clock of short runs.
+    double power_flops = std::numeric_limits<double>::infinity();
 };
 
 /// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).
@@ -107,6 +105,7 @@ struct Machine {
     double memory_bytes_per_second = std::numeric_limits<double>::infinity();
     double attention_memory_bytes_per_second = 0;  ///< what a running attention kernel competes for
 
+    double pass_issue_seconds = 0;     ///< host time of a pass before its first operation
     double compute_issue_seconds = 0;  ///< host time to issue one operation
     double transfer_issue_seconds = 0;
 
@@ -116,6 +115,8 @@ struct Machine {
     double accumulate_launch_seconds = 0;  ///< of a merge or an add
     double merge_memory_ratio = 0;         ///< memory traffic, bytes per byte of the operand taken in
     double add_memory_ratio = 0;
+    double copy_launch_seconds = 0;  ///< and what is moved to another place of the same memory
+    double copy_memory_ratio = 0;
 
     LinkCost inside_host;
     LinkCost between_hosts;

@@ -45,6 +45,7 @@ public:
         fields_.number("gpu.memory_gigabytes_per_second", m.memory_bytes_per_second, bandwidth, giga);
         fields_.number("gpu.attention_memory_gigabytes_per_second", m.attention_memory_bytes_per_second, {0, 1e9},
                        giga);
+        fields_.number("host.pass_issue_us", m.pass_issue_seconds, not_negative, micro);
         fields_.number("host.compute_issue_us", m.compute_issue_seconds, not_negative, micro);
         fields_.number("host.transfer_issue_us", m.transfer_issue_seconds, not_negative, micro);
         attention("attention.forward", m.forward);
@@ -52,6 +53,8 @@ public:
         fields_.number("accumulate.launch_us", m.accumulate_launch_seconds, not_negative, micro);
         fields_.number("accumulate.merge_memory_ratio", m.merge_memory_ratio, ratio, 1);
         fields_.number("accumulate.add_memory_ratio", m.add_memory_ratio, ratio, 1);
+        fields_.number("accumulate.copy_launch_us", m.copy_launch_seconds, not_negative, micro);
+        fields_.number("accumulate.copy_memory_ratio", m.copy_memory_ratio, ratio, 1);
         link("inside_host", m.inside_host);
         if (fields_.section("between_hosts", m.hosts > 1)) link("between_hosts", m.between_hosts);
         if (fields_.section("network", m.network.hosts_per_leaf > 0)) {
@@ -97,7 +100,7 @@ private:
         number(".begin_memory_ratio", c.begin_memory_ratio, ratio, 1);
         number(".end_us", c.end_seconds, not_negative, micro);
         number(".end_memory_ratio", c.end_memory_ratio, ratio, 1);
-        number(".sustained_clock", c.sustained_clock, {0.01, 1}, 1);
+        number(".power_teraflops", c.power_flops, bandwidth, tera);
     }
 
     template <class Cost>

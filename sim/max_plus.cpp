@@ -59,12 +59,15 @@ private:
         auto& state = ranks_[rank];
         const auto prepared = layouts::later(host, cost_.before_pass(static_cast<int>(rank)));
         state.lanes.resize(index(program_.lanes));
+        auto clock = cost_.host_clock(layouts::later(host, cost_.issue_pass()));
         for (const auto& made : program_.ranks[rank].code) {
             const auto& op = made.op;
-            host = layouts::later(host, cost_.issue(op));
+            const auto issued =
+                clock.issue(op, static_cast<OpIndex>(state.nodes.size()), cost_.issue(op),
+                            [&](OpIndex transfer, Picoseconds delay) { state.nodes[index(transfer)].issued += delay; });
             auto& lane = state.lanes[index(op.lane())].ops;
             auto& node = state.nodes.emplace_back();
-            node.issued = op.transfers() ? host : std::max(host, prepared);
+            node.issued = op.transfers() ? issued : std::max(issued, prepared);
             node.duration = duration(static_cast<int>(rank), op, static_cast<OpIndex>(state.nodes.size() - 1));
             if (!lane.empty()) node.before = lane.back();
             lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));

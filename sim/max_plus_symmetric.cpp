@@ -81,7 +81,7 @@ private:
 
     void read() {
         auto ops = schedule_.ops(0);
-        Picoseconds host = 0;
+        auto host = cost_.host_clock(cost_.issue_pass());
         while (const auto* op = ops.next()) {
             require(op->lane() < schedule_.lanes(), "operation {} is on channel {} of {}", nodes_.size(), op->channel,
                     schedule_.channels().size());
@@ -91,10 +91,12 @@ private:
                     "operation {} is about block {}, put together from shards of {} ranks; the symmetric recurrence "
                     "holds for blocks that are one rank's",
                     nodes_.size(), part->block, ranks_);
-            host = layouts::later(host, cost_.issue(*op));
+            const auto issued =
+                host.issue(*op, static_cast<OpIndex>(nodes_.size()), cost_.issue(*op),
+                           [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
             OpOfAllRanks added;
             added.op = *op;
-            added.issued = op->transfers() ? host : std::max(host, cost_.before_pass(0));
+            added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(0));
             auto& lane = lane_of(op->lane()).ops;
             if (!lane.empty()) {
                 added.before = lane.back();
@@ -106,7 +108,7 @@ private:
         }
         for (const auto& lane : lanes_)
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
-        farthest_ = layouts::later(layouts::later(host, cost_.before_pass(0)),
+        farthest_ = layouts::later(layouts::later(host.now(), cost_.before_pass(0)),
                                    *std::max_element(starts_.begin(), starts_.end()));
     }
 
@@ -200,7 +202,7 @@ private:
         auto& times = *self.ready;
         const bool attends = self.op.kind == OpKind::attend;
         if (!attends || uniform_cells_) {
-            const auto duration = cost_.compute(self.op);
+            const auto duration = cost_.compute(self.op, 0);
             reach(duration);
             for (auto& time : times) time += duration;
             if (attends) cells_ += Pairs{self.op.cells} * self.op.rows().heads.count() * ranks_;
@@ -213,7 +215,7 @@ private:
             op.part = shifted(self.op.part, rank);
             op.cells = schedule_.cells(op.rows(), op.part);
             cells_ += Pairs{op.cells} * op.rows().heads.count();
-            durations_.push_back(cost_.compute(op));
+            durations_.push_back(cost_.compute(op, rank));
         }
         reach(*std::max_element(durations_.begin(), durations_.end()));
         for (std::size_t r = 0; r < times.size(); ++r) times[r] += durations_[r];

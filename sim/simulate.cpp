@@ -44,8 +44,11 @@ struct GpuResources {
 };
 
 struct alignas(64) Rank {
-    Rank(Ops stream, int lanes, Picoseconds start, Picoseconds before)
-        : ops(std::move(stream)), window(lanes), host(start), prepared(layouts::later(start, before)) {}
+    Rank(Ops stream, int lanes, Picoseconds start, Picoseconds issue, Picoseconds before)
+        : ops(std::move(stream)),
+          window(lanes),
+          host(layouts::later(start, issue)),
+          prepared(layouts::later(start, before)) {}
 
     Ops ops;
     OpWindow window;
@@ -79,11 +82,12 @@ public:
         prediction_.ranks.resize(starts.size());
         for (int rank = 0; rank < cost_.ranks(); ++rank)
             ranks_.emplace_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_), lanes_,
-                                starts[static_cast<std::size_t>(rank)], cost_.before_pass(rank));
+                                starts[static_cast<std::size_t>(rank)], cost_.issue_pass(), cost_.before_pass(rank));
         if (options.trace) {
             spans_.resize(ranks_.size());
             issued_.resize(ranks_.size());
         }
+        if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
         if (options.sharing) add_resources();
     }
 
@@ -95,6 +99,9 @@ public:
         }
         return result();
     }
+
+    /// FLOP of visible pairs of the rank that has most of them; counted for the sustained clock alone.
+    double most_flop() const { return flop_.empty() ? 0 : *std::max_element(flop_.begin(), flop_.end()); }
 
 private:
     Rank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -170,12 +177,16 @@ private:
     /// Reads on until every lane knows its next operation.
     void refill(int id) {
         auto& rank = rank_of(id);
-        while (rank.more && !rank.window.knows_all() &&
+        auto host = cost_.host_clock(rank.host, next_of(rank));
+        while (rank.more && (!rank.window.knows_all() || host.is_open(next_of(rank))) &&
                rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead))
-            read(id);
+            read(id, host);
+        rank.host = host.now();
     }
 
-    void read(int id) {
+    static layouts::OpIndex next_of(const Rank& rank) { return static_cast<layouts::OpIndex>(rank.window.end()); }
+
+    void read(int id, HostClock& host) {
         auto& rank = rank_of(id);
         const auto* op = rank.ops.next();
         if (!op) {
@@ -185,11 +196,12 @@ private:
         }
         require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
                 schedule_.channels().size());
-        const auto before = rank.host;
-        rank.host = layouts::later(rank.host, cost_.issue(*op));
+        const auto issue = cost_.issue(*op);
+        const auto issued = host.issue(*op, next_of(rank), issue, [&](layouts::OpIndex transfer, Picoseconds delay) {
+            put_off(id, transfer, delay);
+        });
         const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
-        rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(rank.host, rank.prepared) : rank.host,
-                         work);
+        rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work);
         count(rank.naive, totals_of(id), id, *op, work);
         if (!options_.trace) return;
         auto& spans = spans_[static_cast<std::size_t>(id)];
@@ -204,7 +216,16 @@ private:
         span.cells = op->cells;
         span.bytes = op->bytes;
         spans.push_back(span);
-        issued_[static_cast<std::size_t>(id)].push_back({before, rank.host});
+        issued_[static_cast<std::size_t>(id)].push_back({issued - issue, issued});
+    }
+
+    /// A transfer that was read, and not started, is issued later.
+    void put_off(int id, layouts::OpIndex transfer, Picoseconds delay) {
+        auto& time = rank_of(id).window[static_cast<std::uint32_t>(transfer)].time;
+        time = layouts::later(time, delay);
+        if (!options_.trace) return;
+        auto& issued = issued_[static_cast<std::size_t>(id)][static_cast<std::size_t>(transfer)];
+        issued = {issued.begin + delay, issued.end + delay};
     }
 
     void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
@@ -212,6 +233,7 @@ private:
             case OpKind::attend:
                 require(!__builtin_add_overflow(totals.cells, op.cells, &totals.cells),
                         "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
+                if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += schedule_.flop(op);
                 [[fallthrough]];
             case OpKind::merge:
             case OpKind::add:
@@ -457,24 +479,27 @@ private:
     std::vector<Rank> ranks_;
     std::vector<GpuResources> gpus_;        // by rank; empty without sharing
     std::vector<TwoWays> ports_, leaves_;   // empty where they never limit anything
+    std::vector<double> flop_;              // by rank, for the sustained clock
     std::vector<std::vector<Span>> spans_;  // by rank, if traced
     std::vector<std::vector<layouts::Interval>> issued_;
 };
 
-/// Power goes as the third power of the clock: a kernel that may run at `sustained` when it never stops may run faster
-/// when it stops now and then, up to the clock of short runs. From what was predicted at the clock `before`, where a
-/// pass that computes for longer is taken to last longer by as much.
-double sustained_clock(const Prediction& prediction, double before, double sustained, const SimOptions& options) {
+/// The energy of a FLOP goes as the square of the voltage, and that about as the clock: so power bounds rate x clock^2,
+/// and attends that keep more of a multiprocessor busy run at a lower clock. Averaged over repeated passes with their
+/// pauses. From what was predicted at the clock `before`, where a pass that computes for longer is taken to last longer
+/// by as much.
+double sustained_clock(const Prediction& prediction, double before, double flop, double power_flops,
+                       const SimOptions& options) {
     const auto period = layouts::to_seconds(prediction.makespan) + options.pause_seconds;
     double busy = 0;  // of the busiest rank, which the others wait for
     for (const auto& rank : prediction.ranks) busy = std::max(busy, layouts::to_seconds(rank.compute));
     if (busy == 0) return 1;
-    double low = sustained, high = 1;  // the share of time in which it may run at a clock, less that in which it does
+    double low = 0, high = 1;
     for (int halvings = 0; halvings < 50; ++halvings) {
         const auto clock = (low + high) / 2, at_clock = busy * before / clock;
-        (std::pow(sustained / clock, 3) >= (at_clock + options.pause_busy_seconds) / (period - busy + at_clock)
-             ? low
-             : high) = clock;
+        // Seconds of all power that there is. The other attends, in the pause, take as much at a time.
+        const auto taken = flop * clock * clock / power_flops * (1 + options.pause_busy_seconds / at_clock);
+        (taken <= period - busy + at_clock ? low : high) = clock;
     }
     return high;
 }
@@ -486,16 +511,19 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
             schedule.ranks());
     if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, 1, tiles).run();
     // The clock depends on how busy ranks are, and that on the clock, though little.
-    const auto sustained = machine.attention(schedule.options().pass).sustained_clock;
+    const auto power_flops = machine.attention(schedule.options().pass).power_flops;
     require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
             "the pause between passes is {} s, and busy for {} s; it must not be negative, nor busy for longer",
             options.pause_seconds, options.pause_busy_seconds);
     auto quiet = options;
     quiet.trace = false;
-    double clock = sustained;
+    double clock = 1;
     constexpr int rounds = 2;
-    for (int round = 0; round < rounds && sustained < 1; ++round)
-        clock = sustained_clock(Simulation(schedule, machine, quiet, clock, tiles).run(), clock, sustained, options);
+    for (int round = 0; round < rounds && std::isfinite(power_flops); ++round) {
+        Simulation simulation(schedule, machine, quiet, clock, tiles);
+        const auto found = simulation.run();
+        clock = sustained_clock(found, clock, simulation.most_flop(), power_flops, options);
+    }
     auto prediction = Simulation(schedule, machine, options, clock, tiles).run();
     prediction.clock = clock;
     return prediction;

@@ -56,13 +56,15 @@ private:
     void read(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) {
         const auto& attention = machine.attention(schedule.options().pass);
         auto ops = schedule.ops(rank);
-        Picoseconds host = 0;
+        auto host = cost_.host_clock(cost_.issue_pass());
         while (const auto* op = ops.next()) {
-            host = layouts::later(host, cost_.issue(*op));
+            const auto issued =
+                host.issue(*op, static_cast<OpIndex>(nodes_.size()), cost_.issue(*op),
+                           [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
             Node added;
             added.kind = op->kind;
             added.lane = op->lane();
-            added.issued = op->transfers() ? host : std::max(host, cost_.before_pass(rank));
+            added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(rank));
             added.after = op->after_storage;
             added.after_count = op->after_count;
             if (op->transfers()) {
@@ -73,7 +75,7 @@ private:
                 auto& carried = link_time_[sends ? 0 : 1];
                 carried = layouts::later(carried, added.duration);
             } else {
-                added.duration = cost_.compute(*op);
+                added.duration = cost_.compute(*op, rank);
                 found_.compute += layouts::to_seconds(added.duration);
                 const bool attends = op->kind == OpKind::attend;
                 if (!attends) found_.launches += machine.accumulate_launch_seconds;
@@ -86,7 +88,7 @@ private:
             queue.push_back(static_cast<OpIndex>(nodes_.size()));
             nodes_.push_back(added);
         }
-        found_.issue = layouts::to_seconds(host);
+        found_.issue = layouts::to_seconds(host.now());
         found_.operations = static_cast<std::int64_t>(nodes_.size());
     }
 

@@ -13,6 +13,15 @@
 namespace ringlab::experiments {
 namespace {
 
+/// What a machine file calls its machine; the rest of a record's file may be of keys that are no longer there.
+std::string name_in_text(const std::string& text) {
+    const std::string before = "\nname = ";
+    const auto at = ("\n" + text).find(before);
+    if (at == std::string::npos) return "";
+    const auto quote = at + before.size() - 1;  // ' or "
+    return text.substr(quote + 1, text.find(text[quote], quote + 1) - quote - 1);
+}
+
 /// Name in the record of the machine that is called `name` in its own file; empty if there is none.
 std::string name_in_record(const hdf5::File& file, const std::string& name) {
     const auto provenance = file.group("provenance/0");
@@ -21,7 +30,7 @@ std::string name_in_record(const hdf5::File& file, const std::string& name) {
         if (!column.starts_with(before)) continue;
         const auto machine = column.substr(before.size());
         const auto text = provenance.text(fmt::format("machine_{}_text", machine));
-        if (sim::parse_machine(text, machine).name == name) return machine;
+        if (name_in_text(text) == name) return machine;
     }
     return "";
 }

@@ -157,30 +157,16 @@ bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<c
     return true;
 }
 
-/// The end of the longest item would be waited for if that is more than half of what a multiprocessor gets in all: then
-/// whatever promises to end first. A cluster of blocks needs multiprocessors that lie together, so a few stay idle
-/// beside larger ones, and a launch that just does not fit takes twice as long.
-int blocks_per_item(const ItemLoad& load) {
+/// A cluster of blocks needs multiprocessors that lie together, so a few stay idle beside larger ones, and a launch
+/// that just does not fit takes twice as long.
+int blocks_per_item(const layouts::ItemLoad& load) {
     int device = 0, multiprocessors = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
     RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    if (2 * load.longest * multiprocessors <= load.entries) return 1;
-    constexpr double item = 7;  // what an item costs by itself, in steps: 13 us of 2 us each, measured at dims 128
-    const auto steps = [&](double entries) { return entries * static_cast<double>(load.steps_per_entry); };
-    const auto mean = steps(static_cast<double>(load.entries)) / static_cast<double>(load.items);
-    int best = 1;
-    double least = std::numeric_limits<double>::infinity();
-    for (const int blocks : {1, 2, 4, 8}) {
-        const int at_a_time = blocks == 1 ? multiprocessors : clusters_at_a_time(blocks);
-        if (at_a_time == 0) continue;
-        const auto waves = static_cast<double>((load.items + at_a_time - 1) / at_a_time);
-        const auto time =
-            std::max(waves * (item + mean / blocks), item + steps(static_cast<double>(load.longest)) / blocks);
-        if (time >= least) continue;
-        least = time;
-        best = blocks;
-    }
-    return best;
+    std::vector<layouts::Sharing> groups;
+    for (const int blocks : {2, 4, 8})
+        if (const int clusters = clusters_at_a_time(blocks)) groups.push_back({blocks, clusters});
+    return static_cast<int>(layouts::choose_sharing(load, multiprocessors, groups).processors);
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,

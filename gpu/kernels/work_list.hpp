@@ -5,6 +5,7 @@
 #include "layouts/layout.hpp"
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
+#include "layouts/work.hpp"
 
 #include <array>
 #include <atomic>
@@ -81,16 +82,8 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items);
 /// See TileList; `items` have something to do and come longest first.
 bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);
 
-/// What a backward launch has to do: items with anything to do, of all heads and batch elements, and their entries.
-struct ItemLoad {
-    std::int64_t items = 0;
-    std::int64_t entries = 0;
-    std::int64_t longest = 0;          ///< entries of one item
-    std::int64_t steps_per_entry = 1;  ///< query heads of a kv head
-};
-
 /// Backward, hopper: thread blocks that are to share an item on the current device: 1, 2, 4 or 8.
-int blocks_per_item(const ItemLoad& load);
+int blocks_per_item(const layouts::ItemLoad& load);
 
 /// The same in device memory, longest item first: the short ones fill the gaps at the end of the launch.
 class TileList {

@@ -83,7 +83,7 @@ public:
             layouts::Op op;
             op.cells = ring_.cells(0, (ranks - step) % ranks);
             op.rows().heads = {0, 32};
-            return cost.compute(op);
+            return cost.compute(op, 0);
         };
         first_ = attend(0);
         attend_ = attend(1);

@@ -94,8 +94,10 @@ inline Machine busy_machine() {
     machine.backward.item = Item::key_tile;
     machine.backward.groups = {{2, 8}, {4, 3}};
     machine.accumulate_launch_seconds = 1e-6;
+    machine.copy_launch_seconds = 1e-6;
     machine.merge_memory_ratio = 5;
     machine.add_memory_ratio = 3;
+    machine.copy_memory_ratio = 3;
     machine.inside_host.latency_seconds = 1e-6;
     machine.inside_host.link_bytes_per_second = 4e10;
     machine.inside_host.channel_bytes_per_second = 1.5e10;

@@ -30,29 +30,33 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     const auto work = ringlab::layouts::tile_work(schedule.mask(), schedule.runs(rows), schedule.runs(keys),
                                                   cost.tile_rows, cost.tile_keys);
     const bool by_keys = cost.item == Item::key_tile;
-    auto groups = cost.groups;
-    groups.push_back({1, static_cast<std::int64_t>(machine.multiprocessors)});
-    double best = std::numeric_limits<double>::infinity();
-    for (const auto& group : groups) {
-        std::vector<double> items;
-        for (const auto& tiles : by_keys ? work.keys : work.queries)
-            for (int head = 0; head < (by_keys ? keys : rows).heads.count(); ++head) {
-                const bool idle = tiles.full + tiles.partial == 0;
-                if (idle && !by_keys && !turn.begins && !turn.ends) continue;
-                const auto in_turn = by_keys ? rows.heads.count() / keys.heads.count() : 1;
-                items.push_back((idle ? cost.idle_item_seconds : cost.item_seconds) +
-                                (turn.begins ? 0 : cost.resume_seconds) + (turn.ends ? cost.finish_seconds : 0) +
-                                in_turn *
-                                    (cost.full_tile_seconds * double(tiles.full) +
-                                     cost.partial_tile_seconds * double(tiles.partial)) /
-                                    double(group.processors));
-            }
-        std::sort(items.rbegin(), items.rend());
-        std::vector<double> free(static_cast<std::size_t>(group.at_a_time));
-        for (const auto item : items) *std::min_element(free.begin(), free.end()) += item;
-        best = std::min(best, *std::max_element(free.begin(), free.end()));
+    const auto heads = (by_keys ? keys : rows).heads.count();
+    const auto in_turn = by_keys ? rows.heads.count() / keys.heads.count() : 1;
+    ringlab::layouts::ItemLoad load{.steps_per_entry = in_turn};
+    for (const auto& tiles : by_keys ? work.keys : work.queries) {
+        const auto entries = tiles.full + tiles.partial;
+        if (entries > 0) load.items += heads;
+        load.entries += entries * heads;
+        load.longest = std::max(load.longest, entries);
     }
-    return best;
+    const auto group =
+        ringlab::layouts::choose_sharing(load, static_cast<std::int64_t>(machine.multiprocessors), cost.groups);
+    std::vector<double> items;
+    for (const auto& tiles : by_keys ? work.keys : work.queries)
+        for (int head = 0; head < heads; ++head) {
+            const bool idle = tiles.full + tiles.partial == 0;
+            if (idle && !by_keys && !turn.begins && !turn.ends) continue;
+            const auto of_rows = (turn.begins ? 0 : cost.resume_seconds) + (turn.ends ? cost.finish_seconds : 0);
+            items.push_back(
+                (idle ? cost.idle_item_seconds : cost.item_seconds) + (by_keys ? 0 : of_rows) +
+                in_turn *
+                    (cost.full_tile_seconds * double(tiles.full) + cost.partial_tile_seconds * double(tiles.partial)) /
+                    double(group.processors));
+        }
+    std::sort(items.rbegin(), items.rend());
+    std::vector<double> free(static_cast<std::size_t>(group.at_a_time));
+    for (const auto item : items) *std::min_element(free.begin(), free.end()) += item;
+    return *std::max_element(free.begin(), free.end());
 }
 
 /// Some heads and tokens of a whole block.
@@ -152,9 +156,9 @@ BOOST_AUTO_TEST_CASE(a_copy_costs_what_an_add_of_as_many_bytes_costs) {
     op.bytes = 3000000;
     op.kind = ringlab::layouts::OpKind::add;
     // 1 us to launch, then three times the bytes at 3 TB/s.
-    BOOST_TEST(model.compute(op) == 4000000);
+    BOOST_TEST(model.compute(op, 0) == 4000000);
     op.kind = ringlab::layouts::OpKind::copy;
-    BOOST_TEST(model.compute(op) == 4000000);
+    BOOST_TEST(model.compute(op, 0) == 4000000);
 }
 
 BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
@@ -197,7 +201,7 @@ BOOST_AUTO_TEST_CASE(held_out_single_gpu_figures_are_predicted) {
             const auto schedule = scenario.schedule();
             CostModel model(*schedule, machine, options);
             auto ops = schedule->ops(0);
-            return ringlab::layouts::to_seconds(model.compute(*ops.next()));
+            return ringlab::layouts::to_seconds(model.compute(*ops.next(), 0));
         };
         const auto predicted_forward = seconds(ringlab::layouts::Pass::forward);
         const auto predicted_backward = seconds(ringlab::layouts::Pass::backward);
@@ -209,22 +213,47 @@ BOOST_AUTO_TEST_CASE(held_out_single_gpu_figures_are_predicted) {
     }
 }
 
+// Power takes rate x clock^2, and rate goes as the clock.
 BOOST_AUTO_TEST_CASE(the_sustained_clock_is_what_power_allows) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
-    for (auto* cost : {&machine.forward, &machine.backward}) cost->sustained_clock = 0.5;
+    const auto quick = simulate(*schedule, machine, rate_options());
+    double flop = 0;
+    auto ops = schedule->ops(0);
+    while (const auto* op = ops.next())
+        if (op->kind == ringlab::layouts::OpKind::attend) flop += schedule->flop(*op);
+    const auto seconds = ringlab::layouts::to_seconds(quick.makespan);
+    machine.forward.power_flops = flop / seconds / 8;
     auto options = rate_options();
     options.clock = Clock::sustained;
-    // Never idle: the clock that never stopping allows.
-    const auto quick = simulate(*schedule, machine, rate_options()), slow = simulate(*schedule, machine, options);
+    // Never idle, and eight times as quick as power allows: half of the clock.
+    const auto slow = simulate(*schedule, machine, options);
     BOOST_TEST(std::abs(slow.clock - 0.5) < 1e-12);
     BOOST_TEST(std::abs(slow.makespan - 2 * quick.makespan) <= 2 * scenario.ranks);  // roundings to picoseconds
-    // Busy for an eighth of the time: an eighth of the power, so twice the clock, which is all there is.
-    options.pause_seconds = 7 * ringlab::layouts::to_seconds(quick.makespan);
+    // Others as hungry in a pause as long as the slow pass: no more power for this one.
+    options.pause_seconds = options.pause_busy_seconds = 2 * seconds;
+    BOOST_TEST(std::abs(simulate(*schedule, machine, options).clock - 0.5) < 1e-9);
+    // Busy for an eighth of the time: there is power enough for all of the clock.
+    options.pause_seconds = 7 * seconds;
+    options.pause_busy_seconds = 0;
     const auto rested = simulate(*schedule, machine, options);
     BOOST_TEST(rested.clock == 1);
     BOOST_TEST(rested.makespan == quick.makespan);
+}
+
+// Attends that keep multiprocessors half as busy do half the FLOP in a cycle, and have the power for a higher clock.
+BOOST_AUTO_TEST_CASE(attends_that_do_less_in_a_cycle_keep_a_higher_clock) {
+    const Scenario scenario{.mask = "full"};
+    const auto schedule = scenario.schedule();
+    auto machine = cell_machine(scenario);
+    machine.forward.power_flops = machine.forward.flops / 8;
+    auto options = rate_options();
+    options.clock = Clock::sustained;
+    const auto slow = simulate(*schedule, machine, options).clock;
+    machine.forward.flops /= 2;
+    const auto higher = simulate(*schedule, machine, options).clock;
+    BOOST_TEST(std::abs(higher / slow - std::cbrt(2)) < 0.01, higher << " " << slow);
 }
 
 BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning_and_an_end) {

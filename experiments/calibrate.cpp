@@ -19,7 +19,9 @@ const Experiment experiment{
     "for --machines of the other experiments. --backend cpu times attends of one rank and of ranks that take turns, "
     "by\n"
     "their processor time, sums, and messages between two ranks that compute nothing. --backend cuda times attends of\n"
-    "one GPU, what surrounds them, clocks with and without rests, the host, and copies between GPUs beside attends.",
+    "one GPU, what surrounds them, passes of one rank and of ranks that take turns on it, clocks with and without\n"
+    "rests, the host, and messages between GPUs, alone and beside attends; it keeps them beside the machine file, for\n"
+    "--measured to fit again, and makes one machine file for each transport.",
     "calibrate --arithmetic bf16 && compare_layouts --machines ./this_cpu.toml",
     {.measures = true},
     FileKind::machine};
@@ -41,19 +43,36 @@ Config defaults() {
 /// What the user left open, in sizes that suit GPUs.
 Config with_gpu_defaults(Config config) {
     const auto open = [&](const char* option) { return !config.given.contains(option); };
-    if (open("tokens") && open("tokens-per-rank")) config.tokens = {512, 1024, 2048, 4096, 8192};
+    if (open("tokens") && open("tokens-per-rank")) config.tokens = {256, 512, 1024, 2048, 4096, 8192};
     if (open("heads")) config.heads = "32:8";
     if (open("head-dim")) config.head_dim = 128;
     if (open("masks")) config.masks = {"causal", "full"};
     return config;
 }
 
+int calibrate(Config& config, int argc, char** argv) {
+    auto provenance = collect_provenance(argc, argv);
+    const auto if_there = config.overwrite ? IfThere::replace : IfThere::refuse;
+    const auto guard = [&](const char* ending, FileKind kind) {
+        config.files.writes("--output", beside(config.output, ending), kind, if_there);
+    };
+    if (!config.measured.empty()) {
+        guard(nccl_ending, FileKind::machine);
+        return calibrate_gpu(config, nullptr, provenance);
+    }
+    const auto probe = backend_kind(config)->probe(config);
+    if (!probe) return calibrate_cpu(config);
+    guard(nccl_ending, FileKind::machine);
+    guard(samples_ending, FileKind::record);
+    probe->add_provenance(provenance);
+    return calibrate_gpu(with_gpu_defaults(config), probe.get(), provenance);
+}
+
 int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
+    auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     say_notes(*config);
-    const auto probe = backend_kind(*config)->probe(*config);
-    return probe ? calibrate_gpu(with_gpu_defaults(*config), *probe) : calibrate_cpu(*config);
+    return run_in_session(*config, argc, argv, [&] { return calibrate(*config, argc, argv); });
 }
 
 }  // namespace

@@ -257,7 +257,7 @@ private:
             source(section + ".teraflops", "measured: visible pairs, the best of the timed attends");
             for (const auto* key : {".begin_us", ".begin_memory_ratio", ".end_us", ".end_memory_ratio"})
                 source(section + key, "nothing surrounds the attends of a pass");
-            source(section + ".sustained_clock", "not calibrated");
+            source(section + ".power_teraflops", "not calibrated");
         }
     }
 
@@ -302,7 +302,11 @@ private:
         machine_.accumulate_launch_seconds = add.constant;
         machine_.add_memory_ratio = add.slope * machine_.memory_bytes_per_second;
         machine_.merge_memory_ratio = merge.slope * machine_.memory_bytes_per_second;
+        machine_.copy_launch_seconds = machine_.accumulate_launch_seconds;
+        machine_.copy_memory_ratio = machine_.add_memory_ratio;
         source("accumulate", "fitted to processor time of sums and merges");
+        for (const auto* key : {"accumulate.copy_launch_us", "accumulate.copy_memory_ratio"})
+            source(key, "not calibrated: as of a sum");
     }
 
     void source(const std::string& key, const std::string& text) { sources_[key] = text; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "experiments/record/provenance.hpp"
 #include "experiments/study/case.hpp"
 #include "sim/machine.hpp"
 
@@ -20,6 +21,28 @@ struct TimedBusyLink {
     Timed message, call_alone, call_beside;
 };
 
+/// A call that is repeated without any rest.
+struct TimedSustained {
+    Timed seconds;
+    double clock_hertz = 0;  ///< of the multiprocessors, on average; 0: not known
+};
+
+/// An operation of a pass that the executor ran.
+struct TimedOperation {
+    int rank = 0;
+    layouts::OpIndex op = 0;
+    double posted = 0, begin = 0;  ///< seconds since the start of the pass, medians
+    Timed seconds;
+};
+
+/// A pass that the executor ran.
+struct TimedPass {
+    Timed seconds;                           ///< from its start to its end on the slowest rank
+    Timed issue;                             ///< host time until all of it was enqueued, of the slowest rank
+    double period = 0;                       ///< from a pass's start to that of the next
+    std::vector<TimedOperation> operations;  ///< of passes of which every operation was timed
+};
+
 /// Measures parts of a pass on GPUs, none of them a ring.
 class GpuProbe {
 public:
@@ -35,19 +58,25 @@ public:
                                        const std::vector<std::string>& calls) = 0;
 
     /// One of these without any rest, at the clock that power then allows.
-    virtual Timed sustained(const Plan& plan, const std::string& call) = 0;
+    virtual TimedSustained sustained(const Plan& plan, const std::string& call) = 0;
 
-    /// Host seconds to issue an operation of a pass.
-    virtual Timed issue(const Plan& plan) = 0;
+    /// Both passes of a plan by the executor: by "loopback" all ranks in turns on the first GPU; by "copy" and "nccl" a
+    /// GPU for each.
+    virtual std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) = 0;
 
-    /// Messages by copy engine between all GPUs at the same time beside attends, and the attends with and without them;
-    /// nothing where there is one GPU.
+    /// Messages between all GPUs at the same time beside attends, and the attends with and without them; nothing where
+    /// there is one GPU, or no such transport.
     virtual std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,
+                                                  const std::string& transport,
                                                   const std::vector<std::int64_t>& message_bytes) = 0;
+
+    /// Transports between GPUs that this program has: none for one GPU.
+    virtual std::vector<std::string> transports() const = 0;
 
     virtual int gpus() const = 0;
     virtual std::string device() const = 0;
     virtual std::string kernels(const layouts::Problem& problem) const = 0;
+    virtual void add_provenance(Provenance& provenance) const = 0;
 };
 
 /// On the first GPU, or all of them, with a family of kernels by name. Throws Error where there is no GPU, and in a

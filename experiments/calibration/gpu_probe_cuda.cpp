@@ -1,9 +1,11 @@
+#include "experiments/backends/cuda.hpp"
 #include "experiments/calibration/gpu_probe.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/device_attention.hpp"
 #include "gpu/executor.hpp"
 #include "gpu/kernels/clusters.hpp"
 #include "gpu/steady.hpp"
+#include "gpu/transports/transport.hpp"
 
 #include <algorithm>
 
@@ -63,37 +65,39 @@ public:
         return all;
     }
 
-    Timed sustained(const Plan& plan, const std::string& call) override {
+    TimedSustained sustained(const Plan& plan, const std::string& call) override {
         const gpu::DeviceScope scope(0);
         auto attention = make(plan, 0, 0);
         const std::vector<gpu::TimedCall> calls{attention->call(call)};
         std::vector<gpu::ClockSample> clocks;
-        return timed(gpu::time_calls(calls, {4, 0.15, 0.4, 0}, nvml_, clocks).front());
+        TimedSustained found{timed(gpu::time_calls(calls, {4, 0.15, 0.4, 0}, nvml_, clocks).front())};
+        for (const auto& clock : clocks) found.clock_hertz += clock.sm_mhz * 1e6 / static_cast<double>(clocks.size());
+        return found;
     }
 
-    Timed issue(const Plan& plan) override {
+    std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
         gpu::GpuOptions options;
+        options.transport = transport == "copy"   ? gpu::TransportKind::copy
+                            : transport == "nccl" ? gpu::TransportKind::nccl
+                                                  : gpu::TransportKind::loopback;
         options.group = layouts::RingGroup(plan.layout().ranks(), 1);
-        options.devices = {0};
+        const int devices = options.transport == gpu::TransportKind::loopback ? 1 : options.group.world();
+        for (int device = 0; device < devices; ++device) options.devices.push_back(device);
+        options.round_results = true;
         options.keep_results = false;
-        options.timelines = gpu::Timelines::none;
-        options.warm_up = 5;
-        options.repeats = 30;
         options.kernels = kernels_;
-        const auto team = gpu::make_thread_team(1);
-        const auto run = gpu::run(*team, *plan.forward, nullptr, {}, options);
-        double operations = 0;
-        for (int rank = 0; rank < plan.layout().ranks(); ++rank) {
-            auto ops = plan.forward->ops(rank);
-            while (ops.next()) ++operations;
-        }
-        std::vector<double> seconds;
-        for (const auto& ranks : run.front().forward.issue_seconds)
-            seconds.push_back(*std::max_element(ranks.begin(), ranks.end()) / operations);
-        return timed(std::move(seconds));
+        options.timeout = std::chrono::seconds(30);
+        options.warm_up = 4;
+        options.repeats = 12;
+        // Passes whose operations are timed take longer: the whole is timed without.
+        options.timelines = gpu::Timelines::none;
+        const auto whole = run(plan, options);
+        options.timelines = gpu::Timelines::all;
+        const auto parts = run(plan, options);
+        return {timed_pass(whole.forward, parts.forward), timed_pass(whole.backward, parts.backward)};
     }
 
-    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,
+    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string& transport,
                                           const std::vector<std::int64_t>& message_bytes) override {
         std::vector<TimedBusyLink> all;
         if (gpus() < 2) return all;
@@ -104,7 +108,8 @@ public:
             calls.push_back(attentions.emplace_back(make(plan, 0, 0))->call(call));
         }
         for (const auto bytes : message_bytes) {
-            auto samples = gpu::time_busy_links(calls, bytes, 3);
+            auto samples = gpu::time_busy_links(calls, bytes, 3, transport);
+            if (samples.messages.empty()) continue;
             all.push_back({bytes, timed(std::move(samples.messages)), timed(std::move(samples.calls_alone)),
                            timed(std::move(samples.calls_beside))});
         }
@@ -115,6 +120,15 @@ public:
         return all;
     }
 
+    std::vector<std::string> transports() const override {
+        if (gpus() < 2) return {};
+        std::vector<std::string> names{"copy"};
+        if (gpu::nccl_version() != "none") names.push_back("nccl");
+        return names;
+    }
+
+    void add_provenance(Provenance& provenance) const override { add_cuda_provenance(provenance); }
+
     int gpus() const override { return static_cast<int>(devices_.size()); }
     std::string device() const override { return devices_.front().name; }
 
@@ -124,6 +138,36 @@ public:
     }
 
 private:
+    static gpu::GpuRun run(const Plan& plan, const gpu::GpuOptions& options) {
+        const auto team = gpu::make_thread_team(gpu::team_size(options));
+        return std::move(gpu::run(*team, *plan.forward, plan.backward.get(), {}, options).front());
+    }
+
+    static std::vector<double> slowest(const std::vector<std::vector<double>>& by_repeat) {
+        std::vector<double> all;
+        for (const auto& ranks : by_repeat) all.push_back(*std::max_element(ranks.begin(), ranks.end()));
+        return all;
+    }
+
+    /// Its time from `whole`, its operations' from `parts`.
+    static TimedPass timed_pass(const gpu::PassRun& whole, const gpu::PassRun& parts) {
+        TimedPass pass{
+            timed(slowest(whole.rank_seconds)), timed(slowest(whole.issue_seconds)), whole.period_seconds, {}};
+        for (std::size_t i = 0; i < parts.timelines.front().spans.size(); ++i) {
+            std::vector<double> posted, begins, seconds;
+            for (const auto& timeline : parts.timelines) {
+                const auto& span = timeline.spans[i];
+                posted.push_back(layouts::to_seconds(span.posted));
+                begins.push_back(layouts::to_seconds(span.begin));
+                seconds.push_back(layouts::to_seconds(span.end - span.begin));
+            }
+            const auto& span = parts.timelines.front().spans[i];
+            pass.operations.push_back({span.rank, span.op, gpu::median(std::move(posted)),
+                                       gpu::median(std::move(begins)), timed(std::move(seconds))});
+        }
+        return pass;
+    }
+
     std::unique_ptr<gpu::DeviceAttention> make(const Plan& plan, int rank, int block) const {
         return std::make_unique<gpu::DeviceAttention>(plan.problem, plan.mask(), plan.layout().shard(rank),
                                                       plan.layout().shard(block), kernels_);

@@ -139,6 +139,12 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                 options.add(std::move(option));
             }
         }
+        if (calibrates(experiment))
+            options.add({.name = "measured",
+                         .value = "FILE",
+                         .help = "what calibrate --backend cuda has kept of an earlier run: fit it again, time nothing",
+                         .target = &config.measured,
+                         .absent = "it is timed now"});
         if (!calibrates(experiment)) add_mpi(options, config);
         options.add({.name = "arithmetic",
                      .value = "NAME",

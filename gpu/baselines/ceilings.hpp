@@ -39,16 +39,18 @@ struct LinkSamples {
 /// fewer than two.
 std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
 
-/// Copies between devices while every one of them computes.
+/// Messages between devices while every one of them computes.
 struct BusyLinkSamples {
     std::int64_t bytes = 0;                         ///< of a message
     std::vector<double> calls_alone, calls_beside;  ///< seconds of the first device's calls
     std::vector<double> messages;                   ///< seconds of its messages, beside its calls
 };
 
-/// Calls in a row on each device, one call for each, alone and while every device sends to its right neighbour by copy
-/// engine; with a rest before each of 2 * `rounds` rows, so that clocks are high.
-BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds);
+/// Calls in a row on each device, one call for each, alone and while every device sends to its right neighbour by
+/// `transport` ("copy" or "nccl"); with a rest before each of 2 * `rounds` rows, so that clocks are high. No samples
+/// where the program was built without the transport.
+BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
+                                const std::string& transport = "copy");
 
 /// Sends one message from each device to the next over NCCL, `count` times in a row, on the streams that are given;
 /// enqueues and returns. Null in a program built without NCCL.

@@ -114,6 +114,15 @@ struct DeviceAttention::Work {
         if (!first || !last) args.carry = carry();
         attend_forward(args, forward_work, stream);
     }
+    /// As a rank ends its rows: o in fp32 too, for the backward pass.
+    void end_rows(bool first, cudaStream_t stream) const {
+        auto args = forward_args();
+        args.first = first;
+        if (!first) args.carry = carry();
+        args.result.o_rounded = args.result.o;
+        args.result.o = o.view;
+        attend_forward(args, forward_work, stream);
+    }
 
     void prepare(cudaStream_t stream) const {
         prepare_backward({o.extent, o.view, dout.view, row_view(lse), statistics(), dq.view, problem.head_dim}, stream);
@@ -177,6 +186,8 @@ TimedCall DeviceAttention::call(const std::string& name) {
         {"forward_first", [&](cudaStream_t stream) { work.forward(true, false, stream); }},
         {"forward_carried", [&](cudaStream_t stream) { work.forward(false, false, stream); }},
         {"forward_last", [&](cudaStream_t stream) { work.forward(false, true, stream); }},
+        {"forward_kept", [&](cudaStream_t stream) { work.end_rows(true, stream); }},
+        {"forward_last_kept", [&](cudaStream_t stream) { work.end_rows(false, stream); }},
         {"backward", [&](cudaStream_t stream) { work.backward(work.backward_work, stream); }},
         {"backward_kernel",
          [&](cudaStream_t stream) { attend_backward(work.backward_args(), work.backward_work, stream); }},

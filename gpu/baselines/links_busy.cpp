@@ -28,9 +28,37 @@ void record_into(std::vector<Event>& events, cudaStream_t stream) {
     events.emplace_back(Event::Use::timing).record(stream);
 }
 
+/// Sends one message from each device to the next; null without the transport.
+std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const std::string& transport) {
+    if (transport == "nccl") {
+        std::vector<const void*> from;
+        std::vector<void*> to;
+        std::vector<cudaStream_t> streams;
+        for (const auto& end : ring) {
+            from.push_back(end.out.data());
+            to.push_back(end.in.data());
+            streams.push_back(end.transfers);
+        }
+        const auto send = nccl_ring(from, to, bytes);
+        if (!send) return nullptr;
+        send(1, streams);  // connects them
+        return [=] { send(1, streams); };
+    }
+    return [&ring, bytes] {
+        for (std::size_t place = 0; place < ring.size(); ++place) {
+            const auto& end = ring[place];
+            const DeviceScope scope(end.device);
+            const auto& next = ring[(place + 1) % ring.size()];
+            RINGLAB_CUDA(cudaMemcpyPeerAsync(next.in.data(), next.device, end.out.data(), end.device,
+                                             static_cast<std::size_t>(bytes), end.transfers));
+        }
+    };
+}
+
 }  // namespace
 
-BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds) {
+BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
+                                const std::string& transport) {
     const auto devices = static_cast<int>(calls.size());
     std::vector<End> ring;
     for (int device = 0; device < devices; ++device) {
@@ -43,6 +71,8 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
     }
     BusyLinkSamples samples;
     samples.bytes = message_bytes;
+    const auto send = sender(ring, message_bytes, transport);
+    if (!send) return samples;
     double call_seconds = 0;
     for (int round = 0; round < 2 * rounds + 1; ++round) {
         const bool alone = round % 2 == 0, counts = round > 0;
@@ -66,14 +96,13 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
         // As many messages as surely last for as long as the calls, at twice the speed that any link has.
         const auto most =
             std::max(8, static_cast<int>(calls_in_a_row * call_seconds * 1e12 / static_cast<double>(message_bytes)));
-        for (int message = 0; !alone && message < std::min(most, 400); ++message)
+        for (int message = 0; !alone && message < std::min(most, 400); ++message) {
+            send();
             for (auto& end : ring) {
                 const DeviceScope scope(end.device);
-                auto& next = ring[static_cast<std::size_t>((end.device + 1) % devices)];
-                RINGLAB_CUDA(cudaMemcpyPeerAsync(next.in.data(), next.device, end.out.data(), end.device,
-                                                 static_cast<std::size_t>(message_bytes), end.transfers));
                 record_into(end.message_ends, end.transfers);
             }
+        }
         for (auto& end : ring) {
             const DeviceScope scope(end.device);
             end.compute.synchronize();

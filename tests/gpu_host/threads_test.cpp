@@ -17,14 +17,15 @@ struct Passes {
     std::unique_ptr<layouts::Schedule> forward, backward;
 };
 
-Passes make_passes(const std::string& algorithm, int ranks) {
+Passes make_passes(const std::string& algorithm, int ranks, const std::string& mask_name = "causal",
+                   const std::string& layout_name = "zigzag") {
     layouts::Problem problem;
     problem.tokens = 48 * ranks;
     problem.query_heads = 4;
     problem.kv_heads = 2;
     problem.head_dim = problem.value_dim = 16;
-    const auto mask = layouts::make_mask("causal", problem.tokens);
-    const auto layout = layouts::make_layout("zigzag", problem.tokens, ranks);
+    const auto mask = layouts::make_mask(mask_name, problem.tokens);
+    const auto layout = layouts::make_layout(layout_name, problem.tokens, ranks);
     layouts::ScheduleOptions how;
     how.algorithm = algorithm;
     Passes passes;
@@ -122,6 +123,28 @@ BOOST_DATA_TEST_CASE(ranks_of_every_schedule_come_to_an_end,
     BOOST_TEST(runs[0].forward.rank_seconds.size() == 3u);
     BOOST_TEST(runs[0].backward.timelines.size() == 3u);
     BOOST_TEST(runs[0].backward.timelines[0].spans.size() > 0u);
+}
+
+// As `calibrate` times messages and the host.
+BOOST_DATA_TEST_CASE(messages_travel_where_next_to_nothing_is_seen,
+                     data::make({"ring", "all-gather", "pull"}) * data::make({2, 4}), algorithm, ranks) {
+    const auto passes = make_passes(algorithm, ranks, fmt::format("valid:0-{}", ranks), "striped");
+    auto options = options_for(TransportKind::copy, ranks);
+    options.warm_up = 4;
+    options.repeats = 12;
+    options.round_results = true;
+    for (const auto timelines : {Timelines::none, Timelines::all}) {
+        options.timelines = timelines;
+        const auto team = make_thread_team(team_size(options));
+        const auto runs = run(*team, *passes.forward, passes.backward.get(), {}, options);
+        BOOST_TEST_REQUIRE(runs.size() == 1u);
+        BOOST_TEST(runs[0].forward.issue_seconds.size() == 12u);
+        for (const auto& timeline : runs[0].backward.timelines) {
+            std::int64_t bytes = 0;
+            for (const auto& span : timeline.spans) bytes += span.bytes;
+            BOOST_TEST(bytes > 0);
+        }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_fails_ends_the_others) {

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "experiments/record/provenance.hpp"
+#include "sim/machine.hpp"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// One thing that `calibrate` has timed on GPUs.
+struct GpuSample {
+    /// - "attend": one call of a kernel or what surrounds it, in short runs with rests
+    /// - "sustained": the same without rests
+    /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
+    /// - "operation": one operation of a pass by the executor, of which every operation was timed
+    /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
+    std::string kind;
+    std::string call;                          ///< of a kernel; or "forward", "backward": the pass
+    std::string mask, layout, algorithm = "";  ///< of the ring that it is taken from
+    std::string transport = "";
+    int ranks = 1, rank = 0, block = 0;
+    std::int64_t tokens_per_rank = 0;
+    std::int64_t op = -1;            ///< of an operation: its index in the rank's schedule
+    std::int64_t bytes = 0;          ///< of a message
+    double seconds = 0, spread = 0;  ///< median, and distance of the quartiles over it
+    double posted = 0, begin = 0;    ///< of an operation: since the start of the pass
+    double clock_hertz = 0;          ///< of what is sustained; 0: not known
+};
+
+/// All that is needed to fit a machine file: where nothing was measured on a ring, and nothing is left to a GPU.
+struct GpuSamples {
+    sim::Machine machine;  ///< with no times
+    std::string device;
+    std::string kernels;  ///< family
+    std::string heads, arithmetic;
+    std::int64_t head_dim = 0, value_dim = 0;
+    int gpus = 1;
+    std::vector<GpuSample> samples;
+};
+
+/// As a record of `calibrate` of one run, in place of any that is there.
+void write_samples(const std::filesystem::path& file, const GpuSamples& samples, const std::string& configuration,
+                   const Provenance& provenance);
+
+/// Throws Error if the file is no such record.
+GpuSamples read_samples(const std::filesystem::path& file);
+
+}  // namespace ringlab::experiments

@@ -58,14 +58,14 @@ disturb slow_gpu --slow-gpus 1
 disturb slow_link --slow-links 1
 disturb noise --compute-noise 0.05 --transfer-noise 0.2 --start-skew 20
 # Rings that were measured elsewhere, predicted by the model as it is here.
-for measured in 2xh200 2cpus; do
+for measured in 4xh200 2cpus; do
   run validate --measured "experiments/results/validate_$measured.h5" --machines "${measured}_calibrated" \
     --output "$out/validate_$measured.h5"
 done
 for transport in copy nccl; do
-  machine=2xh200_calibrated
+  machine=4xh200_calibrated
   [ $transport = copy ] || machine+=_nccl
-  run validate --measured experiments/results/throughput_2xh200_schedules.h5 --transports $transport \
+  run validate --measured experiments/results/throughput_4xh200_schedules.h5 --transports $transport \
     --machines $machine --output "$out/validate_schedules_$transport.h5"
 done
 
@@ -82,7 +82,7 @@ printf '%s\n' notebooks/*.py | grep -v -e figures.py -e jitter.py -e timelines.p
 "$python" notebooks/jitter.py "$out"/jitter_{slow_gpu,slow_link,noise}.h5
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"
-"$python" notebooks/validation.py "$out"/validate_{2xh200,2cpus,schedules_copy,schedules_nccl}.h5 --figures "$out/figures"
+"$python" notebooks/validation.py "$out"/validate_{4xh200,2cpus,schedules_copy,schedules_nccl}.h5 --figures "$out/figures"
 "$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"

@@ -97,8 +97,8 @@ public:
     /// Our kernels and the baselines in turns, on the root process's first GPU; the plan has one rank.
     virtual DeviceSamples device(const Plan& plan, const std::string& kernels) = 0;
 
-    /// One pass of a plan over copy engines, no warm-up, beside `occupied` bytes of each device. A want of memory is a
-    /// result and no error.
+    /// One pass of a plan over copy engines, no warm-up, beside `occupied` bytes of each device. Whatever ends it, as a
+    /// want of memory or a rank that gives no answer, is told in the result and not thrown.
     virtual Fit fit(const Plan& plan, std::int64_t occupied) = 0;
 
     /// What the machine can do at most: matrix products, and links between its first `devices` GPUs.

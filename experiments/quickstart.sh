@@ -69,6 +69,8 @@ for transport in copy nccl; do
     --machines $machine --output "$out/validate_schedules_$transport.h5"
 done
 
+run validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200 --output "$out/published.h5"
+
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
   --masks causal --layouts zigzag --ranks 8 --algorithms ring
@@ -82,7 +84,7 @@ printf '%s\n' notebooks/*.py | grep -v -e figures.py -e jitter.py -e timelines.p
 "$python" notebooks/jitter.py "$out"/jitter_{slow_gpu,slow_link,noise}.h5
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"
-"$python" notebooks/validation.py "$out"/validate_{4xh200,2cpus,schedules_copy,schedules_nccl}.h5 --figures "$out/figures"
+"$python" notebooks/validation.py "$out"/{validate_4xh200,validate_2cpus,validate_schedules_copy,validate_schedules_nccl,published}.h5 --figures "$out/figures"
 "$python" notebooks/schedules.py experiments/results/schedules_*.h5 --figures "$out/figures"
 wait "$drawing" || { cat "$out/timelines.log" >&2; exit 1; }
 cat "$out/timelines.log"

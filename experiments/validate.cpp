@@ -9,6 +9,7 @@
 #include "experiments/study/describe.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
+#include "experiments/validation/published.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
 
@@ -28,7 +29,7 @@ const Experiment experiment{
     "clocks and power are steady. The score is the mean, the 95th percentile and the largest of the relative errors,\n"
     "beside those of naive guesses from the same durations (sum over steps of the larger of compute and transfer, or\n"
     "of both) and beside the spread of the measurements. The record keeps what is needed to predict again when the\n"
-    "model has changed, which --measured does.",
+    "model has changed, which --measured does. --published does the same with what others have published of theirs.",
     "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
     {.predicts = true, .throughput = true}};
 
@@ -83,6 +84,35 @@ Rings rings(const Config& config) {
     std::erase_if(cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
     require(!cases.empty(), "validate predicts rings: give --ranks 2 or more");
     return {make_ring_bench(config), std::move(cases)};
+}
+
+/// The rings of published tables, as today's model has them; a run for each system and size.
+int study_published(const Config& config, int argc, char** argv) {
+    for (const auto& option : config.given)
+        require(option == "published" || option == "output" || option == "overwrite" || option == "config",
+                "--published {}: the tables say what is predicted and where; leave out --{}", config.published.front(),
+                option);
+    auto provenance = collect_provenance(argc, argv);
+    std::vector<PublishedTable> tables;
+    for (const auto& name : config.published) {
+        tables.push_back(load_published(name));
+        add_provenance(provenance, tables.back());
+    }
+    Record record(config.output, record_mode(config), {experiment.name, experiment.purpose, config.text},
+                  std::move(provenance));
+    for (const auto& table : tables) {
+        const auto figures = predict_published(table);
+        for (const auto& figure : figures) {
+            RunWriter run;
+            describe_published(run, table, figure);
+            record.commit(fmt::format("{}, {} S={}", table.name, figure.system, table.ranks * figure.tokens_per_rank),
+                          run);
+        }
+        fmt::print("{}\n", published_text(table, figures));
+    }
+    record.finish();
+    fmt::print("Record: {}\n", config.output);
+    return 0;
 }
 
 Plan plan_of(const ThroughputCase& which, const Config& config) {
@@ -173,6 +203,7 @@ int study(const Config& config, int argc, char** argv) {
 int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
+    if (!config->published.empty()) return study_published(*config, argc, argv);
     if (config->measured.empty()) settle_transports(*config);
     return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
 }

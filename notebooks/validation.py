@@ -148,9 +148,43 @@ def draw_over(run, machine, title):
     return figure
 
 
+# %% [markdown]
+# ## What others have published
+# Their rings, on a machine file of what they ran on and with what their programs do beside attention. Hollow: a parameter of
+# the program was fitted to it.
+
+# %%
+def draw_published(cases, title):
+    tables = cases.unique("table")
+    figure, (line,) = figures.panels(1, len(tables), 2.6)
+    for axis, table in zip(line, tables):
+        shown = cases.where(table=table)
+        for run in shown:
+            for passes, color in (("forward", figures.BLUE), ("both", figures.VERMILLION)):
+                axis.plot(run[f"published_{passes}"], run[f"predicted_{passes}"], "o", ms=3.5, mew=0.8, color=color,
+                          mfc="none" if run["fitted"] else color)
+        unit = shown[0]["unit"]
+        ends = [0, 1.05 * max(run[f"{what}_{passes}"] for run in shown for what in ("published", "predicted")
+                              for passes in ("forward", "both"))]
+        axis.plot(ends, ends, color="0.8", lw=0.8, zorder=0)
+        axis.set_title(table)
+        axis.set_xlabel(f"published, {unit}")
+        errors = [abs(run[f"error_{passes}"]) for run in shown if not run["fitted"] and tokens_per_rank(run) >= 8192
+                  for passes in ("forward", "both")]
+        print(f"{title}: {table}, from 8192 tokens per GPU on, mean {100 * np.mean(errors):.1f} %, "
+              f"largest {100 * max(errors):.1f} %")
+    line[0].set_ylabel("predicted, the same unit")
+    figure.suptitle("Others' rings, predicted against published")
+    figures.legend_below(figure, [Line2D([], [], color=color, marker="o", ls="", ms=3.5, label=label) for color, label in
+                                  ((figures.BLUE, "forward"), (figures.VERMILLION, "forward and backward"))], columns=2)
+    return figure
+
+
 # %%
 for record in dict.fromkeys(run.record for run in runs):
     cases = figures.Runs(run for run in runs if run.record == record)
+    if "published_forward" in cases[0].attributes:
+        figures.save(draw_published(cases, record.stem), arguments.figures, record.stem)
     for machine in cases[0].machines():
         title = name_of(machine, record)
         figures.save(draw_scatter(cases, machine, title), arguments.figures, record.stem, machine)

@@ -317,9 +317,12 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     if (op.kind == OpKind::attend) return ticks(attend_seconds(op, rank));
     const bool copies = op.kind == OpKind::copy;
     const auto launch = copies ? machine_.copy_launch_seconds : machine_.accumulate_launch_seconds;
-    const auto ratio = copies                     ? machine_.copy_memory_ratio
-                       : op.kind == OpKind::merge ? machine_.merge_memory_ratio
-                                                  : machine_.add_memory_ratio;
+    auto ratio = copies                     ? machine_.copy_memory_ratio
+                 : op.kind == OpKind::merge ? machine_.merge_memory_ratio
+                                            : machine_.add_memory_ratio;
+    // The first partial of its rows finds no result to read: it becomes one, in fp32.
+    if (op.kind == OpKind::merge && op.begins)
+        ratio = std::min(ratio, 1 + 4.0 / layouts::bytes_of(schedule_.problem().dtype));
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 

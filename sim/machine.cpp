@@ -145,7 +145,9 @@ private:
 
     template <class... Args>
     [[noreturn]] void complain(const toml::node& node, fmt::format_string<Args...> message, Args&&... args) const {
-        fail("{}:{}: {}", file_, node.source().begin.line, one_line(fmt::format(message, std::forward<Args>(args)...)));
+        const auto& source = node.source();  // of two files, if one replaces parts of another
+        fail("{}:{}: {}", source.path ? *source.path : file_, source.begin.line,
+             one_line(fmt::format(message, std::forward<Args>(args)...)));
     }
 
     /// A table is known if something in it is.
@@ -188,6 +190,40 @@ Machine read_machine(Reader& reader) {
     return machine;
 }
 
+toml::table parsed(std::string_view text, const std::string& file) {
+    try {
+        return toml::parse(text, file);
+    } catch (const toml::parse_error& error) {
+        fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, one_line(error.description()));
+    }
+}
+
+Machine machine_from(const toml::table& root, const std::string& file, std::string text) {
+    Reader reader(root, file);
+    auto machine = read_machine(reader);
+    machine.text = std::move(text);
+    return machine;
+}
+
+std::string text_of(const std::filesystem::path& file) {
+    std::ifstream stream(file, std::ios::binary);
+    require(stream.good() && !std::filesystem::is_directory(file), "cannot read machine file '{}'",
+            one_line(file.string()));
+    return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Puts the figures and texts of `others` in the place of those in `table`, section by section.
+void replace(toml::table& table, toml::table&& others) {
+    for (auto&& [name, node] : others) {
+        auto* section = node.as_table();
+        auto* own = table[name].as_table();
+        if (section && own && !section->contains("value"))
+            replace(*own, std::move(*section));
+        else
+            table.insert_or_assign(name, std::move(node));  // a copy would not know its file and line
+    }
+}
+
 }  // namespace
 
 double LinkCost::channels_for(double bytes) const {
@@ -203,24 +239,16 @@ double LinkCost::rate(double bytes, double slow_link_factor) const {
 
 Machine parse_machine(std::string_view text, std::string_view name) {
     const auto file = one_line(name);
-    toml::table root;
-    try {
-        root = toml::parse(text, file);
-    } catch (const toml::parse_error& error) {
-        fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, one_line(error.description()));
-    }
-    Reader reader(root, file);
-    auto machine = read_machine(reader);
-    machine.text = text;
-    return machine;
+    return machine_from(parsed(text, file), file, std::string(text));
 }
 
-Machine load_machine(const std::filesystem::path& file) {
-    std::ifstream stream(file, std::ios::binary);
-    require(stream.good() && !std::filesystem::is_directory(file), "cannot read machine file '{}'",
-            one_line(file.string()));
-    const std::string text{std::istreambuf_iterator<char>(stream), {}};
-    return parse_machine(text, file.string());
+Machine load_machine(const std::filesystem::path& file) { return parse_machine(text_of(file), file.string()); }
+
+Machine load_machine(const std::filesystem::path& file, const std::filesystem::path& implementation) {
+    const auto text = text_of(file), other_text = text_of(implementation);
+    auto root = parsed(text, one_line(file.string()));
+    replace(root, parsed(other_text, one_line(implementation.string())));
+    return machine_from(root, one_line(implementation.string()), text + "\n" + other_text);
 }
 
 }  // namespace ringlab::sim

@@ -148,6 +148,10 @@ struct Machine {
 /// cannot be.
 Machine load_machine(const std::filesystem::path& file);
 
+/// The same, with what the file `implementation` gives in place of the machine's own figures: other software on that
+/// machine, with its kernels, its host times, and what it does beside attention (experiments/implementations).
+Machine load_machine(const std::filesystem::path& file, const std::filesystem::path& implementation);
+
 /// The text of a machine file, with the machine's figures to five digits: `heading` as comments at its top, and for
 /// each figure where it comes from, by its key ("gpu.multiprocessors") or by a section around it ("gpu").
 std::string machine_text(const Machine& machine, const std::map<std::string, std::string>& sources,

@@ -35,6 +35,7 @@ void print_list() {
     fmt::print("Inputs\n  {:<34}  {}\n", "real", "Q, K, V and loss gradient of a causal language model, 2048 tokens");
     for (const auto& kind : input_kinds()) fmt::print("  {:<34}  {}\n", kind.name, kind.help);
     fmt::print("Machines\n  {}\n", fmt::join(resources("machines", ".toml"), "\n  "));
+    fmt::print("Published tables\n  {}\n", fmt::join(resources("published", ".toml"), "\n  "));
     fmt::print("Presets\n  {}\n", fmt::join(resources("presets", ".cfg"), "\n  "));
 }
 
@@ -90,6 +91,8 @@ void guard_reads(Config& config, const Experiment& experiment) {
             if (!std::filesystem::is_directory(input))  // whose error lists the generators too
                 config.files.reads("input", input == "real" ? find_resource("real_attention", "data", ".h5") : input);
     if (!config.measured.empty()) config.files.reads("--measured", config.measured);
+    for (const auto& table : config.published)
+        config.files.reads("--published", find_resource(table, "published", ".toml"));
     if (experiment.groups.predicts || experiment.groups.plans)
         for (const auto& machine : config.machines)
             config.files.reads("machine file", find_resource(machine, "machines", ".toml"));

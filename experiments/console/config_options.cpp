@@ -219,6 +219,11 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                      .target = &config.measured,
                      .absent = "rings are run"});
     if (rings_alone)
+        options.add({.name = "published",
+                     .value = "NAME...",
+                     .help = "tables of others' rings, by name or file: predict them, and run nothing",
+                     .target = &config.published});
+    if (rings_alone)
         options.add({.name = "backend",
                      .value = "NAME",
                      .help = "cuda (GPUs) or cpu (processors of this machine), one for each rank",

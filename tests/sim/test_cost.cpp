@@ -161,6 +161,20 @@ BOOST_AUTO_TEST_CASE(a_copy_costs_what_an_add_of_as_many_bytes_costs) {
     BOOST_TEST(model.compute(op, 0) == 4000000);
 }
 
+BOOST_AUTO_TEST_CASE(the_first_partial_of_its_rows_is_not_added_to_anything) {
+    const auto schedule = Scenario{}.schedule();
+    const auto machine = busy_machine();
+    const SimOptions options;
+    CostModel model(*schedule, machine, options);
+    Op op;
+    op.bytes = 3000000;
+    op.kind = ringlab::layouts::OpKind::merge;
+    // 1 us to launch; then per byte at 3 TB/s 1 read, 2 read and 2 written, or 1 read and 2 written.
+    BOOST_TEST(model.compute(op, 0) == 6000000);
+    op.begins = true;
+    BOOST_TEST(model.compute(op, 0) == 4000000);
+}
+
 BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
     const auto machine = load("h200_nvswitch_copy_engine");
     for (const auto& [layout, most] :

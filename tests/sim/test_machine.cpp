@@ -10,6 +10,8 @@
 #include <random>
 #include <regex>
 
+#include <unistd.h>
+
 using namespace ringlab::sim;
 namespace data = boost::unit_test::data;
 
@@ -38,7 +40,8 @@ std::string error_of(const std::string& text) {
 }
 
 const char* const names[] = {
-    "h200_nvswitch_copy_engine", "h200_nvswitch_nccl", "h200_cluster", "h200_fat_tree", "h200_rails", "ideal"};
+    "h200_nvswitch_copy_engine", "h200_nvswitch_nccl", "4xh200_nccl_defaults", "8xh800", "h200_cluster", "h200_fat_tree",
+    "h200_rails", "ideal"};
 
 }  // namespace
 
@@ -50,6 +53,25 @@ BOOST_DATA_TEST_CASE(every_shipped_machine_loads_with_a_source_for_every_figure,
     BOOST_TEST(machine.figures.size() >= 40u);
     for (const auto& figure : machine.figures) BOOST_TEST(!figure.source.empty(), figure.name);
     BOOST_TEST(machine.text == text_of(name));
+}
+
+BOOST_AUTO_TEST_CASE(an_implementation_stands_in_for_parts_of_a_machine) {
+    const auto implementations = machines.parent_path() / "implementations";
+    const auto alone = load_machine(machines / "8xh800.toml");
+    for (const auto* name : {"ring_flash_attention_fa2.toml", "ring_flash_attention_cudnn.toml"}) {
+        const auto machine = load_machine(machines / "8xh800.toml", implementations / name);
+        BOOST_TEST(machine.merge_memory_ratio == 19);
+        BOOST_TEST(machine.forward.resume_seconds == 0);
+        BOOST_TEST(machine.transfer_issue_seconds > alone.transfer_issue_seconds);
+        BOOST_TEST(machine.memory_bytes_per_second == alone.memory_bytes_per_second);
+        BOOST_TEST(machine.inside_host.link_bytes_per_second == alone.inside_host.link_bytes_per_second);
+    }
+    const auto wrong = std::filesystem::temp_directory_path() / fmt::format("implementation_{}.toml", ::getpid());
+    std::ofstream(wrong) << "[host]\n\ncompute_issue_us = { value = -1, source = \"wrong\" }\n";
+    BOOST_CHECK_EXCEPTION(load_machine(machines / "8xh800.toml", wrong), ringlab::Error, [&](const auto& error) {
+        return std::string(error.what()).starts_with(wrong.string() + ":3: host.compute_issue_us is -1");
+    });
+    std::filesystem::remove(wrong);
 }
 
 BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data::make(names), name) {

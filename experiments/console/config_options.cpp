@@ -220,9 +220,10 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                      .absent = "rings are run"});
     if (rings_alone)
         options.add({.name = "published",
-                     .value = "NAME...",
-                     .help = "tables of others' rings, by name or file: predict them, and run nothing",
-                     .target = &config.published});
+                     .value = "NAME",
+                     .help = "tables of others' rings, by name (see --list) or path: predict them, and run nothing",
+                     .target = &config.published,
+                     .absent = "none"});
     if (rings_alone)
         options.add({.name = "backend",
                      .value = "NAME",

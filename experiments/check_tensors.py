@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Recomputes attention from a file of --save-tensors and compares: an outside check with NumPy and h5py alone.
+"""Recomputes attention from a file of --save-tensors and compares: an outside check with NumPy and h5py alone, or with
+PyTorch, whose own attention and automatic gradients are then the judge.
 
-    python3 experiments/check_tensors.py FILE.h5 [--tolerance T]
+    python3 experiments/check_tensors.py FILE.h5 [--tolerance T] [--by torch]
 
 For every row i and query head h, over the keys j that row i sees:
 
@@ -29,11 +30,46 @@ def tensor(file, name):
     return data.astype(np.float64)
 
 
+def read(file):
+    """q, k, v, do and what each row sees: begin, end, sink (token, 1) and which keys are there (1, token)."""
+    tensors = [tensor(file, name) for name in ("q", "k", "v", "do")]
+    rows = [file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink")]
+    return *tensors, *rows, file["key_valid"][()].astype(bool)[None, :], file.attrs["scale"], file.attrs["soft_cap"]
+
+
+def seen_by(rows, key, begin, end, sink, valid):
+    return (((begin[rows] <= key) & (key < end[rows])) | (key < sink[rows])) & valid
+
+
+def torch_attention(file):
+    """What PyTorch makes of the same: scaled_dot_product_attention and its automatic gradients, in float64."""
+    import torch
+
+    q, k, v, do, begin, end, sink, valid, scale, cap = read(file)
+    batches, tokens, heads, _ = q.shape
+    sees = torch.from_numpy(seen_by(slice(None), np.arange(tokens)[None, :], begin, end, sink, valid))
+    some = sees.any(dim=1)  # of rows that see nothing PyTorch makes NaN; here they are 0
+    leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in (("q", q), ("k", k), ("v", v))}
+    by_head = {name: x.transpose(1, 2) for name, x in leaves.items()}
+    rows = by_head["q"][:, :, some]
+    keys, values = (by_head[name].repeat_interleave(heads // k.shape[2], dim=1) for name in ("k", "v"))
+    scores = scale * rows @ keys.transpose(2, 3)
+    if cap > 0:
+        scores = cap * torch.tanh(scores / cap)
+    scores = scores.masked_fill(~sees[some], -torch.inf)
+    if cap > 0:  # which scaled_dot_product_attention does not know
+        out = scores.softmax(dim=-1) @ values
+    else:
+        out = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, sees[some], scale=scale)
+    out.backward(torch.from_numpy(do).transpose(1, 2)[:, :, some])
+    o, lse = torch.zeros(do.shape, dtype=torch.float64), torch.full((batches, tokens, heads), -torch.inf, dtype=torch.float64)
+    o[:, some], lse[:, some] = out.detach().transpose(1, 2), scores.detach().logsumexp(dim=-1).transpose(1, 2)
+    return {name: x.numpy() for name, x in
+            (("o", o), ("lse", lse), *(("d" + name, leaf.grad) for name, leaf in leaves.items()))}
+
+
 def attention(file):
-    q, k, v, do = (tensor(file, name) for name in ("q", "k", "v", "do"))
-    begin, end, sink = (file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink"))
-    valid = file["key_valid"][()].astype(bool)[None, :]
-    scale, cap = file.attrs["scale"], file.attrs["soft_cap"]
+    q, k, v, do, begin, end, sink, valid, scale, cap = read(file)
     batches, tokens, heads, _ = q.shape
     group = heads // k.shape[2]
     key = np.arange(tokens)[None, :]
@@ -41,7 +77,7 @@ def attention(file):
               "dk": np.zeros_like(k), "dv": np.zeros_like(v)}
     for first in range(0, tokens, ROWS):
         rows = slice(first, first + ROWS)
-        sees = (((begin[rows] <= key) & (key < end[rows])) | (key < sink[rows])) & valid
+        sees = seen_by(rows, key, begin, end, sink, valid)
         empty = ~sees.any(axis=1)
         for b in range(batches):
             for h in range(heads):
@@ -85,10 +121,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--tolerance", type=float, help="default: by the arithmetic that the file names, " + str(TOLERANCE))
+    parser.add_argument("--by", choices=["numpy", "torch"], default="numpy", help="who recomputes (numpy)")
     options = parser.parse_args()
     with h5py.File(options.file, "r") as file:
         tolerance = options.tolerance or TOLERANCE[file.attrs["arithmetic"]]
-        expected = attention(file)
+        expected = torch_attention(file) if options.by == "torch" else attention(file)
         worst = 0.0
         print(f"{'':4}{'by norm':>12}{'by largest':>12}")
         for name, tensor_expected in expected.items():

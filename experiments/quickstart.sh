@@ -79,8 +79,8 @@ run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" 
 # 4. Every notebook draws its figures from the records alone.
 printf '\n== figures\n'
 # One process for each processor; each says what it has drawn.
-printf '%s\n' notebooks/*.py | grep -v -e figures.py -e jitter.py -e timelines.py -e throughput.py -e schedules.py -e validation.py |
-  xargs --max-procs="$(nproc)" --replace "$python" {} "$out"
+printf '%s\n' attention_maps balance bf16_error crossover gradient_equivalence |
+  xargs --max-procs="$(nproc)" --replace "$python" notebooks/{}.py "$out"
 "$python" notebooks/jitter.py "$out"/jitter_{slow_gpu,slow_link,noise}.h5
 # What only GPUs can measure comes from the records that lie in the repository.
 "$python" notebooks/throughput.py experiments/results/throughput_{h200,4xh200_schedules}.h5 --figures "$out/figures"

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 import figures
 
-arguments = figures.arguments(__doc__, "compare_layouts.h5")
+arguments = figures.arguments(__doc__, "compare_layouts.h5", "compare_layouts_cpu.h5")
 runs = figures.read_runs(arguments.records, "compare_layouts")
 MOST_PIXELS = 256  # a side of a map
 ZOOMED_TOKENS = 32

@@ -12,7 +12,7 @@ import numpy as np
 
 import figures
 
-arguments = figures.arguments(__doc__, "compare_layouts.h5")
+arguments = figures.arguments(__doc__, "compare_layouts.h5", "compare_layouts_cpu.h5")
 runs = figures.read_runs(arguments.records, "compare_layouts")
 MACHINE_STYLES = (("D", figures.VERMILLION), ("^", figures.PURPLE), ("v", figures.GREEN), ("s", figures.SKY))
 PAIRS = "#D0D0D0"

@@ -14,7 +14,7 @@ from matplotlib.ticker import ScalarFormatter
 
 import figures
 
-arguments = figures.arguments(__doc__, "bf16_error.h5")
+arguments = figures.arguments(__doc__, "bf16_error.h5", "bf16_error_cpu.h5")
 runs = figures.read_runs(arguments.records, "bf16_error")
 TENSORS = ("o", "dq", "dk", "dv")
 POLICY_STYLES = {"carry": (figures.BLUE, "-"), "partials": (figures.ORANGE, "--"), "running": (figures.DARK, ":")}

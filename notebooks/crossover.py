@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter
 
 import figures
 
-arguments = figures.arguments(__doc__, "predict.h5")
+arguments = figures.arguments(__doc__, "predict.h5", "predict.h5")
 runs = figures.read_runs(arguments.records, "predict")
 
 

@@ -22,7 +22,10 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator
 
 SCHEMAS = 2, 3
-QUICKSTART = Path(__file__).resolve().parent.parent / "out" / "quickstart"
+NOTEBOOKS = Path(__file__).resolve().parent
+ROOT = NOTEBOOKS.parent
+QUICKSTART = ROOT / "out" / "quickstart"
+RESULTS = ROOT / "experiments" / "results"
 PAGE_WIDTH = 7.1  # inches: two columns of a paper
 PASSES = ("forward", "backward")
 
@@ -40,6 +43,7 @@ LAYOUT_STYLES = {
 OTHER_STYLES = Style(PURPLE, "D"), Style(ORANGE, "v"), Style(SKY, "P"), Style(DARK, "X")
 
 plt.rcParams.update({
+    "figure.dpi": 90,  # of figures in a notebook
     "font.size": 7.5, "axes.titlesize": 7.5, "axes.labelsize": 7.5, "legend.fontsize": 7, "figure.titlesize": 9,
     "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "lines.markersize": 4,
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "hatch.linewidth": 0.4,
@@ -184,14 +188,19 @@ def stop(message):
     raise SystemExit(f"{Path(sys.argv[0]).name}: {message}")
 
 
-def arguments(description, record):
-    """Command line of a script that draws from `record`, the name of the file that the experiment writes."""
+def arguments(description, record, *kept):
+    """Command line of a script that draws from `record`, the name of the file that the experiment writes; without any,
+    and in a notebook, from that of quickstart.sh, or where that was not run from `kept`, records of the repository."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", nargs="*", type=Path, default=[QUICKSTART / record],
-                        help=f"HDF5 records, or folders that hold a {record} (that of quickstart.sh)")
+    parser.add_argument("records", nargs="*", type=Path,
+                        help=f"HDF5 records, or folders that hold a {record} (that of quickstart.sh, or else "
+                             f"{', '.join(kept)} of experiments/results)")
     parser.add_argument("--figures", type=Path, help="folder for PNG and PDF (figures, beside the record)")
     given = parser.parse_args([] if IN_NOTEBOOK else None)
-    given.records = [path / record if path.is_dir() else path for path in given.records]
+    if not given.records and not (QUICKSTART / record).exists():
+        given.records = [RESULTS / name for name in kept]
+        given.figures = given.figures or ROOT / "out" / "figures"
+    given.records = [path / record if path.is_dir() else path for path in given.records or [QUICKSTART / record]]
     given.figures = given.figures or given.records[0].parent / "figures"
     return given
 
@@ -281,6 +290,7 @@ def save(figure, folder, *name):
     for suffix in (".png", ".pdf"):
         path = folder / (stem + suffix)
         figure.savefig(path, bbox_inches=outline)
-        print(path, flush=True)
+        # What a notebook keeps of its output names no folder of the machine it ran on.
+        print(path.relative_to(ROOT) if IN_NOTEBOOK and path.is_relative_to(ROOT) else path, flush=True)
     if not IN_NOTEBOOK:
         plt.close(figure)

@@ -14,7 +14,7 @@ from matplotlib.colors import LogNorm
 
 import figures
 
-arguments = figures.arguments(__doc__, "gradient_equivalence.h5")
+arguments = figures.arguments(__doc__, "gradient_equivalence.h5", "gradient_equivalence_cpu.h5")
 runs = figures.read_runs(arguments.records, "gradient_equivalence")
 TENSORS = ("o", "lse", "dq", "dk", "dv")
 MEASURES = ("relative_rms", "max_relative")

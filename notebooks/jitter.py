@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 
 import figures
 
-arguments = figures.arguments(__doc__, "jitter.h5")
+arguments = figures.arguments(__doc__, "jitter.h5", "jitter_slow_gpu.h5", "jitter_slow_link.h5", "jitter_noise.h5")
 runs = figures.read_runs(arguments.records, "predict")
 STYLES = figures.OTHER_STYLES + tuple(figures.LAYOUT_STYLES.values())
 

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 import figures
 
-arguments = figures.arguments(__doc__, "schedules.h5")
+arguments = figures.arguments(__doc__, "schedules.h5", "schedules_llama-3.1-8b.h5", "schedules_deepseek-v3.h5")
 runs = figures.read_runs(arguments.records, "predict")
 CLOSE = 1.02
 

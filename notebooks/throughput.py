@@ -9,7 +9,6 @@ matrix product and other systems; and our kernels alone beside cuDNN's."""
 # %%
 import csv
 import math
-from pathlib import Path
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,7 +16,7 @@ from matplotlib.ticker import FuncFormatter
 
 import figures
 
-arguments = figures.arguments(__doc__, "throughput.h5")
+arguments = figures.arguments(__doc__, "throughput.h5", "throughput_h200.h5", "throughput_4xh200_schedules.h5")
 runs = figures.read_runs(arguments.records, "throughput")
 PASS_TITLES = {"forward": "forward", "both": "forward and backward"}
 SCHEDULE_STYLES = [figures.Style(color, marker) for color, marker in zip(figures.PALETTE, "os^vDPX*")]
@@ -37,7 +36,7 @@ def tokens_per_gpu(run):
 
 def peers(which):
     """Rates of other systems by tokens per GPU: {system: {tokens: TFLOP/s}}."""
-    with open(Path(__file__).with_name("peers.csv"), newline="") as file:
+    with open(figures.NOTEBOOKS / "peers.csv", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         return {row["system"]: {int(tokens): float(value) for tokens, value in row.items() if tokens.isdigit()}
                 for row in rows if row["pass"] == which}

@@ -17,7 +17,7 @@ from matplotlib.path import Path
 
 import figures
 
-arguments = figures.arguments(__doc__, "compare_layouts.h5")
+arguments = figures.arguments(__doc__, "compare_layouts.h5", "compare_layouts_4xh200.h5")
 runs = figures.read_runs(arguments.records, "compare_layouts")
 MOST_BANDS = 16  # of more ranks, some are drawn
 COMPUTE = ("attend", "merge", "add", "copy")

@@ -1,28 +1,15 @@
 #include "process.hpp"
+#include "python.hpp"
 
 #include <boost/test/unit_test.hpp>
-
-#include <cstdlib>
 
 namespace ringlab::cli::test {
 namespace {
 
-/// The first Python that has NumPy and h5py; empty if none has.
-const std::string& python() {
-    static const std::string found = [] {
-        for (const std::string candidate : {"python3", "/usr/bin/python3"})
-            if (std::system((candidate + " -c 'import numpy, h5py' >/dev/null 2>&1").c_str()) == 0) return candidate;
-        return std::string();
-    }();
-    return found;
-}
+const std::string python = python_with("numpy, h5py");
 
 /// A precondition: without them a test shows as skipped.
-boost::test_tools::assertion_result has_python(boost::unit_test::test_unit_id) {
-    boost::test_tools::assertion_result result(!python().empty());
-    result.message() << "no Python with numpy and h5py is there";
-    return result;
-}
+boost::test_tools::assertion_result has_python(boost::unit_test::test_unit_id) { return found_with(python, "numpy, h5py"); }
 
 const std::string checker = RINGLAB_SOURCE_DIR "/experiments/check_tensors.py";
 
@@ -67,7 +54,7 @@ BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
         const auto files = files_in(folder / "tensors");
         BOOST_TEST(files.size() == 9u);
         for (const auto& file : files) {
-            const auto checked = run(folder, python(), {checker, file});
+            const auto checked = run(folder, python, {checker, file});
             BOOST_TEST(checked.status == 0, file << "\n" << checked.out << checked.err);
             BOOST_TEST(contains(checked.out, "agrees"), checked.out);
         }
@@ -80,7 +67,7 @@ BOOST_AUTO_TEST_CASE(a_changed_value_in_any_saved_result_is_found) {
                   0);
     const auto files = files_in(folder / "tensors");
     BOOST_REQUIRE(files.size() == 1u);
-    BOOST_TEST(run(folder, python(), {checker, files[0]}).status == 0);
+    BOOST_TEST(run(folder, python, {checker, files[0]}).status == 0);
     // Flips the sign of the largest element, and back.
     const std::string flip =
         "import sys, h5py, numpy as np\n"
@@ -90,11 +77,11 @@ BOOST_AUTO_TEST_CASE(a_changed_value_in_any_saved_result_is_found) {
         "    values[at] = -values[at]\n"
         "    f[sys.argv[2]][...] = values\n";
     for (const std::string tensor : {"o", "lse", "dq", "dk", "dv"}) {
-        BOOST_REQUIRE(run(folder, python(), {"-c", flip, files[0], tensor}).status == 0);
-        BOOST_TEST(run(folder, python(), {checker, files[0]}).status == 1, tensor);
-        BOOST_REQUIRE(run(folder, python(), {"-c", flip, files[0], tensor}).status == 0);
+        BOOST_REQUIRE(run(folder, python, {"-c", flip, files[0], tensor}).status == 0);
+        BOOST_TEST(run(folder, python, {checker, files[0]}).status == 1, tensor);
+        BOOST_REQUIRE(run(folder, python, {"-c", flip, files[0], tensor}).status == 0);
     }
-    BOOST_TEST(run(folder, python(), {checker, files[0]}).status == 0);
+    BOOST_TEST(run(folder, python, {checker, files[0]}).status == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

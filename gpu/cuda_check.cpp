@@ -8,6 +8,7 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
     if (status == cudaSuccess) return;
     int device = -1;
     cudaGetDevice(&device);
+    cudaGetLastError();  // said here, it is not to be said again by the check behind somebody else's launch
     fail("CUDA error {} ({}) from {} at {}:{}, device {}", cudaGetErrorName(status), cudaGetErrorString(status), call,
          file, line, device);
 }

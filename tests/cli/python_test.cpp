@@ -1,7 +1,7 @@
 // What users of Python are told to do: read a record as README says, and bring tensors from a model in PyTorch.
 
-#include "process.hpp"
 #include "python.hpp"
+#include "process.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -89,8 +89,8 @@ BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_
                                RINGLAB_SOURCE_DIR "/experiments"});
     BOOST_REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
     const auto ring = run(folder, gradient_equivalence,
-                          {"--input", "layer.h5", "--arithmetic", "fp64", "--ranks", "4", "--layouts", "zigzag", "--masks",
-                           "causal", "window:9,0+sink:2", "full+valid:0-7,20-48", "--algorithms", "ring",
+                          {"--input", "layer.h5", "--arithmetic", "fp64", "--ranks", "4", "--layouts", "zigzag",
+                           "--masks", "causal", "window:9,0+sink:2", "full+valid:0-7,20-48", "--algorithms", "ring",
                            "--save-tensors", "tensors", "-o", "r.h5"});
     BOOST_REQUIRE_MESSAGE(ring.status == 0, ring.err);
     unsigned files = 0;
@@ -102,19 +102,20 @@ BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_
     }
     BOOST_TEST(files == 3u);
     // What the file holds: kv heads once, and scale, mask and dO of the call.
-    const auto held = run(folder, torch_python,
-                          {"-c",
-                           "import h5py\n"
-                           "f = h5py.File('layer.h5')\n"
-                           "print(f['q'].shape, f['k'].shape, f['do'].shape, f.attrs['scale'], bool(f.attrs['causal']))"});
+    const auto held =
+        run(folder, torch_python,
+            {"-c",
+             "import h5py\n"
+             "f = h5py.File('layer.h5')\n"
+             "print(f['q'].shape, f['k'].shape, f['do'].shape, f.attrs['scale'], bool(f.attrs['causal']))"});
     BOOST_TEST(held.out == "(2, 48, 4, 16) (2, 48, 2, 16) (2, 48, 4, 16) 0.3 True\n");
 }
 
 BOOST_AUTO_TEST_CASE(a_call_that_never_comes_is_said, *boost::unit_test::precondition(has_torch)) {
     const Folder folder;
-    const auto ended = run(folder, torch_python,
-                           {"-c", model + "with recorded_attention('layer.h5', call=1): layer()\n",
-                            RINGLAB_SOURCE_DIR "/experiments"});
+    const auto ended = run(
+        folder, torch_python,
+        {"-c", model + "with recorded_attention('layer.h5', call=1): layer()\n", RINGLAB_SOURCE_DIR "/experiments"});
     BOOST_TEST(ended.status == 1);
     BOOST_TEST(contains(ended.err, "there were 1 calls"), ended.err);
     BOOST_TEST(!fs::exists(folder / "layer.h5"));

@@ -9,7 +9,9 @@ namespace {
 const std::string python = python_with("numpy, h5py");
 
 /// A precondition: without them a test shows as skipped.
-boost::test_tools::assertion_result has_python(boost::unit_test::test_unit_id) { return found_with(python, "numpy, h5py"); }
+boost::test_tools::assertion_result has_python(boost::unit_test::test_unit_id) {
+    return found_with(python, "numpy, h5py");
+}
 
 const std::string checker = RINGLAB_SOURCE_DIR "/experiments/check_tensors.py";
 

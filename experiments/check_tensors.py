@@ -10,8 +10,9 @@ For every row i and query head h, over the keys j that row i sees:
     o = sum_j p_j v_j       ds_j = p_j * (do.v_j - do.o)    (soft-capped: times 1 - (s_j/c)^2)
     dq = scale * sum_j ds_j k_j        dk_j += scale * ds_j q_i        dv_j += p_j do
 
-all in float64. Prints the error of each result, relative to the norm and to the largest element of what was expected,
-and exits with 1 if a norm is off by more than the tolerance.
+all in float64. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
+before all that, and dq and dk are turned back behind it. Prints the error of each result, relative to the norm and to the
+largest element of what was expected, and exits with 1 if a norm is off by more than the tolerance.
 """
 import argparse
 import sys
@@ -30,9 +31,30 @@ def tensor(file, name):
     return data.astype(np.float64)
 
 
+def rotated(file, x, back=False):
+    """Rotary embedding of q or k, or the transpose of it of a gradient, over (batch, token, head, dim)."""
+    angle = file["rotary_position"][()][:, None] * file["rotary_frequency"][()][None, :]
+    turn = file.attrs["rotary_amplitude"] * np.exp(-1j * angle if back else 1j * angle)[None, :, None, :]
+    first, second = file["rotary_first_dim"][()], file["rotary_second_dim"][()]
+    turned, out = turn * (x[..., first] + 1j * x[..., second]), x.copy()
+    out[..., first], out[..., second] = turned.real, turned.imag
+    return out
+
+
+def rounded(x, dtype):
+    """To the nearest number of a type, ties to even."""
+    if dtype != "bf16":
+        return x.astype({"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}[dtype]).astype(np.float64)
+    step = 2.0 ** (np.frexp(x)[1] - 8)
+    return np.rint(x / step) * step
+
+
 def read(file):
-    """q, k, v, do and what each row sees: begin, end, sink (token, 1) and which keys are there (1, token)."""
+    """q and k as they are attended to, v, do and what each row sees: begin, end, sink (token, 1) and which keys are there
+    (1, token)."""
     tensors = [tensor(file, name) for name in ("q", "k", "v", "do")]
+    if "rotary_position" in file:
+        tensors[:2] = [rounded(rotated(file, x), file.attrs["dtype"]) for x in tensors[:2]]
     rows = [file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink")]
     return *tensors, *rows, file["key_valid"][()].astype(bool)[None, :], file.attrs["scale"], file.attrs["soft_cap"]
 
@@ -126,6 +148,9 @@ def main():
     with h5py.File(options.file, "r") as file:
         tolerance = options.tolerance or TOLERANCE[file.attrs["arithmetic"]]
         expected = torch_attention(file) if options.by == "torch" else attention(file)
+        if "rotary_position" in file:
+            for name in ("dq", "dk"):
+                expected[name] = rotated(file, expected[name], back=True)
         worst = 0.0
         print(f"{'':4}{'by norm':>12}{'by largest':>12}")
         for name, tensor_expected in expected.items():

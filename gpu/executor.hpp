@@ -70,6 +70,9 @@ struct PassRun {
     std::vector<std::vector<double>> rank_seconds;
     /// By repeat, then rank: host time until the whole pass was enqueued, waiting for peers included.
     std::vector<std::vector<double>> issue_seconds;
+    /// By repeat, then rank: device time of what rotates Q and K before a forward pass, or dQ and dK behind a backward
+    /// pass; no part of it. Empty where nothing is rotated.
+    std::vector<std::vector<double>> rotation_seconds;
     /// From a pass's start to that of the next, on average; 0 for a single one. What is longer than a pass is a pause.
     double period_seconds = 0;
 };

@@ -73,11 +73,42 @@ private:
             job_.forward, job_.backward, ring_rank(rank), programs, fabric_,
             RankOptions{memory, o.deterministic, o.check_finite, o.kernels, joined_waits(rank.seat.device), o.timeout});
         rank.transport = fabric_.join({member_, rank.seat.global_rank, rank.seat.device, rank.work->exchange_memory()});
+        load(rank);
+        clocks_.try_emplace(rank.seat.device, job_.team);
+    }
+
+    void load(const LocalRank& rank) const {
         if (job_.inputs.empty())
             rank.work->memory().load_random(rank.seat.global_rank);
         else
             rank.work->memory().load(job_.inputs[index(replica(rank))]);
-        clocks_.try_emplace(rank.seat.device, job_.team);
+    }
+
+    bool rotates() const { return job_.forward.problem().rotary.rotates(); }
+
+    /// Q and K before a forward pass, as they were loaded; or dQ and dK after a backward pass. Apart from the pass:
+    /// peers read K without a word, so all have to be done before one begins.
+    void rotate(int pass) {
+        if (which(pass) == Pass::forward) {
+            job_.team.barrier(member_, patience_of(job_.options));  // who is late may still be reading
+            for (const auto& rank : ranks_) {
+                const DeviceScope scope(rank.seat.device);
+                load(rank);
+            }
+        }
+        rotation_seconds_.clear();
+        for (const auto& rank : ranks_) {
+            const DeviceScope scope(rank.seat.device);
+            const cudaStream_t stream = rank.lane_streams[static_cast<std::size_t>(layouts::compute_lane)];
+            const Event begin(Event::Use::timing), end(Event::Use::timing);
+            begin.record(stream);
+            rank.work->rotate(which(pass), stream);
+            end.record(stream);
+            RINGLAB_CUDA(cudaStreamSynchronize(stream));
+            float milliseconds = 0;
+            RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+            rotation_seconds_.push_back(static_cast<double>(milliseconds) * 1e-3);
+        }
     }
 
     /// Launches may hold a device while they wait for copies between devices, but not for what needs the device itself:
@@ -141,9 +172,11 @@ private:
             spent += run_once(pass, options.timelines == Timelines::all, [&] {
                 for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::during);
             });
-            for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-                results[rank].passes[index(pass)].issue.push_back(
-                    std::chrono::duration<double>(issuer_->issue_time()).count());
+            for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+                auto& times = results[rank].passes[index(pass)];
+                times.issue.push_back(std::chrono::duration<double>(issuer_->issue_time()).count());
+                if (rotates()) times.rotation.push_back(rotation_seconds_[rank]);
+            }
         }
         const auto repeats = ranks_.front().events.size();
         if (options.timelines == Timelines::extra) run_once(pass, true, [] {});
@@ -171,6 +204,7 @@ private:
             }
             std::vector<PassEvents*> events;
             for (auto& one : unwanted) events.push_back(&one);
+            if (rotates()) rotate(0);
             issue(0, events, [] {});
         }
         std::vector<PassEvents*> events;
@@ -183,8 +217,10 @@ private:
             rank.work->memory().poison(which(pass), stream);
             RINGLAB_CUDA(cudaStreamSynchronize(stream));
         }
+        if (rotates() && pass == 0) rotate(pass);
         issue(pass, events, underway);
         if (options.check_finite) require_finite(pass);
+        if (rotates() && pass == 1) rotate(pass);
         float milliseconds = 0;
         RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, events.front()->start, events.front()->finish));
         return static_cast<double>(milliseconds) * 1e-3;
@@ -269,6 +305,7 @@ private:
     std::map<int, DeviceClock> clocks_;               // by device
     std::optional<Issuer> issuer_;
     std::vector<ClockSample> samples_;
+    std::vector<double> rotation_seconds_;  // by rank, of the pass that ran last
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "gpu/rank.hpp"
 
 #include "gpu/elementwise.hpp"
+#include "gpu/kernels/rotate.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -60,6 +61,10 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
         instructions = std::max(instructions, pass.program->code.size());
     }
     if (options.check_finite) finite_.emplace(instructions);
+    if (!problem_.rotary.rotates()) return;
+    const auto positions = rotary_positions(problem_.rotary, forward.mask(), forward.layout().positions(rank));
+    positions_ = uploaded(std::vector<std::int32_t>(positions.begin(), positions.end()));
+    memory_use_.work += static_cast<std::int64_t>(positions.size() * sizeof(std::int32_t));
 }
 
 void Rank::list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
@@ -327,6 +332,18 @@ void Rank::arrived(Pass which, std::size_t index, cudaStream_t stream) {
                 copy_field(pass.memory->field(to, field), map.field(map.message_frame(which, to), to, field), stream);
     }
     pass.launches->arrived(index, stream);
+}
+
+void Rank::rotate(Pass which, cudaStream_t stream) {
+    const auto table = layouts::rotary_table(problem_.rotary, problem_.head_dim);
+    const bool gradients = which == Pass::backward;
+    for (const auto pool : {gradients ? Pool::dq : Pool::q, gradients ? Pool::dkv : Pool::kv}) {
+        const auto from = memory_.field(which, memory_.own(pool));
+        const auto to = gradients && options_.memory.round_results ? memory_.rounded(pool) : from;
+        gpu::rotate(
+            {from.extent, memory_.view(to), memory_.view(from), positions_->as<const std::int32_t>(), table, gradients},
+            stream);
+    }
 }
 
 void Rank::finish(Pass which, cudaStream_t stream) {

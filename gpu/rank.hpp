@@ -69,6 +69,10 @@ public:
     /// that was, once it has served. Another backward pass then wants a forward pass before it.
     bool backward_overwrites_output() const { return memory_.map().dq_overwrites_output(); }
 
+    /// Q and K, which a forward pass attends to as they are then; or dQ and dK, behind all else of a backward pass.
+    /// Nobody else may use them meanwhile. Only where the problem says how.
+    void rotate(layouts::Pass pass, cudaStream_t stream);
+
     /// After the last operation: results in the problem's dtype, if asked for.
     void finish(layouts::Pass pass, cudaStream_t stream);
 
@@ -123,6 +127,7 @@ private:
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;
     std::vector<std::shared_ptr<const KeyPositions>> key_positions_;
     std::optional<FiniteCheck> finite_;
+    std::optional<DeviceBuffer> positions_;  // of own tokens, by which they are rotated
 };
 
 }  // namespace ringlab::gpu

@@ -32,6 +32,7 @@ void for_each_vector(Result& result, Visit visit) {
         visit(pass.start);
         visit(pass.finish);
         visit(pass.issue);
+        visit(pass.rotation);
         visit(pass.timeline_start);
         visit(pass.spans);
     }
@@ -79,6 +80,10 @@ PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankR
         const auto start = first_start(&PassTimes::start, repeat);
         auto& seconds = run.rank_seconds.emplace_back();
         auto& issue = run.issue_seconds.emplace_back();
+        if (!times(ranks.front()).rotation.empty()) {
+            auto& rotation = run.rotation_seconds.emplace_back();
+            for (const auto* rank : ranks) rotation.push_back(times(rank).rotation[repeat]);
+        }
         for (const auto* rank : ranks) {
             seconds.push_back(layouts::to_seconds(times(rank).finish[repeat] - start));
             issue.push_back(times(rank).issue[repeat]);

@@ -13,6 +13,7 @@ namespace ringlab::gpu {
 struct PassTimes {
     std::vector<layouts::Picoseconds> start, finish;   // by repeat
     std::vector<double> issue;                         // by repeat, seconds
+    std::vector<double> rotation;                      // by repeat, seconds; see PassRun
     std::vector<layouts::Picoseconds> timeline_start;  // by timeline
     std::vector<layouts::Span> spans;                  // timeline after timeline
 };

@@ -36,6 +36,7 @@ void Problem::validate() const {
             batch, tokens, query_heads, kv_heads, head_dim, value_dim);
     require(std::isfinite(scale), "scale is {}; it must be finite (0 for 1/sqrt(head_dim))", scale);
     require(std::isfinite(soft_cap) && soft_cap >= 0, "soft-cap is {}; it must be positive, or 0 for none", soft_cap);
+    if (rotary.rotates()) rotary_table(rotary, head_dim);
 }
 
 }  // namespace ringlab::layouts

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/rotary.hpp"
 #include "layouts/units.hpp"
 
 #include <string>
@@ -21,6 +22,9 @@ struct Problem {
     double scale = 0;           ///< of q.k; 0 stands for 1/sqrt(head_dim)
     double soft_cap = 0;        ///< c > 0 turns a score s into c*tanh(s/c); 0 leaves it
     DType dtype = DType::bf16;  ///< of Q, K, V and dO, in memory and on the wire
+    /// What turns Q and K before they are attended to, and is undone on dQ and dK. Everything between knows rotated Q
+    /// and K alone, which have the same dtype.
+    Rotary rotary = {};
 
     std::int64_t query_heads_per_kv_head() const { return query_heads / kv_heads; }
     double effective_scale() const;

@@ -267,6 +267,18 @@ TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std:
     return time;
 }
 
+double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens) {
+    const auto& p = schedule.problem();
+    if (!p.rotary.rotates() || tokens == 0) return 0;
+    const bool gradients = schedule.options().pass == layouts::Pass::backward;
+    const auto bytes = p.batch * tokens * (p.query_heads + p.kv_heads) * p.head_dim *
+                       bytes_of(gradients ? schedule.accumulator() : p.dtype);
+    constexpr int launches = 2;
+    constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
+    return launches * machine.accumulate_launch_seconds +
+           of_an_add * machine.add_memory_ratio * static_cast<double>(bytes) / machine.memory_bytes_per_second;
+}
+
 CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock,
                      std::shared_ptr<TileModel> tiles)
     : schedule_(schedule),

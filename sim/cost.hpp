@@ -104,6 +104,11 @@ struct TransferCost {
     Picoseconds whole() const { return layouts::later(latency, duration); }
 };
 
+/// Seconds that a rank of `tokens` tokens takes to rotate q and k before the forward pass, or dq and dk behind the
+/// backward pass, each read and written once in a launch of its own, at the speed at which
+/// gradients are added: 0 where nothing is rotated.
+double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens);
+
 /// How long every operation takes on a machine when it has what it runs on to itself.
 class CostModel {
 public:

@@ -58,6 +58,7 @@ private:
                             {},
                             {},
                             {},
+                            std::move(ring.rotation_seconds),
                             ring.clock_uncertainty};
             for (std::size_t rank = 0; rank < ring.scratch_bytes.size(); ++rank)
                 one.memory_bytes.push_back(ring.scratch_bytes[rank] + ring.workspace_bytes[rank]);

@@ -56,6 +56,22 @@ void check(const Config& config) {
             "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
 }
 
+/// Rotary embedding as it was asked for; nothing of it where attention alone is timed.
+void settle_rotary(Config& config, const Experiment& experiment) {
+    auto& rotary = config.rotary;
+    for (const auto* option : {"dims", "first", "pairs", "scaling", "positions"})
+        require(rotary.rotates() || !config.given.contains(fmt::format("rotary-{}", option)),
+                "--rotary-{} is given, but nothing is rotated; give the base by --rotary", option);
+    rotary.pairs = config.rotary_pairs == "half" ? layouts::Rotary::Pairs::half : layouts::Rotary::Pairs::interleaved;
+    rotary.positions = config.rotary_positions == "global" ? layouts::Rotary::Positions::global
+                                                           : layouts::Rotary::Positions::documents;
+    rotary.scaling = layouts::parse_rotary_scaling(config.rotary_scaling);
+    if (rotary.rotates() && times_attention_alone(experiment)) {
+        rotary = {};
+        config.notes.push_back("attention alone is timed: q and k are not rotated (--rotary)");
+    }
+}
+
 /// The arguments, with what was said otherwise in the past put as it is said now.
 std::vector<const char*> in_todays_words(int argc, const char* const* argv, std::vector<std::string>& notes) {
     std::vector<const char*> words(argv, argv + argc);
@@ -158,8 +174,10 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     if (config.given.contains("tokens-per-rank") && !config.given.contains("tokens")) config.tokens.clear();
     options.require_fits(config.backend);
     check(config);
+    settle_rotary(config, experiment);
     guard_reads(config, experiment);
     if (experiment.groups.measures) fit_to_inputs(config);
+    if (experiment.groups.lists) return config;
     if (!config.given.contains("output") && !config.resume && !config.overwrite) {
         const auto taken = config.output;
         config.output = free_name(taken);

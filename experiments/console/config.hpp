@@ -30,6 +30,10 @@ struct Config {
     std::int64_t value_dim = 0;  ///< 0: head_dim
     double scale = 0;
     double soft_cap = 0;
+    layouts::Rotary rotary;  ///< but for what stands below as it was typed
+    std::string rotary_pairs = "half";
+    std::string rotary_scaling = "none";
+    std::string rotary_positions = "global";
     std::vector<std::string> inputs;  ///< "real", a generator's name, or an HDF5 file
     std::uint64_t seed = 1;
 
@@ -37,6 +41,7 @@ struct Config {
     std::vector<std::string> layouts, masks, algorithms;
     std::vector<int> ranks;
     bool pad = false;
+    std::vector<int> listed_ranks;  ///< whose positions are listed; none: of all
 
     // How it is computed and measured.
     std::string backend = "cpu";
@@ -122,6 +127,7 @@ struct OptionGroups {
     bool throughput = false;  ///< what is timed on GPUs, and beside what
     bool plans = false;       ///< machines, and what must fit their memory
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
+    bool lists = false;       ///< prints what a layout is, and keeps no record
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 

@@ -91,6 +91,48 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
     }
 }
 
+void add_rotary(Options& options, Config& config, const Experiment& experiment) {
+    std::string scalings;
+    for (const auto& scaling : layouts::rotary_scaling_usages())
+        scalings += fmt::format("{}{} ({})", scalings.empty() ? "" : ", ", scaling.usage, scaling.help);
+    options.section("How q and k are rotated by their position before they are attended to (rotary embedding)");
+    options.add({.name = "rotary",
+                 .value = "BASE",
+                 .help = "base of the frequencies, as 500000; dq and dk are those of q and k before" +
+                         std::string(times_attention_alone(experiment)
+                                         ? ". Here attention alone is timed, and what rotates is left out"
+                                         : ""),
+                 .target = &config.rotary.base,
+                 .absent = "nothing is rotated",
+                 .low = 0});
+    options.add({.name = "rotary-dims",
+                 .value = "N",
+                 .help = "dims of a head that are rotated",
+                 .target = &config.rotary.dims,
+                 .absent = "all from the first one on",
+                 .low = 0});
+    options.add({.name = "rotary-first",
+                 .value = "N",
+                 .help = "the first of them; those before and behind stay",
+                 .target = &config.rotary.first,
+                 .low = 0});
+    options.add({.name = "rotary-pairs",
+                 .value = "NAME",
+                 .help = "dims that turn together, of n: half (i and n/2 + i) or interleaved (2i and 2i + 1)",
+                 .target = &config.rotary_pairs,
+                 .choices = {"half", "interleaved"}});
+    options.add({.name = "rotary-scaling",
+                 .value = "SPEC",
+                 .help = "for more tokens than a model was trained on: " + scalings,
+                 .target = &config.rotary_scaling});
+    options.add({.name = "rotary-positions",
+                 .value = "NAME",
+                 .help = "global, or documents: counted from 0 in every document that the mask packs, that is in each "
+                         "of the shortest stretches of tokens that see, and are seen by, none outside",
+                 .target = &config.rotary_positions,
+                 .choices = {"global", "documents"}});
+}
+
 void add_layout(Options& options, Config& config, const Experiment& experiment) {
     options.section("How it is laid out");
     if (!calibrates(experiment))
@@ -104,11 +146,12 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                  .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
                  .target = &config.masks});
     if (!calibrates(experiment)) {
-        options.add({.name = "algorithms",
-                     .value = "NAME",
-                     .help = "schedules that bring queries and keys together (see --list)",
-                     .target = &config.algorithms,
-                     .absent = "those that may win"});
+        if (!experiment.groups.lists)
+            options.add({.name = "algorithms",
+                         .value = "NAME",
+                         .help = "schedules that bring queries and keys together (see --list)",
+                         .target = &config.algorithms,
+                         .absent = "those that may win"});
         options.add({.name = "ranks",
                      .value = "P",
                      .help = "ring sizes",
@@ -116,6 +159,13 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                      .absent = "powers of two, and all GPUs",
                      .low = 1,
                      .high = 1 << 20});
+        if (experiment.groups.lists)
+            options.add({.name = "rank",
+                         .value = "R",
+                         .help = "list these alone",
+                         .target = &config.listed_ranks,
+                         .absent = "all of them",
+                         .low = 0});
         if (!experiment.groups.plans)
             options.add({.name = "pad",
                          .value = "",
@@ -442,16 +492,21 @@ void add_general(Options& options, Config& config, Requests& requests) {
 
 }  // namespace
 
+bool times_attention_alone(const Experiment& experiment) {
+    return experiment.groups.throughput || calibrates(experiment);
+}
+
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
+    add_rotary(options, config, experiment);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
     if (experiment.groups.predicts) add_predicting(options, config);
     if (experiment.groups.disturbs) add_disturbing(options, config);
     if (experiment.groups.plans) add_planning(options, config, experiment);
-    add_results(options, config, experiment);
+    if (!experiment.groups.lists) add_results(options, config, experiment);
     add_general(options, config, requests);
     return options;
 }

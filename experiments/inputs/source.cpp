@@ -113,6 +113,7 @@ layouts::Problem problem_from(const Config& config) {
     problem.scale = config.scale;
     problem.soft_cap = config.soft_cap;
     problem.dtype = dtype_from(config.arithmetic);
+    problem.rotary = config.rotary;
     return problem;
 }
 
@@ -131,6 +132,7 @@ void Source::apply_overrides(const std::string& input, layouts::Problem& problem
     require_same("--value-dim", config_.value_dim, problem.value_dim);
     if (config_.scale != 0) problem.scale = config_.scale;
     if (config_.soft_cap != 0) problem.soft_cap = config_.soft_cap;
+    problem.rotary = config_.rotary;
 }
 
 InputData Source::inspect(const std::string& input) const {

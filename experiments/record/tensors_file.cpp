@@ -11,6 +11,7 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <numeric>
 #include <system_error>
 
 namespace ringlab::experiments {
@@ -111,6 +112,25 @@ void write_mask(Writer& writer, const layouts::Mask& mask) {
     writer.values("key_valid", valid, {"token"}, "1 if the key exists, 0 if it is padding that nobody sees");
 }
 
+void write_rotary(Writer& writer, const layouts::Problem& problem, const layouts::Mask& mask) {
+    writer.file().set("rotary", text_of(problem.rotary));
+    if (!problem.rotary.rotates()) return;
+    const auto table = rotary_table(problem.rotary, problem.head_dim);
+    writer.file().set("rotary_amplitude", table.amplitude);
+    std::vector<std::int64_t> tokens(static_cast<std::size_t>(problem.tokens)), first, second;
+    std::iota(tokens.begin(), tokens.end(), 0);
+    for (std::int64_t pair = 0; pair < table.dims() / 2; ++pair) {
+        first.push_back(table.dim_of(pair));
+        second.push_back(table.dim_of(pair) + table.distance());
+    }
+    writer.scale("rotary_pair", table.dims() / 2);
+    writer.values("rotary_frequency", table.frequencies, {"rotary_pair"}, "radians that the pair turns per position");
+    writer.values("rotary_first_dim", first, {"rotary_pair"}, "x of the pair: x' = a (x cos t - y sin t)");
+    writer.values("rotary_second_dim", second, {"rotary_pair"}, "y of the pair: y' = a (x sin t + y cos t)");
+    writer.values("rotary_position", rotary_positions(problem.rotary, mask, tokens), {"token"},
+                  "what the token's q and k are rotated by: t = position * frequency");
+}
+
 void write_all(const fs::path& path, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
                const reference::Inputs& in, const reference::Outputs& out, DType arithmetic,
                const Provenance& provenance, const TensorNotes& notes) {
@@ -134,6 +154,7 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     writer.scale("head_dim", problem.head_dim);
     writer.scale("value_dim", problem.value_dim);
     write_mask(writer, mask);
+    write_rotary(writer, problem, mask);
     if (!notes.document_lengths.empty()) {
         auto lengths = notes.document_lengths;
         if (notes.tokens < problem.tokens) lengths.push_back(problem.tokens - notes.tokens);

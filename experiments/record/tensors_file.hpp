@@ -33,8 +33,9 @@ struct TensorNotes {
 /// fp64; row_begin, row_end, row_sink and key_valid: row i sees keys j with key_valid[j] and (row_begin[i] <= j <
 /// row_end[i] or j < row_sink[i]). Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
 /// mask (lengths written out, over the first `tokens` tokens; the rest is padding), mask_as_typed, input, tokens, run;
-/// if the input has documents, document_lengths, padding as the last one; the group /provenance as in a record. q, k, v
-/// and do make the file fit for --input, too.
+/// if q and k are rotated before they are attended to, rotary_frequency, rotary_first_dim, rotary_second_dim and
+/// rotary_position, with the attribute rotary_amplitude; if the input has documents, document_lengths, padding as the
+/// last one; the group /provenance as in a record. q, k, v and do make the file fit for --input, too.
 ///
 /// Returns the file's path, see tensors_path(). Throws Error if shapes do not fit or the file cannot be written.
 std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,

@@ -9,6 +9,7 @@
 #include "layouts/timeline.hpp"
 #include "reference/tensors.hpp"
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -28,7 +29,10 @@ struct Measurement {
     std::vector<double> forward_seconds, backward_seconds;
     std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
     std::vector<std::int64_t> own_bytes;     ///< by rank: inputs and results
-    double clock_uncertainty = 0;            ///< seconds by which times of different ranks may disagree
+    /// By pass and rank, seconds of what rotates q and k before the forward pass, and dq and dk behind the backward
+    /// pass: no part of either. Empty where nothing is rotated.
+    std::array<std::vector<double>, 2> rotation_seconds{};
+    double clock_uncertainty = 0;  ///< seconds by which times of different ranks may disagree
 };
 
 /// Something that executes schedules: the one place where an experiment meets a device.

@@ -30,7 +30,8 @@ void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
 
-void describe_maps(RunWriter& run, const layouts::Mask& mask, const layouts::Layout& layout) {
+void describe_maps(RunWriter& run, const layouts::Rotary& rotary, const layouts::Mask& mask,
+                   const layouts::Layout& layout) {
     const auto tokens = mask.tokens();
     if (tokens > most_tokens_for_maps) return;
     std::vector<std::int32_t> owner(static_cast<std::size_t>(tokens)), begin, end, sink, valid;
@@ -49,6 +50,40 @@ void describe_maps(RunWriter& run, const layouts::Mask& mask, const layouts::Lay
     run.dataset("maps/row_end", end, token, "1", "end (exclusive) of the keys that the token's row sees");
     run.dataset("maps/row_sink", sink, token, "1", "the row also sees keys from 0 to this (exclusive)");
     run.dataset("maps/key_valid", valid, token, "1", "1 if the token's key exists, 0 if it is padding");
+    if (!rotary.rotates()) return;
+    std::vector<std::int64_t> tokens_in_order(static_cast<std::size_t>(tokens));
+    std::iota(tokens_in_order.begin(), tokens_in_order.end(), 0);
+    run.dataset("maps/rotary_position", rotary_positions(rotary, mask, tokens_in_order), token, "1",
+                "what the token's q and k are rotated by");
+}
+
+double median(std::vector<double> samples) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    return *middle;
+}
+
+/// What rotates q and k, or dq and dk, where anything does.
+void describe_rotation(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
+    std::vector<double> seconds, slowest;
+    std::int64_t ranks = 0;
+    for (const auto& repeat : repeats)
+        for (const auto& replica : repeat) {
+            const auto& of_ranks = replica.rotation_seconds[static_cast<std::size_t>(pass)];
+            if (of_ranks.empty()) return;
+            ranks = static_cast<std::int64_t>(of_ranks.size());
+            seconds.insert(seconds.end(), of_ranks.begin(), of_ranks.end());
+            slowest.push_back(*std::max_element(of_ranks.begin(), of_ranks.end()));
+        }
+    run.dataset("measured/rotation_time", std::move(seconds),
+                {Dimension::at("pass", to_string(pass)),
+                 {"repeat", static_cast<std::int64_t>(repeats.size())},
+                 {"replica", static_cast<std::int64_t>(repeats.front().size())},
+                 {"rank", ranks}},
+                "s",
+                "what rotates q and k before the forward pass, dq and dk behind the backward pass; part of neither");
+    run.attribute(fmt::format("rotation_measured_{}", to_string(pass)), median(std::move(slowest)), "s",
+                  "the slowest rank's measured/rotation_time, median of the repeats");
 }
 
 void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats, layouts::Pass pass) {
@@ -79,6 +114,7 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
     run.timeline("measured", to_string(pass), timeline_of(repeats.back().front()));
 
     const std::string name = to_string(pass);
+    describe_rotation(run, repeats, pass);
     const auto attends = median_attend_seconds(repeats, pass);
     run.attribute(
         "balance_measured_" + name, balance_of(attends), "1",
@@ -102,12 +138,6 @@ const char* moment_text(gpu::ClockSample::Moment moment) {
 /// The larger of two errors; NaN, once met, stays.
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
-double median(std::vector<double> samples) {
-    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-    std::nth_element(samples.begin(), middle, samples.end());
-    return *middle;
-}
-
 }  // namespace
 
 void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
@@ -128,6 +158,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     run.attribute("scale", problem.effective_scale(), "1", "of q.k");
     run.attribute("soft_cap", problem.soft_cap, "1", "c: scores become c*tanh(s/c); 0: they stay");
     run.attribute("dtype", std::string(to_string(problem.dtype)), "1", "of q, k, v and do");
+    run.attribute("rotary", text_of(problem.rotary), "1", "how q and k are rotated before they are attended to");
     run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes(), "B",
                   "scratch of a rank that the schedule of the forward pass asks for");
     run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
@@ -137,7 +168,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP", "of the visible pairs, all ranks and heads");
     run.attribute("balance_cells", layouts::imbalance(cells), "1", "largest over mean of the ranks' visible pairs");
     describe_pairs(run, *plan.forward, cells);
-    describe_maps(run, plan.mask(), plan.layout());
+    describe_maps(run, problem.rotary, plan.mask(), plan.layout());
 }
 
 void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts) {

@@ -181,6 +181,7 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     problem.batch = problem.query_heads = problem.kv_heads = 1;
     problem.head_dim = std::min(like.head_dim, most_dims);
     problem.value_dim = std::min(like.value_dim, most_dims);
+    problem.rotary = {};  // of heads that large, and no part of a pass
     // Short sequences cost more for each pair, and so are measured as short as they are.
     const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
     problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);
@@ -249,11 +250,13 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         }
     }
     // Inputs on every process; on root each rank's own, in messages and gathered, what was expected, and o twice.
+    // And inputs again, rotated.
     const auto own = tensors / 2, results = tensors / 2;
+    const auto rotated = config_.judge && problem.rotary.rotates() ? own : 0;
     const auto scratch = static_cast<double>(std::max(plan.forward->scratch_bytes(), plan.backward->scratch_bytes()));
     add(which, seconds,
-        program_bytes + processes_here(config_, which.ranks) * own + own + 5 * results + ranks * replicas * scratch +
-            span_bytes(operations),
+        program_bytes + processes_here(config_, which.ranks) * own + own + rotated + 5 * results +
+            ranks * replicas * scratch + span_bytes(operations),
         (own + results) / (ranks * replicas) + scratch);
 }
 

@@ -1,6 +1,7 @@
 #include "experiments/study/judge.hpp"
 
 #include "reference/blocked.hpp"
+#include "reference/rotary.hpp"
 #include "reference/sampled.hpp"
 
 #include <fmt/format.h>
@@ -35,6 +36,13 @@ reference::Lse lse_of_tokens(const reference::Lse& from, const std::vector<std::
     return out;
 }
 
+/// dq and dk as gradients by rotated q and k; `tokens` as for reference::rotated().
+void rotate_gradients(reference::Outputs& outputs, const layouts::Problem& problem, const layouts::Mask& mask,
+                      std::span<const std::int64_t> tokens = {}) {
+    for (auto* gradient : {&outputs.dq, &outputs.dk})
+        *gradient = rotated(std::move(*gradient), problem, mask, reference::Rotation::Way::back_undone, tokens);
+}
+
 Verdict compare(const reference::Outputs& measured, const reference::Tensor& o_unrounded,
                 const reference::Outputs& expected) {
     const auto all = reference::deviations(measured, expected);
@@ -54,19 +62,26 @@ Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& 
                           const std::string& input_name, const reference::Outputs& measured,
                           const reference::Tensor& o_unrounded) {
     prepare(problem, mask, inputs, input_name);
-    if (judging_whole_) return compare(measured, o_unrounded, expected_);
+    if (judging_whole_) {
+        if (!problem.rotary.rotates()) return compare(measured, o_unrounded, expected_);
+        auto turned = measured;
+        rotate_gradients(turned, problem, mask);
+        return compare(turned, o_unrounded, expected_);
+    }
     using reference::take_tokens;
-    const reference::Outputs sampled{take_tokens(measured.o, sample_), lse_of_tokens(measured.lse, sample_),
-                                     take_tokens(measured.dq, sample_), take_tokens(measured.dk, sample_),
-                                     take_tokens(measured.dv, sample_)};
+    reference::Outputs sampled{take_tokens(measured.o, sample_), lse_of_tokens(measured.lse, sample_),
+                               take_tokens(measured.dq, sample_), take_tokens(measured.dk, sample_),
+                               take_tokens(measured.dv, sample_)};
+    if (problem.rotary.rotates()) rotate_gradients(sampled, problem, mask, sample_);
     return compare(sampled, take_tokens(o_unrounded, sample_), expected_);
 }
 
 Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
-                           const reference::Inputs& inputs, const std::string& input_name, bool round_running_output) {
+                           const reference::Inputs& raw_inputs, const std::string& input_name,
+                           bool round_running_output) {
     const auto& problem = forward.problem();
     const auto& mask = forward.mask();
-    prepare(problem, mask, inputs, input_name);
+    const auto& inputs = prepare(problem, mask, raw_inputs, input_name);
     if (!model_) {
         const auto& [o, lse, dq, dk, dv] = expected_;
         model_ = judging_whole_ ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
@@ -89,12 +104,15 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     return tolerance;
 }
 
-void Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
-                    const std::string& input_name) {
-    auto key = fmt::format("{} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
-                           problem.soft_cap);
+const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask,
+                                        const reference::Inputs& raw_inputs, const std::string& input_name) {
+    const bool rotates = problem.rotary.rotates();
+    auto key = fmt::format("{} {} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
+                           problem.soft_cap, text_of(problem.rotary));
     for (const auto& valid : mask.valid()) key += fmt::format(" {}-{}", valid.begin, valid.end);
-    if (key == prepared_for_) return;
+    const auto& inputs = rotates ? rotated_ : raw_inputs;
+    if (key == prepared_for_) return inputs;
+    if (rotates) rotated_ = with_rotation(problem, mask, raw_inputs);
     judging_whole_ = judges_whole(problem);
     if (judging_whole_) {
         expected_ = reference::blocked_attention(problem, mask, inputs);
@@ -109,6 +127,7 @@ void Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask, 
     model_.reset();
     carried_bounds_.reset();
     prepared_for_ = key;
+    return inputs;
 }
 
 }  // namespace ringlab::experiments

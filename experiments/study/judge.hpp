@@ -38,6 +38,10 @@ constexpr double worse(double a, double b) { return a >= b || a != a ? a : b; }
 inline bool passes(double error, double tolerance) { return std::isfinite(error) && error <= tolerance; }
 
 /// Judges results against the fp64 reference, which is computed once for each problem, mask and input in a row.
+///
+/// Where q and k are rotated, the reference attends to them rotated and rounded, and dq and dk are compared with its
+/// own after a rotation, which changes no norm: a gradient that was not rotated back, or not by the right position, is
+/// as far off as it was, and errors are those that the error model speaks of.
 class Judge {
 public:
     /// Up to `whole_limit` tokens every element is judged; above, a sample of rows (o, lse, dq) and of columns (dk,
@@ -56,12 +60,14 @@ public:
                         const reference::Inputs& inputs, const std::string& input_name, bool round_running_output);
 
 private:
-    void prepare(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
-                 const std::string& input_name);
+    /// Returns the inputs that are attended to.
+    const reference::Inputs& prepare(const layouts::Problem& problem, const layouts::Mask& mask,
+                                     const reference::Inputs& inputs, const std::string& input_name);
 
     std::int64_t whole_limit_;
     std::string prepared_for_;
     bool judging_whole_ = true;
+    reference::Inputs rotated_;                        // if q and k are rotated
     std::vector<std::int64_t> sample_;                 // rows and columns, if not whole
     reference::RowStatistics statistics_;              // of the rows that see the sample, if not whole
     reference::Outputs expected_;                      // of the sample, if not whole

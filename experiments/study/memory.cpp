@@ -170,7 +170,8 @@ MemoryNeed gpu_need(const Schedule& forward, const Schedule* backward, int rank,
     }
     const gpu::SlotMap map(forward, backward, rank, {model.round_running_output, model.round_results, output_arrives});
     const auto& use = map.memory();
-    return {use.inputs, use.results, use.slots_of_pool, use.work, lists.bytes(), 0};
+    const auto positions = forward.problem().rotary.rotates() ? 4 * forward.block_tokens(rank) : 0;
+    return {use.inputs, use.results, use.slots_of_pool, use.work, lists.bytes() + positions, 0};
 }
 
 std::vector<int> ranks_to_look_at(const Schedule& schedule) {

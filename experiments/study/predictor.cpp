@@ -5,6 +5,7 @@
 #include "experiments/record/record_files.hpp"
 #include "experiments/study/describe.hpp"
 #include "sim/chrome_trace.hpp"
+#include "sim/cost.hpp"
 #include "sim/max_plus.hpp"
 #include "sim/topology.hpp"
 
@@ -121,6 +122,11 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
             if (figures.compute)
                 column("compute", *figures.compute, "s", "largest of the ranks' predicted compute_time");
             column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
+            if (plan.problem.rotary.rotates())
+                column("rotation",
+                       sim::rotation_seconds(*schedule, machines_[machine], schedule->layout().largest_shard()), "s",
+                       "what rotates q and k before the forward pass, dq and dk behind the backward pass, on the rank "
+                       "with most tokens; no part of seconds_predicted");
         }
     for (std::size_t i = 0; disturbs_ && i < all.size(); i += 2) {
         auto both = all[i].disturbed;

@@ -35,7 +35,7 @@ void require_same_work(const Schedule& forward, const Schedule& backward) {
     const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.query_heads == b.query_heads &&
                               a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.value_dim == b.value_dim &&
                               a.effective_scale() == b.effective_scale() && a.soft_cap == b.soft_cap &&
-                              a.dtype == b.dtype;
+                              a.dtype == b.dtype && a.rotary == b.rotary;
     require(same_problem, "the forward and the backward schedule are of different problems");
     bool same_layout = forward.ranks() == backward.ranks();
     for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
@@ -86,6 +86,7 @@ Bytes pack(const RankResult& result) {
     append(bytes, &result.scratch_bytes, 1);
     append(bytes, &result.workspace_bytes, 1);
     append(bytes, &result.clock_uncertainty, 1);
+    append(bytes, &result.rotation_seconds, 1);
     return bytes;
 }
 
@@ -101,6 +102,7 @@ RankResult unpack(std::span<const std::byte> bytes) {
     take(bytes, &result.scratch_bytes, 1);
     take(bytes, &result.workspace_bytes, 1);
     take(bytes, &result.clock_uncertainty, 1);
+    take(bytes, &result.rotation_seconds, 1);
     return result;
 }
 
@@ -160,6 +162,9 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
         run.scratch_bytes.push_back(part.scratch_bytes);
         run.workspace_bytes.push_back(part.workspace_bytes);
         run.clock_uncertainty = std::max(run.clock_uncertainty, part.clock_uncertainty);
+        if (p.rotary.rotates())
+            for (std::size_t pass = 0; pass < 2; ++pass)
+                run.rotation_seconds[pass].push_back(part.rotation_seconds[pass]);
     }
     return run;
 }

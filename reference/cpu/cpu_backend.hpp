@@ -29,6 +29,9 @@ struct CpuRun {
     std::vector<std::int64_t> workspace_bytes;  ///< by rank: what the arithmetic needs beside them, tiles,
                                                 ///< messages, operands widened to the accumulator's type
     double clock_uncertainty = 0;               ///< seconds by which times of different ranks may disagree
+    /// By pass and rank, processor time of what rotates q and k before the forward pass, and dq and dk behind the
+    /// backward pass: no part of either. Empty where nothing is rotated.
+    std::array<std::vector<double>, 2> rotation_seconds{};
 };
 
 /// CPU seconds of each rank's attends: the measured workload.

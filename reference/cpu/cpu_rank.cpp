@@ -2,6 +2,7 @@
 
 #include "reference/counts.hpp"
 #include "reference/cpu/cpu_slots.hpp"
+#include "reference/rotary.hpp"
 #include "reference/rounding.hpp"
 #include "reference/shards.hpp"
 
@@ -43,9 +44,11 @@ public:
           slots_(problem_, schedule.layout().shard_tokens(rank)),
           pass_(&schedule) {
         for (const auto pool : {Pool::q, Pool::kv, Pool::state, Pool::output}) slots_.make_own(pool);
-        load(inputs.q, Pool::q);
-        load(inputs.k, Pool::kv);
-        load(inputs.v, Pool::kv, values);
+        load(scatter(inputs.v, positions_), Pool::kv, values);
+        auto q = scatter(inputs.q, positions_), k = scatter(inputs.k, positions_);
+        rotate({&q, &k}, Pass::forward, Rotation::Way::ahead);
+        load(q, Pool::q);
+        load(k, Pool::kv);
     }
 
     void begin(const Schedule& pass, const layouts::Program& program) override {
@@ -102,7 +105,7 @@ public:
         return size(pass_->bytes(Pool::kv, 0, {part.block, {0, part.heads.begin}, part.tokens}));
     }
 
-    void collect(RankResult& result) const override {
+    void collect(RankResult& result) override {
         result.o_unrounded = own_field(Pool::output, 0);
         result.o = result.o_unrounded;
         round_in_place(std::span(result.o), problem_.dtype);
@@ -111,7 +114,9 @@ public:
             result.dq = own_field(Pool::dq, 0);
             result.dk = own_field(Pool::dkv, 0);
             result.dv = own_field(Pool::dkv, values);
+            rotate({&result.dq, &result.dk}, Pass::backward, Rotation::Way::back);
         }
+        result.rotation_seconds = rotation_seconds_;
         result.own_bytes = slots_.own_bytes();
         result.scratch_bytes = scratch_bytes_;
         result.workspace_bytes = workspace_bytes_;
@@ -126,9 +131,16 @@ private:
     Place source(const Instruction& instruction) const { return source_of(*pass_, instruction); }
     Place own(Pool pool) const { return own_place(*pass_, rank_, pool); }
 
+    /// Queries and keys, or their gradients, as scatter() orders them.
+    void rotate(std::initializer_list<std::vector<double>*> shards, Pass pass, Rotation::Way way) {
+        if (!problem_.rotary.rotates()) return;
+        const auto begin = thread_cpu_time();
+        for (auto* shard : shards) rotate_shard(*shard, positions_, problem_, pass_->mask(), way);
+        rotation_seconds_[static_cast<std::size_t>(pass)] = layouts::to_seconds(thread_cpu_time() - begin);
+    }
+
     /// A field of slot 0, from or to (heads, batch, local tokens, width).
-    void load(const Tensor& global, Pool pool, std::size_t field = 0) {
-        const auto numbers = scatter(global, positions_);
+    void load(const std::vector<double>& numbers, Pool pool, std::size_t field = 0) {
         auto from = numbers.begin();
         for_each_own(slots_, pool, field, [&](const MatrixView<Real>& to) {
             const auto count = size(to.rows * to.columns);
@@ -249,7 +261,7 @@ private:
     void prepare_backward() {
         for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv}) slots_.make_own(pool);
         has_gradients_ = true;
-        load(inputs_.dout, Pool::dout);
+        load(scatter(inputs_.dout, positions_), Pool::dout);
         const auto dout = own(Pool::dout), output = own(Pool::output);
         for_each_head(dout.heads, [&](int head, std::int64_t b) {
             std::ranges::copy(slots_.vector(output, head, b, lse_field),
@@ -340,6 +352,7 @@ private:
 
     const Schedule* pass_;
     bool has_gradients_ = false;
+    std::array<double, 2> rotation_seconds_{};  // by pass
     std::int64_t scratch_bytes_ = 0;
     std::int64_t workspace_bytes_ = 0;
 };

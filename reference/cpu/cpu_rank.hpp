@@ -13,6 +13,7 @@ struct RankResult {
     std::int64_t scratch_bytes = 0;
     std::int64_t workspace_bytes = 0;
     double clock_uncertainty = 0;
+    std::array<double, 2> rotation_seconds{};  ///< by pass: processor time of what rotates q and k, and dq and dk
 };
 
 /// One rank's tensors and slots, over a forward and perhaps a backward pass.
@@ -25,8 +26,8 @@ public:
     /// What other ranks may fetch from: K/V slot 0, as a message of all heads; nothing if no rank fetches.
     virtual std::span<const std::byte> exposed() = 0;
 
-    /// Adds the tensors and memory figures.
-    virtual void collect(RankResult& result) const = 0;
+    /// Adds the tensors and figures of memory and time.
+    virtual void collect(RankResult& result) = 0;
 };
 
 /// The arithmetic follows from the problem's dtype: fp64 in double, all others in float. `schedule` is the forward

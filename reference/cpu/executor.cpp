@@ -20,13 +20,6 @@ Picoseconds picoseconds(Clock::duration duration) {
     return std::chrono::duration_cast<std::chrono::duration<Picoseconds, std::pico>>(duration).count();
 }
 
-/// CPU time of the calling thread: what counts on a machine with fewer processors than ranks.
-Picoseconds thread_cpu_time() {
-    timespec time{};
-    require(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0, "this system does not tell the CPU time of a thread");
-    return static_cast<Picoseconds>(time.tv_sec) * 1'000'000'000'000 + static_cast<Picoseconds>(time.tv_nsec) * 1000;
-}
-
 class Execution {
 public:
     Execution(const layouts::RankProgram& program, int lanes, const RankIdentity& identity, RankWork& work,
@@ -209,6 +202,12 @@ private:
 };
 
 }  // namespace
+
+Picoseconds thread_cpu_time() {
+    timespec time{};
+    require(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0, "this system does not tell the CPU time of a thread");
+    return static_cast<Picoseconds>(time.tv_sec) * 1'000'000'000'000 + static_cast<Picoseconds>(time.tv_nsec) * 1000;
+}
 
 std::vector<layouts::Span> execute(const layouts::RankProgram& program, int lanes, const RankIdentity& identity,
                                    RankWork& work, Transport& transport, Clock::time_point start,

@@ -31,6 +31,9 @@ struct RankIdentity {
     int rank = 0;  ///< in the ring
 };
 
+/// CPU time of the calling thread: what counts on a machine with fewer processors than ranks.
+layouts::Picoseconds thread_cpu_time();
+
 /// Runs the operations of one rank by their lanes and dependencies, on the calling thread, and returns a span for each:
 /// posted and end on the common clock since `start`, busy CPU time for compute operations. Transfers are started and
 /// finished between compute operations, and while none can begin.

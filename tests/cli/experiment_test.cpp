@@ -17,8 +17,8 @@ namespace ringlab::cli::test {
 BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
-                     boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict,
-                                                   calibrate, throughput, validate, advise, longest_context}),
+                     boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, list_positions,
+                                                   predict, calibrate, throughput, validate, advise, longest_context}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();
@@ -100,6 +100,42 @@ BOOST_AUTO_TEST_CASE(sizes_may_be_written_as_people_write_them) {
         names == (std::set<std::string>{"window:1k,0 zigzag P=4 S=4000 ring", "window:1k,0 zigzag P=4 S=8192 ring",
                                         "window:1k,0 zigzag P=4 S=16000 ring"}),
         boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(positions_of_a_rank_are_listed_in_its_own_order) {
+    const Folder folder;
+    const auto ending = run(folder, list_positions,
+                            {"--layouts", "zigzag", "--tokens", "16", "--ranks", "2", "--masks",
+                             "causal+documents:6,10", "--rotary", "10000", "--rotary-positions", "documents"});
+    BOOST_TEST(ending.status == 0);
+    BOOST_TEST(ending.err == "");
+    std::string expected = "rank,index,token,position\n";
+    const std::vector<std::vector<int>> tokens{{0, 1, 2, 3, 12, 13, 14, 15}, {4, 5, 6, 7, 8, 9, 10, 11}};
+    for (std::size_t rank = 0; rank < 2; ++rank)
+        for (std::size_t i = 0; i < 8; ++i)
+            expected += fmt::format("{},{},{},{}\n", rank, i, tokens[rank][i],
+                                    tokens[rank][i] < 6 ? tokens[rank][i] : tokens[rank][i] - 6);
+    BOOST_TEST(ending.out == expected);
+    const auto one = run(folder, list_positions, {"--tokens", "16", "--ranks", "2", "--rank", "1"});
+    BOOST_TEST(one.out.starts_with("rank,index,token,position\n1,0,4,4\n"), one.out);
+    BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
+    const Folder folder;
+    const auto ending = run(folder, compare_layouts,
+                            small + Words{"--repeats", "1", "--rotary", "10000", "--machines", "ideal",
+                                          "h200_nvswitch_nccl", "-o", "r.h5"});
+    BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
+    const auto record = experiments::hdf5::File::open((folder / "r.h5").string());
+    const auto number = [&](const std::string& column) { return record.dataset("runs/" + column).doubles().at(0); };
+    for (const std::string pass : {"forward", "backward"}) {
+        BOOST_TEST(number("rotation_measured_" + pass) >= 0);
+        BOOST_TEST(number("rotation_predicted_" + pass + "_h200_nvswitch_nccl") > 1e-6);
+        BOOST_TEST(number("rotation_predicted_" + pass + "_ideal") == 0);
+    }
+    BOOST_TEST(record.dataset("runs/rotary").texts().at(0) ==
+               "base 10000, all dims from 0, half, scaling none, global positions");
 }
 
 BOOST_DATA_TEST_CASE(a_preset_works_at_the_first_try,

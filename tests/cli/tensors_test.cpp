@@ -26,32 +26,38 @@ Words files_in(const fs::path& folder) {
 BOOST_AUTO_TEST_SUITE(cli_tensors, *boost::unit_test::precondition(has_python))
 
 BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
-    for (const auto* arithmetic : {"fp64", "bf16"}) {
+    for (const auto& [arithmetic, rotary] :
+         {std::pair("fp64", Words{}),
+          {"bf16", {}},
+          {"bf16", {"--rotary", "10000"}},
+          {"fp64",
+           {"--rotary", "500", "--rotary-dims", "32", "--rotary-first", "16", "--rotary-pairs", "interleaved",
+            "--rotary-scaling", "yarn:8,64", "--rotary-positions", "documents"}}}) {
         const Folder folder;
-        const auto ending = run(folder, gradient_equivalence,
-                                {"--arithmetic",
-                                 arithmetic,
-                                 "--tolerance",
-                                 "0.1",
-                                 "--tokens",
-                                 "190",
-                                 "--ranks",
-                                 "4",
-                                 "--layouts",
-                                 "contiguous",
-                                 "zigzag",
-                                 "striped",
-                                 "--masks",
-                                 "window:40,0+sink:4",
-                                 "full+valid:0-70,90-190",
-                                 "causal+documents:input",
-                                 "--algorithms",
-                                 "ring",
-                                 "--pad",
-                                 "--save-tensors",
-                                 "tensors",
-                                 "-o",
-                                 "r.h5"});
+        const Words arguments{"--arithmetic",
+                              arithmetic,
+                              "--tolerance",
+                              "0.1",
+                              "--tokens",
+                              "190",
+                              "--ranks",
+                              "4",
+                              "--layouts",
+                              "contiguous",
+                              "zigzag",
+                              "striped",
+                              "--masks",
+                              "window:40,0+sink:4",
+                              "full+valid:0-70,90-190",
+                              "causal+documents:input",
+                              "--algorithms",
+                              "ring",
+                              "--pad",
+                              "--save-tensors",
+                              "tensors",
+                              "-o",
+                              "r.h5"};
+        const auto ending = run(folder, gradient_equivalence, arguments + rotary);
         BOOST_REQUIRE(ending.status == 0);
         const auto files = files_in(folder / "tensors");
         BOOST_TEST(files.size() == 9u);

@@ -5,6 +5,7 @@
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 #include "reference/blocked.hpp"
+#include "reference/rotary.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -137,6 +138,32 @@ BOOST_AUTO_TEST_CASE(right_results_pass_whole_or_by_sample) {
     // Two evaluations in fp64, in other orders: rounding alone.
     BOOST_TEST(worst(one.by(whole)) < 1e-13);
     BOOST_TEST(worst(one.by(sample)) < 1e-13);
+}
+
+BOOST_AUTO_TEST_CASE(gradients_of_rotated_inputs_are_judged_before_the_rotation) {
+    using reference::Rotation;
+    Judged one;
+    one.problem.rotary = {.base = 500, .scaling = layouts::parse_rotary_scaling("yarn:4,64")};
+    one.outputs = blocked_attention(one.problem, one.mask, with_rotation(one.problem, one.mask, one.inputs));
+    const auto turned = [&](const reference::Tensor& tensor) {
+        return rotated(tensor, one.problem, one.mask, Rotation::Way::back);
+    };
+    for (const std::int64_t limit : {1000, 100}) {
+        auto right = one;
+        right.outputs.dq = turned(one.outputs.dq);
+        right.outputs.dk = turned(one.outputs.dk);
+        Judge judge(limit);
+        BOOST_TEST(worst(right.by(judge)) < 1e-13);
+        auto wrong = right;
+        wrong.outputs.dk = one.outputs.dk;
+        const auto verdict = wrong.by(judge);
+        for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor)
+            BOOST_TEST((verdict[tensor].relative_rms > 0.1) == (tensor == 4), judged_tensors[tensor]);
+        // The same input under the same mask, but not rotated.
+        auto other = one;
+        other.problem.rotary = {};
+        BOOST_TEST(other.by(judge)[0].relative_rms > 0.1);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {

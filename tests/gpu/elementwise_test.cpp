@@ -2,6 +2,8 @@
 
 #include "gpu/device_buffer.hpp"
 #include "gpu/kernels/attention.hpp"
+#include "gpu/kernels/rotate.hpp"
+#include "reference/rotary.hpp"
 #include "reference/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
@@ -264,6 +266,72 @@ BOOST_AUTO_TEST_CASE(tensors_of_several_sizes_and_types_are_converted_together) 
         reference::round_in_place(values[i], pairs[i].to);
         BOOST_TEST((from_device(destinations[i], pairs[i].to) == values[i]));
     }
+}
+
+struct Turning {
+    layouts::Rotary rotary;
+    Shape shape;
+};
+std::ostream& boost_test_print_type(std::ostream& out, const Turning& turning) {
+    const auto& shape = turning.shape;
+    return out << text_of(turning.rotary) << " of " << shape.batch << " x " << shape.tokens << " x " << shape.heads
+               << " x " << shape.dim;
+}
+using Pairs = layouts::Rotary::Pairs;
+const std::vector<Turning> turnings{
+    {{.base = 10000}, {2, 37, 5, 128}},
+    {{.base = 10000, .pairs = Pairs::interleaved}, {1, 9, 4, 64}},
+    {{.base = 10000, .dims = 64, .first = 128, .pairs = Pairs::interleaved}, {1, 11, 3, 192}},
+    {{.base = 500, .dims = 30, .first = 2}, {1, 5, 1, 40}},
+    {{.base = 500, .dims = 6, .first = 3}, {1, 5, 2, 33}},
+    {{.base = 500, .dims = 6, .first = 3, .pairs = Pairs::interleaved}, {1, 5, 2, 40}},
+    {{.base = 1e6, .scaling = layouts::parse_rotary_scaling("yarn:8,64")}, {1, 8, 9, 256}},
+};
+
+// Positions up to 2^31 - 1: an angle in fp32 would be off by whole turns.
+BOOST_DATA_TEST_CASE(rows_are_rotated_as_by_the_reference,
+                     data::make(turnings) * data::make({DType::bf16, DType::fp16, DType::fp32}) *
+                         data::make({false, true}) * data::make({false, true}),
+                     turning, dtype, back, in_place) {
+    const auto& shape = turning.shape;
+    auto values = random_values(shape.elements());
+    reference::round_in_place(values, dtype);
+    std::vector<std::int32_t> positions;
+    for (std::int64_t t = 0; t < shape.tokens; ++t)
+        positions.push_back(t == 0 ? 2147483647 : static_cast<std::int32_t>(t * 7919));
+    const auto source = on_device(values, dtype), on_gpu = gpu::uploaded(positions);
+    const auto to = in_place ? dtype : DType::bf16;
+    gpu::DeviceBuffer apart(in_place ? 0 : shape.elements() * 2);
+    if (!in_place) apart.fill(0xff, nullptr);
+    const auto table = layouts::rotary_table(turning.rotary, shape.dim);
+    gpu::rotate({.extent = shape.extent(),
+                 .destination = {in_place ? source.data() : apart.data(), to, shape.strides()},
+                 .source = {source.data(), dtype, shape.strides()},
+                 .positions = on_gpu.as<const std::int32_t>(),
+                 .table = table,
+                 .back = back},
+                nullptr);
+    const auto found = from_device(in_place ? source : apart, to);
+
+    reference::Rotation rotation(table);
+    std::vector<double> sizes(values.size());  // of what a result is made from
+    const auto dim = static_cast<std::size_t>(shape.dim);
+    for (std::size_t row = 0; row < shape.rows(); ++row) {
+        const auto token = row / static_cast<std::size_t>(shape.heads) % static_cast<std::size_t>(shape.tokens);
+        for (std::size_t d = 0; d < dim; ++d) sizes[row * dim + d] = std::abs(values[row * dim + d]);
+        for (std::int64_t i = 0; i < table.dims() / 2; ++i) {
+            const auto x = row * dim + static_cast<std::size_t>(table.dim_of(i));
+            const auto y = x + static_cast<std::size_t>(table.distance());
+            sizes[x] = sizes[y] = table.amplitude * std::hypot(sizes[x], sizes[y]);
+        }
+        rotation.set_position(positions[token]);
+        rotation.apply(values.data() + row * dim,
+                       back ? reference::Rotation::Way::back : reference::Rotation::Way::ahead);
+    }
+    // A few fp32 operations on numbers of that size, and one rounding of the result.
+    for (std::size_t i = 0; i < found.size(); ++i)
+        BOOST_TEST_REQUIRE(std::abs(found[i] - values[i]) <=
+                           4e-7 * sizes[i] + (to == DType::fp32 ? 0 : step(to) * std::abs(values[i]) + 1e-7));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -5,6 +5,7 @@
 #include "gpu/driver.hpp"
 #include "reference/blocked.hpp"
 #include "reference/error_model.hpp"
+#include "reference/rotary.hpp"
 #include "reference/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
@@ -184,9 +185,14 @@ gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
                    const reference::Outputs& expected) {
     const auto passes = make_passes(c);
-    const auto bounds = reference::ErrorModel(c.problem, passes.forward->mask(), inputs, expected)
+    const auto& mask = passes.forward->mask();
+    const auto bounds = reference::ErrorModel(c.problem, mask, inputs, expected)
                             .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
-    const auto d = reference::deviations(to_reference(measured), expected);
+    auto found = to_reference(measured);
+    if (c.problem.rotary.rotates())
+        for (auto* gradient : {&found.dq, &found.dk})
+            *gradient = rotated(*gradient, c.problem, mask, reference::Rotation::Way::back_undone);
+    const auto d = reference::deviations(found, expected);
     check("o", d.o, bounds.o_unrounded);
     check("lse", d.lse, bounds.lse);
     check("dq", d.dq, bounds.dq);
@@ -199,9 +205,10 @@ void agrees_with_the_reference(const RingCase& c) {
     const auto seed = seeds();
     BOOST_TEST_CONTEXT(c << ", seed " << seed) {
         const auto inputs = random_inputs(c.problem, seed);
-        const auto expected =
-            reference::blocked_attention(c.problem, layouts::make_mask(c.mask, c.problem.tokens), inputs);
-        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, inputs, expected);
+        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+        const auto attended = c.problem.rotary.rotates() ? with_rotation(c.problem, mask, inputs) : inputs;
+        const auto expected = reference::blocked_attention(c.problem, mask, attended);
+        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, attended, expected);
     }
 }
 

@@ -39,7 +39,8 @@ Passes make_passes(const RingCase& c);
 /// Runs on a team of threads, scratch and results poisoned.
 gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs);
 
-/// Checks every result by norm and by largest element against the fp64 ones, within what the error model allows.
+/// Checks every result by norm and by largest element against the fp64 ones, within what the error model allows. Where
+/// q and k are rotated, `inputs` are so already, and `expected` is by them.
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
                    const reference::Outputs& expected);
 

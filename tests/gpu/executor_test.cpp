@@ -99,6 +99,20 @@ BOOST_DATA_TEST_CASE(every_policy_agrees_with_the_reference,
     check_small({small_problem(), "causal", "striped", schedule, ranks, Accumulation::carry, gradients});
 }
 
+BOOST_DATA_TEST_CASE(every_schedule_rotates_q_and_k_by_global_position, data::make(schedule_names) * data::make({1, 4}),
+                     schedule, ranks) {
+    for (const auto& layout : layout_names)
+        for (const bool rounded : {false, true}) {
+            RingCase c{small_problem(), "causal+documents:97,43,300,136", layout, schedule, ranks};
+            c.problem.rotary = {.base = 10000,
+                                .positions = layouts::Rotary::Positions::documents,
+                                .scaling = layouts::parse_rotary_scaling("yarn:4,64")};
+            c.options.repeats = 2;  // each from q and k as they were
+            if (rounded) c.problem.rotary = {.base = 500, .dims = 32, .first = 16};
+            agrees_with_the_reference(c);
+        }
+}
+
 BOOST_DATA_TEST_CASE(awkward_problems_agree_with_the_reference, data::make(schedule_names), schedule) {
     layouts::Problem p;
     p.batch = 2;

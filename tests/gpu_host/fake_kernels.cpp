@@ -2,6 +2,7 @@
 
 #include "gpu/elementwise.hpp"
 #include "gpu/kernels/joined_work.hpp"
+#include "gpu/kernels/rotate.hpp"
 #include "layouts/require.hpp"
 
 namespace ringlab::gpu {
@@ -49,6 +50,11 @@ void merge(const MergeArgs& args, cudaStream_t stream) {
 void prepare_backward(const PrepareBackwardArgs& args, cudaStream_t stream) {
     read(args.o, stream);
     read(args.dout, stream);
+}
+
+void rotate(const RotateArgs& args, cudaStream_t stream) {
+    read(args.source, stream);
+    write(args.destination, stream);
 }
 
 void add(const Extent&, const View& destination, const ConstView& source, cudaStream_t stream) {

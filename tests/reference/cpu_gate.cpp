@@ -52,8 +52,57 @@ CpuRun run_case(const GateCase& c, const Inputs& inputs, const CpuOptions& optio
     return run_case(world, c, inputs, options);
 }
 
+namespace {
+
+/// The nearest token from which on nobody sees, or is seen by, a token before.
+std::int64_t begin_of_document(const layouts::Mask& mask, std::int64_t token) {
+    for (std::int64_t begin = token; begin > 0; --begin) {
+        bool crossed = false;
+        for (std::int64_t before = 0; before < begin && !crossed; ++before)
+            for (std::int64_t behind = begin; behind < mask.tokens() && !crossed; ++behind)
+                crossed = mask.row(before).contains(behind) || mask.row(behind).contains(before);
+        if (!crossed) return begin;
+    }
+    return 0;
+}
+
+/// q' = R q, or dq = R^T dq', row by row and pair by pair as the definition says it.
+Tensor turned(const Tensor& from, const layouts::Problem& problem, const layouts::Mask& mask, bool back) {
+    const auto& rotary = problem.rotary;
+    const auto table = layouts::rotary_table(rotary, problem.head_dim);
+    const auto pairs = table.frequencies.size();
+    const bool half = rotary.pairs == layouts::Rotary::Pairs::half;
+    Tensor to = from;
+    for (std::size_t t = 0; t < from.shape(1); ++t) {
+        const auto token = static_cast<std::int64_t>(t);
+        const auto position =
+            rotary.positions == layouts::Rotary::Positions::global ? token : token - begin_of_document(mask, token);
+        for (std::size_t i = 0; i < pairs; ++i) {
+            const auto first = static_cast<std::size_t>(rotary.first);
+            const auto x = first + (half ? i : 2 * i), y = first + (half ? i + pairs : 2 * i + 1);
+            const long double angle = static_cast<long double>(position) * table.frequencies[i];
+            const long double c = table.amplitude * std::cos(angle), s = table.amplitude * std::sin(angle);
+            for (std::size_t b = 0; b < from.shape(0); ++b)
+                for (std::size_t h = 0; h < from.shape(2); ++h) {
+                    const long double u = from(b, t, h, x), v = from(b, t, h, y);
+                    to(b, t, h, x) = static_cast<double>(back ? c * u + s * v : c * u - s * v);
+                    to(b, t, h, y) = static_cast<double>(back ? c * v - s * u : s * u + c * v);
+                }
+        }
+    }
+    return to;
+}
+
+}  // namespace
+
 Outputs expected_of(const GateCase& c, const Inputs& inputs) {
-    return dense_attention<double>(c.problem, layouts::make_mask(c.mask, c.problem.tokens), inputs);
+    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+    if (!c.problem.rotary.rotates()) return dense_attention<double>(c.problem, mask, inputs);
+    auto attended = inputs;
+    for (auto* tensor : {&attended.q, &attended.k}) *tensor = turned(*tensor, c.problem, mask, false);
+    auto expected = dense_attention<double>(c.problem, mask, attended);
+    for (auto* tensor : {&expected.dq, &expected.dk}) *tensor = turned(*tensor, c.problem, mask, true);
+    return expected;
 }
 
 std::string complaint(const Outputs& measured, const Outputs& expected) {

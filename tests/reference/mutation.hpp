@@ -9,6 +9,8 @@ enum class Mutation {
     per_block_statistics,          ///< the backward pass takes lse and delta of each block instead of the whole row's
     stale_block,                   ///< the backward pass attends to the rank's own block at every step
     plus_infinity_for_empty_rows,  ///< the forward kernel reports lse = +inf for a row that sees nothing
+    local_rotary_positions,        ///< q and k are rotated by their index in the shard
+    gradients_left_rotated,        ///< dq and dk are those of rotated q and k
     local_mask_coordinates,        ///< the mask is asked with positions inside the shard
 };
 

@@ -1,6 +1,7 @@
 // Mistakes that shipped in other systems: each is made on purpose, and the gate that passes every right run must
-// complain. The numbers in the names tell them apart: 1 per-block statistics, 2 stale K/V, 3 peers of a sub-ring, 5
-// empty rows, 6 local mask coordinates, 7 cut documents, 8 averaged and 12 doubled gradients, 10 expanded kv heads.
+// complain. The numbers in the names tell them apart: 1 per-block statistics, 2 stale K/V, 3 peers of a sub-ring, 4
+// rotary positions, 5 empty rows, 6 local mask coordinates, 7 cut documents, 8 averaged and 12 doubled gradients, 10
+// expanded kv heads.
 #include "tests/reference/mutation.hpp"
 #include "reference/blocked.hpp"
 #include "reference/cpu/transport_threads.hpp"
@@ -171,6 +172,15 @@ BOOST_AUTO_TEST_CASE(peers_of_a_ring_in_a_larger_world_numbered_by_ring_rank_are
         auto alone = misnumbered_world({2, 1, {}});
         const auto runs = run(alone, *forward, backward.get(), std::span(inputs).first(1), options);
         BOOST_TEST(complaint(runs[0].outputs, expected_of(c, inputs[0])) == "");
+    }
+}
+
+BOOST_AUTO_TEST_CASE(rotary_positions_inside_a_shard_are_caught_4) {
+    for (const std::string layout : {"contiguous", "zigzag", "striped"}) {
+        GateCase c{small_problem(48), "causal", layout, "ring", 4};
+        c.problem.rotary.base = 100;
+        check_that_the_gate_sees(c, Mutation::local_rotary_positions);
+        check_that_the_gate_sees(c, Mutation::gradients_left_rotated);
     }
 }
 

@@ -285,4 +285,25 @@ BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning_and_an_end) {
     BOOST_TEST(whole.ranks.front().compute == bare.ranks.front().compute);
 }
 
+BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
+    auto machine = cell_machine(Scenario{});
+    machine.accumulate_launch_seconds = 3e-6;
+    machine.add_memory_ratio = 3;  // reads two, writes one
+    machine.memory_bytes_per_second = 1e12;
+    ringlab::layouts::Problem problem{.batch = 2, .tokens = 4096, .query_heads = 8, .kv_heads = 2, .head_dim = 64};
+    const auto seconds = [&](ringlab::layouts::Pass pass) {
+        const auto schedule =
+            ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("causal", 4096),
+                                            ringlab::layouts::make_layout("zigzag", 4096, 4), {"ring", pass});
+        return ringlab::sim::rotation_seconds(*schedule, machine, 1024);
+    };
+    BOOST_TEST(seconds(ringlab::layouts::Pass::forward) == 0);
+    problem.rotary.base = 10000;
+    const double numbers = 2 * 1024 * (8 + 2) * 64;
+    BOOST_TEST(seconds(ringlab::layouts::Pass::forward) == 6e-6 + 2 * 2 * numbers / 1e12,
+               boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(seconds(ringlab::layouts::Pass::backward) == 6e-6 + 2 * 4 * numbers / 1e12,
+               boost::test_tools::tolerance(1e-12));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,142 @@
+#include "reference/rotary.hpp"
+
+#include "reference/cpu/transport_threads.hpp"
+#include "reference/errors.hpp"
+#include "tests/reference/cpu_gate.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::reference::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Rotary;
+
+/// Small bases: with 8 dims all pairs turn visibly within 48 tokens.
+Rotary half_of_the_dims() { return {.base = 20, .dims = 4, .first = 2, .pairs = Rotary::Pairs::interleaved}; }
+Rotary by_document_and_yarn() {
+    return {.base = 50,
+            .positions = Rotary::Positions::documents,
+            .scaling = layouts::parse_rotary_scaling("yarn:4,16,3,0.5")};
+}
+
+double loss(const GateCase& c, const Inputs& inputs) {
+    const auto o = expected_of(c, inputs).o;
+    double sum = 0;
+    for (std::size_t i = 0; i < o.size(); ++i) sum += o.data()[i] * inputs.dout.data()[i];
+    return sum;
+}
+
+std::string check(const GateCase& c) {
+    const auto inputs = random_inputs(c.problem, 9);
+    return complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected_of(c, inputs));
+}
+
+double dot(const Tensor& x, const Tensor& y) {
+    double sum = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) sum += x.data()[i] * y.data()[i];
+    return sum;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(rotary)
+
+BOOST_DATA_TEST_CASE(every_layout_and_schedule_rotates_by_global_position,
+                     data::make({"ring", "all-gather", "pull", "bidirectional", "double-ring:2", "pass-q", "seen",
+                                 "ulysses:2"}) *
+                         data::make({1, 2, 4, 8}),
+                     algorithm, ranks) {
+    const std::string name = algorithm;
+    if (name.find(':') != std::string::npos && ranks < 2) return;
+    for (const auto& rotary : {half_of_the_dims(), by_document_and_yarn()})
+        for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"})
+            for (const std::string mask : {"causal+documents:7,21,20", "window:9,3+documents:29,19"}) {
+                GateCase c{small_problem(48), mask, layout, name, ranks};
+                c.problem.rotary = rotary;
+                BOOST_TEST(check(c) == "", layout << " " << mask << " " << text_of(rotary));
+            }
+}
+
+BOOST_AUTO_TEST_CASE(rings_that_are_not_the_world_rotate_by_global_position_too) {
+    using Placement = layouts::RingGroup::Placement;
+    for (const auto placement : {Placement::consecutive, Placement::strided}) {
+        GateCase c{small_problem(48), "causal", "zigzag", "ring", 3};
+        c.problem.rotary = half_of_the_dims();
+        ThreadWorld world({3, 2, placement});
+        const auto forward = schedule_of(c, layouts::Pass::forward), backward = schedule_of(c, layouts::Pass::backward);
+        const std::vector<Inputs> inputs{random_inputs(c.problem, 3), random_inputs(c.problem, 4)};
+        const auto runs = run(world, *forward, backward.get(), inputs, small_tiles());
+        for (std::size_t replica = 0; replica < 2; ++replica)
+            BOOST_TEST(complaint(runs[replica].outputs, expected_of(c, inputs[replica])) == "");
+    }
+}
+
+// A central difference is off by h^2/6 times the third derivative, some 1e-9 here, and by roundoff / h, 1e-15 / 1e-5.
+BOOST_AUTO_TEST_CASE(gradients_are_those_of_q_and_k_before_they_are_rotated) {
+    GateCase c{small_problem(12), "causal+documents:5,7", "zigzag", "ring", 2};
+    c.problem.rotary = by_document_and_yarn();
+    const auto inputs = random_inputs(c.problem, 2);
+    const auto found = run_case(c, inputs, small_tiles()).outputs;
+    constexpr double h = 1e-5;
+    for (const auto& [tensor, gradient] : {std::pair(&Inputs::q, &found.dq), std::pair(&Inputs::k, &found.dk)})
+        for (std::size_t i = 3; i < gradient->size(); i += 29) {
+            auto more = inputs, less = inputs;
+            (more.*tensor).data()[i] += h;
+            (less.*tensor).data()[i] -= h;
+            const double slope = (loss(c, more) - loss(c, less)) / (2 * h);
+            BOOST_TEST(std::abs(slope - gradient->data()[i]) < 1e-8);
+        }
+}
+
+BOOST_AUTO_TEST_CASE(scores_depend_on_how_far_apart_tokens_are) {
+    auto problem = small_problem(64);
+    problem.rotary.base = 10000;
+    const auto mask = layouts::make_mask("full", 64);
+    Tensor rows({1, 64, 1, 8});
+    for (std::size_t t = 0; t < 64; ++t)
+        for (std::size_t d = 0; d < 8; ++d) rows(0, t, 0, d) = std::sin(static_cast<double>(d) + 1);
+    const auto all = rotated(rows, problem, mask, Rotation::Way::ahead);
+    const auto product = [&](std::size_t a, std::size_t b) {
+        double sum = 0;
+        for (std::size_t d = 0; d < 8; ++d) sum += all(0, a, 0, d) * all(0, b, 0, d);
+        return sum;
+    };
+    for (std::size_t shift = 1; shift < 50; ++shift) {
+        BOOST_TEST(product(3, 11) == product(3 + shift, 11 + shift), boost::test_tools::tolerance(1e-12));
+        BOOST_TEST(std::abs(product(3, 11) - product(3, 11 + shift)) > 1e-4);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_turn_back_is_the_transpose_and_can_be_undone) {
+    auto problem = small_problem(9);
+    problem.rotary = by_document_and_yarn();
+    const auto mask = layouts::make_mask("documents:4,5", 9);
+    const auto a = random_inputs(problem, 6).q, b = random_inputs(problem, 7).q;
+    using Way = Rotation::Way;
+    const auto whole = rotated(a, problem, mask, Way::ahead);
+    BOOST_TEST(dot(whole, b) == dot(a, rotated(b, problem, mask, Way::back)), boost::test_tools::tolerance(1e-12));
+    const auto again = rotated(rotated(b, problem, mask, Way::back), problem, mask, Way::back_undone);
+    BOOST_TEST(deviation("b", again, b).max_to_largest < 1e-14);
+
+    // Some tokens as all of them.
+    const std::vector<std::int64_t> tokens{2, 8};
+    Tensor some({1, 2, 4, 8});
+    for (std::size_t i = 0; i < 2; ++i)
+        for (std::size_t h = 0; h < 4; ++h)
+            for (std::size_t d = 0; d < 8; ++d) some(0, i, h, d) = a(0, static_cast<std::size_t>(tokens[i]), h, d);
+    const auto part = rotated(some, problem, mask, Way::ahead, tokens);
+    for (std::size_t i = 0; i < 2; ++i)
+        for (std::size_t h = 0; h < 4; ++h)
+            for (std::size_t d = 0; d < 8; ++d)
+                BOOST_TEST(part(0, i, h, d) == whole(0, static_cast<std::size_t>(tokens[i]), h, d));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::reference::tests

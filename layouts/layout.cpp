@@ -93,7 +93,10 @@ std::int64_t layout_granularity(const std::string& spec, int ranks) {
     return find_typed(layouts(), "layout", parsed.name).factory.granularity(parsed.arguments, ranks);
 }
 
-Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks) {
+namespace {
+
+/// `mask` may be null.
+Layout make_layout_of(const std::string& spec, std::int64_t tokens, const Mask* mask, int ranks) {
     const auto granularity = layout_granularity(spec, ranks);
     require(tokens > 0 && tokens <= std::int64_t{1} << 31, "tokens is {}; a layout spreads 1 to 2^31 tokens", tokens);
     require(
@@ -101,9 +104,22 @@ Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks) {
         "{} tokens do not divide into layout {} over {} ranks: they must be a multiple of {} (--pad rounds up to {})",
         tokens, spec, ranks, granularity, (tokens + granularity - 1) / granularity * granularity);
     const auto parsed = Spec::parse(spec);
-    const auto layout = layouts().find(parsed.name).factory.make(parsed.arguments, tokens, ranks);
+    const auto& factory = layouts().find(parsed.name).factory;
+    require(factory.make || mask, "layout {} depends on a mask, and none is given", spec);
+    auto layout =
+        factory.make ? factory.make(parsed.arguments, tokens, ranks) : factory.make_for(parsed.arguments, *mask, ranks);
     require(layout.ranks() == ranks, "layout {} has {} ranks, asked for {}", spec, layout.ranks(), ranks);
     return layout;
+}
+
+}  // namespace
+
+Layout make_layout(const std::string& spec, const Mask& mask, int ranks) {
+    return make_layout_of(spec, mask.tokens(), &mask, ranks);
+}
+
+Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks) {
+    return make_layout_of(spec, tokens, nullptr, ranks);
 }
 
 }  // namespace ringlab::layouts

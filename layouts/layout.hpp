@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/mask.hpp"
 #include "layouts/registry.hpp"
 #include "layouts/units.hpp"
 
@@ -61,8 +62,11 @@ private:
 /// Positions as the shortest run list that a left-to-right scan finds: what a permutation from a file becomes.
 std::vector<Run> runs_of(std::span<const std::int64_t> positions);
 
-/// A layout from what a user types, "zigzag" or "striped:16" or "file:PERMUTATION". Throws Error if the name is unknown
-/// or `tokens` is not a multiple of layout_granularity().
+/// A layout of the mask's tokens from what a user types, "zigzag" or "striped:16" or "file:PERMUTATION". Throws Error
+/// if the name is unknown or they are not a multiple of layout_granularity().
+Layout make_layout(const std::string& spec, const Mask& mask, int ranks);
+
+/// The same of one that no mask has a say in; throws Error for others.
 Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks);
 
 /// Tokens must be a multiple of this for the layout to divide them over `ranks`; padding rounds up to it.
@@ -71,6 +75,8 @@ std::int64_t layout_granularity(const std::string& spec, int ranks);
 struct LayoutFactory {
     std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;
     std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make;
+    /// Instead of `make`, of a layout that depends on what a mask shows.
+    std::function<Layout(const std::string& arguments, const Mask& mask, int ranks)> make_for = {};
 };
 Registry<LayoutFactory>& layouts();
 

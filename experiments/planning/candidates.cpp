@@ -29,7 +29,7 @@ std::vector<int> ring_sizes(const Config& config, int gpus) {
 std::vector<std::string> layouts_for(const Config& config, double visible) {
     if (!config.layouts.empty()) return config.layouts;
     std::vector<std::string> names{"contiguous", "zigzag", "striped"};
-    if (visible < 0.9) names.emplace_back("striped:64");
+    if (visible < 0.9) names.insert(names.end(), {"striped:64", "balanced"});
     return names;
 }
 

@@ -153,7 +153,7 @@ Plan make_plan(const Case& which, layouts::Problem problem, const Config& config
     problem.validate();
     const auto mask = layouts::pad(
         layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
-    const auto layout = layouts::make_layout(which.layout, problem.tokens, which.ranks);
+    const auto layout = layouts::make_layout(which.layout, mask, which.ranks);
     const auto policy = policy_from(which.policy, problem.dtype);
     Plan plan{problem, nullptr, nullptr};
     layouts::ScheduleOptions options{which.algorithm, layouts::Pass::forward, policy.accumulation,

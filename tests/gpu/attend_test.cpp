@@ -61,7 +61,7 @@ void agrees_with_the_reference(const AttendCase& c) {
     const auto seed = seeds();
     BOOST_TEST_CONTEXT(c << ", seed " << seed) {
         const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-        const auto layout = layouts::make_layout(c.layout, c.problem.tokens, c.ranks);
+        const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
         const auto inputs = random_inputs(c.problem, seed);
         const auto expected = reference::blocked_attention(c.problem, mask, inputs);
         const auto measured = run_on_device(c, mask, layout, inputs);
@@ -281,7 +281,7 @@ BOOST_DATA_TEST_CASE(chunks_of_items_in_step_agree_with_items_in_order,
     AttendCase c{
         .problem = problem(tokens, heads, heads, 64, 64), .mask = mask_name, .family = gpu::KernelFamily::automatic};
     const auto mask = layouts::make_mask(mask_name, c.problem.tokens);
-    const auto layout = layouts::make_layout(c.layout, c.problem.tokens, c.ranks);
+    const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
     const auto inputs = random_inputs(c.problem, 23);
     const auto in_step = run_on_device(c, mask, layout, inputs).exact;
     c.deterministic = true;

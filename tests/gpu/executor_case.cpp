@@ -161,7 +161,7 @@ reference::Outputs to_reference(const gpu::HostOutputs& outputs) {
 
 Passes make_passes(const RingCase& c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-    const auto layout = layouts::make_layout(c.layout, c.problem.tokens, c.ranks);
+    const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
     layouts::ScheduleOptions how;
     how.algorithm = c.schedule;
     how.accumulation = c.accumulation;

@@ -22,7 +22,7 @@ using layouts::DType;
 
 const std::vector<std::string> schedule_names{"ring",   "all-gather", "all-gather:2",  "pull",
                                               "pull:2", "seen",       "bidirectional", "pass-q"};
-const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped"};
+const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "balanced:6"};
 // The last two leave rows without keys, and with some layouts whole ranks.
 const std::vector<std::string> masks{"full",
                                      "causal",

@@ -33,8 +33,8 @@ const std::vector<std::string>& mask_specs() {
 }
 
 const std::vector<std::string>& layout_specs() {
-    static const std::vector<std::string> specs{"contiguous", "zigzag",   "striped",
-                                                "striped:3",  "shuffled", "sorted-shuffled"};
+    static const std::vector<std::string> specs{"contiguous", "zigzag",   "striped",        "striped:3",
+                                                "balanced:3", "shuffled", "sorted-shuffled"};
     return specs;
 }
 
@@ -43,9 +43,10 @@ const std::vector<int>& rank_counts() {
     return counts;
 }
 
-Layout make_case_layout(const std::string& spec, std::int64_t tokens, int ranks) {
+Layout make_case_layout(const std::string& spec, const Mask& mask, int ranks) {
     const bool sorted = spec == "sorted-shuffled";
-    if (spec != "shuffled" && !sorted) return make_layout(spec, tokens, ranks);
+    if (spec != "shuffled" && !sorted) return make_layout(spec, mask, ranks);
+    const auto tokens = mask.tokens();
     std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens));
     std::iota(positions.begin(), positions.end(), 0);
     std::mt19937_64 random(7);
@@ -64,7 +65,9 @@ Case make_case(const std::string& mask_spec, const std::string& layout_spec, int
     const bool shuffled = layout_spec.ends_with("shuffled");
     const auto granularity = shuffled ? ranks : layout_granularity(layout_spec, ranks);
     const auto tokens = (case_tokens + granularity - 1) / granularity * granularity;
-    return {pad(make_mask(mask_spec, case_tokens), tokens), make_case_layout(layout_spec, tokens, ranks)};
+    auto mask = pad(make_mask(mask_spec, case_tokens), tokens);
+    auto layout = make_case_layout(layout_spec, mask, ranks);
+    return {std::move(mask), std::move(layout)};
 }
 
 Mask random_mask(std::mt19937_64& random, std::int64_t tokens) {

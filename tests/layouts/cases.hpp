@@ -42,8 +42,8 @@ struct Case {
 };
 Case make_case(const std::string& mask_spec, const std::string& layout_spec, int ranks);
 
-/// A layout of layout_specs() over any number of tokens that it divides.
-Layout make_case_layout(const std::string& spec, std::int64_t tokens, int ranks);
+/// A layout of layout_specs() over the tokens of a mask, if it divides them.
+Layout make_case_layout(const std::string& spec, const Mask& mask, int ranks);
 
 /// Segments with bounds inside, outside and across each other, some with sinks, and scattered valid keys.
 Mask random_mask(std::mt19937_64& random, std::int64_t tokens);

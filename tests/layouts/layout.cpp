@@ -1,12 +1,18 @@
 #include "layouts/layout.hpp"
 
+#include "layouts/timeline.hpp"
+#include "layouts/work.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <bit>
+#include <limits>
 #include <ostream>
+#include <random>
 
 using namespace ringlab::layouts;
 using namespace ringlab::layouts::testing;
@@ -69,7 +75,7 @@ const std::vector<BadLayout> bad_layouts{
     {"striped:2", std::int64_t{1} << 31, 2,
      "stripes of width 2 cut 2147483648 tokens into 1073741824 runs; at most 16777216 are supported, use wider "
      "stripes (or width 1)"},
-    {"spiral", 8, 2, "unknown layout 'spiral'; known: contiguous, file, striped, zigzag"},
+    {"spiral", 8, 2, "unknown layout 'spiral'; known: balanced, contiguous, file, striped, zigzag"},
     {"file", 8, 2, "layout file needs a path, as in file:permutation.txt"},
     {"file:/no/such", 8, 2, "cannot read a permutation from file '/no/such'"},
     {"file:/", 8, 2, "cannot read a permutation from file '/'"},
@@ -104,6 +110,15 @@ int wrongly_owned(const Layout& layout) {
     return static_cast<int>(std::count_if(owners.begin(), owners.end(), [](int count) { return count != 1; }));
 }
 
+/// Pairs that each rank's rows see.
+std::vector<std::int64_t> pairs_of(const Layout& layout, const Mask& mask) {
+    const Run all{0, 1, mask.tokens()};
+    const KeyCounter keys({&all, 1});
+    std::vector<std::int64_t> pairs;
+    for (int rank = 0; rank < layout.ranks(); ++rank) pairs.push_back(visible_pairs(mask, layout.shard(rank), keys));
+    return pairs;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(layout)
@@ -118,7 +133,7 @@ BOOST_DATA_TEST_CASE(shards_own_each_token_exactly_once, data::make(layout_specs
                      ranks) {
     const auto granularity = spec.ends_with("shuffled") ? ranks : layout_granularity(spec, ranks);
     for (const std::int64_t multiple : {1, 2, 3, 7, 20}) {
-        const auto layout = make_case_layout(spec, granularity * multiple, ranks);
+        const auto layout = make_case_layout(spec, make_mask("causal", granularity * multiple), ranks);
         BOOST_TEST(layout.ranks() == ranks);
         BOOST_TEST(wrongly_owned(layout) == 0);
         for (int rank = 0; rank < ranks; ++rank) {
@@ -229,6 +244,104 @@ BOOST_AUTO_TEST_CASE(a_run_outside_the_sequence_is_named) {
     BOOST_TEST(error_of([] {
                    Layout("l", 4, {{{0, 1, 3}}});
                }) == "layout l owns 3 positions of 4 tokens; it must own each exactly once");
+}
+
+// Rows of chunks of two see 3, 7, 11 and 15 pairs: 15 and 3 for one rank, 11 and 7 for the other.
+BOOST_AUTO_TEST_CASE(balanced_deals_chunks_by_what_their_rows_see) {
+    const auto causal = make_layout("balanced:2", make_mask("causal", 8), 2);
+    const std::vector<std::vector<std::int64_t>> expected{{0, 1, 6, 7}, {2, 3, 4, 5}};
+    BOOST_CHECK(shards_of(causal) == expected);
+    BOOST_TEST(causal.shard(1).size() == 1u);
+    BOOST_TEST(causal.name() == "balanced:2");
+    // Documents of 4 and 2, 2: chunks of 3, 7, 3, 3. The longest has to go with one of the others.
+    const auto packed = make_layout("balanced:2", make_mask("causal+documents:4,2,2", 8), 2);
+    BOOST_TEST(pairs_of(packed, make_mask("causal+documents:4,2,2", 8)) == (std::vector<std::int64_t>{10, 6}),
+               boost::test_tools::per_element());
+}
+
+// Longest first gives 9 + 6 + 5 and 8 + 7 + 1, twice: then 9 and 7 change places.
+BOOST_AUTO_TEST_CASE(balanced_swaps_what_longest_first_leaves_uneven) {
+    std::vector<MaskSegment> segments;
+    for (const std::int64_t seen : {9, 8, 7, 6, 5, 1}) {
+        const auto row = static_cast<std::int64_t>(2 * segments.size());
+        segments.push_back({{row, row + 2}, {0, 0}, {seen, 0}});
+    }
+    const Mask steps("steps", 12, segments);
+    BOOST_TEST(pairs_of(make_layout("balanced:3", steps, 2), steps) == (std::vector<std::int64_t>{36, 36}),
+               boost::test_tools::per_element());
+}
+
+/// The fewest pairs that the busiest of two ranks can have, by trying every split.
+std::int64_t best_of_two(const Mask& mask, std::int64_t chunks) {
+    std::vector<std::int64_t> pairs;
+    for (std::int64_t i = 0; i < chunks; ++i) {
+        const Run rows{i * mask.tokens() / chunks, 1, mask.tokens() / chunks}, all{0, 1, mask.tokens()};
+        pairs.push_back(visible_pairs(mask, {&rows, 1}, KeyCounter({&all, 1})));
+    }
+    auto best = std::numeric_limits<std::int64_t>::max();
+    for (std::uint32_t split = 0; split < 1u << chunks; ++split) {
+        if (std::popcount(split) != chunks / 2) continue;
+        std::int64_t one = 0, other = 0;
+        for (std::int64_t i = 0; i < chunks; ++i) (split >> i & 1 ? one : other) += pairs[static_cast<std::size_t>(i)];
+        best = std::min(best, std::max(one, other));
+    }
+    return best;
+}
+
+// A swap between two ranks is looked for until none helps. What is left may be above the best split, but by no more
+// than the difference that a swap makes; over many random masks it comes near on average.
+BOOST_AUTO_TEST_CASE(balanced_is_nearly_as_good_as_the_best_split) {
+    std::mt19937_64 random(5);
+    double excess = 0;
+    int masks = 0;
+    for (int i = 0; i < 200; ++i) {
+        const auto mask = random_mask(random, 120);
+        const auto best = best_of_two(mask, 10);
+        if (best == 0) continue;
+        const auto found = pairs_of(make_layout("balanced:5", mask, 2), mask);
+        const auto over = static_cast<double>(std::max(found[0], found[1])) / static_cast<double>(best);
+        BOOST_TEST(over >= 1);
+        BOOST_TEST(over <= 4.0 / 3);  // of longest first alone (Graham 1969)
+        excess += over - 1;
+        ++masks;
+    }
+    BOOST_TEST(masks > 100);
+    BOOST_TEST(excess / masks < 0.01);
+}
+
+BOOST_AUTO_TEST_CASE(balanced_balances_packed_documents_that_no_fixed_layout_does) {
+    std::mt19937_64 random(9);
+    for (int i = 0; i < 30; ++i) {
+        constexpr std::int64_t tokens = 32768;
+        std::string lengths;
+        std::int64_t left = tokens;
+        for (std::lognormal_distribution<> length(6.5, 1.3); left > 0;) {
+            const auto next = std::clamp<std::int64_t>(static_cast<std::int64_t>(length(random)), 1, left);
+            lengths += (lengths.empty() ? "" : ",") + std::to_string(next);
+            left -= next;
+        }
+        const auto mask = make_mask("causal+documents:" + lengths, tokens);
+        const auto imbalance_of = [&](const std::string& layout) {
+            const auto pairs = pairs_of(make_layout(layout, mask, 8), mask);
+            return imbalance(std::vector<double>(pairs.begin(), pairs.end()));
+        };
+        BOOST_TEST(imbalance_of("balanced") < 1.05);
+        for (const auto* fixed : {"contiguous", "zigzag"}) BOOST_TEST(imbalance_of("balanced") < imbalance_of(fixed));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(balanced_wants_a_mask_and_chunks) {
+    BOOST_TEST(error_of([] { make_layout("balanced", 256, 4); }) ==
+               "layout balanced depends on a mask, and none is given");
+    const auto mask = make_mask("causal", 100);
+    BOOST_TEST(error_of([&] { make_layout("balanced:0", mask, 4); }) ==
+               "the number of chunks of a rank is '0'; it must be a whole number of at least 1");
+    BOOST_TEST(
+        error_of([&] { make_layout("balanced", mask, 4); }) ==
+        "100 tokens do not divide into layout balanced over 4 ranks: they must be a multiple of 64 (--pad rounds up "
+        "to 128)");
+    BOOST_TEST(error_of([&] { make_layout("balanced:16777216", mask, 4); }) ==
+               "16777216 chunks for each of 4 ranks are too many; at most 16777216 in all");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -51,7 +51,9 @@ std::string first_of(const std::vector<std::string>& found) { return found.empty
 
 /// A case of exactly `tokens`, no padding.
 Case exact_case(const std::string& mask, const std::string& layout, std::int64_t tokens, int ranks) {
-    return {make_mask(mask, tokens), make_layout(layout, tokens, ranks)};
+    auto made = make_mask(mask, tokens);
+    auto laid_out = make_layout(layout, made, ranks);
+    return {std::move(made), std::move(laid_out)};
 }
 
 /// The operations but one; whoever waited for it no longer does.

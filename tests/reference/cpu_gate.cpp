@@ -37,8 +37,8 @@ Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
 }
 
 std::unique_ptr<layouts::Schedule> schedule_of(const GateCase& c, layouts::Pass pass) {
-    return layouts::make_schedule(c.problem, layouts::make_mask(c.mask, c.problem.tokens),
-                                  layouts::make_layout(c.layout, c.problem.tokens, c.ranks),
+    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+    return layouts::make_schedule(c.problem, mask, layouts::make_layout(c.layout, mask, c.ranks),
                                   {c.algorithm, pass, c.accumulation, c.gradient_dtype});
 }
 

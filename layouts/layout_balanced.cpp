@@ -1,0 +1,149 @@
+#include "layouts/layout.hpp"
+#include "layouts/work.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <queue>
+#include <set>
+
+namespace ringlab::layouts {
+namespace {
+
+constexpr std::int64_t default_chunks = 16;
+
+std::int64_t chunks_per_rank(const std::string& arguments) {
+    return arguments.empty() ? default_chunks : parse_count(arguments, "the number of chunks of a rank", 1);
+}
+
+struct Chunk {
+    std::int64_t index = 0;
+    std::int64_t pairs = 0;  // that its rows see
+};
+
+struct Hand {
+    std::int64_t pairs = 0;
+    std::vector<Chunk> chunks;
+};
+
+/// Visible pairs of each chunk's rows, over all keys.
+std::vector<Chunk> weighed_chunks(const Mask& mask, std::int64_t count) {
+    const Run everything{0, 1, mask.tokens()};
+    const KeyCounter keys({&everything, 1});
+    const auto size = mask.tokens() / count;
+    std::vector<Chunk> chunks;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const Run rows{i * size, 1, size};
+        chunks.push_back({i, visible_pairs(mask, {&rows, 1}, keys)});
+    }
+    return chunks;
+}
+
+/// The heaviest first, each to the rank that has least so far and takes more.
+std::vector<Hand> dealt(std::vector<Chunk> chunks, std::int64_t ranks) {
+    const auto each = chunks.size() / static_cast<std::size_t>(ranks);
+    std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) { return a.pairs > b.pairs; });
+    std::vector<Hand> hands(static_cast<std::size_t>(ranks));
+    using Place = std::pair<std::int64_t, std::size_t>;  // pairs so far, rank
+    std::priority_queue<Place, std::vector<Place>, std::greater<>> open;
+    for (std::size_t rank = 0; rank < hands.size(); ++rank) open.push({0, rank});
+    for (const auto& chunk : chunks) {
+        const auto rank = open.top().second;
+        open.pop();
+        auto& hand = hands[rank];
+        hand.pairs += chunk.pairs;
+        hand.chunks.push_back(chunk);
+        if (hand.chunks.size() < each) open.push({hand.pairs, rank});
+    }
+    return hands;
+}
+
+bool is_lighter(const Chunk& a, const Chunk& b) { return a.pairs < b.pairs; }
+
+/// The swap of a chunk of `more` for one of `less` that brings the two nearest to each other; whether there is one that
+/// brings them nearer.
+bool swap_best(Hand& more, Hand& less) {
+    const auto gap = more.pairs - less.pairs;
+    std::sort(less.chunks.begin(), less.chunks.end(), is_lighter);
+    Chunk *given = nullptr, *taken = nullptr;
+    std::int64_t left = gap;
+    for (auto& chunk : more.chunks) {
+        // The two that are next to what would make both equal.
+        const Chunk wanted{0, chunk.pairs - gap / 2};
+        const auto behind = std::lower_bound(less.chunks.begin(), less.chunks.end(), wanted, is_lighter);
+        const auto from = behind == less.chunks.begin() ? behind : std::prev(behind);
+        for (auto it = from; it != less.chunks.end() && it <= behind; ++it)
+            if (const auto after = std::abs(gap - 2 * (chunk.pairs - it->pairs)); after < left) {
+                left = after;
+                given = &chunk;
+                taken = &*it;
+            }
+    }
+    if (!given) return false;
+    const auto moved = given->pairs - taken->pairs;
+    more.pairs -= moved;
+    less.pairs += moved;
+    std::swap(*given, *taken);
+    return true;
+}
+
+/// Swaps between the busiest and the idlest rank, or the next idle ones, while that helps the busiest.
+void even_out(std::vector<Hand>& hands) {
+    constexpr std::size_t swaps_per_rank = 8, most_partners = 8;
+    std::set<std::pair<std::int64_t, std::size_t>> by_pairs;
+    for (std::size_t rank = 0; rank < hands.size(); ++rank) by_pairs.insert({hands[rank].pairs, rank});
+    const auto swap_of_busiest = [&] {
+        const auto busiest = std::prev(by_pairs.end())->second;
+        std::size_t tried = 0;
+        for (auto it = by_pairs.begin(); it->second != busiest && tried < most_partners; ++it, ++tried) {
+            const auto partner = it->second;
+            const auto before = std::pair{hands[busiest].pairs, hands[partner].pairs};
+            if (!swap_best(hands[busiest], hands[partner])) continue;
+            by_pairs.erase({before.first, busiest});
+            by_pairs.erase({before.second, partner});
+            by_pairs.insert({hands[busiest].pairs, busiest});
+            by_pairs.insert({hands[partner].pairs, partner});
+            return true;
+        }
+        return false;
+    };
+    for (std::size_t i = 0; i < swaps_per_rank * hands.size() && swap_of_busiest(); ++i) {
+    }
+}
+
+/// The sequence is cut into equal chunks, as many for each rank, and they are dealt so that all ranks' rows see about
+/// as many pairs, whatever the mask: longest first (Graham 1969), then by swaps.
+Layout balanced(const std::string& arguments, const Mask& mask, int ranks) {
+    const auto each = chunks_per_rank(arguments);
+    auto hands = dealt(weighed_chunks(mask, each * ranks), ranks);
+    even_out(hands);
+    const auto size = mask.tokens() / (each * ranks);
+    std::vector<std::vector<Run>> shards;
+    for (auto& hand : hands) {
+        std::sort(hand.chunks.begin(), hand.chunks.end(),
+                  [](const Chunk& a, const Chunk& b) { return a.index < b.index; });
+        auto& runs = shards.emplace_back();
+        for (const auto& chunk : hand.chunks) {
+            if (!runs.empty() && runs.back().last() + 1 == chunk.index * size)
+                runs.back().count += size;
+            else
+                runs.push_back({chunk.index * size, 1, size});
+        }
+    }
+    return {arguments.empty() ? "balanced" : "balanced:" + arguments, mask.tokens(), shards};
+}
+
+std::int64_t granularity_of_balanced(const std::string& arguments, int ranks) {
+    const auto each = chunks_per_rank(arguments);
+    constexpr std::int64_t most_chunks = std::int64_t{1} << 24;
+    require(each <= most_chunks / ranks, "{} chunks for each of {} ranks are too many; at most {} in all", each, ranks,
+            most_chunks);
+    return each * ranks;
+}
+
+const LayoutRegistration registered_balanced("balanced", "balanced[:CHUNKS]",
+                                             "each rank has CHUNKS chunks (16), dealt so that all see as many pairs of "
+                                             "the mask",
+                                             {granularity_of_balanced, {}, balanced});
+
+}  // namespace
+}  // namespace ringlab::layouts

@@ -42,13 +42,13 @@ Config defaults() {
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge(config.judge_limit);
+    Judge judge({.whole_tokens = config.judge_limit});
 
     // 2. Execute each in bf16 and judge it by fp64.
     study.run([&](Trial& trial) {
         if (!trial.measure(1)) return;
         describe_case(trial.run, trial.which, trial.plan);
-        describe_verdicts(trial.run, trial.judge(judge));
+        describe_verdicts(trial.run, trial.judge(judge), judge.extent());
     });
     if (!study.record()) return 0;
 

@@ -48,7 +48,7 @@ int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; read the machines; open the record.
     Predictor predictor(config);
     Study study(experiment, config, argc, argv, [&](Provenance& provenance) { predictor.add_provenance(provenance); });
-    Judge judge(config.judge_limit);
+    Judge judge({.whole_tokens = config.judge_limit});
 
     study.run([&](Trial& trial) {
         // 2. Execute and measure.
@@ -66,7 +66,7 @@ int study(const Config& config, int argc, char** argv) {
         predictor.keep_measured(name, *trial.plan.backward, last.backward);
 
         // 4. Judge.
-        if (config.judge) describe_verdicts(trial.run, trial.judge(judge));
+        if (config.judge) describe_verdicts(trial.run, trial.judge(judge), judge.extent());
     });
     if (!study.record()) return 0;
     predictor.write_trace();

@@ -171,7 +171,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
 }
 
-void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts) {
+void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Extent extent) {
     const auto replicas = static_cast<std::int64_t>(verdicts.size());
     std::vector<double> rms, max_abs, max_relative;
     for (const auto& verdict : verdicts)
@@ -182,6 +182,8 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts) {
         }
     run.dimension("tensor", std::vector<std::string>(judged_tensors.begin(), judged_tensors.end()), "1",
                   "result that is judged against the fp64 reference");
+    run.attribute("judged_extent", to_string(extent), "1",
+                  "how much of the results was judged against the fp64 reference");
     const std::vector<Dimension> dimensions{{"replica", replicas}, "tensor"};
     run.dataset("judged/relative_rms", rms, dimensions, "1", "norm of the difference over norm of the expected values");
     run.dataset("judged/max_abs", max_abs, dimensions, "1", "largest difference of an element");

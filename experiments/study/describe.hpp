@@ -14,8 +14,8 @@ namespace ringlab::experiments {
 /// owner of every token and what every row sees.
 void describe_case(RunWriter& run, const Case& which, const Plan& plan);
 
-/// A tensor's deviations from fp64, in the group "judged", by replica.
-void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts);
+/// A tensor's deviations from fp64, in the group "judged", by replica, and how much of it was judged.
+void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Extent extent);
 
 /// Measured repeats of one case: `repeats[i][replica]`. CPU time of the attends by repeat, replica and rank, makespans,
 /// the last repeat's spans of replica 0, memory.

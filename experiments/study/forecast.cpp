@@ -2,6 +2,7 @@
 
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/study/backend.hpp"
+#include "experiments/study/judge.hpp"
 #include "layouts/checked.hpp"
 #include "layouts/names.hpp"
 #include "layouts/timeline.hpp"
@@ -242,10 +243,9 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
             repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
         const auto judged = fmt::format("{} {} {}", which.mask, which.input, problem.tokens);
         if (config_.judge && (judged != judged_ || replicas > 1)) {
-            const auto tokens = static_cast<double>(problem.tokens);
-            const auto sampled = 2 * 128 * tokens;
-            seconds += heads * rates.judged_pair * (problem.tokens <= config_.judge_limit ? pairs : sampled) +
-                       tensors / 16 * seconds_per_generated;
+            seconds +=
+                heads * rates.judged_pair * judging_of(problem, plan.mask(), {.whole_tokens = config_.judge_limit}).pairs +
+                tensors / 16 * seconds_per_generated;
             judged_ = judged;
         }
     }

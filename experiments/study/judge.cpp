@@ -1,5 +1,6 @@
 #include "experiments/study/judge.hpp"
 
+#include "layouts/require.hpp"
 #include "reference/blocked.hpp"
 #include "reference/rotary.hpp"
 #include "reference/sampled.hpp"
@@ -58,22 +59,63 @@ Tolerance uniform_tolerance(double largest) {
     return tolerance;
 }
 
+std::string to_string(Extent extent) {
+    switch (extent) {
+        case Extent::whole: return "whole";
+        case Extent::sampled: return "sampled";
+        case Extent::sampled_by_own_rows: return "sampled, columns by the run's own lse and delta";
+    }
+    return {};
+}
+
+Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits) {
+    const auto seen_by = [&](std::int64_t row) {
+        const auto keys = mask.row(row);
+        return static_cast<double>(keys.end - keys.begin + keys.sink);
+    };
+    double pairs = 0;
+    if (problem.tokens <= limits.whole_tokens) {
+        for (std::int64_t row = 0; row < problem.tokens; ++row) pairs += seen_by(row);
+        return {Extent::whole, pairs};
+    }
+    for (const auto row : reference::rows_that_see(mask, sample_of(problem.tokens))) pairs += seen_by(row);
+    const auto forward = problem.forward_flop_per_cell(), both = forward + problem.backward_flop_per_cell();
+    const auto sample = 2.0 * sample_size * static_cast<double>(problem.tokens);
+    if (pairs * forward * static_cast<double>(problem.batch * problem.query_heads) > limits.statistics_flop)
+        return {Extent::sampled_by_own_rows, sample};
+    return {Extent::sampled, sample + pairs * forward / both};
+}
+
 Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
                           const std::string& input_name, const reference::Outputs& measured,
                           const reference::Tensor& o_unrounded) {
-    prepare(problem, mask, inputs, input_name);
-    if (judging_whole_) {
+    const auto& reference_inputs = prepare(problem, mask, inputs, input_name);
+    if (extent_ == Extent::whole) {
         if (!problem.rotary.rotates()) return compare(measured, o_unrounded, expected_);
         auto turned = measured;
         rotate_gradients(turned, problem, mask);
         return compare(turned, o_unrounded, expected_);
     }
+    if (extent_ == Extent::sampled_by_own_rows)
+        columns_by_own_rows(problem, mask, reference_inputs, measured, o_unrounded);
     using reference::take_tokens;
     reference::Outputs sampled{take_tokens(measured.o, sample_), lse_of_tokens(measured.lse, sample_),
                                take_tokens(measured.dq, sample_), take_tokens(measured.dk, sample_),
                                take_tokens(measured.dv, sample_)};
     if (problem.rotary.rotates()) rotate_gradients(sampled, problem, mask, sample_);
     return compare(sampled, take_tokens(o_unrounded, sample_), expected_);
+}
+
+void Judge::columns_by_own_rows(const layouts::Problem& problem, const layouts::Mask& mask,
+                                const reference::Inputs& inputs, const reference::Outputs& measured,
+                                const reference::Tensor& o_unrounded) {
+    statistics_.rows = reference::rows_that_see(mask, sample_);
+    statistics_.lse = lse_of_tokens(measured.lse, statistics_.rows);
+    statistics_.delta = reference::row_delta(reference::take_tokens(inputs.dout, statistics_.rows),
+                                             reference::take_tokens(o_unrounded, statistics_.rows));
+    auto columns = reference::sampled_columns(problem, mask, inputs, sample_, statistics_);
+    expected_.dk = std::move(columns.dk);
+    expected_.dv = std::move(columns.dv);
 }
 
 Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
@@ -84,10 +126,11 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     const auto& inputs = prepare(problem, mask, raw_inputs, input_name);
     if (!model_) {
         const auto& [o, lse, dq, dk, dv] = expected_;
-        model_ = judging_whole_ ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
-                                : std::make_unique<reference::ErrorModel>(
-                                      problem, mask, inputs, reference::SampledRows{sample_, o, lse, dq},
-                                      reference::SampledColumns{sample_, dk, dv}, statistics_);
+        require(expected_.dk.size() > 0, "a tolerance is of results that have been judged");
+        model_ = extent_ == Extent::whole ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
+                                          : std::make_unique<reference::ErrorModel>(
+                                                problem, mask, inputs, reference::SampledRows{sample_, o, lse, dq},
+                                                reference::SampledColumns{sample_, dk, dv}, statistics_);
     }
     const bool carried = forward.options().accumulation == layouts::Accumulation::carry &&
                          layouts::bytes_of(backward.options().gradient_dtype) > 2;
@@ -113,16 +156,19 @@ const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const l
     const auto& inputs = rotates ? rotated_ : raw_inputs;
     if (key == prepared_for_) return inputs;
     if (rotates) rotated_ = with_rotation(problem, mask, raw_inputs);
-    judging_whole_ = judges_whole(problem);
-    if (judging_whole_) {
+    extent_ = judging_of(problem, mask, limits_).extent;
+    if (extent_ == Extent::whole) {
         expected_ = reference::blocked_attention(problem, mask, inputs);
     } else {
         sample_ = sample_of(problem.tokens);
         auto rows = reference::sampled_rows(problem, mask, inputs, sample_);
+        expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), {}, {}};
+    }
+    if (extent_ == Extent::sampled) {
         statistics_ = reference::row_statistics(problem, mask, inputs, sample_);
         auto columns = reference::sampled_columns(problem, mask, inputs, sample_, statistics_);
-        expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), std::move(columns.dk),
-                     std::move(columns.dv)};
+        expected_.dk = std::move(columns.dk);
+        expected_.dv = std::move(columns.dv);
     }
     model_.reset();
     carried_bounds_.reset();

@@ -37,6 +37,31 @@ constexpr double worse(double a, double b) { return a >= b || a != a ? a : b; }
 /// What is not finite never passes: beyond the range of an arithmetic its error model allows anything.
 inline bool passes(double error, double tolerance) { return std::isfinite(error) && error <= tolerance; }
 
+/// How much of the results is judged.
+enum class Extent {
+    whole,    ///< every element
+    sampled,  ///< rows of o, lse and dq, columns of dk and dv
+    /// As sampled, but columns from the run's own lse and delta, whose sampled rows are judged: what the exact ones of
+    /// all rows that see a column cost grows with the square of the tokens.
+    sampled_by_own_rows,
+};
+std::string to_string(Extent extent);
+
+/// What judging costs by default: above so many tokens a sample, above so many operations of the exact statistics of
+/// its rows the run's own.
+struct JudgeLimits {
+    std::int64_t whole_tokens = 16384;
+    double statistics_flop = 4e12;  ///< a minute or two of two cores
+};
+
+/// What judging a problem under a mask takes: how much of it, and the pairs of both passes of one head that cost as
+/// much.
+struct Judging {
+    Extent extent = Extent::whole;
+    double pairs = 0;
+};
+Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits);
+
 /// Judges results against the fp64 reference, which is computed once for each problem, mask and input in a row.
 ///
 /// Where q and k are rotated, the reference attends to them rotated and rounded, and dq and dk are compared with its
@@ -44,18 +69,18 @@ inline bool passes(double error, double tolerance) { return std::isfinite(error)
 /// as far off as it was, and errors are those that the error model speaks of.
 class Judge {
 public:
-    /// Up to `whole_limit` tokens every element is judged; above, a sample of rows (o, lse, dq) and of columns (dk,
-    /// dv).
-    explicit Judge(std::int64_t whole_limit) : whole_limit_(whole_limit) {}
-
-    bool judges_whole(const layouts::Problem& problem) const { return problem.tokens <= whole_limit_; }
+    explicit Judge(const JudgeLimits& limits) : limits_(limits) {}
 
     /// `input_name` tells inputs apart that differ in values only.
     Verdict operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
                        const std::string& input_name, const reference::Outputs& measured,
                        const reference::Tensor& o_unrounded);
 
-    /// How far from fp64 results of these passes may be, by the error model, in the order of judged_tensors.
+    /// How much of the last results was judged.
+    Extent extent() const { return extent_; }
+
+    /// How far from fp64 the results judged last may be, being of these passes, by the error model, in the order of
+    /// judged_tensors.
     Tolerance tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
                         const reference::Inputs& inputs, const std::string& input_name, bool round_running_output);
 
@@ -63,10 +88,13 @@ private:
     /// Returns the inputs that are attended to.
     const reference::Inputs& prepare(const layouts::Problem& problem, const layouts::Mask& mask,
                                      const reference::Inputs& inputs, const std::string& input_name);
+    void columns_by_own_rows(const layouts::Problem& problem, const layouts::Mask& mask,
+                             const reference::Inputs& inputs, const reference::Outputs& measured,
+                             const reference::Tensor& o_unrounded);
 
-    std::int64_t whole_limit_;
+    JudgeLimits limits_;
     std::string prepared_for_;
-    bool judging_whole_ = true;
+    Extent extent_ = Extent::whole;
     reference::Inputs rotated_;                        // if q and k are rotated
     std::vector<std::int64_t> sample_;                 // rows and columns, if not whole
     reference::RowStatistics statistics_;              // of the rows that see the sample, if not whole

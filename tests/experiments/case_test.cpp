@@ -134,10 +134,16 @@ double worst(const Verdict& verdict) {
 
 BOOST_AUTO_TEST_CASE(right_results_pass_whole_or_by_sample) {
     const Judged one;
-    Judge whole(1000), sample(100);
-    // Two evaluations in fp64, in other orders: rounding alone.
-    BOOST_TEST(worst(one.by(whole)) < 1e-13);
-    BOOST_TEST(worst(one.by(sample)) < 1e-13);
+    const std::pair<JudgeLimits, Extent> kinds[] = {
+        {{.whole_tokens = 1000}, Extent::whole},
+        {{.whole_tokens = 100}, Extent::sampled},
+        {{.whole_tokens = 100, .statistics_flop = 1}, Extent::sampled_by_own_rows}};
+    for (const auto& [limits, extent] : kinds) {
+        Judge judge(limits);
+        // Two evaluations in fp64, in other orders: rounding alone.
+        BOOST_TEST(worst(one.by(judge)) < 1e-13, to_string(extent));
+        BOOST_TEST((judge.extent() == extent), to_string(extent));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(gradients_of_rotated_inputs_are_judged_before_the_rotation) {
@@ -177,7 +183,7 @@ BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
             if (wrong == 3) one.outputs.dq *= 2.0;
             if (wrong == 4) one.outputs.dk *= 2.0;
             if (wrong == 5) one.outputs.dv *= 2.0;
-            Judge judge(limit);
+            Judge judge({.whole_tokens = limit});
             const auto verdict = judge(one.problem, one.mask, one.inputs, "normal", one.outputs, o_unrounded);
             for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor)
                 BOOST_TEST((verdict[tensor].relative_rms > 1e-3) == (tensor == wrong), judged_tensors[tensor]);
@@ -185,9 +191,41 @@ BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
     }
 }
 
+// The lse that columns are judged by is the run's own, so a wrong one shows in them too; nothing that is wrong passes.
+BOOST_AUTO_TEST_CASE(whatever_is_wrong_shows_where_columns_are_judged_by_the_runs_own_rows) {
+    Judge judge({.whole_tokens = 100, .statistics_flop = 1});
+    for (std::size_t wrong = 0; wrong < judged_tensors.size(); ++wrong) {
+        Judged one;
+        auto o_unrounded = one.outputs.o;
+        if (wrong == 0) one.outputs.o *= 1.01;
+        if (wrong == 1) o_unrounded *= 1.01;
+        if (wrong == 2) one.outputs.lse += 0.01;
+        if (wrong == 3) one.outputs.dq *= 1.01;
+        if (wrong == 4) one.outputs.dk *= 1.01;
+        if (wrong == 5) one.outputs.dv *= 1.01;
+        const auto verdict = judge(one.problem, one.mask, one.inputs, "normal", one.outputs, o_unrounded);
+        for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor) {
+            if (tensor == wrong) BOOST_TEST(verdict[tensor].relative_rms > 1e-3, judged_tensors[tensor]);
+            if (wrong != 1 && wrong != 2 && tensor != wrong)
+                BOOST_TEST(verdict[tensor].relative_rms < 1e-13, judged_tensors[tensor]);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(judging_a_long_sequence_costs_as_much_as_its_tokens_and_not_their_square) {
+    const auto pairs = [](std::int64_t tokens, const char* mask) {
+        const layouts::Problem problem{.tokens = tokens, .query_heads = 8};
+        return judging_of(problem, layouts::make_mask(mask, tokens), {}).pairs;
+    };
+    BOOST_TEST(pairs(1 << 14, "causal") == 0.5 * (1 << 14) * ((1 << 14) + 1));
+    BOOST_TEST(pairs(1 << 20, "causal") == 2 * pairs(1 << 19, "causal"));
+    BOOST_TEST(pairs(1 << 15, "causal") > 4e8 / 4);  // exact statistics of nearly all rows
+    BOOST_TEST(pairs(1 << 20, "window:4095,0") < 2 * 128 * 1048576.0 + 6e5 * 4096);  // 128 columns, 4096 rows each
+}
+
 BOOST_AUTO_TEST_CASE(a_judge_does_not_take_one_input_for_another) {
     Judged one;
-    Judge judge(1000);
+    Judge judge({.whole_tokens = 1000});
     one.by(judge);
     one.inputs.v *= 2.0;
     BOOST_TEST(worst(judge(one.problem, one.mask, one.inputs, "other", one.outputs, one.outputs.o)) > 0.1);
@@ -196,7 +234,7 @@ BOOST_AUTO_TEST_CASE(a_judge_does_not_take_one_input_for_another) {
 BOOST_AUTO_TEST_CASE(not_a_number_never_passes) {
     Judged one;
     one.outputs.dk(0, 0, 0, 0) = std::numeric_limits<double>::quiet_NaN();
-    Judge judge(1000);
+    Judge judge({.whole_tokens = 1000});
     BOOST_TEST(!(worst(one.by(judge)) <= 1e300));
 }
 

@@ -57,7 +57,7 @@ public:
             config_.arithmetic = arithmetic_;
             config_.heads = "4:2";
             source_.emplace(config_);
-            judge_.emplace(which.tokens);
+            judge_.emplace(JudgeLimits{.whole_tokens = which.tokens});
         }
         const auto& inputs = source_->get(which, which.tokens);
         const auto plan = make_plan(which, inputs[0].problem, config_, inputs[0].document_lengths);

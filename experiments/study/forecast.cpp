@@ -243,9 +243,9 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
             repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
         const auto judged = fmt::format("{} {} {}", which.mask, which.input, problem.tokens);
         if (config_.judge && (judged != judged_ || replicas > 1)) {
-            seconds +=
-                heads * rates.judged_pair * judging_of(problem, plan.mask(), {.whole_tokens = config_.judge_limit}).pairs +
-                tensors / 16 * seconds_per_generated;
+            seconds += heads * rates.judged_pair *
+                           judging_of(problem, plan.mask(), {.whole_tokens = config_.judge_limit}).pairs +
+                       tensors / 16 * seconds_per_generated;
             judged_ = judged;
         }
     }

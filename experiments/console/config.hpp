@@ -54,8 +54,9 @@ struct Config {
     int repeats = 5;
     double timeout_seconds = 300;
     bool judge = true;
-    std::int64_t judge_limit = 16384;  ///< tokens up to which every element is judged; above, a sample
-    std::optional<double> tolerance;   ///< without it, derived from the arithmetic
+    std::int64_t judge_limit = 16384;       ///< tokens up to which every element is judged; above, a sample
+    std::optional<double> tolerance;        ///< without it, derived from the arithmetic
+    std::vector<std::int64_t> loss_tokens;  ///< of each replica
 
     // How throughput is timed.
     std::vector<std::string> shapes;      ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of heads, dims and arithmetic
@@ -127,6 +128,7 @@ struct OptionGroups {
     bool throughput = false;  ///< what is timed on GPUs, and beside what
     bool plans = false;       ///< machines, and what must fit their memory
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
+    bool layer = false;       ///< a layer around attention, and the tokens in its loss
     bool lists = false;       ///< prints what a layout is, and keeps no record
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };

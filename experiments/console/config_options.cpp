@@ -209,6 +209,13 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                      .target = &config.replicas,
                      .low = 1,
                      .high = 1024});
+        if (groups.layer)
+            options.add({.name = "loss-tokens",
+                         .value = "N...",
+                         .help = "of each replica, how many of its tokens count in the loss: the first ones",
+                         .target = &config.loss_tokens,
+                         .absent = "all of the first replica, ever fewer of the others",
+                         .low = 1});
         options.add({.name = "placement",
                      .value = "NAME",
                      .help = "global ranks of a replica: consecutive or strided",

@@ -18,7 +18,8 @@ BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, list_positions,
-                                                   predict, calibrate, throughput, validate, advise, longest_context}),
+                                                   predict, calibrate, throughput, validate, advise, longest_context,
+                                                   layer_gradients}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();

@@ -19,6 +19,7 @@ inline const std::string predict = RINGLAB_PREDICT;
 inline const std::string calibrate = RINGLAB_CALIBRATE;
 inline const std::string throughput = RINGLAB_THROUGHPUT;
 inline const std::string advise = RINGLAB_ADVISE;
+inline const std::string layer_gradients = RINGLAB_LAYER_GRADIENTS;
 inline const std::string longest_context = RINGLAB_LONGEST_CONTEXT;
 inline const std::string validate = RINGLAB_VALIDATE;
 

@@ -10,7 +10,6 @@
 namespace ringlab::experiments::test {
 namespace {
 
-constexpr int run_count = 400;  // more than a child gets done before it is killed
 
 std::string run_name(int number) { return fmt::format("run {}", number); }
 
@@ -46,6 +45,8 @@ int kill_count(int few) {
     const char* given = std::getenv("RINGLAB_TEST_KILLS");
     return given ? std::max(few, std::atoi(given)) : few;
 }
+
+const int run_count = 8 * kill_count(50);  // more than children get done before so many kills
 
 /// Everything in a group as text, so that two records can be compared whatever their bytes.
 std::string contents(const hdf5::Group& group) {

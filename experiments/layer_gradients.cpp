@@ -1,0 +1,281 @@
+// What must be summed and what averaged? A layer's parameters over rings side by side, their gradients put together
+// from what each rank has of its own tokens: by the rule that is right, and by the wrong ones that are easily taken for
+// it.
+
+#include "experiments/console/run_main.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/study/layer.hpp"
+#include "experiments/study/study.hpp"
+#include "reference/blocked.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "layer_gradients",
+    "Gradients of a layer's parameters (projections before attention, w_q, w_k, w_v, and after it, w_o) over "
+    "--replicas\n"
+    "rings side by side, from what each rank has of its own tokens. A ring's ranks are summed; replicas are averaged,\n"
+    "each as often as it has tokens in the loss (--loss-tokens). That is compared with one device that has all "
+    "sequences;\n"
+    "what wrong rules give stands beside it. The exit status is 2 if the right one is off by more than roundings.",
+    "layer_gradients --replicas 2 --loss-tokens 512 384 --ranks 4 --layouts zigzag",
+    {.measures = true, .policies = true, .gate = true, .layer = true}};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"normal"};
+    config.tokens = {512};
+    config.heads = "4:2";
+    config.head_dim = 32;
+    config.layouts = {"contiguous", "zigzag"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring"};
+    config.ranks = {2, 4};
+    config.replicas = 2;
+    config.arithmetic = "fp64";
+    config.repeats = 1;
+    config.output = "layer_gradients.h5";
+    return config;
+}
+
+struct Rule {
+    const char* name;
+    const char* meaning;
+};
+constexpr std::array<Rule, 5> rules{
+    {{"right", "a ring's ranks summed, replicas averaged by their tokens in the loss"},
+     {"ring averaged", "a ring's ranks averaged, as replicas are: 1/P of the gradient"},
+     {"replicas summed", "replicas summed, as a ring's ranks are: R times the gradient"},
+     {"replicas alike", "replicas averaged as if all had as many tokens in the loss"},
+     {"ranks' own means", "each rank's loss the mean over its own tokens, ranks averaged"}}};
+
+/// Tokens of each replica that count in its loss: the first ones, the rest is padding.
+std::vector<std::int64_t> loss_tokens(const Config& config, std::int64_t tokens) {
+    if (config.loss_tokens.empty()) {
+        std::vector<std::int64_t> counts;
+        for (int r = 0; r < config.replicas; ++r) counts.push_back(tokens - r * tokens / (2 * config.replicas));
+        return counts;
+    }
+    require(std::ssize(config.loss_tokens) == config.replicas,
+            "--loss-tokens gives {} numbers for {} replicas; give one for each", config.loss_tokens.size(),
+            config.replicas);
+    for (const auto count : config.loss_tokens)
+        require(count >= 1 && count <= tokens, "--loss-tokens {}: a replica has 1 to {} tokens in its loss", count,
+                tokens);
+    return config.loss_tokens;
+}
+
+std::vector<double> first_ones(std::int64_t count, std::int64_t tokens) {
+    std::vector<double> weight(static_cast<std::size_t>(tokens));
+    std::fill_n(weight.begin(), count, 1.0);
+    return weight;
+}
+
+/// Each token of a rank with the others of that rank: 1 / (how many of its tokens count * P).
+std::vector<double> means_of_ranks(const layouts::Layout& layout, std::int64_t count, std::int64_t tokens) {
+    std::vector<double> weight(static_cast<std::size_t>(tokens));
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+        const auto own = layout.positions(rank);
+        const auto counting = std::count_if(own.begin(), own.end(), [&](std::int64_t t) { return t < count; });
+        for (const auto t : own)
+            if (t < count) weight[static_cast<std::size_t>(t)] = 1.0 / (static_cast<double>(counting) * layout.ranks());
+    }
+    return weight;
+}
+
+double norm(std::span<const double> values) {
+    return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+}
+
+double relative(const std::vector<double>& found, const std::vector<double>& expected) {
+    double square = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) square += (found[i] - expected[i]) * (found[i] - expected[i]);
+    return std::sqrt(square) / norm(expected);
+}
+
+using ByParameter = std::array<double, layer_parameters.size()>;
+
+struct Errors {
+    std::array<ByParameter, rules.size()> of_rule{};
+    ByParameter tolerance{};
+};
+
+/// All that one trial needs of its replicas.
+class LayerTrial {
+public:
+    LayerTrial(Trial& trial, const Config& config)
+        : trial_(trial),
+          layer_(trial.plan.problem, config.seed + 1000),
+          counts_(loss_tokens(config, trial.which.tokens)),
+          total_(static_cast<double>(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}))) {}
+
+    /// Executes the passes twice, since the last rule weighs tokens otherwise; whether this is the root process.
+    bool run() {
+        const auto& problem = trial_.plan.problem;
+        std::vector<reference::Inputs> own;
+        for (std::size_t r = 0; r < counts_.size(); ++r) {
+            plain_weights_.push_back(first_ones(counts_[r], problem.tokens));
+            mean_weights_.push_back(means_of_ranks(trial_.plan.layout(), counts_[r], problem.tokens));
+            plain_.push_back(layer_.attention_inputs(trial_.inputs[r].inputs, plain_weights_[r]));
+            own.push_back(layer_.attention_inputs(trial_.inputs[r].inputs, mean_weights_[r]));
+        }
+        runs_ = std::move(trial_.backend.run(trial_.plan, trial_.policy, plain_, 1).front());
+        mean_runs_ = std::move(trial_.backend.run(trial_.plan, trial_.policy, own, 1).front());
+        return trial_.backend.is_root();
+    }
+
+    Errors errors(Judge& judge) const {
+        const auto replicas = static_cast<double>(counts_.size()), ranks = static_cast<double>(trial_.which.ranks);
+        std::array<ParameterGradients, rules.size()> found;
+        ParameterGradients expected;
+        Errors errors;
+        ByParameter allowed{};
+        for (std::size_t r = 0; r < counts_.size(); ++r) {
+            const auto& features = trial_.inputs[r].inputs;
+            const auto count = static_cast<double>(counts_[r]);
+            const auto own = ring_sum(features, plain_weights_[r], runs_[r].outputs);
+            add(found[0], own, count / total_ / count);
+            add(found[1], own, count / total_ / count / ranks);
+            add(found[2], own, 1 / count);
+            add(found[3], own, 1 / count / replicas);
+            add(found[4], ring_sum(features, mean_weights_[r], mean_runs_[r].outputs), 1 / replicas);
+            const auto exact = reference::blocked_attention(trial_.plan.problem, trial_.plan.mask(), plain_[r]);
+            add(expected, layer_.gradients(features, plain_weights_[r], exact, all()), 1 / total_);
+            add_allowed(allowed, judge, r, exact);
+        }
+        for (std::size_t p = 0; p < layer_parameters.size(); ++p) {
+            for (std::size_t rule = 0; rule < rules.size(); ++rule)
+                errors.of_rule[rule][p] = relative(found[rule][p], expected[p]);
+            errors.tolerance[p] = allowed[p] / total_ / norm(expected[p]);
+        }
+        return errors;
+    }
+
+private:
+    std::vector<std::int64_t> all() const {
+        std::vector<std::int64_t> positions(static_cast<std::size_t>(trial_.plan.problem.tokens));
+        std::iota(positions.begin(), positions.end(), std::int64_t{0});
+        return positions;
+    }
+
+    /// Each rank's part from its own tokens alone, summed over the ring.
+    ParameterGradients ring_sum(const reference::Inputs& features, std::span<const double> weight,
+                                const reference::Outputs& outputs) const {
+        ParameterGradients sum;
+        for (int rank = 0; rank < trial_.which.ranks; ++rank)
+            add(sum, layer_.gradients(features, weight, outputs, trial_.plan.layout().positions(rank)));
+        return sum;
+    }
+
+    /// |x^T e| <= |x| |e| for the error e of what it is multiplied with, and e is what the error model allows.
+    void add_allowed(ByParameter& allowed, Judge& judge, std::size_t r, const reference::Outputs& exact) const {
+        const auto& features = trial_.inputs[r].inputs;
+        const auto name = fmt::format("{} {}", trial_.which.input, r);
+        judge(trial_.plan.problem, trial_.plan.mask(), plain_[r], name, runs_[r].outputs, runs_[r].o_unrounded);
+        const auto tolerance = judge.tolerance(*trial_.plan.forward, *trial_.plan.backward, plain_[r], name,
+                                               trial_.policy.running_output_rounded);
+        const auto size = [](const reference::Tensor& tensor) { return norm(std::span(tensor.data(), tensor.size())); };
+        allowed[0] += size(features.q) * tolerance.relative_rms[3] * size(exact.dq);
+        allowed[1] += size(features.k) * tolerance.relative_rms[4] * size(exact.dk);
+        allowed[2] += size(features.v) * tolerance.relative_rms[5] * size(exact.dv);
+        allowed[3] += size(features.dout) * tolerance.relative_rms[0] * size(exact.o);
+    }
+
+    Trial& trial_;
+    Layer layer_;
+    std::vector<std::int64_t> counts_;
+    double total_;
+    std::vector<std::vector<double>> plain_weights_, mean_weights_;
+    std::vector<reference::Inputs> plain_;
+    std::vector<Measurement> runs_, mean_runs_;
+};
+
+void describe(RunWriter& run, const Errors& errors) {
+    std::vector<std::string> names, parameters(layer_parameters.begin(), layer_parameters.end());
+    std::vector<double> values;
+    for (std::size_t rule = 0; rule < rules.size(); ++rule) {
+        names.push_back(fmt::format("{}: {}", rules[rule].name, rules[rule].meaning));
+        values.insert(values.end(), errors.of_rule[rule].begin(), errors.of_rule[rule].end());
+    }
+    run.dimension("rule", names, "1", "how gradients of ranks and replicas are put together");
+    run.dimension("parameter", parameters, "1", "projections before attention, and after it");
+    run.dataset("judged/parameter_error", values, {"rule", "parameter"}, "1",
+                "norm of the difference to one device that has all sequences, over the norm of its gradient");
+    run.dataset("judged/parameter_tolerance", std::vector<double>(errors.tolerance.begin(), errors.tolerance.end()),
+                {"parameter"}, "1", "largest parameter_error of the right rule that roundings explain");
+}
+
+int study(const Config& config, int argc, char** argv) {
+    require(config.save_tensors.empty(), "--save-tensors: layer_gradients has no use for it; gradient_equivalence has");
+    require(!config.rotary.rotates(),
+            "--rotary: layer_gradients attends to q and k as projected; gradient_equivalence rotates them");
+    for (const auto tokens : config.tokens)
+        require(tokens <= config.judge_limit, "--tokens {}: whole sequences are judged here, up to --judge-limit {}",
+                tokens, config.judge_limit);
+
+    // 1. Lay out every case; open the record.
+    Study study(experiment, config, argc, argv);
+    Judge judge({.whole_tokens = config.judge_limit});
+
+    // 2. Execute each, put gradients together by every rule, keep how far they are off.
+    study.run([&](Trial& trial) {
+        LayerTrial layer(trial, config);
+        if (!layer.run()) return;
+        describe_case(trial.run, trial.which, trial.plan);
+        describe(trial.run, layer.errors(judge));
+    });
+    if (!study.record()) return 0;
+
+    // 3. A line for each rule: the largest error over all cases of the right one, the smallest of the others.
+    Table table({"rule", "w_q", "w_k", "w_v", "w_o", "of tolerance"});
+    bool pass = true;
+    for (std::size_t rule = 0; rule < rules.size(); ++rule) {
+        const auto further = [&](double a, double b) { return rule == 0 ? worse(a, b) : std::min(a, b); };
+        std::optional<ByParameter> all;
+        double share = rule == 0 ? 0 : std::numeric_limits<double>::infinity();
+        for (const auto& which : study.cases()) {
+            const auto errors = study.record()->numbers(which.name(), "judged/parameter_error");
+            const auto bounds = study.record()->numbers(which.name(), "judged/parameter_tolerance");
+            ByParameter here{};
+            for (std::size_t p = 0; p < here.size(); ++p) {
+                const double bound = config.tolerance.value_or(bounds[p]);
+                here[p] = errors[rule * here.size() + p];
+                share = further(share, here[p] / bound);
+                if (rule == 0) pass &= passes(here[p], bound);
+                if (all) here[p] = further((*all)[p], here[p]);
+            }
+            all = here;
+        }
+        table.add({rules[rule].name, format_error((*all)[0]), format_error((*all)[1]), format_error((*all)[2]),
+                   format_error((*all)[3]),
+                   share < 10 ? fmt::format("{:.0f} %", 100 * share) : fmt::format("{:.0e} times", share)});
+    }
+    fmt::print(
+        "{}\nRelative error of a parameter's gradient over {} cases: the largest of the right rule, the smallest of "
+        "the others.\n",
+        table.text(), study.cases().size());
+    for (const auto& rule : rules) fmt::print("{}: {}.\n", rule.name, rule.meaning);
+    fmt::print("{}\nRecord: {}\n", pass ? "The right rule passes." : "The right rule EXCEEDS its tolerance.",
+               config.output);
+    return pass ? 0 : 2;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

@@ -18,11 +18,11 @@ const Words little{"--tokens",  "96",     "--heads", "2:1", "--head-dim", "16",
 
 /// Errors by rule and parameter of the only run.
 std::vector<double> errors_in(const Folder& folder) {
-    return experiments::hdf5::File::open(folder / "r.h5").dataset("judged/parameter_error").numbers();
+    return experiments::hdf5::File::open(folder / "r.h5").dataset("judged/parameter_error").doubles();
 }
 
 std::vector<double> tolerances_in(const Folder& folder) {
-    return experiments::hdf5::File::open(folder / "r.h5").dataset("judged/parameter_tolerance").numbers();
+    return experiments::hdf5::File::open(folder / "r.h5").dataset("judged/parameter_tolerance").doubles();
 }
 
 }  // namespace

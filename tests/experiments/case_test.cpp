@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_rotated_inputs_are_judged_before_the_rotation)
         auto right = one;
         right.outputs.dq = turned(one.outputs.dq);
         right.outputs.dk = turned(one.outputs.dk);
-        Judge judge(limit);
+        Judge judge({.whole_tokens = limit});
         BOOST_TEST(worst(right.by(judge)) < 1e-13);
         auto wrong = right;
         wrong.outputs.dk = one.outputs.dk;

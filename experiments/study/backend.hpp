@@ -82,7 +82,7 @@ layouts::Registry<BackendFactory>& backends();
 
 /// A namespace-scope object of this type makes a backend known by name.
 struct BackendRegistration {
-    BackendRegistration(std::string name, std::string help, BackendFactory factory) {
+    BackendRegistration(const std::string& name, std::string help, BackendFactory factory) {
         backends().add(name, {name, std::move(help), std::move(factory)});
     }
 };

@@ -31,9 +31,12 @@ def tensor(file, name):
     return data.astype(np.float64)
 
 
-def rotated(file, x, back=False):
-    """Rotary embedding of q or k, or the transpose of it of a gradient, over (batch, token, head, dim)."""
-    angle = file["rotary_position"][()][:, None] * file["rotary_frequency"][()][None, :]
+def rotated(file, name, x, back=False):
+    """Rotary embedding of q or k, or the transpose of it of dq or dk, over (batch, token, head, dim)."""
+    position = file["rotary_position"][()]
+    if name in ("q", "dq") and "row_position" in file:
+        position = position[file["row_position"][()]]
+    angle = position[:, None] * file["rotary_frequency"][()][None, :]
     turn = file.attrs["rotary_amplitude"] * np.exp(-1j * angle if back else 1j * angle)[None, :, None, :]
     first, second = file["rotary_first_dim"][()], file["rotary_second_dim"][()]
     turned, out = turn * (x[..., first] + 1j * x[..., second]), x.copy()
@@ -54,8 +57,10 @@ def read(file):
     (1, token)."""
     tensors = [tensor(file, name) for name in ("q", "k", "v", "do")]
     if "rotary_position" in file:
-        tensors[:2] = [rounded(rotated(file, x), file.attrs["dtype"]) for x in tensors[:2]]
+        tensors[:2] = [rounded(rotated(file, name, x), file.attrs["dtype"]) for name, x in zip("qk", tensors)]
     rows = [file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink")]
+    if "row_position" in file:  # only some tokens have a query row
+        rows = [row[file["row_position"][()]] for row in rows]
     return *tensors, *rows, file["key_valid"][()].astype(bool)[None, :], file.attrs["scale"], file.attrs["soft_cap"]
 
 
@@ -68,8 +73,8 @@ def torch_attention(file):
     import torch
 
     q, k, v, do, begin, end, sink, valid, scale, cap = read(file)
-    batches, tokens, heads, _ = q.shape
-    sees = torch.from_numpy(seen_by(slice(None), np.arange(tokens)[None, :], begin, end, sink, valid))
+    batches, row_count, heads, _ = q.shape
+    sees = torch.from_numpy(seen_by(slice(None), np.arange(k.shape[1])[None, :], begin, end, sink, valid))
     some = sees.any(dim=1)  # of rows that see nothing PyTorch makes NaN; here they are 0
     leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in (("q", q), ("k", k), ("v", v))}
     by_head = {name: x.transpose(1, 2) for name, x in leaves.items()}
@@ -84,7 +89,7 @@ def torch_attention(file):
     else:
         out = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, sees[some], scale=scale)
     out.backward(torch.from_numpy(do).transpose(1, 2)[:, :, some])
-    o, lse = torch.zeros(do.shape, dtype=torch.float64), torch.full((batches, tokens, heads), -torch.inf, dtype=torch.float64)
+    o, lse = torch.zeros(do.shape, dtype=torch.float64), torch.full((batches, row_count, heads), -torch.inf, dtype=torch.float64)
     o[:, some], lse[:, some] = out.detach().transpose(1, 2), scores.detach().logsumexp(dim=-1).transpose(1, 2)
     return {name: x.numpy() for name, x in
             (("o", o), ("lse", lse), *(("d" + name, leaf.grad) for name, leaf in leaves.items()))}
@@ -92,12 +97,12 @@ def torch_attention(file):
 
 def attention(file):
     q, k, v, do, begin, end, sink, valid, scale, cap = read(file)
-    batches, tokens, heads, _ = q.shape
+    batches, row_count, heads, _ = q.shape
     group = heads // k.shape[2]
-    key = np.arange(tokens)[None, :]
-    result = {"o": np.zeros_like(do), "lse": np.zeros((batches, tokens, heads)), "dq": np.zeros_like(q),
+    key = np.arange(k.shape[1])[None, :]
+    result = {"o": np.zeros_like(do), "lse": np.zeros((batches, row_count, heads)), "dq": np.zeros_like(q),
               "dk": np.zeros_like(k), "dv": np.zeros_like(v)}
-    for first in range(0, tokens, ROWS):
+    for first in range(0, row_count, ROWS):
         rows = slice(first, first + ROWS)
         sees = seen_by(rows, key, begin, end, sink, valid)
         empty = ~sees.any(axis=1)
@@ -150,7 +155,7 @@ def main():
         expected = torch_attention(file) if options.by == "torch" else attention(file)
         if "rotary_position" in file:
             for name in ("dq", "dk"):
-                expected[name] = rotated(file, expected[name], back=True)
+                expected[name] = rotated(file, name, expected[name], back=True)
         worst = 0.0
         print(f"{'':4}{'by norm':>12}{'by largest':>12}")
         for name, tensor_expected in expected.items():

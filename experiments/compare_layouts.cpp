@@ -74,6 +74,9 @@ int study(const Config& config, int argc, char** argv) {
     // 5. The table: one line a case.
     std::vector<std::string> header{"mask",   "layout", "P",        "tokens",   "cells",  "fwd bal.", "bwd bal.",
                                     "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"};
+    const bool several = config.algorithms.size() > 1, few_rows = !config.queries.empty();
+    if (few_rows) header.insert(header.begin() + 4, "queries");
+    if (several) header.insert(header.begin() + 2, "schedule");
     for (const auto& machine : predictor.machines()) {
         header.push_back(machine + ": balance");
         header.push_back("fwd ms");
@@ -92,6 +95,10 @@ int study(const Config& config, int argc, char** argv) {
                                      ratio(record.number(name, "balance_cells")),
                                      ratio(measured_balance(record, which, layouts::Pass::forward)),
                                      ratio(measured_balance(record, which, layouts::Pass::backward))};
+        if (few_rows)
+            row.insert(row.begin() + 4,
+                       which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
+        if (several) row.insert(row.begin() + 2, which.algorithm);
         for (const auto* pass : {"forward", "backward"})
             row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
         for (const auto* pass : {"forward", "backward"})

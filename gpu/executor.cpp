@@ -24,9 +24,10 @@ void require_pass(const Schedule& schedule, Pass pass) {
 void require_same_work(const Schedule& forward, const Schedule& backward) {
     const auto& a = forward.problem();
     const auto& b = backward.problem();
-    require(a.batch == b.batch && a.tokens == b.tokens && a.query_heads == b.query_heads && a.kv_heads == b.kv_heads &&
-                a.head_dim == b.head_dim && a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
-                a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary,
+    require(a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries && a.query_heads == b.query_heads &&
+                a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.value_dim == b.value_dim &&
+                a.effective_scale() == b.effective_scale() && a.soft_cap == b.soft_cap && a.dtype == b.dtype &&
+                a.rotary == b.rotary,
             "the forward and the backward schedule are of different problems");
     bool same = forward.ranks() == backward.ranks();
     for (int rank = 0; same && rank < forward.ranks(); ++rank)

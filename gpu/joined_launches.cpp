@@ -55,7 +55,7 @@ bool JoinedLaunches::can_join(const std::vector<std::size_t>& attends) const {
     const auto& first = op(attends.front());
     return std::ranges::all_of(attends, [&](std::size_t attend) {
         const auto& next = op(attend);
-        const bool own_rows = next.rows().block == program_.rank && next.slot(Pool::q) == 0;
+        const bool own_rows = next.rows().block == pass_.row_block(program_.rank) && next.slot(Pool::q) == 0;
         // Each with an output of its own is no one softmax.
         const bool one_state = program_.pass == Pass::backward || next.slot(Pool::output) == 0;
         return own_rows && one_state && pass_.is_whole(next.rows()) && pass_.is_whole(next.part) &&

@@ -62,9 +62,13 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     }
     if (options.check_finite) finite_.emplace(instructions);
     if (!problem_.rotary.rotates()) return;
-    const auto positions = rotary_positions(problem_.rotary, forward.mask(), forward.layout().positions(rank));
-    positions_ = uploaded(std::vector<std::int32_t>(positions.begin(), positions.end()));
-    memory_use_.work += static_cast<std::int64_t>(positions.size() * sizeof(std::int32_t));
+    const auto upload = [&](const std::vector<std::int64_t>& tokens) {
+        const auto positions = rotary_positions(problem_.rotary, forward.mask(), tokens);
+        memory_use_.work += static_cast<std::int64_t>(positions.size() * sizeof(std::int32_t));
+        return uploaded(std::vector<std::int32_t>(positions.begin(), positions.end()));
+    };
+    positions_ = upload(forward.layout().positions(rank));
+    if (!problem_.queries.empty()) row_positions_ = upload(forward.row_positions(rank));
 }
 
 void Rank::list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
@@ -93,7 +97,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
     }
     const WorkList::Options list{program.pass, problem_.head_dim, problem_.value_dim, options_.deterministic,
                                  options_.kernels};
-    const auto own = pass.schedule->layout().shard(rank_);
+    const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
     pass.launches = std::make_unique<JoinedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
         JoinedLaunches::Options{list, options_.joined_waits, options_.most_wait});
@@ -340,8 +344,10 @@ void Rank::rotate(Pass which, cudaStream_t stream) {
     for (const auto pool : {gradients ? Pool::dq : Pool::q, gradients ? Pool::dkv : Pool::kv}) {
         const auto from = memory_.field(which, memory_.own(pool));
         const auto to = gradients && options_.memory.round_results ? memory_.rounded(pool) : from;
+        const auto& positions = of_rows(pool) && row_positions_ ? *row_positions_ : *positions_;
+        if (from.extent.tokens == 0) continue;
         gpu::rotate(
-            {from.extent, memory_.view(to), memory_.view(from), positions_->as<const std::int32_t>(), table, gradients},
+            {from.extent, memory_.view(to), memory_.view(from), positions.as<const std::int32_t>(), table, gradients},
             stream);
     }
 }

@@ -127,7 +127,8 @@ private:
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;
     std::vector<std::shared_ptr<const KeyPositions>> key_positions_;
     std::optional<FiniteCheck> finite_;
-    std::optional<DeviceBuffer> positions_;  // of own tokens, by which they are rotated
+    std::optional<DeviceBuffer> positions_;      // of own tokens, by which they are rotated
+    std::optional<DeviceBuffer> row_positions_;  // of own rows, where not all tokens have one
 };
 
 }  // namespace ringlab::gpu

@@ -70,12 +70,13 @@ void RankMemory::poison(Pass pass, cudaStream_t stream) const {
     if (begin < end) RINGLAB_CUDA(cudaMemsetAsync(data() + begin, nan_byte, end - begin, stream));
 }
 
-void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to) const {
+void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to, bool of_rows) const {
     const auto& p = forward_.problem();
-    const std::array<std::int64_t, 4> expected{p.batch, p.tokens, to.extent.heads, to.extent.dim};
+    const auto tokens = of_rows ? p.rows() : p.tokens;
+    const std::array<std::int64_t, 4> expected{p.batch, tokens, to.extent.heads, to.extent.dim};
     require(from.shape == expected, "{} has shape ({}), expected ({})", name, fmt::join(from.shape, ", "),
             fmt::join(expected, ", "));
-    const auto positions = forward_.layout().positions(rank_);
+    const auto positions = of_rows ? forward_.row_places(rank_) : forward_.layout().positions(rank_);
     const auto row = size(to.extent.dim), head_elements = size(p.batch * to.extent.tokens) * row;
     if (head_elements == 0) return;
     std::vector<std::uint16_t> head(head_elements);
@@ -93,10 +94,10 @@ void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from,
 }
 
 void RankMemory::load(const HostInputs& inputs) const {
-    upload("q", inputs.q, field(Pass::forward, own(Pool::q)));
-    upload("k", inputs.k, field(Pass::forward, own(Pool::kv), keys));
-    upload("v", inputs.v, field(Pass::forward, own(Pool::kv), values));
-    if (with_gradients_) upload("dout", inputs.dout, field(Pass::backward, own(Pool::dout)));
+    upload("q", inputs.q, field(Pass::forward, own(Pool::q)), true);
+    upload("k", inputs.k, field(Pass::forward, own(Pool::kv), keys), false);
+    upload("v", inputs.v, field(Pass::forward, own(Pool::kv), values), false);
+    if (with_gradients_) upload("dout", inputs.dout, field(Pass::backward, own(Pool::dout)), true);
 }
 
 void RankMemory::load_random(int seed) const {

@@ -47,7 +47,7 @@ public:
     RankOutputs download() const;
 
 private:
-    void upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to) const;
+    void upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to, bool of_rows) const;
     std::vector<float> download(const Field& field) const;
 
     const layouts::Schedule& forward_;

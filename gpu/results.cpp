@@ -114,20 +114,21 @@ PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankR
 
 void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutputs& out) {
     const auto& p = job.forward.problem();
-    out.o = make_tensor<float>(p.batch, p.tokens, p.query_heads, p.value_dim);
-    out.lse = make_tensor<float>(p.batch, p.tokens, p.query_heads, 1);
+    out.o = make_tensor<float>(p.batch, p.rows(), p.query_heads, p.value_dim);
+    out.lse = make_tensor<float>(p.batch, p.rows(), p.query_heads, 1);
     if (job.backward) {
-        out.dq = make_tensor<float>(p.batch, p.tokens, p.query_heads, p.head_dim);
+        out.dq = make_tensor<float>(p.batch, p.rows(), p.query_heads, p.head_dim);
         out.dk = make_tensor<float>(p.batch, p.tokens, p.kv_heads, p.head_dim);
         out.dv = make_tensor<float>(p.batch, p.tokens, p.kv_heads, p.value_dim);
     }
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const auto& local = ranks[rank]->outputs;
         const auto positions = job.forward.layout().positions(static_cast<int>(rank));
-        place_rows(local.o, positions, out.o);
-        place_rows(local.lse, positions, out.lse);
+        const auto rows = job.forward.row_places(static_cast<int>(rank));
+        place_rows(local.o, rows, out.o);
+        place_rows(local.lse, rows, out.lse);
         if (!job.backward) continue;
-        place_rows(local.dq, positions, out.dq);
+        place_rows(local.dq, rows, out.dq);
         place_rows(local.dk, positions, out.dk);
         place_rows(local.dv, positions, out.dv);
     }

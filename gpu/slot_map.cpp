@@ -79,13 +79,13 @@ Frame SlotMap::make_frame(Pool pool, DType dtype, std::int64_t heads, std::int64
 
 SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, const MapOptions& options)
     : problem_(forward.problem()) {
-    const auto tokens = forward.block_tokens(rank);
+    const auto tokens = [&](Pool pool) { return forward.block_tokens(forward.own_block(pool, rank)); };
     const auto dtype = problem_.dtype;
     const auto frame = [&](Pool pool, DType of, std::int64_t& account) {
-        return make_frame(pool, of, of_rows(pool) ? problem_.query_heads : problem_.kv_heads, tokens, account);
+        return make_frame(pool, of, of_rows(pool) ? problem_.query_heads : problem_.kv_heads, tokens(pool), account);
     };
     const auto field = [&](Pool pool, std::size_t which, DType of, std::int64_t& account) {
-        return take(problem_.query_heads * field_elements(pool, which, tokens) * bytes_of(of), account);
+        return take(problem_.query_heads * field_elements(pool, which, tokens(pool)) * bytes_of(of), account);
     };
     auto& ahead = frames(Pass::forward);
     auto& back = frames(Pass::backward);

@@ -32,6 +32,20 @@ bool runs_are_disjoint(std::vector<Run> runs, std::int64_t tokens) {
 
 }  // namespace
 
+std::vector<Run> meet(std::span<const Run> runs, std::span<const Interval> intervals) {
+    std::vector<Run> met;
+    for (const auto& run : runs) {
+        const auto steps_to = [&](std::int64_t position) {  // elements of the run below it
+            return std::clamp<std::int64_t>((position - run.first + run.stride - 1) / run.stride, 0, run.count);
+        };
+        for (const auto& interval : intervals) {
+            const auto begin = steps_to(interval.begin), end = steps_to(interval.end);
+            if (begin < end) met.push_back(slice(run, begin, end));
+        }
+    }
+    return met;
+}
+
 Layout::Layout(std::string name, std::int64_t tokens, const std::vector<std::vector<Run>>& shards)
     : name_(std::move(name)), tokens_(tokens) {
     require(!shards.empty(), "layout {} has no ranks; it needs at least 1", name_);
@@ -54,6 +68,19 @@ Layout::Layout(std::string name, std::int64_t tokens, const std::vector<std::vec
 }
 
 std::int64_t Layout::largest_shard() const { return *std::max_element(shard_tokens_.begin(), shard_tokens_.end()); }
+
+Layout::Place Layout::place(std::int64_t position) const {
+    for (int rank = 0; rank < ranks(); ++rank) {
+        std::int64_t slot = 0;
+        for (const auto& run : shard(rank)) {
+            const auto steps = position - run.first;
+            if (steps >= 0 && position <= run.last() && steps % run.stride == 0)
+                return {rank, slot + steps / run.stride};
+            slot += run.count;
+        }
+    }
+    fail("position {} lies outside the {} tokens of layout {}", position, tokens_, name_);
+}
 
 std::vector<std::int64_t> Layout::positions(int rank) const {
     std::vector<std::int64_t> all;

@@ -27,6 +27,9 @@ constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
     return {run.at(begin), run.stride, end - begin};
 }
 
+/// The elements of `runs` that lie in one of the intervals, which are sorted and disjoint, in the runs' order.
+std::vector<Run> meet(std::span<const Run> runs, std::span<const Interval> intervals);
+
 /// Which global positions each rank owns (its shard), in local order, as runs.
 ///
 /// Example: zigzag of 16 tokens over 2 ranks cuts 4 chunks of 4; rank 0 owns [0, 4) and [12, 16), rank 1 [4, 8) and
@@ -47,6 +50,14 @@ public:
     }
     std::int64_t shard_tokens(int rank) const { return shard_tokens_[static_cast<std::size_t>(rank)]; }
     std::int64_t largest_shard() const;
+
+    /// Which rank owns a position, and its place in that rank's local order. Linear in the number of runs.
+    struct Place {
+        int rank = 0;
+        std::int64_t slot = 0;
+        friend constexpr bool operator==(const Place&, const Place&) = default;
+    };
+    Place place(std::int64_t position) const;
 
     /// All positions of a rank in local order; what scatters and gathers tensors.
     std::vector<std::int64_t> positions(int rank) const;
@@ -71,6 +82,15 @@ Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks);
 
 /// Tokens must be a multiple of this for the layout to divide them over `ranks`; padding rounds up to it.
 std::int64_t layout_granularity(const std::string& spec, int ranks);
+
+/// Where K and V of sequences lie that grow after a prefill: sequence s of `lengths[s]` tokens was padded to what the
+/// layout `spec` divides and laid out by it, and room is there for `appended` more tokens of each. A position below the
+/// padded length stays where the layout has it, so that new tokens take the places of padding first; later ones go
+/// around the ranks one by one. So owner and slot of a token depend on its position alone, and nothing ever moves.
+///
+/// Positions are those of the sequences' rooms one behind another: room s begins at cache_begin(lengths, appended, s).
+Layout cache_layout(const std::string& spec, std::span<const std::int64_t> lengths, std::int64_t appended, int ranks);
+std::int64_t cache_begin(std::span<const std::int64_t> lengths, std::int64_t appended, std::size_t sequence);
 
 struct LayoutFactory {
     std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;

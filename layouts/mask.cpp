@@ -118,6 +118,28 @@ Mask pad(const Mask& mask, std::int64_t tokens) {
     return {mask.name(), tokens, segments, mask.valid()};
 }
 
+std::vector<Interval> last_rows(const Mask& mask, std::int64_t count) {
+    require(count > 0, "{} query rows of every sequence; it must be at least 1", count);
+    std::vector<std::int64_t> ends;          // of sequences, the last one first
+    std::int64_t first_key = mask.tokens();  // that rows further back see, but for sinks
+    std::int64_t sink = 0;
+    for (auto segment = mask.segments().rbegin(); segment != mask.segments().rend(); ++segment) {
+        const auto end = segment->rows.end;
+        if (mask.row(end - 1) != RowKeys{} && first_key >= end && sink < end) ends.push_back(end);
+        for (const auto row : {segment->rows.begin, end - 1})
+            if (const auto seen = mask.row(row); seen != RowKeys{}) {
+                first_key = std::min(first_key, seen.begin);
+                sink = std::max(sink, seen.sink);
+            }
+    }
+    require(!ends.empty(), "mask {} lets no row see anything; there are no sequences to take last rows of",
+            mask.name());
+    std::vector<Interval> rows;
+    for (auto end = ends.rbegin(); end != ends.rend(); ++end)
+        rows.push_back({std::max(rows.empty() ? 0 : rows.back().end, *end - count), *end});
+    return rows;
+}
+
 Registry<MaskFactory>& masks() {
     static Registry<MaskFactory> registry("mask");
     return registry;

@@ -92,6 +92,11 @@ Mask intersect(const Mask& a, const Mask& b);
 /// The mask over more tokens: the added rows see nothing and nobody sees the added keys.
 Mask pad(const Mask& mask, std::int64_t tokens);
 
+/// The last `count` rows of every sequence that a mask holds, or all where there are fewer: those up to a row that sees
+/// something while rows after it only look at what comes after it, or see nothing. What decoding (1) and suffixes ask
+/// of packed documents. Rows of padding among them stay: they see nothing.
+std::vector<Interval> last_rows(const Mask& mask, std::int64_t count);
+
 /// A mask from what a user types: terms joined by '+', each "name" or "name:arguments", intersected, for instance
 /// "causal+documents:220,225,@more.txt" or "window:1024,0+sink:4". Throws Error that says what would be right.
 Mask make_mask(const std::string& spec, std::int64_t tokens);

@@ -3,14 +3,44 @@
 #include "layouts/checked.hpp"
 #include "layouts/require.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace ringlab::layouts {
 
 double Problem::effective_scale() const { return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : scale; }
 
 std::optional<std::int64_t> tensor_bytes(const Problem& p, std::int64_t bytes_each) {
-    return checked_product({2 * bytes_each, p.batch, p.tokens, p.query_heads + p.kv_heads, p.head_dim + p.value_dim});
+    const auto each = checked_product({2 * bytes_each, p.batch, p.head_dim + p.value_dim});
+    const auto rows = each ? checked_product({*each, p.rows(), p.query_heads}) : std::nullopt;
+    const auto keys = each ? checked_product({*each, p.tokens, p.kv_heads}) : std::nullopt;
+    constexpr auto most = std::numeric_limits<std::int64_t>::max();
+    if (!rows || !keys || *rows > most - *keys) return std::nullopt;
+    return *rows + *keys;
+}
+
+std::int64_t Problem::rows() const { return row_at(tokens); }
+
+std::int64_t Problem::row_at(std::int64_t position) const {
+    if (queries.empty()) return position;
+    std::int64_t below = 0;
+    for (const auto& rows : queries) below += std::clamp<std::int64_t>(position - rows.begin, 0, rows.size());
+    return below;
+}
+
+std::vector<std::int64_t> Problem::rows_at(std::span<const std::int64_t> positions) const {
+    std::vector<std::int64_t> rows;
+    rows.reserve(positions.size());
+    for (const auto position : positions) rows.push_back(row_at(position));
+    return rows;
+}
+
+std::vector<std::int64_t> Problem::row_positions() const {
+    std::vector<std::int64_t> positions;
+    for (const auto& rows : queries.empty() ? std::vector<Interval>{{0, tokens}} : queries)
+        for (auto position = rows.begin; position < rows.end; ++position) positions.push_back(position);
+    return positions;
 }
 
 void Problem::validate() const {
@@ -34,6 +64,13 @@ void Problem::validate() const {
             "batch {} of {} tokens with {}:{} heads of {} and {} makes tensors of more than 2^58 bytes; give a smaller "
             "--batch, --tokens, --heads or --head-dim",
             batch, tokens, query_heads, kv_heads, head_dim, value_dim);
+    std::int64_t previous_end = 0;
+    for (const auto& rows : queries) {
+        require(rows.begin >= previous_end && rows.size() > 0 && rows.end <= tokens,
+                "queries at positions [{}, {}) are empty, out of order or past the {} tokens of the sequence",
+                rows.begin, rows.end, tokens);
+        previous_end = rows.end;
+    }
     require(std::isfinite(scale), "scale is {}; it must be finite (0 for 1/sqrt(head_dim))", scale);
     require(std::isfinite(soft_cap) && soft_cap >= 0, "soft-cap is {}; it must be positive, or 0 for none", soft_cap);
     if (rotary.rotates()) rotary_table(rotary, head_dim);

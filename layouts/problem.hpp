@@ -3,15 +3,17 @@
 #include "layouts/rotary.hpp"
 #include "layouts/units.hpp"
 
+#include <span>
 #include <string>
+#include <vector>
 
 namespace ringlab::layouts {
 
 /// The attention to compute: its sizes and its arithmetic, not how it is spread over ranks.
 ///
-/// Tensors are (batch, tokens, heads, dim): Q (batch, tokens, query_heads, head_dim), K (batch, tokens, kv_heads,
-/// head_dim), V (batch, tokens, kv_heads, value_dim), O and dO (batch, tokens, query_heads, value_dim),
-/// lse (batch, tokens, query_heads), natural logarithm.
+/// Tensors are (batch, tokens, heads, dim): Q (batch, rows, query_heads, head_dim), K (batch, tokens, kv_heads,
+/// head_dim), V (batch, tokens, kv_heads, value_dim), O and dO (batch, rows, query_heads, value_dim),
+/// lse (batch, rows, query_heads), natural logarithm.
 struct Problem {
     std::int64_t batch = 1;
     std::int64_t tokens = 0;  ///< of the whole sequence, padding included
@@ -25,6 +27,16 @@ struct Problem {
     /// What turns Q and K before they are attended to, and is undone on dQ and dK. Everything between knows rotated Q
     /// and K alone, which have the same dtype.
     Rotary rotary = {};
+    /// Positions that have a query row, sorted and disjoint; none given: all have. Fewer rows than tokens are a suffix
+    /// after a prefix whose K and V are at hand, or the newest token of every sequence in decoding.
+    std::vector<Interval> queries = {};
+
+    std::int64_t rows() const;
+    /// The positions of all rows, in their order in Q.
+    std::vector<std::int64_t> row_positions() const;
+    /// How many rows lie at positions below `position`: the place in Q of a row that is there.
+    std::int64_t row_at(std::int64_t position) const;
+    std::vector<std::int64_t> rows_at(std::span<const std::int64_t> positions) const;
 
     std::int64_t query_heads_per_kv_head() const { return query_heads / kv_heads; }
     double effective_scale() const;
@@ -34,7 +46,7 @@ struct Problem {
     double forward_flop_per_cell() const { return 2.0 * static_cast<double>(head_dim + value_dim); }
     double backward_flop_per_cell() const { return 2.0 * static_cast<double>(3 * head_dim + 2 * value_dim); }
 
-    /// Throws Error unless all sizes are positive and query_heads is a multiple of kv_heads.
+    /// Throws Error unless all sizes are positive, query_heads is a multiple of kv_heads and queries lie in order.
     void validate() const;
 };
 

@@ -107,7 +107,8 @@ private:
                    part.tokens.end <= schedule_.block_tokens(part.block),
                "block {} has no tokens {}..{}", part.block, part.tokens.begin, part.tokens.end - 1);
         if (slot == 0) {
-            expect(part.block == rank_, "{} slot 0 is that of block {}, not {}", to_string(pool), rank_, part.block);
+            const int own = schedule_.own_block(pool, rank_);
+            expect(part.block == own, "{} slot 0 is that of block {}, not {}", to_string(pool), own, part.block);
             return;
         }
         int first = 1;
@@ -408,7 +409,7 @@ Place source_of(const Schedule& schedule, const Instruction& instruction) {
 
 Place own_place(const Schedule& schedule, int rank, Pool pool) {
     const auto& p = schedule.problem();
-    const auto tokens = schedule.block_tokens(rank);
+    const auto tokens = schedule.block_tokens(schedule.own_block(pool, rank));
     return {pool, 0, 0, tokens, {0, static_cast<int>(of_rows(pool) ? p.query_heads : p.kv_heads)}, {0, tokens}};
 }
 

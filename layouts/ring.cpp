@@ -2,11 +2,11 @@
 
 namespace ringlab::layouts {
 
-void RingSchedule::find_hops(int first_block, int size) {
+void RingSchedule::find_hops(int first_block, int first_rows, int size) {
     hops_.resize(std::max(hops_.size(), index(first_block + size)));
     for (int owner = 0; owner < size; ++owner) {
         const auto needed = [&](int step) {
-            return cells(first_block + (owner + step) % size, first_block + owner) > 0;
+            return cells(first_rows + (owner + step) % size, first_block + owner) > 0;
         };
         auto& [first, last] = hops_[index(first_block + owner)];
         last = size - 1;
@@ -15,8 +15,8 @@ void RingSchedule::find_hops(int first_block, int size) {
     }
 }
 
-void RingSchedule::add_ring_slots(int size, int query_heads, int kv_heads, std::int64_t tokens) {
-    if (partials()) add_slots(Pool::output, 1, query_heads, tokens);
+void RingSchedule::add_ring_slots(int size, int query_heads, int kv_heads, std::int64_t rows, std::int64_t tokens) {
+    if (partials()) add_slots(Pool::output, 1, query_heads, rows);
     if (size == 1) return;
     add_slots(Pool::kv, 2, kv_heads, tokens);
     if (options().pass == Pass::backward)

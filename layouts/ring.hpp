@@ -20,8 +20,8 @@ protected:
         int size = 1;
         int first_rank = 0;  ///< at position p is rank first_rank + p * stride, with block first_block + p
         int stride = 1;
-        int first_block = 0;
-        HeadRange heads;  ///< of K and V
+        int first_block = 0;  ///< of keys; rows say themselves which is theirs
+        HeadRange heads;      ///< of K and V
         Part rows;
         int slot = 0;  ///< of everything that is this rank's own; the ring's scratch begins after it
         // Operations after which that is there.
@@ -40,12 +40,12 @@ protected:
     Ops forward(Member self) const;
     Ops backward(Member self) const;
 
-    /// Scratch of members of rings of `size`, whose blocks have at most `tokens` tokens.
-    void add_ring_slots(int size, int query_heads, int kv_heads, std::int64_t tokens);
+    /// Scratch of members of rings of `size`, who have at most `rows` rows and blocks of at most `tokens` tokens.
+    void add_ring_slots(int size, int query_heads, int kv_heads, std::int64_t rows, std::int64_t tokens);
 
-    /// How far the blocks of a ring have to go; for constructors, once for each ring, before ops(). Blocks are
-    /// first_block + p, and the rows at position p are those of the same block.
-    void find_hops(int first_block, int size);
+    /// How far the blocks of a ring have to go; for constructors, once for each ring, before ops(). At position p are
+    /// keys of block first_block + p, and rows of block first_rows + p.
+    void find_hops(int first_block, int first_rows, int size);
 
 private:
     // Of the members that need a block, as steps away from its owner: the first (its gradient starts there) and the

@@ -78,6 +78,9 @@ Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions op
             mask_.tokens(), layout_.name(), layout_.tokens());
     for (int owner = 0; owner < ranks(); ++owner)
         blocks_.push_back({{}, layout_.shard_tokens(owner), KeyCounter(layout_.shard(owner))});
+    if (problem_.queries.empty()) return;
+    first_row_block_ = ranks();
+    for (int owner = 0; owner < ranks(); ++owner) add_block(meet(layout_.shard(owner), problem_.queries));
 }
 
 std::string Schedule::lane_name(Lane lane) const {
@@ -91,6 +94,13 @@ std::span<const Run> Schedule::block(int index) const {
 }
 
 std::vector<Run> Schedule::runs(const Part& part) const { return cut(block(part.block), part.tokens); }
+
+std::vector<std::int64_t> Schedule::row_positions(int rank) const {
+    std::vector<std::int64_t> positions;
+    for (const auto& run : block(row_block(rank)))
+        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
+    return positions;
+}
 
 std::int64_t Schedule::cells(int rows_block, int keys_block) const {
     return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
@@ -170,6 +180,12 @@ int Schedule::add_block(std::vector<Run> runs) {
     const KeyCounter keys(runs);
     blocks_.push_back({std::move(runs), tokens, keys});
     return blocks() - 1;
+}
+
+std::int64_t Schedule::largest_rows() const {
+    std::int64_t most = 0;
+    for (int owner = 0; owner < ranks(); ++owner) most = std::max(most, block_tokens(row_block(owner)));
+    return most;
 }
 
 Op Schedule::attend(int step, const Part& rows, const Part& keys, int row_slot, int kv_slot) const {

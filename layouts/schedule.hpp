@@ -243,22 +243,32 @@ public:
     int lanes() const { return 1 + 2 * static_cast<int>(channels_.size()); }
     std::string lane_name(Lane lane) const;
 
-    /// Tokens that lie together: block r is the shard of rank r; a schedule may put others together from shards.
+    /// Tokens that lie together: block r is the shard of rank r; a schedule may put others together from shards. Where
+    /// few positions have a query row, a rank's rows are a block of their own.
     int blocks() const { return static_cast<int>(blocks_.size()); }
     std::span<const Run> block(int index) const;
     std::int64_t block_tokens(int index) const { return blocks_[static_cast<std::size_t>(index)].tokens; }
 
+    /// The block of a rank's own rows, and of what slot 0 of a pool holds.
+    int row_block(int rank) const { return first_row_block_ + rank; }
+    int own_block(Pool pool, int rank) const { return of_rows(pool) ? row_block(rank) : rank; }
+
     /// All tokens of a block.
     Part part(int block, HeadRange heads) const { return {block, heads, {0, block_tokens(block)}}; }
+    Part rows_of(int rank, HeadRange heads) const { return part(row_block(rank), heads); }
     bool is_whole(const Part& part) const { return part.tokens == Interval{0, block_tokens(part.block)}; }
 
     /// Global positions of a part, in its order.
     std::vector<Run> runs(const Part& part) const;
 
+    /// Positions of a rank's own rows, in local order, and where they lie in Q.
+    std::vector<std::int64_t> row_positions(int rank) const;
+    std::vector<std::int64_t> row_places(int rank) const { return problem_.rows_at(row_positions(rank)); }
+
     /// Visible pairs of one query head and batch element between rows and keys.
     std::int64_t cells(const Part& rows, const Part& keys) const;
     std::int64_t cells(int rows_block, int keys_block) const;
-    bool needs(int rank, int owner) const { return cells(rank, owner) > 0; }
+    bool needs(int rank, int owner) const { return cells(row_block(rank), owner) > 0; }
 
     /// Element type of a slot of a pool; slot 0 is the rank's own.
     DType dtype(Pool pool, int slot) const;
@@ -293,6 +303,7 @@ protected:
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype);
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens);  ///< of the type that slot 0 has
     int add_block(std::vector<Run> runs);
+    std::int64_t largest_rows() const;
     bool partials() const { return options_.pass == Pass::forward && options_.accumulation == Accumulation::partials; }
 
     // Operations with the fields that follow from the problem filled in; the caller adds what begins and ends, and
@@ -319,6 +330,7 @@ private:
     Layout layout_;
     ScheduleOptions options_;
     std::vector<Block> blocks_;
+    int first_row_block_ = 0;
     std::vector<SlotGroup> slots_;
     std::vector<std::string> channels_;
 };

@@ -20,7 +20,7 @@ public:
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout.largest_shard();
         const auto heads = group_heads(0);
-        if (partials()) add_slots(Pool::output, 1, query_heads(heads).count(), tokens);
+        if (partials()) add_slots(Pool::output, 1, query_heads(heads).count(), largest_rows());
         if (ranks() == 1) return;
         // Two head groups are in memory at a time: one attended to, the next on its way.
         add_slots(Pool::kv, (ranks() - 1) * std::min(2, groups_), heads.count(), tokens);
@@ -39,7 +39,7 @@ public:
 
         for (int group = 0; group < groups_; ++group) {
             const auto heads = group_heads(group);
-            const auto rows = part(rank, query_heads(heads)), own = part(rank, heads);
+            const auto rows = rows_of(rank, query_heads(heads)), own = part(rank, heads);
             auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
             const OpIndex slots_free = attended;  // by the group before the previous one
             const auto block_slot = [&](int distance) {

@@ -14,7 +14,7 @@ public:
         set_channels({"K,V up", "K,V down"}, {"dK,dV up", "dK,dV down"});
         for (int way : {up, down})
             for (int owner = 0; owner < ranks(); ++owner) {
-                const auto needed = [&](int step) { return cells(holder(owner, way, step), owner) > 0; };
+                const auto needed = [&](int step) { return needs(holder(owner, way, step), owner); };
                 auto& [first, last] = hops_[index(way)].emplace_back();
                 last = steps(way);
                 while (last > 0 && !needed(last)) --last;
@@ -23,7 +23,7 @@ public:
             }
         const auto tokens = layout.largest_shard();
         const int heads = kv_heads().count();
-        if (partials()) add_slots(Pool::output, 1, query_heads().count(), tokens);
+        if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
         if (ranks() == 1) return;
         add_slots(Pool::kv, 4, heads, tokens);
         if (options.pass == Pass::backward) add_slots(Pool::dkv, 7, heads, tokens, options.gradient_dtype);
@@ -113,7 +113,7 @@ private:
                 co_yield *op;
             for (const int way : {up, down}) {
                 if (!attends(rank, way, step)) continue;
-                const auto rows = part(rank, query_heads());
+                const auto rows = rows_of(rank, query_heads());
                 auto op = attend(step, rows, part(owner_at(rank, way, step), kv_heads()), 0, kv_slot(way, step));
                 op.begins |= !begun;
                 op.ends |= step == last_step && way == last_way;
@@ -158,7 +158,7 @@ private:
                 }
                 if (attending) {
                     const bool starts = step == first;
-                    auto op = attend(step, part(rank, query_heads()), keys, 0, kv_slot(way, step));
+                    auto op = attend(step, rows_of(rank, query_heads()), keys, 0, kv_slot(way, step));
                     op.begins = !begun;
                     op.slot(Pool::dkv) = step == 0 ? 0 : starts ? travelling : partial_slot;
                     op.run_after(state.arrival[index(way)]);

@@ -34,7 +34,7 @@ public:
         }
         const auto tokens = layout.largest_shard();
         const int heads = kv_heads().count();
-        if (partials()) add_slots(Pool::output, 1, query_heads().count(), tokens);
+        if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
         if (ranks() == 1) return;
         add_slots(Pool::kv, 4, heads, tokens);
         if (options.pass == Pass::backward) add_slots(Pool::dkv, 9, heads, tokens, options.gradient_dtype);
@@ -150,7 +150,7 @@ private:
         bool begun = false;
         int last = ranks() - 1;
         while (last >= 0 && !needs(rank, block_at(rank, last / size_, last % size_))) --last;
-        const auto rows = part(rank, query_heads());
+        const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
             for (auto stream = travel(rank, round, step, state, count).numbered_from(count);
@@ -182,7 +182,7 @@ private:
         std::array<OpIndex, 10> read;  // by gradient slot: what last read it
         read.fill(-1);
         OpIndex host_sum = -1;  // when that of the block that began the round is complete
-        const auto rows = part(rank, query_heads());
+        const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
             for (auto stream = travel(rank, round, step, state, count).numbered_from(count);

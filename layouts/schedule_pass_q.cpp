@@ -15,13 +15,13 @@ public:
         set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
                                                    : std::vector<std::string>{"Q,dO", "dQ"});
         for (int owner = 0; owner < ranks(); ++owner) {
-            const auto needed = [&](int step) { return cells(owner, (owner - step + ranks()) % ranks()) > 0; };
+            const auto needed = [&](int step) { return needs(owner, (owner - step + ranks()) % ranks()); };
             auto& [first, last] = hops_.emplace_back();
             last = ranks() - 1;
             while (last > 0 && !needed(last)) --last;
             while (first < last && !needed(first)) ++first;
         }
-        plan_slots(layout.largest_shard());
+        plan_slots(largest_rows(), layout.largest_shard());
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
@@ -48,20 +48,20 @@ private:
     int previous(int rank) const { return (rank + 1) % ranks(); }
     int owner_at(int rank, int step) const { return (rank + step) % ranks(); }
     const Hops& hops(int owner) const { return hops_[index(owner)]; }
-    Part rows_of(int owner) const { return part(owner, query_heads()); }
+    Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
 
-    void plan_slots(std::int64_t tokens) {
-        const int rows = query_heads().count(), keys = kv_heads().count();
-        if (partials()) add_slots(Pool::output, ranks() == 1 ? 1 : 4, rows, tokens);
+    void plan_slots(std::int64_t rows, std::int64_t keys) {
+        const int heads = query_heads().count();
+        if (partials()) add_slots(Pool::output, ranks() == 1 ? 1 : 4, heads, rows);
         if (ranks() == 1) return;
-        add_slots(Pool::q, 2, rows, tokens);
+        add_slots(Pool::q, 2, heads, rows);
         if (options().pass == Pass::backward) {
-            add_slots(Pool::dout, 2, rows, tokens);
-            add_slots(Pool::dq, 3, rows, tokens);
-            add_slots(Pool::dkv, 1, keys, tokens);
+            add_slots(Pool::dout, 2, heads, rows);
+            add_slots(Pool::dq, 3, heads, rows);
+            add_slots(Pool::dkv, 1, kv_heads().count(), keys);
         } else if (!partials()) {
-            add_slots(Pool::state, 2, rows, tokens);
-            add_slots(Pool::output, 1, rows, tokens);
+            add_slots(Pool::state, 2, heads, rows);
+            add_slots(Pool::output, 1, heads, rows);
         }
     }
 
@@ -169,7 +169,7 @@ private:
                 op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank), 0);
                 last_op = co_yield op;
             }
-            if (!whole && step > 0 && cells(rank, there) > 0) {
+            if (!whole && step > 0 && needs(rank, there)) {
                 op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank),
                               coming_slot(step));
                 op.run_after(merged[index(step % 2)]);

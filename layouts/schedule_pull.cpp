@@ -30,7 +30,7 @@ public:
                 heads, groups_);
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout.largest_shard();
-        if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), tokens);
+        if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
         const int count = (ranks() - 1) * groups_;
         add_slots(Pool::kv, count, heads / groups_, tokens);
         if (options.pass == Pass::backward)
@@ -87,7 +87,7 @@ private:
                     op = fetch(rank, distance, group);
                     arrival = co_yield op;
                 }
-                op = attend(distance, part(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
+                op = attend(distance, rows_of(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
                             block_slot(distance, group));
                 op.begins |= !begun;
                 op.ends |= distance == last;
@@ -96,7 +96,7 @@ private:
                 co_yield op;
                 continues = !partials();
                 if (partials()) {
-                    op = merge(distance, part(rank, query_heads(heads_of(group))), 0, 1);
+                    op = merge(distance, rows_of(rank, query_heads(heads_of(group))), 0, 1);
                     op.begins = !begun;
                     co_yield op;
                 }
@@ -120,7 +120,7 @@ private:
                     op = fetch(rank, distance, group);
                     arrival = co_yield op;
                 }
-                op = attend(distance, part(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
+                op = attend(distance, rows_of(rank, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
                             block_slot(distance, group));
                 op.slot(Pool::dkv) = distance == 0 ? 0 : outgoing_slot(distance, group);
                 op.begins = !std::exchange(begun[static_cast<std::size_t>(group)], true);

@@ -9,8 +9,8 @@ public:
     PlainRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options)
         : RingSchedule(problem, mask, layout, options) {
         set_channels({"K,V"}, {"dK,dV"});
-        find_hops(0, ranks());
-        add_ring_slots(ranks(), query_heads().count(), kv_heads().count(), layout.largest_shard());
+        find_hops(0, row_block(0), ranks());
+        add_ring_slots(ranks(), query_heads().count(), kv_heads().count(), largest_rows(), layout.largest_shard());
     }
 
     Ops ops(int rank) const override {
@@ -18,7 +18,7 @@ public:
         self.position = rank;
         self.size = ranks();
         self.heads = kv_heads();
-        self.rows = part(rank, query_heads());
+        self.rows = rows_of(rank, query_heads());
         return options().pass == Pass::forward ? forward(self) : backward(self);
     }
 };

@@ -16,6 +16,7 @@ public:
         seen_.resize(static_cast<std::size_t>(ranks() * ranks()));
         set_channels({"K,V"}, {"dK,dV"});
         std::int64_t most = 0;
+        first_gathered_ = blocks();
         for (int rank = 0; rank < ranks(); ++rank) {
             std::vector<Run> together;
             std::int64_t begin = 0;
@@ -23,7 +24,7 @@ public:
                 const int owner = behind(rank, distance);
                 auto& seen = seen_[at(rank, owner)];
                 seen.begin = begin;
-                if (needs(rank, owner)) seen.ranges = seen_keys(mask, layout.shard(rank), layout.shard(owner), gap);
+                if (needs(rank, owner)) seen.ranges = seen_keys(mask, block(row_block(rank)), layout.shard(owner), gap);
                 for (const auto& range : seen.ranges) {
                     const auto part = runs({owner, {}, range});
                     together.insert(together.end(), part.begin(), part.end());
@@ -34,7 +35,7 @@ public:
             most = std::max(most, begin);
         }
         const int heads = kv_heads().count();
-        if (partials()) add_slots(Pool::output, 1, query_heads().count(), layout.largest_shard());
+        if (partials()) add_slots(Pool::output, 1, query_heads().count(), largest_rows());
         if (most == 0) return;
         add_slots(Pool::kv, 1, heads, most);
         if (options.pass == Pass::forward) return;
@@ -44,7 +45,7 @@ public:
 
     Ops ops(int rank) const override {
         const bool backward = options().pass == Pass::backward;
-        const auto rows = part(rank, query_heads());
+        const auto rows = rows_of(rank, query_heads());
         std::vector<OpIndex> arrived(static_cast<std::size_t>(ranks()), -1);  // by distance: the last of its messages
         for (int distance = 1; distance < ranks(); ++distance) {
             const int to = ahead(rank, distance), from = behind(rank, distance);
@@ -126,13 +127,14 @@ private:
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     Part own(int rank, Interval range) const { return {rank, kv_heads(), range}; }
-    Part gathered(int rank, Interval range) const { return {ranks() + rank, kv_heads(), range}; }
+    Part gathered(int rank, Interval range) const { return {first_gathered_ + rank, kv_heads(), range}; }
     Interval section(int rank, int owner) const {
         Interval all{seen(rank, owner).begin, seen(rank, owner).begin};
         for (const auto& range : seen(rank, owner).ranges) all.end += range.size();
         return all;
     }
 
+    int first_gathered_ = 0;  // block of what rank 0 has gathered
     std::vector<Seen> seen_;  // by rank, then owner
 };
 

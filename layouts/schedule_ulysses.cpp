@@ -28,17 +28,13 @@ public:
         set_channels({"K,V", "to heads", "to tokens"}, {"dK,dV"});
         dkv_channel_ = 3;
         if (members > 1) {
-            for (int group = 0; group < groups(); ++group) {
-                std::vector<Run> runs;
-                for (int member = 0; member < members; ++member)
-                    runs.insert(runs.end(), layout.shard(group * members + member).begin(),
-                                layout.shard(group * members + member).end());
-                add_block(std::move(runs));
-            }
-            first_block_ = ranks();
+            first_block_ = add_groups(0);
+            first_rows_ = problem.queries.empty() ? first_block_ : add_groups(row_block(0));
             gathered_ = 1;
+        } else {
+            first_rows_ = row_block(0);
         }
-        find_hops(first_block_, groups());
+        find_hops(first_block_, first_rows_, groups());
         for (int group = 0; group < groups(); ++group) {
             sees_.push_back(some_group(group, [&](int keys) { return pairs(group, keys) > 0; }));
             is_seen_.push_back(some_group(group, [&](int rows) { return pairs(rows, group) > 0; }));
@@ -56,8 +52,23 @@ private:
     enum ExchangeChannel : int { to_heads = 1, to_tokens = 2 };
 
     int groups() const { return ranks() / members_; }
+    int first_of(Pool pool) const { return of_rows(pool) ? first_rows_ : first_block_; }
+
+    /// The blocks of all groups' ranks, which begin with `first_of_ranks`, put together; returns the first.
+    int add_groups(int first_of_ranks) {
+        const int first = blocks();
+        for (int group = 0; group < groups(); ++group) {
+            std::vector<Run> runs;
+            for (int member = 0; member < members_; ++member) {
+                const auto own = block(first_of_ranks + group * members_ + member);
+                runs.insert(runs.end(), own.begin(), own.end());
+            }
+            add_block(std::move(runs));
+        }
+        return first;
+    }
     std::int64_t pairs(int rows_group, int keys_group) const {
-        return cells(first_block_ + rows_group, first_block_ + keys_group);
+        return cells(first_rows_ + rows_group, first_block_ + keys_group);
     }
     /// Whether any group is such. Asks `nearest` first: most rows see keys of their own.
     template <class Is>
@@ -86,24 +97,27 @@ private:
     }
 
     void plan_slots() {
-        std::int64_t tokens = 0;
-        for (int group = 0; group < groups(); ++group) tokens = std::max(tokens, block_tokens(first_block_ + group));
-        const int rows = query_heads_of(0).count(), keys = kv_heads_of(0).count();
-        if (members_ == 1) return add_ring_slots(groups(), rows, keys, tokens);
-        add_slots(Pool::q, 1, rows, tokens);
-        add_slots(Pool::kv, 1, keys, tokens);
-        if (options().pass == Pass::forward) {
-            if (!partials()) add_slots(Pool::state, 1, rows, tokens);
-            add_slots(Pool::output, 1, rows, tokens, partials() ? accumulator() : problem().dtype);
-        } else {
-            add_slots(Pool::dout, 1, rows, tokens);
-            add_slots(Pool::dq, 1, rows, tokens);
-            add_slots(Pool::dkv, 1, keys, tokens);
+        std::int64_t most_rows = 0, most_keys = 0;
+        for (int group = 0; group < groups(); ++group) {
+            most_rows = std::max(most_rows, block_tokens(first_rows_ + group));
+            most_keys = std::max(most_keys, block_tokens(first_block_ + group));
         }
-        add_ring_slots(groups(), rows, keys, tokens);
+        const int rows = query_heads_of(0).count(), keys = kv_heads_of(0).count();
+        if (members_ == 1) return add_ring_slots(groups(), rows, keys, most_rows, most_keys);
+        add_slots(Pool::q, 1, rows, most_rows);
+        add_slots(Pool::kv, 1, keys, most_keys);
+        if (options().pass == Pass::forward) {
+            if (!partials()) add_slots(Pool::state, 1, rows, most_rows);
+            add_slots(Pool::output, 1, rows, most_rows, partials() ? accumulator() : problem().dtype);
+        } else {
+            add_slots(Pool::dout, 1, rows, most_rows);
+            add_slots(Pool::dq, 1, rows, most_rows);
+            add_slots(Pool::dkv, 1, keys, most_keys);
+        }
+        add_ring_slots(groups(), rows, keys, most_rows, most_keys);
         if (partials()) {
             merged_ = gathered_ + 2;  // behind the ring's partial result
-            add_slots(Pool::output, 1, rows, tokens);
+            add_slots(Pool::output, 1, rows, most_rows);
         }
         if (options().pass == Pass::forward) return;
         int scratch = 0;
@@ -111,17 +125,20 @@ private:
             if (group.pool == Pool::dkv) scratch += group.count;
         // Two more: a part on its way home, in the type of messages, and one that comes home.
         outgoing_ = scratch + 1;
-        add_slots(Pool::dkv, 2, keys, tokens, options().gradient_dtype);
+        add_slots(Pool::dkv, 2, keys, most_keys, options().gradient_dtype);
     }
+
+    std::int64_t own_tokens(Pool pool, int rank) const { return block_tokens(own_block(pool, rank)); }
+    Part own_part(Pool pool, int rank, HeadRange heads) const { return part(own_block(pool, rank), heads); }
 
     /// Where the tokens of a member lie in its group's block.
     Part section(Pool pool, int rank, int of_member, int heads_member) const {
         const int group = rank / members_;
         std::int64_t begin = 0;
-        for (int member = 0; member < of_member; ++member) begin += block_tokens(group * members_ + member);
-        return {first_block_ + group,
+        for (int member = 0; member < of_member; ++member) begin += own_tokens(pool, group * members_ + member);
+        return {first_of(pool) + group,
                 heads_of(pool, heads_member),
-                {begin, begin + block_tokens(group * members_ + of_member)}};
+                {begin, begin + own_tokens(pool, group * members_ + of_member)}};
     }
 
     Member member_of(int rank) const {
@@ -132,23 +149,26 @@ private:
         self.stride = members_;
         self.first_block = first_block_;
         self.heads = kv_heads_of(rank % members_);
-        self.rows = part(first_block_ + self.position, query_heads_of(rank % members_));
+        self.rows = part(first_rows_ + self.position, query_heads_of(rank % members_));
         self.slot = gathered_;
         return self;
     }
 
     int peer(int rank, int member) const { return rank / members_ * members_ + member; }
 
+    // Ranks without rows have none to exchange: messages of no tokens are left out where these streams are read.
+
     /// Gives each member its heads of this rank's tokens, and takes in this rank's heads of theirs.
     Ops gather(int rank, std::vector<Pool> pools) const {
         const int self = rank % members_;
         for (const auto pool : pools)
-            co_yield copy(pool, 0, section(pool, rank, self, self), gathered_, part(rank, heads_of(pool, self)), 0);
+            co_yield copy(pool, 0, section(pool, rank, self, self), gathered_,
+                          own_part(pool, rank, heads_of(pool, self)), 0);
         for (int distance = 1; distance < members_; ++distance) {
             const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
             for (const auto pool : pools) {
-                co_yield transfer(OpKind::send, to_heads, pool, 0, peer(rank, ahead), part(rank, heads_of(pool, ahead)),
-                                  0);
+                co_yield transfer(OpKind::send, to_heads, pool, 0, peer(rank, ahead),
+                                  own_part(pool, rank, heads_of(pool, ahead)), 0);
                 co_yield transfer(OpKind::receive, to_heads, pool, 0, peer(rank, behind),
                                   section(pool, rank, behind, self), gathered_);
             }
@@ -158,7 +178,7 @@ private:
     /// The way back of results of rows, each part in one place alone, out of `slot` once operation `ready` has ended.
     Ops scatter(int rank, Pool pool, int slot, int step, OpIndex ready) const {
         const int self = rank % members_;
-        co_yield copy(pool, step, part(rank, heads_of(pool, self)), 0, section(pool, rank, self, self), slot);
+        co_yield copy(pool, step, own_part(pool, rank, heads_of(pool, self)), 0, section(pool, rank, self, self), slot);
         for (int distance = 1; distance < members_; ++distance) {
             const int ahead = (self + distance) % members_, behind = (self - distance + members_) % members_;
             auto out = transfer(OpKind::send, to_tokens, pool, step, peer(rank, ahead),
@@ -166,7 +186,7 @@ private:
             out.run_after(ready);
             co_yield out;
             co_yield transfer(OpKind::receive, to_tokens, pool, step, peer(rank, behind),
-                              part(rank, heads_of(pool, behind)), 0);
+                              own_part(pool, rank, heads_of(pool, behind)), 0);
         }
     }
 
@@ -201,6 +221,7 @@ private:
     Ops forward_pass(int rank) const {
         OpIndex last = -1, received = -1, computed = -1, copied = -1;
         for (auto stream = gather(rank, {Pool::q, Pool::kv}); const auto* op = stream.next();) {
+            if (op->part.tokens.size() == 0) continue;
             last = co_yield *op;
             (op->kind == OpKind::copy ? copied : received) = last;  // a send goes before a receive
         }
@@ -218,12 +239,13 @@ private:
         const int slot = partials() ? merged_ : gathered_;
         for (auto stream = scatter(rank, Pool::output, slot, groups(), computed).numbered_from(last + 1);
              const auto* op = stream.next();)
-            last = co_yield *op;
+            if (op->part.tokens.size() > 0) last = co_yield *op;
     }
 
     Ops backward_pass(int rank) const {
         OpIndex last = -1, received = -1, computed = -1, copied = -1, home = -1;
         for (auto stream = gather(rank, {Pool::q, Pool::dout, Pool::kv}); const auto* op = stream.next();) {
+            if (op->part.tokens.size() == 0) continue;
             last = co_yield *op;
             (op->kind == OpKind::copy ? copied : received) = last;  // a send goes before a receive
         }
@@ -241,7 +263,7 @@ private:
         if (sees_[position])
             for (auto stream = scatter(rank, Pool::dq, gathered_, groups(), computed).numbered_from(last + 1);
                  const auto* op = stream.next();)
-                last = co_yield *op;
+                if (op->part.tokens.size() > 0) last = co_yield *op;
         if (!is_seen_[position]) co_return;
         for (auto stream = scatter_gradients(rank, groups() + 1, last + 1).numbered_from(last + 1);
              const auto* op = stream.next();) {
@@ -252,9 +274,9 @@ private:
     }
 
     int members_;
-    int first_block_ = 0;  // of the groups
-    int gathered_ = 0;     // slot of what a group has put together
-    int merged_ = 0;       // slot of merged results in the type that they travel in
+    int first_block_ = 0, first_rows_ = 0;  // of the groups
+    int gathered_ = 0;                      // slot of what a group has put together
+    int merged_ = 0;                        // slot of merged results in the type that they travel in
     int outgoing_ = 0;
     std::vector<bool> sees_, is_seen_;  // by group: whether its rows see anything, whether its keys are seen
 };

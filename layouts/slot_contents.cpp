@@ -19,7 +19,7 @@ SlotContents::SlotContents(const Schedule& schedule, int rank) : schedule_(sched
         slots_[pool].resize(static_cast<std::size_t>(scratch[pool]) + 1);
         auto& own = slots_[pool].front();
         const auto& p = schedule.problem();
-        own.block = rank;
+        own.block = schedule.own_block(static_cast<Pool>(pool), rank);
         own.heads = {0, static_cast<int>(of_rows(static_cast<Pool>(pool)) ? p.query_heads : p.kv_heads)};
     }
 }
@@ -47,7 +47,7 @@ bool SlotContents::is_given(const Operand& operand) const {
 
 bool SlotContents::covers_own(Pool pool) const {
     const auto& own = slots_[index(pool)].front();
-    return covered({own.heads, {0, schedule_.block_tokens(rank_)}}, own.written);
+    return covered({own.heads, {0, schedule_.block_tokens(own.block)}}, own.written);
 }
 
 /// A write of what cannot lie beside what is there takes its place.

@@ -220,16 +220,16 @@ Lse row_delta(const Tensor& dout, const Tensor& o) {
 void blocked_forward(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs, Outputs& outputs,
                      const BlockedOptions& options) {
     require_inputs(problem, mask, inputs);
-    const auto positions = all_positions(problem.tokens);
-    patch_forward({problem, mask, positions, positions, inputs.q, inputs.k, inputs.v}, outputs.o, outputs.lse, options);
+    const auto rows = problem.row_positions(), keys = all_positions(problem.tokens);
+    patch_forward({problem, mask, rows, keys, inputs.q, inputs.k, inputs.v}, outputs.o, outputs.lse, options);
 }
 
 void blocked_backward(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                       Outputs& outputs, const BlockedOptions& options) {
     require_inputs(problem, mask, inputs);
-    require_shape("o", outputs.o.shape(), {problem.batch, problem.tokens, problem.query_heads, problem.value_dim});
-    const auto positions = all_positions(problem.tokens);
-    patch_backward({problem, mask, positions, positions, inputs.q, inputs.k, inputs.v}, inputs.dout, outputs.lse,
+    require_shape("o", outputs.o.shape(), {problem.batch, problem.rows(), problem.query_heads, problem.value_dim});
+    const auto rows = problem.row_positions(), keys = all_positions(problem.tokens);
+    patch_backward({problem, mask, rows, keys, inputs.q, inputs.k, inputs.v}, inputs.dout, outputs.lse,
                    row_delta(inputs.dout, outputs.o), {&outputs.dq, &outputs.dk, &outputs.dv}, options);
 }
 

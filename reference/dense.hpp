@@ -23,10 +23,10 @@ void require_inputs(const layouts::Problem& problem, const layouts::Mask& mask, 
     require(mask.tokens() == problem.tokens, "the mask covers {} tokens, the problem has {}; they must be equal",
             mask.tokens(), problem.tokens);
     const auto& p = problem;
-    require_shape("q", inputs.q.shape(), {p.batch, p.tokens, p.query_heads, p.head_dim});
+    require_shape("q", inputs.q.shape(), {p.batch, p.rows(), p.query_heads, p.head_dim});
     require_shape("k", inputs.k.shape(), {p.batch, p.tokens, p.kv_heads, p.head_dim});
     require_shape("v", inputs.v.shape(), {p.batch, p.tokens, p.kv_heads, p.value_dim});
-    require_shape("dout", inputs.dout.shape(), {p.batch, p.tokens, p.query_heads, p.value_dim});
+    require_shape("dout", inputs.dout.shape(), {p.batch, p.rows(), p.query_heads, p.value_dim});
 }
 
 /// Attention by its definition, in any arithmetic: the loops that everything else is judged by. Scalar is float,
@@ -49,7 +49,7 @@ public:
     void forward(OutputsOf<Scalar>& out) const {
         using std::exp, std::log;
         out.o = zeros_like(in_.dout);
-        out.lse = LseOf<Scalar>({size(problem_.batch), size(problem_.tokens), size(problem_.query_heads)},
+        out.lse = LseOf<Scalar>({size(problem_.batch), size(problem_.rows()), size(problem_.query_heads)},
                                 -std::numeric_limits<Scalar>::infinity());
         for_each_row([&](std::size_t b, std::size_t i, std::size_t h, std::size_t g, const Columns& keys) {
             if (keys.empty()) return;
@@ -123,13 +123,14 @@ private:
     /// visit(batch, row i, query head h, kv head g that h reads, keys that i sees)
     template <class Visit>
     void for_each_row(Visit visit) const {
-        for (std::int64_t i = 0; i < problem_.tokens; ++i) {
+        const auto positions = problem_.row_positions();
+        for (std::size_t i = 0; i < positions.size(); ++i) {
             Columns keys;
             for (std::int64_t j = 0; j < problem_.tokens; ++j)
-                if (mask_.visible(i, j)) keys.push_back(size(j));
+                if (mask_.visible(positions[i], j)) keys.push_back(size(j));
             for (std::int64_t b = 0; b < problem_.batch; ++b)
                 for (std::int64_t h = 0; h < problem_.query_heads; ++h)
-                    visit(size(b), size(i), size(h), size(h / problem_.query_heads_per_kv_head()), keys);
+                    visit(size(b), i, size(h), size(h / problem_.query_heads_per_kv_head()), keys);
         }
     }
 

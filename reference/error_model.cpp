@@ -238,8 +238,8 @@ struct Errors {
     }
 };
 
-SampledRows whole_rows(const Outputs& outputs) {
-    return {all_positions(static_cast<std::int64_t>(outputs.o.shape(1))), outputs.o, outputs.lse, outputs.dq};
+SampledRows whole_rows(const layouts::Problem& problem, const Outputs& outputs) {
+    return {problem.row_positions(), outputs.o, outputs.lse, outputs.dq};
 }
 
 }  // namespace
@@ -259,8 +259,9 @@ struct ErrorModel::Columns {
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                        const Outputs& expected)
-    : ErrorModel(problem, mask, inputs, whole_rows(expected), {all_positions(problem.tokens), expected.dk, expected.dv},
-                 {all_positions(problem.tokens), expected.lse, row_delta(inputs.dout, expected.o)}) {}
+    : ErrorModel(problem, mask, inputs, whole_rows(problem, expected),
+                 {all_positions(problem.tokens), expected.dk, expected.dv},
+                 {problem.row_positions(), expected.lse, row_delta(inputs.dout, expected.o)}) {}
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                        const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics)
@@ -278,7 +279,7 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
     largest_o_ = largest_of(rows.o.data(), rows.o.size());
     largest_lse_ = largest_of(rows.lse.data(), rows.lse.size());
     largest_dq_ = largest_of(rows.dq.data(), rows.dq.size());
-    const auto q = take_tokens(inputs.q, rows_), dout = take_tokens(inputs.dout, rows_);
+    const auto q = take_rows(problem_, inputs.q, rows_), dout = take_rows(problem_, inputs.dout, rows_);
     const auto heads = size(problem_.query_heads);
     row_.resize(size(problem_.batch) * heads * rows_.size());
     for (std::size_t b = 0; b < size(problem_.batch); ++b)
@@ -382,7 +383,7 @@ std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows
 ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std::vector<double>& var_delta,
                                                 const std::vector<double>& var_lse) const {
     const auto& rows = statistics_.rows;
-    const auto q = take_tokens(inputs.q, rows), dout = take_tokens(inputs.dout, rows);
+    const auto q = take_rows(problem_, inputs.q, rows), dout = take_rows(problem_, inputs.dout, rows);
     const auto k = take_tokens(inputs.k, columns_), v = take_tokens(inputs.v, columns_);
     const auto q_norms = norms_of(q), dout_norms = norms_of(dout), k_norms = norms_of(k), v_norms = norms_of(v);
     const auto delta_errors = at_statistics(var_delta), lse_errors = at_statistics(var_lse);
@@ -447,7 +448,8 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
     for (const auto& [rows, results] : rounded_results(forward)) {
         const auto mine = owned(positions_of(forward, rows), rows_);
         if (mine.positions.empty()) continue;
-        const auto q = take_tokens(inputs.q, mine.positions), dout = take_tokens(inputs.dout, mine.positions);
+        const auto q = take_rows(problem_, inputs.q, mine.positions),
+                   dout = take_rows(problem_, inputs.dout, mine.positions);
         // Of every row: the sum of contributions and of weights so far, and what a running output has lost.
         Tensor total(dout.shape(), 0.0), lost(dout.shape(), 0.0);
         Lse weights({dout.shape(0), dout.shape(1), dout.shape(2)}, 0.0);
@@ -523,7 +525,8 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
         for (const auto& part : parts) {
             const auto rows = owned(positions_of(backward, part.rows), statistics_.rows);
             if (rows.positions.empty()) continue;
-            const auto q = take_tokens(inputs.q, rows.positions), dout = take_tokens(inputs.dout, rows.positions);
+            const auto q = take_rows(problem_, inputs.q, rows.positions),
+                       dout = take_rows(problem_, inputs.dout, rows.positions);
             Lse lse({q.shape(0), q.shape(1), q.shape(2)}), delta(lse.shape());
             for (std::size_t b = 0; b < lse.shape(0); ++b)
                 for (std::size_t i = 0; i < lse.shape(1); ++i)

@@ -63,7 +63,7 @@ void rotate_shard(std::span<double> shard, std::span<const std::int64_t> tokens,
 
 Inputs with_rotation(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs) {
     using Way = Rotation::Way;
-    return {rounded(rotated(inputs.q, problem, mask, Way::ahead), problem.dtype),
+    return {rounded(rotated(inputs.q, problem, mask, Way::ahead, problem.row_positions()), problem.dtype),
             rounded(rotated(inputs.k, problem, mask, Way::ahead), problem.dtype), inputs.v, inputs.dout};
 }
 

@@ -31,26 +31,34 @@ Tensor take_tokens(const Tensor& tensor, const std::vector<std::int64_t>& positi
     return gathered;
 }
 
+Tensor take_rows(const layouts::Problem& problem, const Tensor& tensor, const std::vector<std::int64_t>& positions) {
+    return take_tokens(tensor, problem.rows_at(positions));
+}
+
 SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                          std::vector<std::int64_t> rows, const BlockedOptions& options) {
     require_inputs(problem, mask, inputs);
     require_positions("rows", rows, problem.tokens);
+    for (const auto row : rows)
+        require(problem.row_at(row + 1) > problem.row_at(row), "position {} has no query row; sample those that have",
+                row);
     SampledRows sample;
     sample.rows = std::move(rows);
     const auto keys = all_positions(problem.tokens);
-    const auto q = take_tokens(inputs.q, sample.rows), dout = take_tokens(inputs.dout, sample.rows);
+    const auto q = take_rows(problem, inputs.q, sample.rows), dout = take_rows(problem, inputs.dout, sample.rows);
     const Patch patch{problem, mask, sample.rows, keys, q, inputs.k, inputs.v};
     patch_forward(patch, sample.o, sample.lse, options);
     patch_backward(patch, dout, sample.lse, row_delta(dout, sample.o), {.dq = &sample.dq}, options);
     return sample;
 }
 
-std::vector<std::int64_t> rows_that_see(const layouts::Mask& mask, const std::vector<std::int64_t>& columns) {
+std::vector<std::int64_t> rows_that_see(const layouts::Problem& problem, const layouts::Mask& mask,
+                                        const std::vector<std::int64_t>& columns) {
     std::vector<std::int64_t> valid, rows;
     std::copy_if(columns.begin(), columns.end(), std::back_inserter(valid),
                  [&](std::int64_t key) { return mask.key_is_valid(key); });
     if (valid.empty()) return rows;
-    for (std::int64_t row = 0; row < mask.tokens(); ++row) {
+    for (const auto row : problem.row_positions()) {
         const auto seen = mask.row(row);
         const auto first = std::lower_bound(valid.begin(), valid.end(), seen.begin);
         if ((first != valid.end() && *first < seen.end) || valid.front() < seen.sink) rows.push_back(row);
@@ -63,9 +71,10 @@ RowStatistics row_statistics(const layouts::Problem& problem, const layouts::Mas
     require_inputs(problem, mask, inputs);
     require_positions("columns", columns, problem.tokens);
     RowStatistics statistics;
-    statistics.rows = rows_that_see(mask, columns);
+    statistics.rows = rows_that_see(problem, mask, columns);
     const auto keys = all_positions(problem.tokens);
-    const auto q = take_tokens(inputs.q, statistics.rows), dout = take_tokens(inputs.dout, statistics.rows);
+    const auto q = take_rows(problem, inputs.q, statistics.rows),
+               dout = take_rows(problem, inputs.dout, statistics.rows);
     Tensor o;
     patch_forward({problem, mask, statistics.rows, keys, q, inputs.k, inputs.v}, o, statistics.lse, options);
     statistics.delta = row_delta(dout, o);
@@ -78,7 +87,7 @@ SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::M
     require_inputs(problem, mask, inputs);
     require_positions("columns", columns, problem.tokens);
     const auto& rows = statistics.rows;
-    const auto needed = rows_that_see(mask, columns);
+    const auto needed = rows_that_see(problem, mask, columns);
     require(std::includes(rows.begin(), rows.end(), needed.begin(), needed.end()),
             "the statistics of {} rows lack some of the {} rows that see the {} columns; all of them are needed",
             rows.size(), needed.size(), columns.size());
@@ -91,7 +100,7 @@ SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::M
 
     SampledColumns sample;
     sample.columns = std::move(columns);
-    const auto q = take_tokens(inputs.q, rows), dout = take_tokens(inputs.dout, rows);
+    const auto q = take_rows(problem, inputs.q, rows), dout = take_rows(problem, inputs.dout, rows);
     const auto k = take_tokens(inputs.k, sample.columns), v = take_tokens(inputs.v, sample.columns);
     patch_backward({problem, mask, rows, sample.columns, q, k, v}, dout, statistics.lse, statistics.delta,
                    {.dk = &sample.dk, .dv = &sample.dv}, options);

@@ -9,6 +9,9 @@ namespace ringlab::reference {
 /// The tokens at `positions`: (batch, positions, heads, dim).
 Tensor take_tokens(const Tensor& tensor, const std::vector<std::int64_t>& positions);
 
+/// Those of Q or dO (or of O, dQ) whose rows lie at `positions`, all of which have one.
+Tensor take_rows(const layouts::Problem& problem, const Tensor& tensor, const std::vector<std::int64_t>& positions);
+
 /// Exact fp64 results of a few query rows, for sequences too long to judge whole.
 struct SampledRows {
     std::vector<std::int64_t> rows;  ///< global positions, increasing
@@ -18,7 +21,8 @@ struct SampledRows {
 };
 
 /// o, lse and dq of the given rows. Costs forward and most of backward for the rows' own visible pairs: linear in
-/// tokens. Throws Error unless `rows` increase and lie in the sequence, or if shapes do not belong to the problem.
+/// tokens. Throws Error unless `rows` increase and are positions of query rows, or if shapes do not belong to the
+/// problem.
 SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                          std::vector<std::int64_t> rows, const BlockedOptions& options = {});
 
@@ -37,7 +41,8 @@ struct RowStatistics {
 };
 
 /// The rows that see at least one of the columns.
-std::vector<std::int64_t> rows_that_see(const layouts::Mask& mask, const std::vector<std::int64_t>& columns);
+std::vector<std::int64_t> rows_that_see(const layouts::Problem& problem, const layouts::Mask& mask,
+                                        const std::vector<std::int64_t>& columns);
 
 /// Exact statistics of rows_that_see(columns). This is where the cost of sampling columns lies: a full forward pass of
 /// those rows, under a causal mask and with an early column tokens^2/2 pairs; under a window only the window's rows.

@@ -271,7 +271,8 @@ double rotation_seconds(const Schedule& schedule, const Machine& machine, std::i
     const auto& p = schedule.problem();
     if (!p.rotary.rotates() || tokens == 0) return 0;
     const bool gradients = schedule.options().pass == layouts::Pass::backward;
-    const auto bytes = p.batch * tokens * (p.query_heads + p.kv_heads) * p.head_dim *
+    const auto rows = p.queries.empty() ? tokens : (tokens * p.rows() + p.tokens - 1) / p.tokens;  // its share of them
+    const auto bytes = p.batch * (rows * p.query_heads + tokens * p.kv_heads) * p.head_dim *
                        bytes_of(gradients ? schedule.accumulator() : p.dtype);
     constexpr int launches = 2;
     constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
@@ -317,7 +318,12 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     const auto& cost = machine_.attention(schedule_.options().pass);
     double seconds = op.fused ? 0 : cost.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
-        seconds += schedule_.flop(op) / (cost.flops * clock_);
+        // K and V have to be read whatever is computed: what a few rows of a long cache cost.
+        const auto keys = static_cast<double>(std::min(op.part.tokens.size(), op.cells));
+        const auto all = static_cast<double>(op.part.tokens.size());
+        const auto read =
+            all == 0 ? 0 : keys / all * static_cast<double>(schedule_.bytes(layouts::Pool::kv, 0, op.part));
+        seconds += std::max(schedule_.flop(op) / (cost.flops * clock_), read / machine_.memory_bytes_per_second);
     } else {
         const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
         seconds += (op.fused ? time.continued : time.alone) / clock_;
@@ -377,8 +383,8 @@ Picoseconds CostModel::issue(const Op& op) const {
 Picoseconds CostModel::before_pass(int rank) const {
     const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
-    const auto tokens = schedule_.layout().shard_tokens(rank % schedule_.ranks());
-    const auto q = p.batch * tokens * p.query_heads * p.head_dim * bytes_of(p.dtype);
+    const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
+    const auto q = p.batch * rows * p.query_heads * p.head_dim * bytes_of(p.dtype);
     return stretched(
         ticks(cost.begin_seconds + cost.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second),
         draws_.gpu_factor(rank));
@@ -387,8 +393,10 @@ Picoseconds CostModel::before_pass(int rank) const {
 Picoseconds CostModel::behind_pass(int rank) const {
     const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
-    const auto row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
-    const auto bytes = p.batch * schedule_.layout().shard_tokens(rank % schedule_.ranks()) * row * bytes_of(p.dtype);
+    const int ring_rank = rank % schedule_.ranks();
+    const auto numbers = schedule_.block_tokens(schedule_.row_block(ring_rank)) * p.query_heads * p.head_dim +
+                         schedule_.block_tokens(ring_rank) * p.kv_heads * (p.head_dim + p.value_dim);
+    const auto bytes = p.batch * numbers * bytes_of(p.dtype);
     return stretched(
         ticks(cost.end_seconds + cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second),
         draws_.gpu_factor(rank));

@@ -85,6 +85,8 @@ private:
         while (const auto* op = ops.next()) {
             require(op->lane() < schedule_.lanes(), "operation {} is on channel {} of {}", nodes_.size(), op->channel,
                     schedule_.channels().size());
+            require(schedule_.problem().queries.empty(),
+                    "few of the tokens have a query row; the symmetric recurrence holds where all have one");
             for (const auto* part : {&op->part, &op->rows()})
                 require(
                     part->block < ranks_,

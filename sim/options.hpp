@@ -13,7 +13,8 @@ using layouts::Picoseconds;
 /// How long an attention block takes.
 enum class ComputeModel {
     tiles,  ///< its real tiles, list-scheduled over the multiprocessors
-    rate,   ///< its FLOP at the machine's rate: coarser, and quick enough for thousands of ranks
+    rate,   ///< its FLOP at the machine's rate, or reading K and V where that takes longer: coarser, and quick enough
+           ///< for thousands of ranks
 };
 
 enum class Clock {

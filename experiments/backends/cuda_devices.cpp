@@ -147,11 +147,13 @@ private:
                            widened<4>(ring.outputs.dq), widened<4>(ring.outputs.dk), widened<4>(ring.outputs.dv)};
         }
         one.forward = std::move(ring.forward.timelines[at]);
-        one.backward = std::move(ring.backward.timelines[at]);
         one.forward_seconds = ring.forward.rank_seconds[at];
-        one.backward_seconds = ring.backward.rank_seconds[at];
-        if (!ring.forward.rotation_seconds.empty())
-            one.rotation_seconds = {ring.forward.rotation_seconds[at], ring.backward.rotation_seconds[at]};
+        if (!ring.backward.timelines.empty()) {
+            one.backward = std::move(ring.backward.timelines[at]);
+            one.backward_seconds = ring.backward.rank_seconds[at];
+            if (!ring.forward.rotation_seconds.empty())
+                one.rotation_seconds = {ring.forward.rotation_seconds[at], ring.backward.rotation_seconds[at]};
+        }
         for (const auto& use : ring.memory) {
             one.memory_bytes.push_back(use.slots + use.work);
             one.own_bytes.push_back(use.inputs + use.results);

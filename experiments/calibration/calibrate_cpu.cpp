@@ -165,7 +165,7 @@ private:
 
     std::vector<std::vector<Measurement>> repeats_of(const Case& which, const Plan& plan) {
         const auto backend = make_backend(config_, which.ranks);
-        const auto& inputs = source_.get(which, plan.problem.tokens);
+        const auto& inputs = source_.get(which, plan.problem);
         auto repeats = backend->run(plan, policy_from(which.policy, plan.problem.dtype),
                                     std::span(&inputs.front().inputs, 1), config_.repeats + 1);
         repeats.erase(repeats.begin());  // warm-up

@@ -24,6 +24,7 @@ struct Config {
     // What is computed.
     std::vector<std::int64_t> tokens;           ///< of the whole sequence; empty: as many as the input has
     std::vector<std::int64_t> tokens_per_rank;  ///< instead of tokens
+    std::vector<std::int64_t> queries;          ///< last tokens of every sequence that have a query row; 0: all
     std::int64_t batch = 1;
     std::string heads;           ///< "QUERY:KV"; empty: those of the input
     std::int64_t head_dim = 0;   ///< 0: that of the input
@@ -36,6 +37,10 @@ struct Config {
     std::string rotary_positions = "global";
     std::vector<std::string> inputs;  ///< "real", a generator's name, or an HDF5 file
     std::uint64_t seed = 1;
+
+    // How sequences grow.
+    int sequences = 1;
+    int steps = 2;  ///< tokens appended to each
 
     // How it is laid out.
     std::vector<std::string> layouts, masks, algorithms;
@@ -130,6 +135,7 @@ struct OptionGroups {
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
     bool layer = false;       ///< a layer around attention, and the tokens in its loss
     bool lists = false;       ///< prints what a layout is, and keeps no record
+    bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 

@@ -43,6 +43,30 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
     const auto& groups = experiment.groups;
     options.section("What is computed");
     if (!groups.plans || groups.advises) add_tokens(options, config, experiment);
+    if (groups.decodes) {
+        options.add({.name = "sequences",
+                     .value = "N",
+                     .help = "that grow together; sequence s of N, from 0, has (N-s)/N of --tokens at the start",
+                     .target = &config.sequences,
+                     .low = 1,
+                     .high = 4096});
+        options.add({.name = "steps",
+                     .value = "N",
+                     .help = "tokens appended to each sequence, one at a time",
+                     .target = &config.steps,
+                     .low = 1,
+                     .high = 100000});
+    }
+    const bool has_sequences_of_its_own =
+        groups.plans || groups.throughput || groups.layer || groups.lists || groups.decodes;
+    if (!has_sequences_of_its_own && !calibrates(experiment))
+        options.add({.name = "queries",
+                     .value = "N",
+                     .help = "of every sequence only the last N tokens have a query row, as a suffix after a prefix "
+                             "whose K, V are at hand, or 1 in decoding; 0: all have",
+                     .target = &config.queries,
+                     .absent = "all have",
+                     .low = 0});
     options.add({.name = "batch", .value = "N", .help = "sequences at a time", .target = &config.batch, .low = 1});
     options.add({.name = "heads",
                  .value = "Q:KV",
@@ -79,7 +103,7 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
                  .target = &requests.preset,
                  .absent = "none",
                  .decides_results = false});
-    if (groups.measures) {
+    if (groups.measures && !groups.decodes)
         options.add(
             {.name = "input",
              .value = "NAME",
@@ -87,8 +111,8 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
                                  "perhaps do, each (batch, token, head, dim)",
                                  generators()),
              .target = &config.inputs});
+    if (groups.measures)
         options.add({.name = "seed", .value = "N", .help = "of the generators", .target = &config.seed, .low = 0});
-    }
 }
 
 void add_rotary(Options& options, Config& config, const Experiment& experiment) {
@@ -141,10 +165,11 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                      .help = "which rank owns which tokens (see --list)",
                      .target = &config.layouts,
                      .absent = "those that may win"});
-    options.add({.name = "masks",
-                 .value = "NAME",
-                 .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
-                 .target = &config.masks});
+    if (!experiment.groups.decodes)
+        options.add({.name = "masks",
+                     .value = "NAME",
+                     .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
+                     .target = &config.masks});
     if (!calibrates(experiment)) {
         if (!experiment.groups.lists)
             options.add({.name = "algorithms",
@@ -166,7 +191,7 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                          .target = &config.listed_ranks,
                          .absent = "all of them",
                          .low = 0});
-        if (!experiment.groups.plans)
+        if (!experiment.groups.plans && !experiment.groups.decodes)
             options.add({.name = "pad",
                          .value = "",
                          .help = "round tokens up to what the layout divides; the mask excludes the rest",
@@ -202,7 +227,7 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                      .target = &config.arithmetic,
                      .choices = {"fp64", "fp32", "bf16", "fp16"}});
     }
-    if (groups.measures && !calibrates(experiment)) {
+    if (groups.measures && !groups.decodes && !calibrates(experiment)) {
         options.add({.name = "replicas",
                      .value = "N",
                      .help = "data-parallel copies of the ring",
@@ -236,12 +261,13 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                      .target = &config.timeout_seconds,
                      .low = 0.001,
                      .high = 1e6});
-        options.add({.name = "judge-limit",
-                     .value = "N",
-                     .help = "tokens up to which every element is judged against fp64; above, a sample of rows and "
-                             "columns",
-                     .target = &config.judge_limit,
-                     .low = 0});
+        if (!groups.decodes)
+            options.add({.name = "judge-limit",
+                         .value = "N",
+                         .help = "tokens up to which every element is judged against fp64; above, a sample of rows and "
+                                 "columns",
+                         .target = &config.judge_limit,
+                         .low = 0});
     }
     if (groups.predicts && groups.measures)
         options.add({.name = "no-judge",
@@ -455,7 +481,7 @@ void add_results(Options& options, Config& config, const Experiment& experiment)
                      .target = &config.json,
                      .absent = "no JSON",
                      .decides_results = false});
-    if (groups.measures && !calibrates(experiment))
+    if (groups.measures && !groups.decodes && !calibrates(experiment))
         options.add({.name = "save-tensors",
                      .value = "FOLDER",
                      .help = "for an HDF5 file of inputs and outputs of every run (check one with "
@@ -506,7 +532,7 @@ bool times_attention_alone(const Experiment& experiment) {
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
-    add_rotary(options, config, experiment);
+    if (!experiment.groups.decodes) add_rotary(options, config, experiment);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);

@@ -10,7 +10,8 @@ void add_predicting(Options& options, Config& config) {
                  .target = &config.machines});
     options.add({.name = "compute-model",
                  .value = "NAME",
-                 .help = "tiles: list-schedule every tile; rate: FLOP/s, for thousands of ranks",
+                 .help = "tiles: list-schedule every tile; rate: FLOP/s, or the bytes of K and V where reading them "
+                         "takes longer, for thousands of ranks",
                  .target = &config.compute_model,
                  .choices = {"tiles", "rate"}});
     options.add({.name = "engine",

@@ -5,6 +5,7 @@
 #include "experiments/study/parallel.hpp"
 #include "layouts/require.hpp"
 #include "reference/rounding.hpp"
+#include "reference/sampled.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -41,6 +42,17 @@ Tensor normal_tensor(std::uint64_t seed, Stream stream, std::int64_t batch, std:
     Tensor tensor = Tensor::from_shape({size(batch), size(tokens), size(heads), size(dim)});
     for_each_element(tensor, [&](double& value, auto b, auto t, auto h, auto d) {
         value = random_normal(seed, element(stream, b, h, t, d));
+    });
+    return tensor;
+}
+
+/// The rows that a problem has, each as where every token has one.
+Tensor normal_rows(std::uint64_t seed, Stream stream, const Problem& problem, std::int64_t dim) {
+    const auto size = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+    const auto positions = problem.row_positions();
+    Tensor tensor = Tensor::from_shape({size(problem.batch), positions.size(), size(problem.query_heads), size(dim)});
+    for_each_element(tensor, [&](double& value, auto b, auto row, auto h, auto d) {
+        value = random_normal(seed, element(stream, b, h, size(positions[row]), d));
     });
     return tensor;
 }
@@ -131,7 +143,7 @@ const std::vector<InputKind>& input_kinds() {
 }
 
 Tensor normal_dout(const Problem& problem, std::uint64_t seed) {
-    return normal_tensor(seed, Stream::dout, problem.batch, problem.tokens, problem.query_heads, problem.value_dim);
+    return normal_rows(seed, Stream::dout, problem, problem.value_dim);
 }
 
 InputData generate_inputs(const std::string& kind, const Problem& problem, std::uint64_t seed) {
@@ -142,7 +154,7 @@ InputData generate_inputs(const std::string& kind, const Problem& problem, std::
         if (generator.kind.name != kind) continue;
         InputData data{problem, {}, fmt::format("{}, seed {}", kind, seed), {}, {}};
         const auto& p = problem;
-        data.inputs.q = normal_tensor(seed, Stream::q, p.batch, p.tokens, p.query_heads, p.head_dim);
+        data.inputs.q = normal_rows(seed, Stream::q, p, p.head_dim);
         data.inputs.k = normal_tensor(seed, Stream::k, p.batch, p.tokens, p.kv_heads, p.head_dim);
         data.inputs.v = normal_tensor(seed, Stream::v, p.batch, p.tokens, p.kv_heads, p.value_dim);
         data.inputs.dout = normal_dout(p, seed);
@@ -160,6 +172,8 @@ void pad_inputs(InputData& data, std::int64_t tokens) {
     require(tokens >= data.problem.tokens, "inputs of {} tokens cannot be padded to {}", data.problem.tokens, tokens);
     data.problem.tokens = tokens;
     for (auto* tensor : {&data.inputs.q, &data.inputs.k, &data.inputs.v, &data.inputs.dout}) {
+        const bool of_rows = tensor == &data.inputs.q || tensor == &data.inputs.dout;
+        if (of_rows && !data.problem.queries.empty()) continue;
         auto shape = tensor->shape();
         const auto before = shape[1] * shape[2] * shape[3];
         shape[1] = static_cast<std::size_t>(tokens);
@@ -169,6 +183,15 @@ void pad_inputs(InputData& data, std::int64_t tokens) {
             std::copy_n(tensor->data() + b * before, before, padded.data() + b * after);
         *tensor = std::move(padded);
     }
+}
+
+void keep_queries(InputData& data, const std::vector<layouts::Interval>& queries) {
+    if (queries == data.problem.queries) return;
+    require(data.problem.queries.empty(), "inputs with few query rows cannot have others");
+    data.problem.queries = queries;
+    data.problem.validate();
+    const auto rows = data.problem.row_positions();
+    for (auto* tensor : {&data.inputs.q, &data.inputs.dout}) *tensor = reference::take_tokens(*tensor, rows);
 }
 
 }  // namespace ringlab::experiments

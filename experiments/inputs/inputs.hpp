@@ -64,4 +64,7 @@ InputData load_inputs(const std::filesystem::path& path, const LoadOptions& opti
 /// The same data over more tokens: zeros at positions that a mask hides. Documents are left as they are.
 void pad_inputs(InputData& data, std::int64_t tokens);
 
+/// The same data with rows of q and dO at these positions alone (layouts::Problem::queries); none given: all stay.
+void keep_queries(InputData& data, const std::vector<layouts::Interval>& queries);
+
 }  // namespace ringlab::experiments

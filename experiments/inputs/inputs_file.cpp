@@ -226,9 +226,20 @@ Tensor get_tensor(PipeEnd& pipe) {
     return tensor;
 }
 
+/// All that a file says of a problem; every token has a query row there.
+template <class AnyProblem, class Visit>
+void for_each_size(AnyProblem& problem, Visit visit) {
+    for (auto* size : {&problem.batch, &problem.tokens, &problem.query_heads, &problem.kv_heads, &problem.head_dim,
+                       &problem.value_dim})
+        visit(*size);
+    visit(problem.scale);
+    visit(problem.soft_cap);
+    visit(problem.dtype);
+}
+
 /// All of InputData but the tensors.
 void put_description(PipeEnd& pipe, const InputData& data) {
-    pipe.put(data.problem);
+    for_each_size(data.problem, [&](const auto& size) { pipe.put(size); });
     pipe.put_text(data.source);
     pipe.put(data.document_lengths.size());
     pipe.put_values(std::span(data.document_lengths));
@@ -237,7 +248,7 @@ void put_description(PipeEnd& pipe, const InputData& data) {
 
 InputData get_description(PipeEnd& pipe) {
     InputData data;
-    data.problem = pipe.get<layouts::Problem>();
+    for_each_size(data.problem, [&](auto& size) { size = pipe.get<std::remove_reference_t<decltype(size)>>(); });
     data.source = pipe.get_text();
     data.document_lengths.resize(pipe.get<std::size_t>());
     pipe.get_values(std::span(data.document_lengths));

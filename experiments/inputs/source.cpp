@@ -155,8 +155,9 @@ std::int64_t Source::tokens() const {
     return shortest;
 }
 
-const std::vector<InputData>& Source::get(const Case& which, std::int64_t padded_tokens) {
-    const auto name = fmt::format("{} {} {}", which.input, which.tokens, padded_tokens);
+const std::vector<InputData>& Source::get(const Case& which, const layouts::Problem& plan) {
+    auto name = fmt::format("{} {} {}", which.input, which.tokens, plan.tokens);
+    for (const auto& rows : plan.queries) name += fmt::format(" {}-{}", rows.begin, rows.end);
     if (name == held_name_) return held_;
     held_.clear();
     const auto path = path_of(which.input);
@@ -166,12 +167,14 @@ const std::vector<InputData>& Source::get(const Case& which, std::int64_t padded
         if (path.empty()) {
             auto problem = problem_from(config_);
             problem.tokens = which.tokens;
+            problem.queries = plan.queries;
             data = generate_inputs(which.input, problem, seed);
         } else {
             data = load_inputs(path, {which.tokens, dtype_from(config_.arithmetic), seed});
             apply_overrides(which.input, data.problem);
         }
-        if (padded_tokens > which.tokens) pad_inputs(data, padded_tokens);
+        if (plan.tokens > which.tokens) pad_inputs(data, plan.tokens);
+        keep_queries(data, plan.queries);
         held_.push_back(std::move(data));
     }
     held_name_ = name;

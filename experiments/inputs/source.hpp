@@ -21,9 +21,9 @@ public:
     /// Tokens of the shortest input that has a length of its own; 0 if all are generators.
     std::int64_t tokens() const;
 
-    /// Values for a case over `padded_tokens`, one for each replica: a generator gives each its own seed, a file the
-    /// same sequence. Kept until another is asked for.
-    const std::vector<InputData>& get(const Case& which, std::int64_t padded_tokens);
+    /// Values for a case over the tokens and query rows of `problem`, one for each replica: a generator gives each its
+    /// own seed, a file the same sequence. Kept until another is asked for.
+    const std::vector<InputData>& get(const Case& which, const layouts::Problem& problem);
 
     /// Files that inputs come from, by the name the user gave them.
     std::map<std::string, std::string> files() const;

@@ -149,6 +149,12 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
 
     writer.scale("batch", problem.batch);
     writer.scale("token", problem.tokens);
+    const std::string row = problem.queries.empty() ? "token" : "row";
+    if (!problem.queries.empty()) {
+        writer.scale("row", problem.rows());
+        writer.values("row_position", problem.row_positions(), {"row"},
+                      "token that the row of q, do, o, lse and dq is");
+    }
     writer.scale("query_head", problem.query_heads);
     writer.scale("kv_head", problem.kv_heads);
     writer.scale("head_dim", problem.head_dim);
@@ -162,16 +168,16 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
         writer.values("document_lengths", lengths, {"document"}, "tokens of each packed document of the input");
     }
 
-    const Writer::Dimensions like_q{"batch", "token", "query_head", "head_dim"},
+    const Writer::Dimensions like_q{"batch", row, "query_head", "head_dim"},
         like_k{"batch", "token", "kv_head", "head_dim"}, like_v{"batch", "token", "kv_head", "value_dim"},
-        like_o{"batch", "token", "query_head", "value_dim"};
+        like_o{"batch", row, "query_head", "value_dim"};
     const auto all = [](const auto& tensor) { return std::span<const double>(tensor.data(), tensor.size()); };
     writer.tensor("q", all(in.q), problem.dtype, like_q, "queries");
     writer.tensor("k", all(in.k), problem.dtype, like_k, "keys");
     writer.tensor("v", all(in.v), problem.dtype, like_v, "values");
     writer.tensor("do", all(in.dout), problem.dtype, like_o, "gradient of the loss by the output");
     writer.tensor("o", all(out.o), DType::fp64, like_o, "output");
-    writer.tensor("lse", all(out.lse), DType::fp64, {"batch", "token", "query_head"},
+    writer.tensor("lse", all(out.lse), DType::fp64, {"batch", row, "query_head"},
                   "natural logarithm of the sum of exponentials of the row's scores, -inf for a row that sees nothing");
     writer.tensor("dq", all(out.dq), DType::fp64, like_q, "gradient by q");
     writer.tensor("dk", all(out.dk), DType::fp64, like_k, "gradient by k");
@@ -183,12 +189,12 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
 }
 
 void require_outputs(const layouts::Problem& p, const reference::Outputs& out) {
-    reference::require_shape("o", out.o.shape(), {p.batch, p.tokens, p.query_heads, p.value_dim});
-    reference::require_shape("dq", out.dq.shape(), {p.batch, p.tokens, p.query_heads, p.head_dim});
+    reference::require_shape("o", out.o.shape(), {p.batch, p.rows(), p.query_heads, p.value_dim});
+    reference::require_shape("dq", out.dq.shape(), {p.batch, p.rows(), p.query_heads, p.head_dim});
     reference::require_shape("dk", out.dk.shape(), {p.batch, p.tokens, p.kv_heads, p.head_dim});
     reference::require_shape("dv", out.dv.shape(), {p.batch, p.tokens, p.kv_heads, p.value_dim});
-    require(out.lse.size() == static_cast<std::size_t>(p.batch * p.tokens * p.query_heads),
-            "lse has {} values; it must have {}", out.lse.size(), p.batch * p.tokens * p.query_heads);
+    require(out.lse.size() == static_cast<std::size_t>(p.batch * p.rows() * p.query_heads),
+            "lse has {} values; it must have {}", out.lse.size(), p.batch * p.rows() * p.query_heads);
 }
 
 }  // namespace

@@ -89,6 +89,7 @@ std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std:
 
 std::string Case::name() const {
     std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, algorithm);
+    if (queries > 0) name += fmt::format(" Q={}", queries);
     for (const auto& part : {policy, input_name.empty() ? input : input_name})
         if (!part.empty()) name += " " + part;
     std::replace(name.begin(), name.end(), '/', '_');  // '/' would make a path in the record
@@ -104,11 +105,13 @@ std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens) {
             for (const auto& input : or_none(config.inputs))
                 for (const auto ranks : config.ranks)
                     for (const auto& algorithm : config.algorithms)
-                        for (const auto& policy : or_none(config.policies))
-                            for (const auto& layout : config.layouts)
-                                cases.push_back({input, mask, layout, algorithm, policy, ranks,
-                                                 sequence_lengths(config, ranks, input_tokens)[size],
-                                                 names_of_inputs[input]});
+                        for (const auto queries :
+                             config.queries.empty() ? std::vector<std::int64_t>{0} : config.queries)
+                            for (const auto& policy : or_none(config.policies))
+                                for (const auto& layout : config.layouts)
+                                    cases.push_back({input, mask, layout, algorithm, policy, ranks,
+                                                     sequence_lengths(config, ranks, input_tokens)[size], queries,
+                                                     names_of_inputs[input]});
     std::set<std::string> names;
     for (const auto& one : cases)
         require(names.insert(one.name()).second, "the case '{}' occurs twice; give each layout, mask and size once",
@@ -153,6 +156,7 @@ Plan make_plan(const Case& which, layouts::Problem problem, const Config& config
     problem.validate();
     const auto mask = layouts::pad(
         layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
+    if (which.queries > 0) problem.queries = layouts::last_rows(mask, which.queries);
     const auto layout = layouts::make_layout(which.layout, mask, which.ranks);
     const auto policy = policy_from(which.policy, problem.dtype);
     Plan plan{problem, nullptr, nullptr};

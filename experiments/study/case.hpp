@@ -14,6 +14,7 @@ struct Case {
     std::string input, mask, layout, algorithm, policy;
     int ranks = 1;
     std::int64_t tokens = 0;      ///< of the whole sequence, before padding
+    std::int64_t queries = 0;     ///< of every sequence, only so many last tokens have a query row; 0: all have
     std::string input_name = {};  ///< of a file its own name without folders, and a number if others have the same
 
     /// "causal zigzag P=8 S=2048 ring carry real": unique within an experiment, the name of the run in the record.
@@ -32,7 +33,7 @@ std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std:
 struct Plan {
     layouts::Problem problem;  ///< tokens include padding
     std::unique_ptr<layouts::Schedule> forward;
-    std::unique_ptr<layouts::Schedule> backward;
+    std::unique_ptr<layouts::Schedule> backward;  ///< null where none is wanted
 
     const layouts::Schedule* schedule(layouts::Pass pass) const {
         return pass == layouts::Pass::forward ? forward.get() : backward.get();

@@ -25,7 +25,7 @@ void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
     for (int rank = 0; rank < ranks; ++rank)
-        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.cells(rank, owner));
+        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.cells(schedule.row_block(rank), owner));
     run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
@@ -150,6 +150,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     run.attribute("ranks", which.ranks, "1", "ring size P");
     run.attribute("tokens", which.tokens, "1", "of the whole sequence");
     run.attribute("padded_tokens", problem.tokens, "1", "of the whole sequence with padding");
+    run.attribute("queries", problem.rows(), "1", "query rows; as many as padded tokens where every token has one");
     run.attribute("batch", problem.batch, "1", "sequences at a time");
     run.attribute("query_heads", problem.query_heads, "1", "heads of q, o and do");
     run.attribute("kv_heads", problem.kv_heads, "1", "heads of k and v");
@@ -161,11 +162,14 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     run.attribute("rotary", text_of(problem.rotary), "1", "how q and k are rotated before they are attended to");
     run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes(), "B",
                   "scratch of a rank that the schedule of the forward pass asks for");
-    run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
-                  "scratch of a rank that the schedule of the backward pass asks for");
+    if (plan.backward)
+        run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
+                      "scratch of a rank that the schedule of the backward pass asks for");
     const auto cells = cells_by_rank(*plan.forward);
     run.attribute("flop_forward", flop_of(*plan.forward, cells), "FLOP", "of the visible pairs, all ranks and heads");
-    run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    if (plan.backward)
+        run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP",
+                      "of the visible pairs, all ranks and heads");
     run.attribute("balance_cells", layouts::imbalance(cells), "1", "largest over mean of the ranks' visible pairs");
     describe_pairs(run, *plan.forward, cells);
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
@@ -205,8 +209,8 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Ext
 
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
     describe_pass(run, repeats, layouts::Pass::forward);
-    describe_pass(run, repeats, layouts::Pass::backward);
     const auto& last = repeats.back().front();
+    if (!last.backward.spans.empty()) describe_pass(run, repeats, layouts::Pass::backward);
     run.dataset("measured/memory", last.memory_bytes, {{"rank", static_cast<std::int64_t>(last.memory_bytes.size())}},
                 "B", "scratch memory of a rank beyond inputs and results");
     run.attribute("clock_uncertainty", last.clock_uncertainty, "s",
@@ -251,8 +255,8 @@ std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
     const layouts::KeyCounter keys(std::span(&everything, 1));
     std::vector<double> cells;
     for (int rank = 0; rank < schedule.ranks(); ++rank)
-        cells.push_back(
-            static_cast<double>(layouts::visible_pairs(schedule.mask(), schedule.layout().shard(rank), keys)));
+        cells.push_back(static_cast<double>(
+            layouts::visible_pairs(schedule.mask(), schedule.block(schedule.row_block(rank)), keys)));
     return cells;
 }
 

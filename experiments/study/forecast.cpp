@@ -63,15 +63,17 @@ double simulated_seconds(const Config& config, double operations) {
 double operations_of(const Plan& plan) {
     double count = 0;
     for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+        if (schedule == nullptr) continue;
         auto ops = schedule->ops(schedule->ranks() - 1);
         while (ops.next()) ++count;
     }
     return count * plan.forward->ranks();
 }
 
-double pairs_of(const layouts::Mask& mask) {
+double pairs_of(const layouts::Mask& mask, std::span<const layouts::Interval> queries = {}) {
     const layouts::Run all{0, 1, mask.tokens()};
-    return static_cast<double>(layouts::visible_pairs(mask, {&all, 1}, layouts::KeyCounter({&all, 1})));
+    const std::vector<layouts::Run> rows = queries.empty() ? std::vector{all} : layouts::meet({&all, 1}, queries);
+    return static_cast<double>(layouts::visible_pairs(mask, rows, layouts::KeyCounter({&all, 1})));
 }
 
 double processors() { return std::max(1u, std::thread::hardware_concurrency()); }
@@ -186,6 +188,7 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     // Short sequences cost more for each pair, and so are measured as short as they are.
     const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
     problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);
+    problem.queries.clear();
     const auto known = rates_.find(problem.tokens);
     if (known != rates_.end()) return known->second;
 
@@ -225,7 +228,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto& problem = plan.problem;
     const double ranks = which.ranks, replicas = config_.replicas, repeats = config_.repeats;
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
-    const auto pairs = pairs_of(plan.mask());
+    const auto pairs = pairs_of(plan.mask(), problem.queries);
     const auto operations = operations_of(plan) * replicas;
     const auto steps = operations / operations_per_step;
     const auto tensors =
@@ -241,7 +244,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         const auto at_once = std::min(processors(), ranks * replicas);
         seconds =
             repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
-        const auto judged = fmt::format("{} {} {}", which.mask, which.input, problem.tokens);
+        const auto judged = fmt::format("{} {} {} {}", which.mask, which.input, problem.tokens, which.queries);
         if (config_.judge && (judged != judged_ || replicas > 1)) {
             seconds += heads * rates.judged_pair *
                            judging_of(problem, plan.mask(), {.whole_tokens = config_.judge_limit}).pairs +
@@ -253,7 +256,8 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     // And inputs again, rotated.
     const auto own = tensors / 2, results = tensors / 2;
     const auto rotated = config_.judge && problem.rotary.rotates() ? own : 0;
-    const auto scratch = static_cast<double>(std::max(plan.forward->scratch_bytes(), plan.backward->scratch_bytes()));
+    const auto scratch = static_cast<double>(
+        std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
     add(which, seconds,
         program_bytes + processes_here(config_, which.ranks) * own + own + rotated + 5 * results +
             ranks * replicas * scratch + span_bytes(operations),
@@ -267,8 +271,8 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
     predicts_tiles_ = config_.compute_model == "tiles";
     if (predicts_tiles_) {
         constexpr double tile = 128 * 128;
-        const auto tokens = static_cast<double>(plan.problem.tokens);
-        seconds += 2 * static_cast<double>(machines) * seconds_per_tile * tokens * tokens / tile;
+        const auto tokens = static_cast<double>(plan.problem.tokens), rows = static_cast<double>(plan.problem.rows());
+        seconds += 2 * static_cast<double>(machines) * seconds_per_tile * rows * tokens / tile;
     }
     const bool spans =
         config_.engine == "events" && (which.ranks * config_.replicas <= config_.span_ranks || !config_.trace.empty());

@@ -37,11 +37,12 @@ reference::Lse lse_of_tokens(const reference::Lse& from, const std::vector<std::
     return out;
 }
 
-/// dq and dk as gradients by rotated q and k; `tokens` as for reference::rotated().
+/// dq and dk as gradients by rotated q and k; `rows` and `keys` as tokens of reference::rotated().
 void rotate_gradients(reference::Outputs& outputs, const layouts::Problem& problem, const layouts::Mask& mask,
-                      std::span<const std::int64_t> tokens = {}) {
-    for (auto* gradient : {&outputs.dq, &outputs.dk})
-        *gradient = rotated(std::move(*gradient), problem, mask, reference::Rotation::Way::back_undone, tokens);
+                      std::span<const std::int64_t> rows, std::span<const std::int64_t> keys = {}) {
+    const auto way = reference::Rotation::Way::back_undone;
+    outputs.dq = rotated(std::move(outputs.dq), problem, mask, way, rows);
+    outputs.dk = rotated(std::move(outputs.dk), problem, mask, way, keys);
 }
 
 Verdict compare(const reference::Outputs& measured, const reference::Tensor& o_unrounded,
@@ -75,10 +76,10 @@ Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, c
     };
     double pairs = 0;
     if (problem.tokens <= limits.whole_tokens) {
-        for (std::int64_t row = 0; row < problem.tokens; ++row) pairs += seen_by(row);
+        for (const auto row : problem.row_positions()) pairs += seen_by(row);
         return {Extent::whole, pairs};
     }
-    for (const auto row : reference::rows_that_see(mask, sample_of(problem.tokens))) pairs += seen_by(row);
+    for (const auto row : reference::rows_that_see(problem, mask, sample_of(problem.tokens))) pairs += seen_by(row);
     const auto forward = problem.forward_flop_per_cell(), both = forward + problem.backward_flop_per_cell();
     const auto sample = 2.0 * sample_size * static_cast<double>(problem.tokens);
     if (pairs * forward * static_cast<double>(problem.batch * problem.query_heads) > limits.statistics_flop)
@@ -93,26 +94,27 @@ Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& 
     if (extent_ == Extent::whole) {
         if (!problem.rotary.rotates()) return compare(measured, o_unrounded, expected_);
         auto turned = measured;
-        rotate_gradients(turned, problem, mask);
+        rotate_gradients(turned, problem, mask, problem.row_positions());
         return compare(turned, o_unrounded, expected_);
     }
     if (extent_ == Extent::sampled_by_own_rows)
         columns_by_own_rows(problem, mask, reference_inputs, measured, o_unrounded);
     using reference::take_tokens;
-    reference::Outputs sampled{take_tokens(measured.o, sample_), lse_of_tokens(measured.lse, sample_),
-                               take_tokens(measured.dq, sample_), take_tokens(measured.dk, sample_),
+    const auto rows = problem.rows_at(sampled_rows_);
+    reference::Outputs sampled{take_tokens(measured.o, rows), lse_of_tokens(measured.lse, rows),
+                               take_tokens(measured.dq, rows), take_tokens(measured.dk, sample_),
                                take_tokens(measured.dv, sample_)};
-    if (problem.rotary.rotates()) rotate_gradients(sampled, problem, mask, sample_);
-    return compare(sampled, take_tokens(o_unrounded, sample_), expected_);
+    if (problem.rotary.rotates()) rotate_gradients(sampled, problem, mask, sampled_rows_, sample_);
+    return compare(sampled, take_tokens(o_unrounded, rows), expected_);
 }
 
 void Judge::columns_by_own_rows(const layouts::Problem& problem, const layouts::Mask& mask,
                                 const reference::Inputs& inputs, const reference::Outputs& measured,
                                 const reference::Tensor& o_unrounded) {
-    statistics_.rows = reference::rows_that_see(mask, sample_);
-    statistics_.lse = lse_of_tokens(measured.lse, statistics_.rows);
-    statistics_.delta = reference::row_delta(reference::take_tokens(inputs.dout, statistics_.rows),
-                                             reference::take_tokens(o_unrounded, statistics_.rows));
+    statistics_.rows = reference::rows_that_see(problem, mask, sample_);
+    statistics_.lse = lse_of_tokens(measured.lse, problem.rows_at(statistics_.rows));
+    statistics_.delta = reference::row_delta(reference::take_rows(problem, inputs.dout, statistics_.rows),
+                                             reference::take_rows(problem, o_unrounded, statistics_.rows));
     auto columns = reference::sampled_columns(problem, mask, inputs, sample_, statistics_);
     expected_.dk = std::move(columns.dk);
     expected_.dv = std::move(columns.dv);
@@ -127,10 +129,11 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     if (!model_) {
         const auto& [o, lse, dq, dk, dv] = expected_;
         require(expected_.dk.size() > 0, "a tolerance is of results that have been judged");
-        model_ = extent_ == Extent::whole ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
-                                          : std::make_unique<reference::ErrorModel>(
-                                                problem, mask, inputs, reference::SampledRows{sample_, o, lse, dq},
-                                                reference::SampledColumns{sample_, dk, dv}, statistics_);
+        model_ = extent_ == Extent::whole
+                     ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
+                     : std::make_unique<reference::ErrorModel>(problem, mask, inputs,
+                                                               reference::SampledRows{sampled_rows_, o, lse, dq},
+                                                               reference::SampledColumns{sample_, dk, dv}, statistics_);
     }
     const bool carried = forward.options().accumulation == layouts::Accumulation::carry &&
                          layouts::bytes_of(backward.options().gradient_dtype) > 2;
@@ -152,6 +155,7 @@ const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const l
     const bool rotates = problem.rotary.rotates();
     auto key = fmt::format("{} {} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
                            problem.soft_cap, text_of(problem.rotary));
+    for (const auto& rows : problem.queries) key += fmt::format(" q{}-{}", rows.begin, rows.end);
     for (const auto& valid : mask.valid()) key += fmt::format(" {}-{}", valid.begin, valid.end);
     const auto& inputs = rotates ? rotated_ : raw_inputs;
     if (key == prepared_for_) return inputs;
@@ -161,7 +165,11 @@ const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const l
         expected_ = reference::blocked_attention(problem, mask, inputs);
     } else {
         sample_ = sample_of(problem.tokens);
-        auto rows = reference::sampled_rows(problem, mask, inputs, sample_);
+        const auto positions = problem.row_positions();
+        sampled_rows_.clear();
+        for (const auto row : sample_of(problem.rows()))
+            sampled_rows_.push_back(positions[static_cast<std::size_t>(row)]);
+        auto rows = reference::sampled_rows(problem, mask, inputs, sampled_rows_);
         expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), {}, {}};
     }
     if (extent_ == Extent::sampled) {

@@ -96,7 +96,8 @@ private:
     std::string prepared_for_;
     Extent extent_ = Extent::whole;
     reference::Inputs rotated_;                        // if q and k are rotated
-    std::vector<std::int64_t> sample_;                 // rows and columns, if not whole
+    std::vector<std::int64_t> sample_;                 // columns, if not whole
+    std::vector<std::int64_t> sampled_rows_;           // positions of rows, if not whole
     reference::RowStatistics statistics_;              // of the rows that see the sample, if not whole
     reference::Outputs expected_;                      // of the sample, if not whole
     std::unique_ptr<reference::ErrorModel> model_;     // made when it is first asked for

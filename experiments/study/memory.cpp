@@ -62,15 +62,24 @@ std::int64_t message_bytes(const Schedule& pass, int rank) {
     return sum;
 }
 
+/// The most rows that begin and end in one attend, whose running softmax lies in no slot.
+std::int64_t rows_of_one_attend(const Schedule& forward, int rank) {
+    std::int64_t most = 0;
+    auto ops = forward.ops(rank);
+    while (const auto* op = ops.next())
+        if (op->kind == OpKind::attend && op->begins && op->ends) most = std::max(most, op->rows().tokens.size());
+    return most;
+}
+
 template <class Real>
 MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank) {
     const auto& problem = forward.problem();
-    const auto tokens = forward.block_tokens(rank);
+    const auto tokens = [&](Pool pool) { return forward.block_tokens(forward.own_block(pool, rank)); };
     const auto bytes = [&](Pool pool, std::int64_t heads, std::int64_t of_tokens) {
         return problem.batch * of_tokens * heads * cpu_numbers(problem, pool) * static_cast<std::int64_t>(sizeof(Real));
     };
     const auto own = [&](Pool pool) {
-        return bytes(pool, of_rows(pool) ? problem.query_heads : problem.kv_heads, tokens);
+        return bytes(pool, of_rows(pool) ? problem.query_heads : problem.kv_heads, tokens(pool));
     };
     MemoryNeed need;
     need.inputs = own(Pool::q) + own(Pool::kv);
@@ -80,8 +89,8 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
         need.results += own(Pool::dq) + own(Pool::dkv);
     }
     need.statistics = reference::BlockAttention<Real>(problem, {}).workspace_bytes();
-    if (forward.options().accumulation == layouts::Accumulation::partials)
-        need.statistics += tokens * (problem.value_dim + 2) * static_cast<std::int64_t>(sizeof(Real));
+    need.statistics +=
+        rows_of_one_attend(forward, rank) * (problem.value_dim + 2) * static_cast<std::int64_t>(sizeof(Real));
     for (const auto* pass : {&forward, backward}) {
         if (!pass) continue;
         std::array<std::int64_t, layouts::pool_count> slots{};
@@ -170,7 +179,10 @@ MemoryNeed gpu_need(const Schedule& forward, const Schedule* backward, int rank,
     }
     const gpu::SlotMap map(forward, backward, rank, {model.round_running_output, model.round_results, output_arrives});
     const auto& use = map.memory();
-    const auto positions = forward.problem().rotary.rotates() ? 4 * forward.block_tokens(rank) : 0;
+    const auto& problem = forward.problem();
+    const auto tokens = forward.block_tokens(rank),
+               rows = problem.queries.empty() ? 0 : forward.block_tokens(forward.row_block(rank));
+    const auto positions = problem.rotary.rotates() ? 4 * (tokens + rows) : 0;
     return {use.inputs, use.results, use.slots_of_pool, use.work, lists.bytes() + positions, 0};
 }
 

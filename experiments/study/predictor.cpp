@@ -112,6 +112,7 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
     std::vector<Figures> all;
     for (std::size_t machine = 0; machine < machines_.size(); ++machine)
         for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+            if (schedule == nullptr) continue;
             const auto& figures = all.emplace_back(predict(run, run_name, *schedule, machine));
             const auto column = [&](const char* what, double value, const char* unit, const char* description) {
                 run.attribute(fmt::format("{}_predicted_{}_{}", what, to_string(figures.pass), figures.machine), value,
@@ -128,7 +129,7 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
                        "what rotates q and k before the forward pass, dq and dk behind the backward pass, on the rank "
                        "with most tokens; no part of seconds_predicted");
         }
-    for (std::size_t i = 0; disturbs_ && i < all.size(); i += 2) {
+    for (std::size_t i = 0; disturbs_ && plan.backward && i < all.size(); i += 2) {
         auto both = all[i].disturbed;
         for (std::size_t k = 0; k < both.size(); ++k) both[k] += all[i + 1].disturbed[k];
         describe_percentiles(run, both, "both", all[i].machine);

@@ -101,7 +101,7 @@ void Study::run(const std::function<void(Trial&)>& one) {
         const auto backend = make_backend(config_, which.ranks);
         if (!backend->agree(record_ && record_->has(which.name()))) {
             const auto plan = plan_of(which);
-            const auto& inputs = source_.get(which, plan.problem.tokens);
+            const auto& inputs = source_.get(which, plan.problem);
             const auto policy = policy_from(which.policy, plan.problem.dtype);
             Trial trial{which, plan, policy, inputs, *backend};
             one(trial);

@@ -32,10 +32,10 @@ void require_pass(const Schedule& schedule, Pass pass) {
 void require_same_work(const Schedule& forward, const Schedule& backward) {
     const auto& a = forward.problem();
     const auto& b = backward.problem();
-    const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.query_heads == b.query_heads &&
-                              a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.value_dim == b.value_dim &&
-                              a.effective_scale() == b.effective_scale() && a.soft_cap == b.soft_cap &&
-                              a.dtype == b.dtype && a.rotary == b.rotary;
+    const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries &&
+                              a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
+                              a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
+                              a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary;
     require(same_problem, "the forward and the backward schedule are of different problems");
     bool same_layout = forward.ranks() == backward.ranks();
     for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
@@ -128,31 +128,32 @@ void finish_spans(Timeline& timeline, const layouts::Program& program) {
 
 CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const RankResult> ranks) {
     const auto& p = schedule.problem();
-    const auto zeros = [&](std::int64_t heads, std::int64_t dim) {
-        return Tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.tokens),
+    const auto zeros = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
+        return Tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens),
                        static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)},
                       0.0);
     };
     CpuRun run;
     auto& out = run.outputs;
-    out.o = run.o_unrounded = zeros(p.query_heads, p.value_dim);
-    out.lse = Lse({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.tokens),
+    out.o = run.o_unrounded = zeros(p.rows(), p.query_heads, p.value_dim);
+    out.lse = Lse({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.rows()),
                    static_cast<std::size_t>(p.query_heads)},
                   0.0);
     if (with_backward) {
-        out.dq = zeros(p.query_heads, p.head_dim);
-        out.dk = zeros(p.kv_heads, p.head_dim);
-        out.dv = zeros(p.kv_heads, p.value_dim);
+        out.dq = zeros(p.rows(), p.query_heads, p.head_dim);
+        out.dk = zeros(p.tokens, p.kv_heads, p.head_dim);
+        out.dv = zeros(p.tokens, p.kv_heads, p.value_dim);
     }
     run.forward.ranks = run.backward.ranks = schedule.ranks();
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         const auto& part = ranks[static_cast<std::size_t>(rank)];
         const auto positions = schedule.layout().positions(rank);
-        gather(part.o, positions, out.o);
-        gather(part.o_unrounded, positions, run.o_unrounded);
-        gather(part.lse, positions, out.lse);
+        const auto rows = schedule.row_places(rank);
+        gather(part.o, rows, out.o);
+        gather(part.o_unrounded, rows, run.o_unrounded);
+        gather(part.lse, rows, out.lse);
         if (with_backward) {
-            gather(part.dq, positions, out.dq);
+            gather(part.dq, rows, out.dq);
             gather(part.dk, positions, out.dk);
             gather(part.dv, positions, out.dv);
         }

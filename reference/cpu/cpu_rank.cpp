@@ -40,13 +40,14 @@ public:
           inputs_(inputs),
           options_(options),
           positions_(schedule.layout().positions(rank)),
+          row_positions_(schedule.row_positions(rank)),
           attention_(problem_, options.tiles),
-          slots_(problem_, schedule.layout().shard_tokens(rank)),
+          slots_(problem_, static_cast<std::int64_t>(row_positions_.size()), schedule.layout().shard_tokens(rank)),
           pass_(&schedule) {
         for (const auto pool : {Pool::q, Pool::kv, Pool::state, Pool::output}) slots_.make_own(pool);
         load(scatter(inputs.v, positions_), Pool::kv, values);
-        auto q = scatter(inputs.q, positions_), k = scatter(inputs.k, positions_);
-        rotate({&q, &k}, Pass::forward, Rotation::Way::ahead);
+        auto q = scatter(inputs.q, problem_.rows_at(row_positions_)), k = scatter(inputs.k, positions_);
+        rotate(q, k, Pass::forward, Rotation::Way::ahead);
         load(q, Pool::q);
         load(k, Pool::kv);
     }
@@ -114,7 +115,7 @@ public:
             result.dq = own_field(Pool::dq, 0);
             result.dk = own_field(Pool::dkv, 0);
             result.dv = own_field(Pool::dkv, values);
-            rotate({&result.dq, &result.dk}, Pass::backward, Rotation::Way::back);
+            rotate(result.dq, result.dk, Pass::backward, Rotation::Way::back);
         }
         result.rotation_seconds = rotation_seconds_;
         result.own_bytes = slots_.own_bytes();
@@ -132,10 +133,11 @@ private:
     Place own(Pool pool) const { return own_place(*pass_, rank_, pool); }
 
     /// Queries and keys, or their gradients, as scatter() orders them.
-    void rotate(std::initializer_list<std::vector<double>*> shards, Pass pass, Rotation::Way way) {
+    void rotate(std::vector<double>& of_rows, std::vector<double>& of_keys, Pass pass, Rotation::Way way) {
         if (!problem_.rotary.rotates()) return;
         const auto begin = thread_cpu_time();
-        for (auto* shard : shards) rotate_shard(*shard, positions_, problem_, pass_->mask(), way);
+        for (const auto& [shard, own] : {std::pair(&of_rows, &row_positions_), std::pair(&of_keys, &positions_)})
+            rotate_shard(*shard, *own, problem_, pass_->mask(), way);
         rotation_seconds_[static_cast<std::size_t>(pass)] = layouts::to_seconds(thread_cpu_time() - begin);
     }
 
@@ -261,7 +263,7 @@ private:
     void prepare_backward() {
         for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv}) slots_.make_own(pool);
         has_gradients_ = true;
-        load(scatter(inputs_.dout, positions_), Pool::dout);
+        load(scatter(inputs_.dout, problem_.rows_at(row_positions_)), Pool::dout);
         const auto dout = own(Pool::dout), output = own(Pool::output);
         for_each_head(dout.heads, [&](int head, std::int64_t b) {
             std::ranges::copy(slots_.vector(output, head, b, lse_field),
@@ -342,7 +344,8 @@ private:
     const int rank_;
     const Inputs& inputs_;
     const CpuOptions& options_;
-    const std::vector<std::int64_t> positions_;
+    const std::vector<std::int64_t> positions_;      // of K, V
+    const std::vector<std::int64_t> row_positions_;  // of Q
     BlockAttention<Real> attention_;
     CpuSlots<Real> slots_;
     std::map<PlanKey, RowPlan> row_plans_;

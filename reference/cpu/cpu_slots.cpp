@@ -21,8 +21,8 @@ constexpr DType native = sizeof(Real) == 8 ? DType::fp64 : DType::fp32;
 }  // namespace
 
 template <class Real>
-CpuSlots<Real>::CpuSlots(const layouts::Problem& problem, std::int64_t own_tokens)
-    : problem_(problem), own_tokens_(own_tokens) {}
+CpuSlots<Real>::CpuSlots(const layouts::Problem& problem, std::int64_t own_rows, std::int64_t own_tokens)
+    : problem_(problem), own_rows_(own_rows), own_tokens_(own_tokens) {}
 
 template <class Real>
 std::size_t CpuSlots<Real>::fields(Pool pool) const {
@@ -55,7 +55,7 @@ std::int64_t CpuSlots<Real>::head_numbers(Pool pool, std::int64_t tokens) const 
 template <class Real>
 void CpuSlots<Real>::make_own(Pool pool) {
     const auto heads = of_rows(pool) ? problem_.query_heads : problem_.kv_heads;
-    own_[index(pool)].assign(size(heads * head_numbers(pool, own_tokens_)), 0);
+    own_[index(pool)].assign(size(heads * head_numbers(pool, of_rows(pool) ? own_rows_ : own_tokens_)), 0);
 }
 
 template <class Real>

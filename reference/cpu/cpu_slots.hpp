@@ -20,7 +20,8 @@ using layouts::Place;
 template <class Real>
 class CpuSlots {
 public:
-    CpuSlots(const layouts::Problem& problem, std::int64_t own_tokens);
+    /// `own_rows` and `own_tokens`: what slot 0 holds of pools of rows, and of pools of keys.
+    CpuSlots(const layouts::Problem& problem, std::int64_t own_rows, std::int64_t own_tokens);
 
     /// Makes slot 0 of a pool, if there is none yet, and fills it with 0.
     void make_own(layouts::Pool pool);
@@ -61,7 +62,7 @@ private:
     void for_each_piece(const Place& place, Visit visit);
 
     const layouts::Problem& problem_;
-    std::int64_t own_tokens_;
+    std::int64_t own_rows_, own_tokens_;
     const layouts::Schedule* pass_ = nullptr;
     std::array<std::vector<Real>, layouts::pool_count> own_;
     std::array<std::vector<std::vector<Real>>, layouts::pool_count> scratch_;

@@ -17,9 +17,9 @@ namespace ringlab::cli::test {
 BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
-                     boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, list_positions,
-                                                   predict, calibrate, throughput, validate, advise, longest_context,
-                                                   layer_gradients}),
+                     boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error,
+                                                   list_positions, predict, calibrate, throughput, validate, advise,
+                                                   longest_context, layer_gradients}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();
@@ -307,6 +307,49 @@ BOOST_AUTO_TEST_CASE(masks_of_the_default_that_are_for_another_length_are_left_o
     const auto asked = run(folder, gradient_equivalence, fast + Words{"--overwrite", "--masks", "block-causal:64x8"});
     BOOST_TEST(asked.status == 1);
     BOOST_TEST(contains(asked.err, "block-causal:64x8 sum to more than the 96 tokens"), asked.err);
+}
+
+BOOST_AUTO_TEST_CASE(few_query_rows_are_equal_too_and_named_in_the_record) {
+    const Folder folder;
+    const auto ending = run(folder, gradient_equivalence,
+                            {"--masks",
+                             "causal+documents:30,34",
+                             "padded-segments:20/16,12/0,32/30",
+                             "--queries",
+                             "0",
+                             "1",
+                             "5",
+                             "--layouts",
+                             "zigzag",
+                             "--algorithms",
+                             "ring",
+                             "merge:tree",
+                             "--ranks",
+                             "4",
+                             "--tokens",
+                             "64",
+                             "--input",
+                             "normal",
+                             "-o",
+                             "r.h5"});
+    BOOST_TEST(ending.status == 0, ending.out << ending.err);
+    const auto rows = runs_of(folder / "r.h5", "judged/relative_rms");
+    BOOST_TEST(rows.size() == 12u);
+    BOOST_TEST(rows.contains("causal+documents:30,34 zigzag P=4 S=64 merge:tree Q=5 normal"));
+}
+
+BOOST_AUTO_TEST_CASE(decode_judges_every_step_and_says_so) {
+    const Folder folder;
+    const Words fast{"--tokens", "100",       "--sequences", "3",          "--steps",      "3",     "--ranks",
+                     "4",        "--layouts", "contiguous",  "zigzag",     "--algorithms", "merge", "merge:tree",
+                     "ring",     "--repeats", "1",           "--machines", "ideal",        "-o",    "r.h5"};
+    const auto ending = run(folder, decode, fast);
+    BOOST_TEST(ending.status == 0, ending.out << ending.err);
+    BOOST_TEST(contains(ending.out, "All pass."), ending.out);
+    BOOST_TEST(runs_of(folder / "r.h5", "decode/relative_rms").size() == 6u);
+    const auto strict = run(folder, decode, fast + Words{"--overwrite", "--tolerance", "1e-30"});
+    BOOST_TEST(strict.status == 2);
+    BOOST_TEST(contains(strict.out, "NOT ALL PASS."), strict.out);
 }
 
 BOOST_AUTO_TEST_CASE(a_tolerance_that_is_exceeded_shows_in_the_exit_status) {

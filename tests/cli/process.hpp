@@ -15,6 +15,7 @@ inline const std::string gradient_equivalence = RINGLAB_GRADIENT_EQUIVALENCE;
 inline const auto& gradients = gradient_equivalence;
 inline const std::string bf16_error = RINGLAB_BF16_ERROR;
 inline const std::string list_positions = RINGLAB_POSITIONS;
+inline const std::string decode = RINGLAB_DECODE;
 inline const std::string predict = RINGLAB_PREDICT;
 inline const std::string calibrate = RINGLAB_CALIBRATE;
 inline const std::string throughput = RINGLAB_THROUGHPUT;

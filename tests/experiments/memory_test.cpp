@@ -18,7 +18,7 @@ namespace {
 
 namespace data = boost::unit_test::data;
 
-const std::vector<std::string> memory_schedules{"ring", "bidirectional", "double-ring:2", "all-gather",
+const std::vector<std::string> memory_schedules{"ring", "bidirectional", "double-ring:2", "merge:tree", "all-gather",
                                                 "pull", "pass-q",        "ulysses:2",     "seen"};
 
 /// The target of issue 9, of all that a rank holds.

@@ -59,7 +59,7 @@ public:
             source_.emplace(config_);
             judge_.emplace(JudgeLimits{.whole_tokens = which.tokens});
         }
-        const auto& inputs = source_->get(which, which.tokens);
+        const auto& inputs = source_->get(which, {.tokens = which.tokens});
         const auto plan = make_plan(which, inputs[0].problem, config_, inputs[0].document_lengths);
         return judge_->tolerance(*plan.forward, *plan.backward, inputs[0].inputs, which.input,
                                  policy_from(which.policy, plan.problem.dtype).running_output_rounded);

@@ -338,14 +338,14 @@ std::ostream& operator<<(std::ostream& out, const AttendCase& c) {
 reference::Inputs random_inputs(const layouts::Problem& p, std::uint64_t seed) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<double> normal;
-    const auto tensor = [&](std::int64_t heads, std::int64_t dim) {
-        Tensor t({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.tokens),
-                  static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)});
+    const auto tensor = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
+        Tensor t({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens), static_cast<std::size_t>(heads),
+                  static_cast<std::size_t>(dim)});
         for (auto& x : t) x = normal(generator);
         return reference::rounded(std::move(t), p.dtype);
     };
-    return {tensor(p.query_heads, p.head_dim), tensor(p.kv_heads, p.head_dim), tensor(p.kv_heads, p.value_dim),
-            tensor(p.query_heads, p.value_dim)};
+    return {tensor(p.rows(), p.query_heads, p.head_dim), tensor(p.tokens, p.kv_heads, p.head_dim),
+            tensor(p.tokens, p.kv_heads, p.value_dim), tensor(p.rows(), p.query_heads, p.value_dim)};
 }
 
 AttendOutputs run_on_device(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,

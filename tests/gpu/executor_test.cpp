@@ -20,8 +20,8 @@ using gpu::TransportKind;
 using layouts::Accumulation;
 using layouts::DType;
 
-const std::vector<std::string> schedule_names{"ring",   "all-gather", "all-gather:2",  "pull",
-                                              "pull:2", "seen",       "bidirectional", "pass-q"};
+const std::vector<std::string> schedule_names{"ring", "all-gather",    "all-gather:2", "pull",  "pull:2",
+                                              "seen", "bidirectional", "pass-q",       "merge", "merge:tree"};
 const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "balanced:6"};
 // The last two leave rows without keys, and with some layouts whole ranks.
 const std::vector<std::string> masks{"full",
@@ -69,6 +69,21 @@ BOOST_DATA_TEST_CASE(every_schedule_layout_and_mask_agrees_with_the_reference,
         for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
 }
 
+// A suffix that crosses shards, the newest tokens of three sequences, and one row, which is padding under some masks.
+const std::vector<std::vector<layouts::Interval>> few_queries{
+    {{500, 576}}, {{96, 97}, {439, 440}, {570, 576}}, {{310, 311}}};
+
+BOOST_DATA_TEST_CASE(rows_fewer_than_keys_agree_with_the_reference,
+                     data::make(schedule_names) * data::make({1, 3, 4}) * data::xrange(few_queries.size()), schedule,
+                     ranks, which) {
+    auto problem = small_problem();
+    problem.queries = few_queries[which];
+    for (const auto& layout : layout_names)
+        for (const std::string mask : {"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"})
+            agrees_with_the_reference({problem, mask, layout, schedule, ranks});
+    agrees_with_the_reference({problem, "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
+}
+
 // Those that do not divide among any number of ranks.
 const std::vector<std::pair<std::string, int>> grouped_schedules{
     {"ulysses", 2},   {"ulysses", 4},   {"ulysses:2", 4},     {"ulysses:2", 6},
@@ -78,6 +93,12 @@ BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, data::xrange(
     const auto& [schedule, ranks] = grouped_schedules[which];
     for (const auto& layout : layout_names)
         for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
+    auto few = small_problem();
+    for (const auto& queries : few_queries) {
+        few.queries = queries;
+        agrees_with_the_reference({few, "causal", "contiguous", schedule, ranks});
+        agrees_with_the_reference({few, "window:31,17+valid:100-200", "striped", schedule, ranks});
+    }
     for (const std::string mask : {"causal", "window:31,17+valid:100-200"})
         for (const bool rounded : {false, true})
             for (const auto gradients : {DType::fp32, DType::bf16}) {

@@ -21,6 +21,7 @@ const std::vector<std::string>& mask_specs() {
         "prefix:17",
         "prefix:20+documents:5,30,36",
         "block-causal:9x7,8",
+        "padded-segments:20/13,9/0,31,11/1",
         "shared-question:12,20,9,30",
         "prefix-documents:6,20,15,30",
         "window:6,0+sink:3",

@@ -344,4 +344,52 @@ BOOST_AUTO_TEST_CASE(balanced_wants_a_mask_and_chunks) {
                "16777216 chunks for each of 4 ranks are too many; at most 16777216 in all");
 }
 
+// Two sequences of 5 and 2 tokens over 2 ranks, padded to 6 and 2, with room for 3 more each: rooms begin at 0 and 8.
+BOOST_AUTO_TEST_CASE(a_cache_puts_new_tokens_into_padding_first_and_then_around_the_ranks) {
+    const std::vector<std::int64_t> lengths{5, 2};
+    const auto layout = cache_layout("contiguous", lengths, 3, 2);
+    BOOST_TEST(cache_begin(lengths, 3, 1) == 8);
+    BOOST_TEST(layout.tokens() == 13);
+    BOOST_TEST(layout.positions(0) == (std::vector<std::int64_t>{0, 1, 2, 6, 8, 10, 12}),
+               boost::test_tools::per_element());
+    BOOST_TEST(layout.positions(1) == (std::vector<std::int64_t>{3, 4, 5, 7, 9, 11}), boost::test_tools::per_element());
+    BOOST_TEST((layout.place(5) == Layout::Place{1, 2}));  // the first new token lies where padding was
+    BOOST_TEST((layout.place(6) == Layout::Place{0, 3}));
+}
+
+BOOST_DATA_TEST_CASE(tokens_of_a_cache_stay_where_a_padded_prefill_put_them_whatever_comes_after,
+                     data::make({"contiguous", "zigzag", "striped", "striped:3"}) * data::make({1, 2, 3, 4, 8}), spec,
+                     ranks) {
+    const std::vector<std::int64_t> lengths{37, 5, 64};
+    for (std::size_t sequence = 0; sequence < lengths.size(); ++sequence) {
+        const auto granularity = layout_granularity(spec, ranks);
+        const auto padded = (lengths[sequence] + granularity - 1) / granularity * granularity;
+        const auto prefill = make_layout(spec, padded, ranks);
+        for (const std::int64_t appended : {0, 1, 7, 50}) {
+            const auto cache = cache_layout(spec, lengths, appended, ranks);
+            const auto begin = cache_begin(lengths, appended, sequence);
+            for (std::int64_t token = 0; token < lengths[sequence] + appended; ++token) {
+                const auto place = cache.place(begin + token);
+                const auto expected =
+                    token < padded ? prefill.place(token).rank : static_cast<int>((token - padded) % ranks);
+                BOOST_TEST(place.rank == expected);
+                BOOST_TEST(cache.positions(place.rank)[static_cast<std::size_t>(place.slot)] == begin + token);
+            }
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_cache_says_what_is_wrong_with_its_lengths) {
+    const auto message = [](std::vector<std::int64_t> lengths) -> std::string {
+        try {
+            cache_layout("zigzag", lengths, 1, 2);
+        } catch (const ringlab::Error& error) {
+            return error.what();
+        }
+        return "";
+    };
+    BOOST_TEST(message({4, 0}) == "sequence 1 of a cache has 0 tokens; it must have at least 1");
+    BOOST_TEST(message({}) == "a cache of 0 sequences with room for 1 more tokens each");
+}
+
 BOOST_AUTO_TEST_SUITE_END()

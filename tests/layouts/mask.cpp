@@ -2,6 +2,7 @@
 
 #include "tests/layouts/cases.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -58,6 +59,8 @@ const std::vector<PictureCase> picture_cases{
     {"prefix:6", everything},
     {"block-causal:2x3", {"xx....", "xx....", "xxxx..", "xxxx..", "xxxxxx", "xxxxxx"}},
     {"block-causal:1,4,1", {"x.....", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxx.", "xxxxxx"}},
+    {"padded-segments:2,2/0,2/1", {"xx....", "xx....", "......", "......", "xx..x.", "......"}},
+    {"padded-segments:3/2,3", {"xx....", "xx....", "......", "xx.xxx", "xx.xxx", "xx.xxx"}},
     {"block-causal:1x6+documents:2,4", {"x.....", "xx....", "..x...", "..xx..", "..xxx.", "..xxxx"}},
     {"shared-question:2,1,3", {"x.....", "xx....", "xxx...", "xx.x..", "xx.xx.", "xx.xxx"}},
     {"shared-question:6", past},
@@ -88,7 +91,8 @@ struct BadMask {
 std::ostream& operator<<(std::ostream& out, const BadMask& c) { return out << c.spec; }
 
 const std::string known =
-    "block-causal, causal, documents, full, prefix, prefix-documents, shared-question, sink, valid, window";
+    "block-causal, causal, documents, full, padded-segments, prefix, prefix-documents, shared-question, sink, valid, "
+    "window";
 
 const std::vector<BadMask> bad_masks{
     {"", "unknown mask ''; known: " + known},
@@ -106,6 +110,10 @@ const std::vector<BadMask> bad_masks{
     {"documents:2,5", "the document lengths of mask documents:2,5 sum to more than the 6 tokens of the sequence"},
     {"block-causal:9223372036854775807x2",
      "the segment lengths of mask block-causal:9223372036854775807x2 sum to more than the 6 tokens of the sequence"},
+    {"padded-segments:2,2",
+     "the rooms of mask padded-segments:2,2 sum to 4, the sequence has 6 tokens; they must be equal"},
+    {"padded-segments:2,5", "the rooms of mask padded-segments sum to more than the 6 tokens of the sequence"},
+    {"padded-segments:2/3,4", "segment '2/3' has 3 tokens in a room of 2; there must be room for all"},
     {"block-causal:2,2",
      "the segment lengths of mask block-causal:2,2 sum to 4, the sequence has 6 tokens; they must be equal"},
     {"shared-question:2,2",
@@ -326,6 +334,25 @@ BOOST_DATA_TEST_CASE(padding_sees_nothing_and_nobody_sees_it, data::make(mask_sp
     BOOST_TEST(!padded.key_is_valid(case_tokens));
     BOOST_TEST(picture_of(pad(mask, case_tokens)) == picture_of(mask), boost::test_tools::per_element());
     BOOST_TEST(error_of([&] { pad(mask, 70); }) == "cannot pad a mask over 71 tokens to 70");
+}
+
+BOOST_AUTO_TEST_CASE(last_rows_are_those_of_every_sequence_that_a_mask_holds) {
+    const auto rows = [](const std::string& spec, std::int64_t count) {
+        std::string text;
+        for (const auto& each : last_rows(make_mask(spec, 12), count))
+            text += fmt::format("{}-{} ", each.begin, each.end);
+        return text;
+    };
+    BOOST_TEST(rows("causal", 1) == "11-12 ");
+    BOOST_TEST(rows("full", 5) == "7-12 ");
+    BOOST_TEST(rows("window:2,0", 3) == "9-12 ");
+    BOOST_TEST(rows("prefix:5", 2) == "10-12 ");
+    BOOST_TEST(rows("causal+documents:5,1,6", 1) == "4-5 5-6 11-12 ");
+    BOOST_TEST(rows("documents:5,1,6", 2) == "3-5 5-6 10-12 ");
+    BOOST_TEST(rows("padded-segments:4/2,3/0,5/4", 2) == "9-11 ");  // of one sequence, padding in the middle
+    BOOST_TEST(rows("causal+valid:0-7", 2) == "5-7 ");              // the last that is no padding
+    BOOST_TEST(rows("shared-question:6,3x2", 1) == "8-9 11-12 ");   // of each answer
+    BOOST_CHECK_THROW(last_rows(make_mask("causal", 12), 0), ringlab::Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -121,4 +121,20 @@ BOOST_AUTO_TEST_CASE(bytes_and_flop_count_both_dims_and_all_batches) {
     BOOST_TEST(p.backward_flop_per_cell() == 2 * (192 + 128 + 128 + 192 + 192));
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_counted_by_position) {
+    Problem problem{.tokens = 10};
+    BOOST_TEST(problem.rows() == 10);
+    BOOST_TEST(problem.row_at(7) == 7);
+    problem.queries = {{2, 4}, {9, 10}};
+    BOOST_TEST(problem.rows() == 3);
+    BOOST_TEST(problem.row_positions() == (std::vector<std::int64_t>{2, 3, 9}), boost::test_tools::per_element());
+    BOOST_TEST(problem.row_at(3) == 1);
+    BOOST_TEST(problem.row_at(9) == 2);
+    problem.validate();
+    for (const auto& wrong : {std::vector<Interval>{{4, 4}}, {{5, 6}, {2, 3}}, {{8, 11}}}) {
+        problem.queries = wrong;
+        BOOST_CHECK_THROW(problem.validate(), ringlab::Error);
+    }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

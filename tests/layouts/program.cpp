@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
 
 BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {
     for (const std::string algorithm :
-         {"ring", "all-gather:2", "bidirectional", "pass-q", "ulysses", "double-ring:2"}) {
+         {"ring", "all-gather:2", "bidirectional", "pass-q", "ulysses", "double-ring:2", "merge:tree"}) {
         const auto schedule = made(algorithm, Pass::backward);
         const auto program = resolve(*schedule);
         std::size_t messages = 0;

@@ -29,7 +29,7 @@ public:
         const auto& mask = schedule.mask();
         seen_.resize(index(mask.tokens()));
         seers_.resize(seen_.size());
-        for (std::int64_t row = 0; row < mask.tokens(); ++row)
+        for (const auto row : schedule.problem().row_positions())
             for (std::int64_t key = 0; key < mask.tokens(); ++key)
                 if (mask.visible(row, key)) {
                     seen_[index(row)].set(index(key));
@@ -72,10 +72,11 @@ private:
         for (std::size_t i = 0; i < code.size(); ++i) state.queue[index(code[i].op.lane())].push_back(i);
         for (const auto pool : {Pool::q, Pool::kv, Pool::output, Pool::dout, Pool::dq, Pool::dkv}) {
             const auto all = HeadRange{0, heads(pool)};
-            const auto tokens = positions(schedule_.part(rank, all));
+            const int block = schedule_.own_block(pool, rank);
+            const auto tokens = positions(schedule_.part(block, all));
             for (int head = 0; head < all.count(); ++head)
                 for (std::size_t t = 0; t < tokens.size(); ++t)
-                    cell(rank, pool, 0, 0, rank, head, static_cast<std::int64_t>(t)).token = tokens[t];
+                    cell(rank, pool, 0, 0, block, head, static_cast<std::int64_t>(t)).token = tokens[t];
         }
     }
 
@@ -247,9 +248,10 @@ private:
     void check_results() {
         for (int rank = 0; rank < schedule_.ranks(); ++rank) {
             const auto check = [&](Pool pool, int parts, const std::vector<Tokens>& expected) {
+                const int block = schedule_.own_block(pool, rank);
                 for (int head = 0; head < heads(pool); ++head)
-                    for (std::int64_t t = 0; t < schedule_.block_tokens(rank); ++t) {
-                        const auto& it = cell(rank, pool, 0, 0, rank, head, t);
+                    for (std::int64_t t = 0; t < schedule_.block_tokens(block); ++t) {
+                        const auto& it = cell(rank, pool, 0, 0, block, head, t);
                         for (int i = 0; i < parts; ++i)
                             if (it.taken[index(i)] != expected[index(it.token)])
                                 found_.push_back(fmt::format(
@@ -290,7 +292,7 @@ WrittenSchedule::WrittenSchedule(const Schedule& like, Written ops)
     : Schedule(like.problem(), like.mask(), like.layout(), like.options()), ops_(std::move(ops)) {
     set_channels(like.channels());
     for (const auto& group : like.slots()) add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
-    for (int block = like.ranks(); block < like.blocks(); ++block)
+    for (int block = blocks(); block < like.blocks(); ++block)
         add_block({like.block(block).begin(), like.block(block).end()});
 }
 

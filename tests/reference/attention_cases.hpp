@@ -18,14 +18,14 @@ namespace ringlab::tests {
 inline reference::Inputs normal_inputs(const layouts::Problem& p, unsigned seed = 1) {
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
-    const auto tensor = [&](std::int64_t heads, std::int64_t dim) {
-        reference::Tensor t({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.tokens),
+    const auto tensor = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
+        reference::Tensor t({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens),
                              static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)});
         for (auto& x : t) x = normal(random);
         return t;
     };
-    return {tensor(p.query_heads, p.head_dim), tensor(p.kv_heads, p.head_dim), tensor(p.kv_heads, p.value_dim),
-            tensor(p.query_heads, p.value_dim)};
+    return {tensor(p.rows(), p.query_heads, p.head_dim), tensor(p.tokens, p.kv_heads, p.head_dim),
+            tensor(p.tokens, p.kv_heads, p.value_dim), tensor(p.rows(), p.query_heads, p.value_dim)};
 }
 
 /// Largest error of each result that fp64 arithmetic may make on these inputs, to first order (Higham, Accuracy and

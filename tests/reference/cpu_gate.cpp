@@ -4,6 +4,7 @@
 #include "reference/dense.hpp"
 #include "reference/errors.hpp"
 
+#include <numeric>
 #include <random>
 
 namespace ringlab::reference::tests {
@@ -22,17 +23,17 @@ layouts::Problem small_problem(std::int64_t tokens) {
 Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
     std::mt19937_64 engine(seed);
     std::normal_distribution<double> normal;
-    const auto make = [&](std::int64_t heads, std::int64_t dim) {
-        Tensor tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.tokens),
+    const auto make = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
+        Tensor tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens),
                        static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)});
         for (auto& x : tensor) x = normal(engine);
         return tensor;
     };
     Inputs inputs;
-    inputs.q = make(p.query_heads, p.head_dim);
-    inputs.k = make(p.kv_heads, p.head_dim);
-    inputs.v = make(p.kv_heads, p.value_dim);
-    inputs.dout = make(p.query_heads, p.value_dim);
+    inputs.q = make(p.rows(), p.query_heads, p.head_dim);
+    inputs.k = make(p.tokens, p.kv_heads, p.head_dim);
+    inputs.v = make(p.tokens, p.kv_heads, p.value_dim);
+    inputs.dout = make(p.rows(), p.query_heads, p.value_dim);
     return inputs;
 }
 
@@ -67,14 +68,15 @@ std::int64_t begin_of_document(const layouts::Mask& mask, std::int64_t token) {
 }
 
 /// q' = R q, or dq = R^T dq', row by row and pair by pair as the definition says it.
-Tensor turned(const Tensor& from, const layouts::Problem& problem, const layouts::Mask& mask, bool back) {
+Tensor turned(const Tensor& from, std::span<const std::int64_t> tokens, const layouts::Problem& problem,
+              const layouts::Mask& mask, bool back) {
     const auto& rotary = problem.rotary;
     const auto table = layouts::rotary_table(rotary, problem.head_dim);
     const auto pairs = table.frequencies.size();
     const bool half = rotary.pairs == layouts::Rotary::Pairs::half;
     Tensor to = from;
     for (std::size_t t = 0; t < from.shape(1); ++t) {
-        const auto token = static_cast<std::int64_t>(t);
+        const auto token = tokens[t];
         const auto position =
             rotary.positions == layouts::Rotary::Positions::global ? token : token - begin_of_document(mask, token);
         for (std::size_t i = 0; i < pairs; ++i) {
@@ -99,9 +101,14 @@ Outputs expected_of(const GateCase& c, const Inputs& inputs) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     if (!c.problem.rotary.rotates()) return dense_attention<double>(c.problem, mask, inputs);
     auto attended = inputs;
-    for (auto* tensor : {&attended.q, &attended.k}) *tensor = turned(*tensor, c.problem, mask, false);
+    const auto rows = c.problem.row_positions();
+    std::vector<std::int64_t> keys(static_cast<std::size_t>(c.problem.tokens));
+    std::iota(keys.begin(), keys.end(), 0);
+    attended.q = turned(attended.q, rows, c.problem, mask, false);
+    attended.k = turned(attended.k, keys, c.problem, mask, false);
     auto expected = dense_attention<double>(c.problem, mask, attended);
-    for (auto* tensor : {&expected.dq, &expected.dk}) *tensor = turned(*tensor, c.problem, mask, true);
+    expected.dq = turned(expected.dq, rows, c.problem, mask, true);
+    expected.dk = turned(expected.dk, keys, c.problem, mask, true);
     return expected;
 }
 
@@ -144,7 +151,7 @@ EditedSchedule::EditedSchedule(std::unique_ptr<layouts::Schedule> original, Edit
     set_channels(original_->channels());
     for (const auto& group : original_->slots())
         add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
-    for (int block = ranks(); block < original_->blocks(); ++block)
+    for (int block = blocks(); block < original_->blocks(); ++block)
         add_block({original_->block(block).begin(), original_->block(block).end()});
 }
 

@@ -52,6 +52,8 @@ std::vector<std::string> masks(std::int64_t tokens) {
             "documents:" + lengths, "causal+documents:" + lengths + "+window:5,0",
             fmt::format("prefix:{}", tokens / 3 + 1), "block-causal:" + lengths, "shared-question:" + lengths,
             "prefix-documents:" + lengths,
+            // An image that is not there, words and actions with padding: in a contiguous layout ranks of padding alone.
+            fmt::format("padded-segments:9/8,16/0,12/5,{}/3", tokens - 37),
             // Padding at the end so long that in a contiguous layout whole ranks are padding.
             fmt::format("causal+valid:0-{}", tokens / 2 - 1),
             // Padding at both ends and in the middle.
@@ -95,6 +97,10 @@ const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
                                         {"bidirectional", Accumulation::partials},
                                         {"double-ring:2", Accumulation::carry},
                                         {"double-ring:4", Accumulation::partials},
+                                        {"merge", Accumulation::carry},
+                                        {"merge", Accumulation::partials},
+                                        {"merge:tree", Accumulation::carry},
+                                        {"merge:tree", Accumulation::partials},
                                         {"pass-q", Accumulation::carry},
                                         {"pass-q", Accumulation::partials},
                                         {"seen:1", Accumulation::carry},
@@ -139,6 +145,31 @@ BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention,
         check_layout(layout, algorithm, ranks, round_up(45, layouts::layout_granularity(layout, ranks)));
     const PermutationFile permutation(round_up(45, ranks));
     check_layout(permutation.spec(), algorithm, ranks, round_up(45, ranks));
+}
+
+/// A suffix, the newest tokens of a few sequences, and a row that sees nothing where half is padding.
+const std::vector<std::vector<layouts::Interval>> few_queries{
+    {{37, 45}}, {{12, 13}, {20, 22}, {44, 45}}, {{1, 2}, {30, 31}}};
+
+BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algorithms) * data::make({1, 2, 3, 4}),
+                     algorithm, ranks) {
+    if (!suits(algorithm, ranks)) return;
+    for (const std::string layout : {"contiguous", "zigzag", "striped:3", "file"})
+        for (const auto& queries : few_queries) {
+            const auto tokens = round_up(45, layout == "file" ? ranks : layouts::layout_granularity(layout, ranks));
+            const PermutationFile permutation(tokens);
+            auto problem = small_problem(tokens);
+            problem.queries = queries;
+            const auto inputs = random_inputs(problem, 2);
+            for (const auto& mask : masks(tokens)) {
+                const GateCase c{problem,        mask,  layout == "file" ? permutation.spec() : layout,
+                                 algorithm.name, ranks, algorithm.accumulation};
+                const auto found = complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; },
+                                                    expected_of(c, inputs));
+                BOOST_TEST(found == "", c.layout << " " << mask << " " << algorithm << " P=" << ranks << " rows "
+                                                 << problem.rows() << ": " << found);
+            }
+        }
 }
 
 BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_attention, data::make(algorithms),

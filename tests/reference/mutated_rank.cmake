@@ -22,8 +22,8 @@ mistake([[#include "reference/cpu/cpu_rank.hpp"
 mistake([[pass_->runs(part)]]
   [[(tests::mutation == tests::Mutation::local_mask_coordinates ? std::vector<Run>{Run{0, 1, part.tokens.size()}}
                                                                  : pass_->runs(part))]])
-mistake([[rotate_shard(*shard, positions_, problem_, pass_->mask(), way);]] [[{
-            auto positions = positions_;
+mistake([[rotate_shard(*shard, *own, problem_, pass_->mask(), way);]] [[{
+            auto positions = *own;
             if (tests::mutation == tests::Mutation::local_rotary_positions)
                 for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
             if (tests::mutation == tests::Mutation::gradients_left_rotated && way == Rotation::Way::back) continue;

@@ -63,6 +63,16 @@ BOOST_DATA_TEST_CASE(every_layout_and_schedule_rotates_by_global_position,
             }
 }
 
+BOOST_DATA_TEST_CASE(few_query_rows_rotate_by_their_own_positions, data::make({"ring", "all-gather", "merge:tree"}),
+                     algorithm) {
+    for (const std::string layout : {"contiguous", "zigzag", "striped:3"}) {
+        GateCase c{small_problem(48), "causal+documents:7,21,20", layout, algorithm, 4};
+        c.problem.rotary = by_document_and_yarn();
+        c.problem.queries = {{6, 7}, {25, 28}, {47, 48}};
+        BOOST_TEST(check(c) == "", layout);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(rings_that_are_not_the_world_rotate_by_global_position_too) {
     using Placement = layouts::RingGroup::Placement;
     for (const auto placement : {Placement::consecutive, Placement::strided}) {

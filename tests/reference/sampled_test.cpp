@@ -104,7 +104,7 @@ BOOST_DATA_TEST_CASE(rows_that_see_a_column_are_those_of_the_definition, data::m
     for (std::int64_t i = 0; i < c.problem.tokens; ++i)
         if (std::any_of(positions.begin(), positions.end(), [&](std::int64_t j) { return mask.visible(i, j); }))
             expected.push_back(i);
-    BOOST_TEST(reference::rows_that_see(mask, positions) == expected, boost::test_tools::per_element());
+    BOOST_TEST(reference::rows_that_see(c.problem, mask, positions) == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_have_no_gradient) {

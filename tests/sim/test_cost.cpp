@@ -270,13 +270,27 @@ BOOST_AUTO_TEST_CASE(attends_that_do_less_in_a_cycle_keep_a_higher_clock) {
     BOOST_TEST(std::abs(higher / slow - std::cbrt(2)) < 0.01, higher << " " << slow);
 }
 
+// One row of 4 query heads against 32 keys of 2 kv heads: 4 x 32 cells take 32 ps, reading 32 x 2 x 256 x 2 bytes
+// longer.
+BOOST_AUTO_TEST_CASE(a_row_takes_as_long_as_its_keys_take_to_be_read) {
+    const Scenario scenario{.ranks = 1, .mask = "full"};
+    auto problem = scenario.schedule()->problem();
+    problem.queries = {{31, 32}};
+    const auto schedule = ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", 32),
+                                                          ringlab::layouts::make_layout("contiguous", 32, 1), {});
+    auto machine = cell_machine(scenario);
+    BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 32);
+    machine.memory_bytes_per_second = 32 * 2 * 256 * 2 / 1e-6;
+    BOOST_TEST(simulate(*schedule, machine, rate_options()).makespan == 1'000'000);
+}
+
 BOOST_AUTO_TEST_CASE(a_pass_has_a_beginning_and_an_end) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
-    const auto bare = simulate(*schedule, machine, rate_options());
     const auto rows = double(scenario.tokens_per_rank * schedule->problem().head_dim) * 2;
     machine.memory_bytes_per_second = rows * double(schedule->problem().query_heads) / 1e-6;  // Q in a microsecond
+    const auto bare = simulate(*schedule, machine, rate_options());
     machine.forward.begin_seconds = 3e-6;
     machine.forward.begin_memory_ratio = 5;
     machine.forward.end_seconds = 2e-6;

@@ -1,0 +1,235 @@
+// What does a token cost when the KV cache is sharded over ranks? Sequences grow by one token at a time; their newest
+// rows meet the cache by every schedule: the cache stays and partial results are merged, rows travel around it, or the
+// cache itself moves.
+
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/run_main.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/study/decoding.hpp"
+#include "experiments/study/predictor.hpp"
+#include "experiments/study/study.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "decode",
+    "Appends tokens to sequences whose keys and values are sharded over P ranks as a padded prefill left them, and\n"
+    "attends from each newest token to its whole sequence. Owner and place of a token follow from its position, so\n"
+    "nothing moves when a sequence grows. One layer's attention, forward; predicted on each machine, executed, "
+    "measured\n"
+    "and judged at every step against fp64 attention over each sequence alone.",
+    "decode --tokens 8Ki 64Ki --layouts zigzag --algorithms merge merge:tree pass-q ring all-gather --ranks 2",
+    {.measures = true, .predicts = true, .policies = true, .gate = true, .decodes = true}};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"normal"};
+    config.tokens = {8192};
+    config.heads = "8:2";
+    config.head_dim = 64;
+    config.layouts = {"contiguous", "zigzag", "striped"};
+    config.masks = {"causal"};
+    config.algorithms = {"merge", "merge:tree", "pass-q", "ring", "all-gather"};
+    config.ranks = {8};
+    config.queries = {1};
+    config.arithmetic = "bf16";
+    config.machines = {"h200_nvswitch_copy_engine"};
+    config.output = "decode.h5";
+    return config;
+}
+
+constexpr std::size_t judged_here = 3;  // o, o_unrounded, lse
+
+/// What the steps of a case showed.
+struct Steps {
+    std::vector<std::vector<Measurement>> repeats;  // of all steps
+    std::vector<double> seconds;                    // the slowest rank's, by step and repeat
+    std::vector<double> errors, tolerances;         // by step and tensor
+    double worst = 0;                               // error over tolerance
+
+    void judge(Decoding& decoding, const layouts::Schedule& forward, int step, bool round_running_output,
+               const Config& config, const Measurement& last) {
+        const auto& expected = decoding.expected(step);
+        const auto allowed = config.tolerance ? uniform_tolerance(*config.tolerance)
+                                              : decoding.tolerance(forward, step, round_running_output);
+        const reference::Deviation found[judged_here] = {
+            reference::deviation("o", last.outputs.o, expected.o),
+            reference::deviation("o_unrounded", last.o_unrounded, expected.o),
+            reference::deviation("lse", last.outputs.lse, expected.lse)};
+        for (std::size_t i = 0; i < judged_here; ++i) {
+            errors.push_back(found[i].relative_rms);
+            tolerances.push_back(allowed.relative_rms[i]);
+            worst = worse(worst, worse(found[i].relative_rms / allowed.relative_rms[i],
+                                       found[i].max_to_largest / allowed.max_relative[i]));
+        }
+    }
+};
+
+void describe_steps(RunWriter& run, const Config& config, const Decoding& decoding, const Steps& steps) {
+    run.attribute("sequences", config.sequences, "1", "that grow together");
+    run.attribute("steps", config.steps, "1", "tokens appended to each sequence, one at a time");
+    run.dataset("decode/length", decoding.lengths(), {{"sequence", config.sequences}}, "1",
+                "tokens of the sequence before the first step");
+    run.dataset("decode/seconds", steps.seconds, {{"step", config.steps}, {"decode/repeat", config.repeats}}, "s",
+                "the slowest rank's time for the newest tokens' attention");
+    if (!config.judge) return;
+    run.dimension("decoded", std::vector<std::string>{"o", "o_unrounded", "lse"}, "1", "result that is judged");
+    run.dataset(
+        "decode/relative_rms", steps.errors, {"step", "decoded"}, "1",
+        "norm of the difference from fp64 attention over each sequence alone, over norm of the expected values");
+    run.dataset("decode/tolerance", steps.tolerances, {"step", "decoded"}, "1", "what passes");
+    run.attribute("error_over_tolerance", steps.worst, "1",
+                  "the worst of all steps and results, by norm and by element");
+}
+
+/// All steps of one case; nothing on processes that are not root.
+std::optional<RunWriter> decode(const Config& config, const Case& which, Decoding& decoding, Backend& backend,
+                                Predictor& predictor) {
+    const auto policy = policy_from(which.policy, problem_from(config).dtype);
+    Steps steps;
+    decoding.restart();
+    for (int step = 0; step < config.steps; ++step) {
+        decoding.append(step);
+        const auto plan = decoding.plan(which, step);
+        auto repeats = backend.run(plan, policy, std::span(&decoding.inputs(), 1), config.repeats);
+        if (!backend.is_root()) continue;
+        for (const auto& repeat : repeats)
+            steps.seconds.push_back(*std::ranges::max_element(repeat.front().forward_seconds));
+        if (config.judge)
+            steps.judge(decoding, *plan.forward, step, policy.running_output_rounded, config, repeats.back().front());
+        steps.repeats = std::move(repeats);
+    }
+    if (!backend.is_root()) return {};
+    RunWriter run;
+    const auto plan = decoding.plan(which, config.steps - 1);
+    describe_case(run, which, plan);
+    describe_measurements(run, steps.repeats);
+    describe_steps(run, config, decoding, steps);
+    run.attribute("bytes_between_ranks", bytes_between_ranks(*plan.forward), "B", "of all messages of a step");
+    describe_prediction_errors(run, predictor.predict(run, which.name(), plan), steps.repeats);
+    predictor.keep_measured(which.name(), *plan.forward, steps.repeats.back().front().forward);
+    backend.describe(run);
+    return run;
+}
+
+/// Refuses at the start what cannot work.
+void check(const Config& config, const std::vector<Case>& cases, Forecast& forecast) {
+    forecast.require_ranks_to_execute();
+    auto padded = config;
+    padded.pad = true;
+    for (const auto& which : cases) {
+        const auto room = which.tokens * config.sequences;  // more than there is
+        require(room <= std::int64_t{1} << 30, "{} tokens in {} sequences are more than 2^30", which.tokens,
+                config.sequences);
+        lengths_of(which.tokens, config.sequences);
+        auto plan = make_plan(which, problem_from(config), padded, {});
+        plan.backward.reset();
+        forecast.add_executed(which, plan);
+    }
+    forecast.announce();
+}
+
+std::string table_of(const Config& config, const std::vector<Case>& cases, const Predictor& predictor,
+                     const Record& record) {
+    std::vector<std::string> header{"tokens", "layout", "schedule", "policy", "P", "ms", "attend ms", "between ranks"};
+    for (const auto& machine : predictor.machines()) header.push_back(machine + " ms");
+    header.insert(header.end(), {"o", "error/tolerance"});
+    Table table(header);
+    for (const auto& which : cases) {
+        const auto name = which.name();
+        const auto ms = [&](const std::string& column) {
+            return fmt::format("{:.4g}", record.number(name, column) * 1e3);
+        };
+        std::vector<std::string> row{fmt::format("{}", which.tokens),
+                                     which.layout,
+                                     which.algorithm,
+                                     which.policy.empty() ? "carry" : which.policy,
+                                     fmt::format("{}", which.ranks),
+                                     ms("seconds_measured_forward"),
+                                     ms("compute_measured_forward"),
+                                     fmt::format("{:.4g} MB", record.number(name, "bytes_between_ranks") / 1e6)};
+        for (const auto& machine : predictor.machines()) row.push_back(ms("seconds_predicted_forward_" + machine));
+        if (config.judge) {
+            row.push_back(format_error(record.numbers(name, "decode/relative_rms").front()));
+            row.push_back(fmt::format("{:.2f}", record.number(name, "error_over_tolerance")));
+        } else {
+            row.insert(row.end(), {"-", "-"});
+        }
+        table.add(row);
+    }
+    return table.text();
+}
+
+int study(const Config& config, int argc, char** argv) {
+    // 1. Cases, machines, record.
+    const auto cases = all_cases(config, 0);
+    Predictor predictor(config);
+    Forecast forecast(config);
+    check(config, cases, forecast);
+    say_notes(config);
+    std::optional<Record> record;
+    if (make_backend(config, cases.front().ranks)->is_root()) {
+        auto provenance = collect_provenance(argc, argv);
+        provenance.set("seed", static_cast<std::int64_t>(config.seed));
+        provenance.set("backend", config.backend);
+        make_backend(config, cases.front().ranks)->add_provenance(provenance);
+        predictor.add_provenance(provenance);
+        record.emplace(config.output, record_mode(config),
+                       RecordHeader{experiment.name, experiment.purpose, config.text}, provenance);
+    }
+
+    // 2. Each case's steps; cases of one length share their tokens.
+    std::optional<Decoding> decoding;
+    Progress progress(cases.size(), !record);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        const auto& which = cases[i];
+        if (record) say_when_interrupted(interrupted_text(config, i, cases.size()));
+        progress.start(which.name(), forecast.seconds_of(i));
+        const auto backend = make_backend(config, which.ranks);
+        if (!backend->agree(record && record->has(which.name()))) {
+            if (!decoding || decoding->tokens() != which.tokens) decoding.emplace(config, which.tokens);
+            const auto run = decode(config, which, *decoding, *backend, predictor);
+            if (record) record->commit(which.name(), *run);
+        }
+        progress.finish();
+    }
+    if (!record) return 0;
+    record->finish();
+    predictor.write_trace();
+
+    // 3. The table: one line a case.
+    double worst = 0;
+    for (const auto& which : cases)
+        if (config.judge) worst = worse(worst, record->number(which.name(), "error_over_tolerance"));
+    fmt::print(
+        "{}\nms: measured for a token of every sequence, the slowest rank, median, backend {}; attend ms: the busiest "
+        "rank's own\nprocessor or device time in attends; after a machine's name: predicted. o: relative RMS of the "
+        "first token after the\nprefill against fp64; error/tolerance: the worst of all steps, arithmetic {}. {}\n"
+        "Record: {}\n",
+        table_of(config, cases, predictor, *record), config.backend, config.arithmetic,
+        !config.judge        ? "Not judged."
+        : passes(worst, 1.0) ? "All pass."
+                             : "NOT ALL PASS.",
+        config.output);
+    return !config.judge || passes(worst, 1.0) ? 0 : 2;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

@@ -1,0 +1,46 @@
+#include "layouts/mask.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+/// "256/200": room for 256 tokens, of which 200 are there; "256": all.
+Interval segment_from(std::string_view item, std::int64_t begin, std::int64_t tokens, std::int64_t& end) {
+    const auto slash = item.find('/');
+    const auto room = parse_count(item.substr(0, slash), "the room of a segment", 1);
+    const auto there =
+        slash == item.npos ? room : parse_count(item.substr(slash + 1), "the length of a padded segment", 0);
+    require(there <= room, "segment '{}' has {} tokens in a room of {}; there must be room for all", item, there, room);
+    require(room <= tokens - begin, "the rooms of mask padded-segments sum to more than the {} tokens of the sequence",
+            tokens);
+    end = begin + room;
+    return {begin, begin + there};
+}
+
+const MaskRegistration padded_segments(
+    "padded-segments", "padded-segments:ROOM/LEN,ROOM,ROOM/LEN",
+    "as images, language and actions of a vision-language-action model: block-causal segments, each with padding "
+    "behind its first LEN tokens (0: nothing but padding)",
+    [](const std::string& arguments, std::int64_t tokens) {
+        std::vector<MaskSegment> segments;
+        std::vector<Interval> valid;
+        std::int64_t begin = 0;
+        for (std::size_t at = 0; at <= arguments.size();) {
+            const auto comma = std::min(arguments.find(',', at), arguments.size());
+            std::int64_t end = 0;
+            const auto there = segment_from(std::string_view(arguments).substr(at, comma - at), begin, tokens, end);
+            if (there.size() > 0) {
+                segments.push_back({there, {0, 0}, {there.end, 0}});
+                valid.push_back(there);
+            }
+            if (there.end < end) segments.push_back({{there.end, end}, {}, {}});
+            begin = end;
+            at = comma + 1;
+        }
+        require(begin == tokens,
+                "the rooms of mask padded-segments:{} sum to {}, the sequence has {} tokens; they must be equal",
+                arguments, begin, tokens);
+        return Mask("padded-segments", tokens, segments, valid);
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

@@ -526,13 +526,13 @@ void add_general(Options& options, Config& config, Requests& requests) {
 }  // namespace
 
 bool times_attention_alone(const Experiment& experiment) {
-    return experiment.groups.throughput || calibrates(experiment);
+    return experiment.groups.throughput || experiment.groups.decodes || calibrates(experiment);
 }
 
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
-    if (!experiment.groups.decodes) add_rotary(options, config, experiment);
+    add_rotary(options, config, experiment);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);

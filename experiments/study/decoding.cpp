@@ -15,6 +15,13 @@ namespace {
 
 constexpr double garbage_value = 64;  // a number of every dtype, which no key, value or query comes near
 
+/// Nothing is rotated: keys are, once, when they are written.
+layouts::Problem sizes_from(const Config& config) {
+    auto problem = problem_from(config);
+    problem.rotary = {};
+    return problem;
+}
+
 /// Copies token `from_token` of every batch element.
 void copy_token(const reference::Tensor& from, std::size_t from_token, reference::Tensor& to, std::size_t to_token) {
     const auto row = to.shape(2) * to.shape(3);
@@ -59,7 +66,7 @@ std::int64_t Decoding::position(std::size_t sequence, int step) const {
 }
 
 layouts::Problem Decoding::problem(int step) const {
-    auto problem = problem_from(config_);
+    auto problem = sizes_from(config_);
     problem.tokens = layouts::cache_begin(lengths_, config_.steps, lengths_.size());
     for (std::size_t s = 0; s < lengths_.size(); ++s)
         problem.queries.push_back({position(s, step), position(s, step) + 1});
@@ -116,7 +123,7 @@ const reference::Outputs& Decoding::expected(int step) {
     all.lse = reference::Lse({inputs_.q.shape(0), inputs_.q.shape(1), inputs_.q.shape(2)}, 0.0);
     for (std::size_t s = 0; s < lengths_.size(); ++s) {
         const auto newest = position(s, step), first = newest - lengths_[s] - step;
-        auto alone = problem_from(config_);
+        auto alone = sizes_from(config_);
         alone.tokens = newest + 1 - first;
         alone.queries = {{alone.tokens - 1, alone.tokens}};
         const auto keys = range(first, newest + 1);

@@ -52,6 +52,8 @@ void check(const Config& config) {
     require(config.engine == "events" || !(config.disturbs() || config.given.contains("replicas") ||
                                            config.given.contains("placement") || config.clock != "calibrated"),
             "--engine symmetric plays one undisturbed ring at the calibrated clock; leave out what says otherwise");
+    require(config.engine == "events" || std::ranges::all_of(config.queries, [](auto rows) { return rows == 0; }),
+            "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");
     require(config.engine == "events" || config.compute_model == "rate",
             "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
 }

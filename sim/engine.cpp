@@ -11,6 +11,7 @@ namespace ringlab::sim {
 void Engine::reserve(std::size_t activities, std::size_t resources) {
     queue_.reserve(timers_ + places_ + activities);
     states_.reserve(places_ + activities);
+    uses_.reserve((places_ + activities) * room_);
     resources_.reserve(resources);
 }
 
@@ -36,6 +37,7 @@ ActivityId Engine::take_place(ActivityId wanted) {
         require(states_.size() < EventQueue::most_ids - timers_, "more than {} activities at a time",
                 EventQueue::most_ids - timers_);
         states_.emplace_back();
+        uses_.resize(states_.size() * room_);
         return static_cast<ActivityId>(states_.size() - 1);
     }
     const auto id = free_.back();
@@ -43,7 +45,16 @@ ActivityId Engine::take_place(ActivityId wanted) {
     return id;
 }
 
+void Engine::make_room(std::size_t demands) {
+    std::vector<Use> wider(states_.size() * demands);
+    for (std::size_t id = 0; id < states_.size(); ++id)
+        std::copy_n(&uses_[id * room_], room_, &wider[id * demands]);
+    uses_ = std::move(wider);
+    room_ = demands;
+}
+
 ActivityId Engine::start(const Activity& activity) {
+    if (activity.demands.size() > room_) make_room(activity.demands.size());
     const auto id = take_place(activity.place);
     auto& state = states_[id];
     state.remaining = static_cast<double>(activity.duration);
@@ -57,9 +68,9 @@ ActivityId Engine::start(const Activity& activity) {
     state.late = false;
     state.weight = static_cast<float>(activity.weight);
     state.crowded_speed = static_cast<float>(activity.crowded_speed);
-    for (std::size_t i = 0; i < activity.demands.size(); ++i) {
-        state.use[i].amount = static_cast<float>(activity.demands[i].amount);
-        state.use[i].resource = activity.demands[i].resource;
+    for (auto* use = uses(id).data(); const auto& demand : activity.demands) {
+        use->amount = static_cast<float>(demand.amount);
+        use++->resource = demand.resource;
     }
     activity.delay > 0 ? wait(id, activity.delay) : begin(id);
     return id;
@@ -96,7 +107,7 @@ void Engine::begin(ActivityId id) {
     }
     state.updated = now_;
     state.speed = state.bound = 0;
-    link(id, state);
+    link(id);
     fresh_.push_back(id);
 }
 
@@ -145,16 +156,19 @@ bool Engine::next(std::uint32_t& tag) {
     now_ = event.time;
     ++events_;
     // With many ranks, what comes next is far away in memory.
-    if (const auto id = queue_.promoted(2); id >= timers_) prefetch(&states_[id - timers_], sizeof(State));
+    if (const auto id = queue_.promoted(2); id >= timers_) {
+        prefetch(&states_[id - timers_], sizeof(State));
+        prefetch(&uses_[(id - timers_) * room_], room_ * sizeof(Use));
+    }
     if (const auto id = queue_.promoted(1); id >= timers_)
-        for (const auto& use : uses(states_[id - timers_])) prefetch(&resources_[use.resource], sizeof(Resource));
+        for (const auto& use : uses(id - timers_)) prefetch(&resources_[use.resource], sizeof(Resource));
     if (event.id < timers_) {
         tag = event.id;
         return true;
     }
     const auto id = event.id - timers_;
     auto& state = states_[id];
-    if (state.uses > 0) unlink(id, state);
+    if (state.uses > 0) unlink(id);
     state.runs = false;
     if (id >= places_) free_.push_back(id);
     tag = state.tag;
@@ -167,17 +181,16 @@ void Engine::touch(ResourceId resource) {
     dirty_.push_back(resource);
 }
 
-void Engine::link(ActivityId id, State& state) {
+void Engine::link(ActivityId id) {
+    const auto& state = states_[id];
     sensitive_ += state.crowded_speed < 1;
-    for (std::uint32_t i = 0; i < state.uses; ++i) {
-        auto& use = state.use[i];
+    for (Link self = id << link_bits; auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
         auto& head = resource.users[static_cast<std::size_t>(state.priority)];
-        const Link self = id * most_demands + i;
         use.previous = none;
         use.next = head;
         if (head != none) use_of(head).previous = self;
-        head = self;
+        head = self++;
         if (state.crowds) {
             require(++resource.crowding != 0, "too many activities crowd one resource");
             resource.crowd_changed = true;
@@ -187,10 +200,11 @@ void Engine::link(ActivityId id, State& state) {
     }
 }
 
-void Engine::unlink(ActivityId id, State& state) {
+void Engine::unlink(ActivityId id) {
+    const auto& state = states_[id];
     sensitive_ -= state.crowded_speed < 1;
     set_bound(id, 0);
-    for (auto& use : uses(state)) {
+    for (auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
         if (state.priority == Priority::transfer) resource.used -= whole(double(state.speed) * use.amount);
         (use.previous == none ? resource.users[static_cast<std::size_t>(state.priority)] : use_of(use.previous).next) =
@@ -205,9 +219,10 @@ void Engine::unlink(ActivityId id, State& state) {
     }
 }
 
-float Engine::bound_of(State& state) {
+float Engine::bound_of(ActivityId id) {
+    const auto& state = states_[id];
     if (state.crowded_speed < 1)
-        for (const auto& use : uses(state))
+        for (const auto& use : uses(id))
             if (resources_[use.resource].crowding > 0) return state.crowded_speed;
     return 1;
 }
@@ -215,7 +230,7 @@ float Engine::bound_of(State& state) {
 void Engine::set_bound(ActivityId id, float bound) {
     auto& state = states_[id];
     if (state.priority == Priority::transfer)
-        for (auto& use : uses(state)) {
+        for (auto& use : uses(id)) {
             auto& resource = resources_[use.resource];
             resource.demand += whole(double(bound) * use.amount) - whole(double(state.bound) * use.amount);
             may_be_short_ |= resource.short_of_capacity();
@@ -227,7 +242,7 @@ void Engine::set_speed(ActivityId id, float speed) {
     auto& state = states_[id];
     if (speed == state.speed && state.updated != now_) return;
     if (state.priority == Priority::transfer && speed != state.speed)
-        for (auto& use : uses(state)) {
+        for (auto& use : uses(id)) {
             auto& resource = resources_[use.resource];
             resource.used += whole(double(speed) * use.amount) - whole(double(state.speed) * use.amount);
             if (resource.users[static_cast<std::size_t>(Priority::compute)] != none) touch(use.resource);
@@ -252,17 +267,18 @@ void Engine::solve() {
 }
 
 void Engine::solve_transfers() {
-    for (const auto id : fresh_) set_bound(id, bound_of(states_[id]));
+    for (const auto id : fresh_) set_bound(id, bound_of(id));
     // A changed bound makes more resources dirty, so the list grows under way.
     for (std::size_t i = 0; sensitive_ > 0 && i < dirty_.size(); ++i) {
         const auto& resource = resources_[dirty_[i]];
         if (!resource.crowd_changed || resource.sensitive == 0) continue;
         for (auto at = resource.users[static_cast<std::size_t>(Priority::transfer)]; at != none; at = use_of(at).next) {
-            const auto bound = bound_of(state_of(at));
-            if (bound == state_of(at).bound) continue;
-            set_bound(at / most_demands, bound);
-            fresh_.push_back(at / most_demands);
-            for (const auto& use : uses(state_of(at))) touch(use.resource);
+            const auto id = activity_of(at);
+            const auto bound = bound_of(id);
+            if (bound == states_[id].bound) continue;
+            set_bound(id, bound);
+            fresh_.push_back(id);
+            for (const auto& use : uses(id)) touch(use.resource);
         }
     }
     const bool some_short = may_be_short_ || tight_ > 0;
@@ -276,8 +292,9 @@ void Engine::solve_transfers() {
     for (const auto id : fresh_) {
         auto& state = states_[id];
         if (state.priority != Priority::transfer) continue;
-        const bool limited = tight_ > 0 && std::any_of(state.use.begin(), state.use.begin() + state.uses,
-                                                       [&](const Use& use) { return resources_[use.resource].tight; });
+        const bool limited = tight_ > 0 && std::ranges::any_of(uses(id), [&](const Use& use) {
+            return resources_[use.resource].tight != 0;
+        });
         if (!limited) set_speed(id, state.bound);
     }
 }
@@ -287,7 +304,7 @@ void Engine::solve_compute() {
         const auto user = resources_[dirty_[i]].users[static_cast<std::size_t>(Priority::compute)];
         if (user == none) continue;
         if (is_alone(user)) {
-            set_speed(user / most_demands, speed_alone(state_of(user), Priority::compute));
+            set_speed(activity_of(user), speed_alone(activity_of(user), Priority::compute));
             continue;
         }
         gather(dirty_[i], Priority::compute);
@@ -312,8 +329,8 @@ void Engine::gather(ResourceId start, Priority priority) {
             auto& state = state_of(at);
             if (state.place != nowhere) continue;
             state.place = static_cast<std::uint32_t>(part_.size()) & nowhere;
-            part_.push_back(at / most_demands);
-            for (const auto& use : uses(state)) add(use.resource);
+            part_.push_back(activity_of(at));
+            for (const auto& use : uses(activity_of(at))) add(use.resource);
         }
     for (const auto id : part_resources_) {
         auto& resource = resources_[id];
@@ -326,15 +343,14 @@ void Engine::gather(ResourceId start, Priority priority) {
 }
 
 bool Engine::is_alone(Link link) {
-    auto& state = state_of(link);
-    for (const auto& use : uses(state))
+    for (const auto& use : uses(activity_of(link)))
         if (use.next != none || use.previous != none) return false;
     return true;
 }
 
-float Engine::speed_alone(State& state, Priority priority) {
-    float speed = state.bound;
-    for (const auto& use : uses(state)) {
+float Engine::speed_alone(ActivityId id, Priority priority) {
+    float speed = states_[id].bound;
+    for (const auto& use : uses(id)) {
         const auto available = left(resources_[use.resource], priority);
         if (double(speed) * use.amount > static_cast<double>(available))
             speed = static_cast<float>(static_cast<double>(available) / use.amount);
@@ -350,7 +366,7 @@ void Engine::fill(Priority priority) {
     if (part_.size() == 1) {
         auto& state = states_[part_.front()];
         state.place = nowhere;
-        set_speed(part_.front(), speed_alone(state, priority));
+        set_speed(part_.front(), speed_alone(part_.front(), priority));
         return;
     }
     begin_filling(priority);
@@ -417,7 +433,7 @@ double Engine::refresh_stale() {
     double least = std::numeric_limits<double>::infinity();
     for (const auto place : part_stale_) {
         const auto& state = states_[part_[place]];
-        for (const auto& use : std::span(state.use.data(), state.uses)) {
+        for (const auto& use : uses(part_[place])) {
             const auto at = part_place_[use.resource];
             if (at >= part_resources_.size() || part_resources_[at] != use.resource) continue;
             part_reached_[at] = reached_level(use.resource, state.priority);

@@ -54,7 +54,7 @@ public:
     /// Tags below `timers` are also those of timers, one each.
     /// Activities may have `places` to choose from, by which they lie together in memory.
     explicit Engine(std::uint32_t timers = 0, std::uint32_t places = 0)
-        : timers_(timers), places_(places), states_(places) {}
+        : timers_(timers), places_(places), states_(places), uses_(places * room_) {}
 
     /// `capacity` per unit of time of the caller's choice; demands are in the same unit.
     ResourceId add_resource(double capacity);
@@ -90,8 +90,11 @@ private:
     static constexpr std::uint32_t none = ~0u;
     static constexpr Picoseconds never = std::numeric_limits<Picoseconds>::max();
 
-    // A place in a resource's list: activity * most_demands + index of the demand.
+    // A place in a resource's list: activity << link_bits | index of the demand.
     using Link = std::uint32_t;
+    static constexpr int link_bits = 3;
+    static_assert(most_demands <= 1 << link_bits);
+    static_assert(EventQueue::most_ids <= none >> link_bits);
 
     struct Use {
         float amount;
@@ -101,8 +104,7 @@ private:
 
     static constexpr std::uint32_t nowhere = (1u << 31) - 1;
 
-    // Half a cache line's alignment: a whole one's would cost each rank another 64 bytes, and is no quicker.
-    struct alignas(32) State {
+    struct State {
         double remaining;     // of the duration, at `updated`
         Picoseconds updated;  // when the speed was last changed
         float speed;
@@ -116,9 +118,9 @@ private:
         bool runs = false;
         std::uint32_t place : 31;  // in the part being solved, nowhere outside it
         std::uint32_t late : 1;    // ends after it is to leave the queue, with `number`
-        std::array<Use, most_demands> use;
         std::uint64_t number;
     };
+    static_assert(sizeof(State) == 56);
 
     /// Activities whose delay has not ended yet, in order: all of a line have the same delay.
     struct Line {
@@ -155,9 +157,13 @@ private:
     };
     static_assert(sizeof(Resource) == 32);
 
-    State& state_of(Link link) { return states_[link / most_demands]; }
-    Use& use_of(Link link) { return states_[link / most_demands].use[link % most_demands]; }
-    std::span<Use> uses(State& state) { return {state.use.data(), state.uses}; }
+    static ActivityId activity_of(Link link) { return link >> link_bits; }
+    State& state_of(Link link) { return states_[activity_of(link)]; }
+    Use& use_of(Link link) {
+        return uses_[std::size_t{activity_of(link)} * room_ + (link & ((1u << link_bits) - 1))];
+    }
+    std::span<Use> uses(ActivityId id) { return {&uses_[std::size_t{id} * room_], states_[id].uses}; }
+    void make_room(std::size_t demands);
 
     ActivityId take_place(ActivityId wanted);
     void wait(ActivityId id, Picoseconds delay);
@@ -167,9 +173,9 @@ private:
     EventQueue::Turn settled_first();
     bool solved() const { return fresh_.empty() && dirty_.empty(); }
     void touch(ResourceId resource);
-    void link(ActivityId id, State& state);
-    void unlink(ActivityId id, State& state);
-    float bound_of(State& state);
+    void link(ActivityId id);
+    void unlink(ActivityId id);
+    float bound_of(ActivityId id);
     void set_bound(ActivityId id, float bound);
     void set_speed(ActivityId id, float speed);
     void solve();
@@ -185,7 +191,7 @@ private:
     double reached_level(ResourceId id, Priority priority);
     /// Whether nobody of its priority shares any of the activity's resources, and its speed then.
     bool is_alone(Link link);
-    float speed_alone(State& state, Priority priority);
+    float speed_alone(ActivityId id, Priority priority);
     std::int64_t left(const Resource& resource, Priority priority) const {
         const auto all = whole(resource.capacity);
         return priority == Priority::transfer ? all : std::max<std::int64_t>(0, all - resource.used);
@@ -195,6 +201,8 @@ private:
     EventQueue queue_;         // of timers and, behind their tags, activities
     std::vector<Line> lines_;  // few: machines have few latencies
     std::vector<State> states_;
+    std::size_t room_ = 2;   // for uses of each activity: as many as any has had so far, on most machines two
+    std::vector<Use> uses_;  // by activity
     std::vector<ActivityId> free_;
     std::vector<Resource> resources_;
     Picoseconds now_ = 0;

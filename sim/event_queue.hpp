@@ -74,7 +74,10 @@ public:
             hole_ = false;
             sink(0, entry);
         } else {
-            if ((size_ + first_slot) / 4 >= lines_.size()) lines_.emplace_back();
+            if ((size_ + first_slot) / 4 >= lines_.size()) {
+                if (lines_.size() == lines_.capacity()) lines_.reserve(lines_.size() + lines_.size() / 4 + 1);
+                lines_.emplace_back();
+            }
             rise(size_++, entry);
         }
     }

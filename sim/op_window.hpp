@@ -143,8 +143,8 @@ private:
         return base_ + static_cast<std::uint16_t>(low_bits - base_);
     }
 
-    /// By half: a ring's windows have five operations, and there are as many as ranks.
-    void grow() { resize(capacity_ + capacity_ / 2); }
+    /// By an eighth, or one: a ring's windows have some seven operations, and there are as many as ranks.
+    void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
 
     void resize(std::uint32_t capacity) {
         auto larger = std::make_unique<std::byte[]>(ends_bytes() + capacity * sizeof(PendingOp));

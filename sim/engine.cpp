@@ -47,8 +47,7 @@ ActivityId Engine::take_place(ActivityId wanted) {
 
 void Engine::make_room(std::size_t demands) {
     std::vector<Use> wider(states_.size() * demands);
-    for (std::size_t id = 0; id < states_.size(); ++id)
-        std::copy_n(&uses_[id * room_], room_, &wider[id * demands]);
+    for (std::size_t id = 0; id < states_.size(); ++id) std::copy_n(&uses_[id * room_], room_, &wider[id * demands]);
     uses_ = std::move(wider);
     room_ = demands;
 }
@@ -293,8 +292,8 @@ void Engine::solve_transfers() {
         auto& state = states_[id];
         if (state.priority != Priority::transfer) continue;
         const bool limited = tight_ > 0 && std::ranges::any_of(uses(id), [&](const Use& use) {
-            return resources_[use.resource].tight != 0;
-        });
+                                 return resources_[use.resource].tight != 0;
+                             });
         if (!limited) set_speed(id, state.bound);
     }
 }

@@ -159,9 +159,7 @@ private:
 
     static ActivityId activity_of(Link link) { return link >> link_bits; }
     State& state_of(Link link) { return states_[activity_of(link)]; }
-    Use& use_of(Link link) {
-        return uses_[std::size_t{activity_of(link)} * room_ + (link & ((1u << link_bits) - 1))];
-    }
+    Use& use_of(Link link) { return uses_[std::size_t{activity_of(link)} * room_ + (link & ((1u << link_bits) - 1))]; }
     std::span<Use> uses(ActivityId id) { return {&uses_[std::size_t{id} * room_], states_[id].uses}; }
     void make_room(std::size_t demands);
 

@@ -9,8 +9,10 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
     int device = -1;
     cudaGetDevice(&device);
     cudaGetLastError();  // said here, it is not to be said again by the check behind somebody else's launch
-    fail("CUDA error {} ({}) from {} at {}:{}, device {}", cudaGetErrorName(status), cudaGetErrorString(status), call,
-         file, line, device);
+    const auto text = fmt::format("CUDA error {} ({}) from {} at {}:{}, device {}", cudaGetErrorName(status),
+                                  cudaGetErrorString(status), call, file, line, device);
+    if (status == cudaErrorMemoryAllocation) throw NoMemory(text);
+    throw Error(text);
 }
 
 }  // namespace ringlab::gpu

@@ -4,7 +4,7 @@
 
 namespace ringlab::gpu {
 
-/// Throws Error with the call, its place and CUDA's own text unless `status` is success.
+/// Throws Error, or NoMemory, with the call, its place and CUDA's own text unless `status` is success.
 void check_cuda(cudaError_t status, const char* call, const char* file, int line);
 
 }  // namespace ringlab::gpu

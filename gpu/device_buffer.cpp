@@ -11,8 +11,10 @@ DeviceBuffer::DeviceBuffer(std::size_t bytes) : bytes_(bytes) {
         cudaGetLastError();  // this error is not sticky: clear it, so that a caller may go on with less
         std::size_t free_bytes = 0, total = 0;
         cudaMemGetInfo(&free_bytes, &total);
-        fail("no device memory for a buffer of {} bytes: {} of {} are free; use fewer tokens or heads", bytes,
-             free_bytes, total);
+        throw NoMemory(
+            fmt::format("no device memory for a buffer of {} bytes: {} of {} are free; use fewer tokens or "
+                        "heads",
+                        bytes, free_bytes, total));
     }
     RINGLAB_CUDA(cudaGetLastError());
 }

@@ -154,6 +154,8 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
         return true;
     } catch (const Cancelled&) {
         throw;
+    } catch (const NoMemory&) {
+        throw;  // as what it is, for who can go on with less
     } catch (const Error& error) {
         fail("{}: {}", describe(self.rank, static_cast<layouts::OpIndex>(index), instruction), error.what());
     }

@@ -22,6 +22,12 @@ private:
     }
 };
 
+/// A device has no room for something: a caller may go on with less.
+class NoMemory : public Error {
+public:
+    using Error::Error;
+};
+
 /// Throws Error with the formatted message unless `condition` holds.
 template <class... Args>
 void require(bool condition, fmt::format_string<Args...> message, Args&&... args) {

@@ -70,10 +70,14 @@ struct CeilingSamples {
 
 /// How one pass of each kind went where others hold most of the memory.
 struct Fit {
-    std::string why_not;          ///< what ended it; empty: it ran
+    std::string why_not;          ///< why memory did not suffice; empty: it ran
     std::int64_t least_free = 0;  ///< bytes of the fullest device
     double forward_seconds = 0, backward_seconds = 0;
 };
+
+/// What `run` gives, or that memory did not suffice for it. Anything else that ends it says nothing of what fits and is
+/// thrown.
+Fit fit_unless_full(const std::function<Fit()>& run);
 
 /// Times rings of a backend.
 class RingBench {
@@ -97,8 +101,7 @@ public:
     /// Our kernels and the baselines in turns, on the root process's first GPU; the plan has one rank.
     virtual DeviceSamples device(const Plan& plan, const std::string& kernels) = 0;
 
-    /// One pass of a plan over copy engines, no warm-up, beside `occupied` bytes of each device. Whatever ends it, as a
-    /// want of memory or a rank that gives no answer, is told in the result and not thrown.
+    /// One pass of a plan over copy engines, no warm-up, beside `occupied` bytes of each device; see fit_unless_full().
     virtual Fit fit(const Plan& plan, std::int64_t occupied) = 0;
 
     /// What the machine can do at most: matrix products, and links between its first `devices` GPUs.

@@ -51,12 +51,12 @@ public:
     }
 
     Fit fit(const Plan& plan, std::int64_t occupied) override {
-        Fit fit;
         const int ranks = plan.layout().ranks();
         const layouts::RingGroup group{.ring = ranks};
         auto options = ring_options(group, "copy");
         options.timelines = gpu::Timelines::none;
-        try {
+        return fit_unless_full([&] {
+            Fit fit;
             const gpu::OccupiedMemory others(ranks, occupied);
             const auto team = gpu::make_thread_team(gpu::team_size(options));
             const auto run = gpu::run(*team, *plan.forward, plan.backward.get(), {}, options).front();
@@ -67,10 +67,8 @@ public:
             fit.least_free = others.least_free();
             fit.forward_seconds = slowest(run.forward);
             fit.backward_seconds = slowest(run.backward);
-        } catch (const Error& error) {
-            fit.why_not = error.what();
-        }
-        return fit;
+            return fit;
+        });
     }
 
     DeviceSamples device(const Plan& plan, const std::string& kernels) override {

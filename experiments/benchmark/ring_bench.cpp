@@ -24,4 +24,14 @@ std::unique_ptr<RingBench> make_ring_bench(const Config& config) {
     return ring_benches().find(config.backend).factory.make(config);
 }
 
+Fit fit_unless_full(const std::function<Fit()>& run) {
+    try {
+        return run();
+    } catch (const NoMemory& error) {
+        Fit fit;
+        fit.why_not = error.what();
+        return fit;
+    }
+}
+
 }  // namespace ringlab::experiments

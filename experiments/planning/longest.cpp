@@ -47,4 +47,12 @@ Longest longest_context(Case which, const layouts::Problem& problem, const Confi
     return found;
 }
 
+int refuted(const Record& record, const std::vector<std::string>& runs) {
+    const auto failed = [&](const std::string& run) {
+        return record.has(run, "runs/confirmed") && record.text(run, "confirmed") != "ran" &&
+               record.text(run, "confirmed") != "";
+    };
+    return static_cast<int>(std::count_if(runs.begin(), runs.end(), failed));
+}
+
 }  // namespace ringlab::experiments

@@ -1,10 +1,12 @@
 #pragma once
 
 #include "experiments/planning/footprint.hpp"
+#include "experiments/record/record.hpp"
 #include "experiments/study/case.hpp"
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace ringlab::experiments {
 
@@ -22,5 +24,8 @@ std::int64_t longest_that(std::int64_t granularity, std::int64_t most, const std
 /// `which` without its tokens. Throws Error if the mask, layout or schedule cannot be made for any length.
 Longest longest_context(Case which, const layouts::Problem& problem, const Config& config, const Keeping& keeping,
                         const Capacity& capacity);
+
+/// Of these runs, how many were executed to confirm them and did not fit.
+int refuted(const Record& record, const std::vector<std::string>& runs);
 
 }  // namespace ringlab::experiments

@@ -1,5 +1,6 @@
 // Known situations give the known advice, and advice for the largest machine takes little work.
 
+#include "experiments/benchmark/bench.hpp"
 #include "experiments/console/resources.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/planning/advice_report.hpp"
@@ -14,7 +15,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
+
+#include <unistd.h>
 
 namespace ringlab::experiments {
 namespace {
@@ -64,6 +68,32 @@ BOOST_AUTO_TEST_CASE(the_longest_is_the_last_that_fits) {
     }
     BOOST_TEST(longest_that(16, 65536, [](std::int64_t) { return false; }) == 0);
     BOOST_TEST(longest_that(16, 65536, [](std::int64_t) { return true; }) == 65536);
+}
+
+BOOST_AUTO_TEST_CASE(only_a_want_of_memory_says_that_a_length_does_not_fit) {
+    BOOST_TEST(fit_unless_full([] { return Fit{.least_free = 7}; }).least_free == 7);
+    BOOST_TEST(fit_unless_full([]() -> Fit { throw NoMemory("no room"); }).why_not == "no room");
+    BOOST_CHECK_THROW(fit_unless_full([]() -> Fit { throw Error("a rank gives no answer"); }), Error);
+}
+
+BOOST_AUTO_TEST_CASE(lengths_that_were_run_and_did_not_fit_are_counted) {
+    const auto file = std::filesystem::temp_directory_path() / fmt::format("confirmed_{}.h5", ::getpid());
+    {
+        Record record(file, RecordMode::create, {"longest_context", "a test", ""}, Provenance{});
+        const auto commit = [&](const char* name, const char* confirmed) {
+            RunWriter run;
+            run.attribute("longest_tokens", confirmed ? 16 : 0);
+            if (confirmed) run.attribute("confirmed", std::string(confirmed), "1", "");
+            record.commit(name, run);
+        };
+        commit("none fits", nullptr);
+        BOOST_TEST(refuted(record, {"none fits"}) == 0);
+        commit("ran", "ran");
+        commit("full", "no device memory");
+        BOOST_TEST(refuted(record, {"none fits", "ran"}) == 0);
+        BOOST_TEST(refuted(record, {"none fits", "ran", "full"}) == 1);
+    }
+    std::filesystem::remove(file);
 }
 
 BOOST_AUTO_TEST_CASE(one_granule_more_does_not_fit_and_less_kept_is_longer) {

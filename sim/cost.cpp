@@ -190,11 +190,25 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
     if (pairs > most_described_pairs) by_name();
 }
 
-TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                              const Part& keys, Turn turn) {
     describe(rows, keys, row_runs, key_runs);
     key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * turn.begins + turn.ends});
-    const std::string key(reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front()));
+    return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
+}
+
+double TileModel::longer_without(double processors, const Part& rows, const Part& keys, Turn turn) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto key = fmt::format("{} ", processors) + key_of(row_runs, key_runs, rows, keys, turn);
+    if (const auto found = longer_.find(key); found != longer_.end()) return found->second;
+    const auto items = items_of(row_runs, key_runs, rows, keys);
+    const auto all = launch({&items, 1}, turn).seconds;
+    return longer_[key] = all == 0 ? 1 : launch({&items, 1}, turn, processors).seconds / all;
+}
+
+TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto key = key_of(row_runs, key_runs, rows, keys, turn);
     const auto found = memo_.find(key);
     if (found != memo_.end()) return found->second;
     return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, turn)).first->second;
@@ -233,8 +247,8 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
             by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1};
 }
 
-/// Of all of these in one launch.
-double TileModel::launch(std::span<const Items> parts, Turn turn) const {
+/// Of all of these in one launch, which is made for all processors and finds so many less.
+TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, double without) const {
     layouts::ItemLoad load;
     for (const auto& [items, copies, in_turn] : parts) {
         load.steps_per_entry = in_turn;
@@ -253,13 +267,19 @@ double TileModel::launch(std::span<const Items> parts, Turn turn) const {
         for (const auto& tiles : items)
             if (visits_idle || tiles.full + tiles.partial > 0)
                 groups.push_back({item_seconds(tiles, turn, in_turn, sharing.processors), copies});
-    return makespan(std::move(groups), sharing.at_a_time);
+    Launch found;
+    for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
+    const auto all = machine_.multiprocessors;
+    const auto at_a_time = static_cast<double>(sharing.at_a_time) * (all - without) / all;
+    found.seconds = makespan(std::move(groups), std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
+    return found;
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
                                              const Part& rows, const Part& keys, Turn turn) const {
     const auto items = items_of(row_runs, key_runs, rows, keys);
-    Time time{launch({&items, 1}, turn), 0};
+    const auto [alone, item] = launch({&items, 1}, turn);
+    Time time{.alone = alone, .item = item};
     for (const auto& tiles : items.tiles)
         time.continued += (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                            cost_.partial_tile_seconds * static_cast<double>(tiles.partial)) *
@@ -343,6 +363,8 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
         ratio = std::min(ratio, 1 + 4.0 / layouts::bytes_of(schedule_.problem().dtype));
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
+
+Picoseconds CostModel::at_clock(double seconds) const { return ticks(seconds / clock_); }
 
 Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
     return stretched(compute(op, rank), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));

@@ -39,6 +39,7 @@ public:
     struct Time {
         double alone = 0;      ///< seconds of a launch of its own, without the launch itself
         double continued = 0;  ///< seconds added to a launch that is under way: no ramp, no tail, no cost of items
+        double item = 0;       ///< seconds of its longest item
     };
 
     /// Where a block stands among those of its rows.
@@ -48,6 +49,10 @@ public:
 
     /// Of all heads of `rows` and `keys`.
     Time block(const Part& rows, const Part& keys, Turn turn);
+
+    /// What the block takes on `processors` fewer, over what it takes on all: they take items by turns, so a few less
+    /// may cost a whole turn.
+    double longer_without(double processors, const Part& rows, const Part& keys, Turn turn);
 
     /// Attends of a rank that are one launch.
     struct Joint {
@@ -76,7 +81,13 @@ private:
     };
     Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                    const Part& keys) const;
-    double launch(std::span<const Items> parts, Turn turn) const;
+    struct Launch {
+        double seconds = 0;
+        double item = 0;  ///< of it the longest item
+    };
+    Launch launch(std::span<const Items> parts, Turn turn, double without = 0) const;
+    std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
+                       Turn turn);
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                            const Part& keys, Turn turn) const;
     double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors) const;
@@ -87,6 +98,7 @@ private:
     std::vector<std::int64_t> key_;               // scratch
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
+    std::unordered_map<std::string, double> longer_;
     // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
     mutable std::vector<std::vector<layouts::KeyTile>> key_tiles_;
@@ -132,6 +144,8 @@ public:
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
 
     const Draws& draws() const { return draws_; }
+    TileModel& tiles() { return *tiles_; }
+    Picoseconds at_clock(double seconds) const;
 
     /// What the host does for a pass before its first operation, and for an operation.
     Picoseconds issue_pass() const;

@@ -93,7 +93,8 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         }
         // What the launch has done when this one ends.
         const bool whole = by_keys || attend.ends || &attend == &attends.back();
-        const auto now = whole ? launch(parts, {begins, ends}) : done + longest - (new_group ? 0 : cost_.item_seconds);
+        const auto now =
+            whole ? launch(parts, {begins, ends}).seconds : done + longest - (new_group ? 0 : cost_.item_seconds);
         seconds.push_back(std::max(0.0, now - done));
         done = std::max(done, now);
     }

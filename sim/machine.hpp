@@ -39,6 +39,15 @@ struct AttentionCost {
     double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
 
+    /// When the kernel of a transfer that comes beside an attend finds room on multiprocessors. It is served first, but
+    /// blocks of the attend that run stay.
+    enum class Room {
+        at_once,       ///< not modelled
+        as_items_end,  ///< a block is of one item
+        at_the_end,    ///< blocks take item after item
+    };
+    Room room = Room::at_once;
+
     // Of a pass, before its first attend and behind its last: memory traffic per byte of Q, and of Q, K and V.
     double begin_seconds = 0, begin_memory_ratio = 0;
     double end_seconds = 0, end_memory_ratio = 0;

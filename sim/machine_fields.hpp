@@ -36,6 +36,7 @@ public:
     template <class AnyMachine>
     void visit(AnyMachine& m) {
         using namespace ranges;
+        using Room = AttentionCost::Room;
         fields_.text("name", m.name);
         fields_.text("description", m.description);
         fields_.number("topology.hosts", m.hosts, count, 1);
@@ -62,6 +63,12 @@ public:
             fields_.number("network.hosts_per_leaf", m.network.hosts_per_leaf, count, 1);
             fields_.number("network.oversubscription", m.network.oversubscription, {1, 1000}, 1);
             fields_.number("network.spine_latency_us", m.network.spine_latency_seconds, not_negative, micro);
+        }
+        if (fields_.section("room_for_transfers",
+                            m.forward.room != Room::at_once || m.backward.room != Room::at_once)) {
+            const auto names = {"at once", "as items end", "at the end"};
+            fields_.choice("room_for_transfers.forward", m.forward.room, names);
+            fields_.choice("room_for_transfers.backward", m.backward.room, names);
         }
         if (fields_.section("device_memory", m.device_memory_bytes > 0)) {
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);

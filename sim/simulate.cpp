@@ -7,10 +7,13 @@
 #include "sim/naive.hpp"
 #include "sim/op_window.hpp"
 #include "sim/parallel.hpp"
+#include "sim/room.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 namespace ringlab::sim {
 namespace {
@@ -128,6 +131,10 @@ private:
         const std::size_t ends_of_hosts = 2 * (ranks_.size() / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
         engine_.reserve(0, ranks_.size() * (memory + kernels + 2 * links) + ends_of_hosts);
         holds_ = kernels;
+        const auto pass = schedule_.options().pass;
+        if (kernels && options_.compute == ComputeModel::tiles &&
+            machine_.attention(pass).room != AttentionCost::Room::at_once)
+            room_.emplace(cost_, machine_, pass);
         gpus_.resize(ranks_.size());
         for (auto& gpu : gpus_) {
             if (memory) gpu.memory = engine_.add_resource(machine_.memory_bytes_per_second);
@@ -168,8 +175,24 @@ private:
         if (multiprocessors == 0) return;
         auto& held = rank_of(rank).held;
         held += static_cast<float>(multiprocessors);
-        engine_.set_capacity(gpus_[static_cast<std::size_t>(rank)].multiprocessors,
-                             std::max(0.0, machine_.multiprocessors - static_cast<double>(held)));
+        leave(rank);
+    }
+
+    /// To compute, what transfers do not hold.
+    void leave(int rank) {
+        const auto held = static_cast<double>(rank_of(rank).held);
+        engine_.set_capacity(
+            gpus_[static_cast<std::size_t>(rank)].multiprocessors,
+            room_ && attending(rank) ? room_->left(rank, held) : std::max(0.0, machine_.multiprocessors - held));
+    }
+
+    /// The attend that the rank runs, if any.
+    const PendingOp* attending(int rank) {
+        auto& window = rank_of(rank).window;
+        const auto head = window.head(compute_lane);
+        if (head == OpWindow::none) return nullptr;
+        const auto& op = window[head];
+        return op.state == OpState::running && op.kind() == OpKind::attend ? &op : nullptr;
     }
 
     // ---- Reading the schedule ----
@@ -201,6 +224,7 @@ private:
             put_off(id, transfer, delay);
         });
         const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
+        if (room_ && op->kind == OpKind::attend) room_->add(id, *op);
         rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work);
         count(rank.naive, totals_of(id), id, *op, work);
         if (!options_.trace) return;
@@ -256,9 +280,19 @@ private:
             try_start(rank, std::countr_zero(lanes));
     }
 
-    /// The head of a lane that waits.
+    /// Whether the kernel of a transfer that is ready has to wait until an attend leaves it room.
+    bool waits_for_room(int id, Lane lane, PendingOp& op) {
+        const auto* attend = attending(id);
+        if (!attend || attend->time == engine_.now() || transfer_cost(id, op).multiprocessors == 0) return false;
+        op.state = OpState::issuing;
+        const auto wait = room_->wait(id, engine_.now() - attend->time, attend->work);
+        (wait > 0 ? room_->admitted(id) : room_->waiting(id)) |= 1u << lane;
+        if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
+        return true;
+    }
 
-    void try_start(int id, Lane lane) {
+    /// The head of a lane that waits; `admitted` if it is a transfer that has waited for room.
+    void try_start(int id, Lane lane, bool admitted = false) {
         auto& window = rank_of(id).window;
         const auto head = window.head(lane);
         auto& op = window[head];
@@ -268,8 +302,9 @@ private:
             engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
             return;
         }
-        if (options_.trace) spans_[static_cast<std::size_t>(id)][head].posted = engine_.now();
+        if (options_.trace && !admitted) spans_[static_cast<std::size_t>(id)][head].posted = engine_.now();
         if (lane == compute_lane) return start_compute(id, op);
+        if (room_ && !admitted && waits_for_room(id, lane, op)) return;
         if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
         if (holds_) hold(id, transfer_cost(id, op).multiprocessors);
         if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
@@ -303,6 +338,7 @@ private:
             if (gpu.multiprocessors != GpuResources::none && attends)
                 demands[count++] = {gpu.multiprocessors, machine_.multiprocessors};
         }
+        if (room_ && attends) leave(id);
         if (count == 0) return engine_.start_timer(tag, op.work);
         engine_.start({.duration = op.work,
                        .demands = {demands.data(), count},
@@ -391,13 +427,28 @@ private:
         auto& op = head_of(rank, lane);
         if (op.state == OpState::issuing) {
             op.state = OpState::waiting;
-            return try_start(rank, lane);
+            if (!room_) return try_start(rank, lane);
+            const auto admitted = room_->admitted(rank);
+            room_->admitted(rank) &= ~(1u << lane);
+            return try_start(rank, lane, admitted >> lane & 1);
         }
         const int peer = op.kind() == OpKind::send ? op.peer : -1;
+        const bool attended = room_ && op.kind() == OpKind::attend;
         finish(rank, lane);
+        if (attended) make_room(rank);
         if (peer >= 0) finish(peer, counterpart(lane));
         advance(rank);
         if (peer >= 0) advance(peer);
+    }
+
+    /// For transfers that waited for the attend that has ended.
+    void make_room(int rank) {
+        room_->drop(rank);
+        for (auto lanes = std::exchange(room_->waiting(rank), 0u); lanes != 0; lanes &= lanes - 1) {
+            const Lane lane = std::countr_zero(lanes);
+            head_of(rank, lane).state = OpState::waiting;
+            try_start(rank, lane, true);
+        }
     }
 
     void finish(int id, Lane lane) {
@@ -473,6 +524,7 @@ private:
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
     bool holds_ = false;  // transfers take multiprocessors
+    std::optional<Room> room_;
     bool one_channel_ = false, sends_ = false, fetches_ = false;
     Op workplace_;           // of all ranks' streams
     Prediction prediction_;  // its ranks count up under way

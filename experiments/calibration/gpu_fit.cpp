@@ -370,6 +370,10 @@ private:
                    "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved");
         source("gpu.attention_memory_gigabytes_per_second", "none: what attends lose is in the multiprocessors");
         m.attention_memory_bytes_per_second = 0;
+        // Whose blocks take item after item: those of the family for sm_90a, forward.
+        using Room = sim::AttentionCost::Room;
+        m.forward.room = all_.kernels == "hopper" ? Room::at_the_end : Room::as_items_end;
+        m.backward.room = Room::as_items_end;
     }
 
     const GpuSamples& all_;

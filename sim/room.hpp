@@ -1,0 +1,66 @@
+#pragma once
+
+#include "sim/cost.hpp"
+
+#include <deque>
+#include <vector>
+
+namespace ringlab::sim {
+
+/// Where kernels of transfers find room beside attends. Both want whole multiprocessors: a transfer that comes while an
+/// attend runs waits until blocks of it end, and an attend that lacks some takes more turns over the others.
+class Room {
+public:
+    using Lanes = std::uint32_t;  ///< a bit for each
+
+    Room(CostModel& cost, const Machine& machine, layouts::Pass pass)
+        : cost_(cost), machine_(machine), room_(machine.attention(pass).room) {
+        ranks_.resize(static_cast<std::size_t>(cost.ranks()));
+    }
+
+    /// An attend that the rank is to run, in its order; and that the first of them has ended.
+    void add(int rank, const Op& attend) {
+        of(rank).attends.push_back({attend.rows(), attend.part, {attend.begins, attend.ends}});
+    }
+    void drop(int rank) { of(rank).attends.pop_front(); }
+
+    /// How long a transfer waits that comes when the rank's first attend, of `whole` in all, has run for `gone`; 0:
+    /// until it ends.
+    Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
+        if (room_ == AttentionCost::Room::at_the_end) return 0;
+        const auto& [rows, keys, turn] = of(rank).attends.front();
+        const auto item = std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, turn).item));
+        const auto wait = item - gone % item;
+        return gone + wait < whole ? wait : 0;
+    }
+
+    /// Whole multiprocessors, as the engine takes them, that do for the rank's first attend as much as those that are
+    /// left when transfers hold `held`.
+    double left(int rank, double held) {
+        const auto left = std::max(0.0, machine_.multiprocessors - held);
+        if (held == 0 || left == 0 || room_ == AttentionCost::Room::at_the_end) return left;
+        const auto& [rows, keys, turn] = of(rank).attends.front();
+        return std::min(left, machine_.multiprocessors / cost_.tiles().longer_without(held, rows, keys, turn));
+    }
+
+    Lanes& waiting(int rank) { return of(rank).waiting; }    ///< transfers that wait for the attend's end
+    Lanes& admitted(int rank) { return of(rank).admitted; }  ///< that have waited for an item's
+
+private:
+    struct Attend {
+        Part rows, keys;
+        TileModel::Turn turn;
+    };
+    struct Rank {
+        std::deque<Attend> attends;
+        Lanes waiting = 0, admitted = 0;
+    };
+    Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+    CostModel& cost_;
+    const Machine& machine_;
+    AttentionCost::Room room_;
+    std::vector<Rank> ranks_;
+};
+
+}  // namespace ringlab::sim

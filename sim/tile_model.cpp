@@ -1,0 +1,283 @@
+// What an attention block takes: its tiles, given to processors one by one. See TileModel.
+
+#include "sim/cost.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+
+namespace ringlab::sim {
+
+using layouts::Bound;
+using layouts::Pass;
+
+namespace {
+
+// More (rows piece, key run) pairs than this, and a block is known by its parts alone.
+constexpr std::size_t most_described_pairs = 64;
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
+
+/// Appends where `bound`, over `rows`, lies among the keys of a run, as key indices: {0, 0} at or below the first key
+/// for all rows, {count, 0} beyond the last, else index at the first row and step per row or, where the steps are not
+/// whole, positions relative to the first key.
+void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows, const Run& keys) {
+    const auto first = bound.at(rows.first) - keys.first, last = bound.at(rows.last()) - keys.first;
+    const auto index = [&](std::int64_t offset) {
+        return std::clamp<std::int64_t>(ceil_div(offset, keys.stride), 0, keys.count);
+    };
+    const auto low = index(first), high = index(last);
+    const auto step = bound.slope * rows.stride;
+    const bool one_value = low == high;
+    if (one_value) {
+        key.insert(key.end(), {0, low, 0});
+    } else if (step % keys.stride == 0) {
+        key.insert(key.end(), {1, ceil_div(first, keys.stride), step / keys.stride});
+    } else {
+        key.insert(key.end(), {1 + keys.stride, first, step});
+    }
+}
+
+/// Calls visit(segment, rows of the run in it), in order.
+template <class Visit>
+void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
+    for (std::int64_t i = 0; i < run.count;) {
+        const auto& segment = mask.segments()[mask.segment_of(run.at(i))];
+        const auto end = std::min(run.count, ceil_div(segment.rows.end - run.first, run.stride));
+        visit(segment, layouts::slice(run, i, end));
+        i = end;
+    }
+}
+
+/// Processors that are free at the same time.
+struct Free {
+    double time = 0;
+    double count = 0;
+    bool operator<(const Free& other) const { return time > other.time; }  // the first to be free on top of a heap
+};
+
+/// Gives most of a very large group to the processors, as one by one would: each takes the tiles that it could begin
+/// before a common time. Returns how many. Sums of few terms stay one by one, and so the same as ever to the last bit.
+std::int64_t deal_at_once(const ItemGroup& group, std::vector<Free>& free, std::int64_t processors) {
+    constexpr std::int64_t few = 1 << 16;
+    if (group.count <= few || group.seconds == 0) return group.seconds == 0 ? group.count : 0;
+    const auto dealt_by = [&](double time, double level) {
+        return level > time ? std::floor((level - time) / group.seconds) : 0;
+    };
+    const auto dealt = [&](double level) {
+        double sum = 0;
+        for (const auto& some : free) sum += some.count * dealt_by(some.time, level);
+        return sum;
+    };
+    double low = free.front().time;
+    double high = low;
+    for (const auto& some : free) high = std::max(high, some.time);
+    high += static_cast<double>(group.count) * group.seconds;
+    const auto most = static_cast<double>(group.count - few / 2);
+    for (int halvings = 0; halvings < 200; ++halvings) {
+        const auto middle = low + (high - low) / 2;
+        (dealt(middle) <= most ? low : high) = middle;
+    }
+    auto given = static_cast<std::int64_t>(dealt(low));
+    for (auto& some : free) some.time += dealt_by(some.time, low) * group.seconds;
+    if (group.count - given > 2 * few) {  // tiles so short that a time hardly tells one from many
+        for (auto& some : free)
+            some.time += static_cast<double>(group.count - given) / static_cast<double>(processors) * group.seconds;
+        given = group.count;
+    }
+    std::make_heap(free.begin(), free.end());
+    return given;
+}
+
+/// Gives `count` equal items to whoever is free first, one each to all that are free at the same time: as one by one.
+void deal(double seconds, std::int64_t count, std::vector<Free>& free) {
+    while (count > 0) {
+        std::pop_heap(free.begin(), free.end());
+        auto first = free.back();
+        free.pop_back();
+        while (!free.empty() && free.front().time == first.time) {
+            first.count += free.front().count;
+            std::pop_heap(free.begin(), free.end());
+            free.pop_back();
+        }
+        const auto taken = std::min(first.count, static_cast<double>(count));
+        const auto put = [&](Free some) {
+            if (some.count == 0) return;
+            free.push_back(some);
+            std::push_heap(free.begin(), free.end());
+        };
+        put({first.time, first.count - taken});
+        put({first.time + seconds, taken});
+        count -= static_cast<std::int64_t>(taken);
+    }
+}
+
+}  // namespace
+
+double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
+    std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
+    std::vector<Free> free{{0, static_cast<double>(processors)}};
+    for (const auto& group : items) deal(group.seconds, group.count - deal_at_once(group, free, processors), free);
+    double end = 0;
+    for (const auto& some : free) end = std::max(end, some.time);
+    return end;
+}
+
+TileModel::TileModel(const Schedule& schedule, const Machine& machine)
+    : schedule_(schedule), machine_(machine), cost_(machine.attention(schedule.options().pass)) {
+    const auto& problem = schedule.problem();
+    // For other head dims: in proportion to the FLOP of a tile.
+    const bool forward = schedule.options().pass == Pass::forward;
+    const auto flop = [&](std::int64_t d, std::int64_t v) {
+        return static_cast<double>(forward ? d + v : 3 * d + 2 * v);
+    };
+    const auto stretch = flop(problem.head_dim, problem.value_dim) / flop(cost_.head_dim, cost_.value_dim);
+    cost_.full_tile_seconds *= stretch;
+    cost_.partial_tile_seconds *= stretch;
+}
+
+/// Of a whole block they are there, of others made in `storage`.
+std::span<const Run> TileModel::runs(const Part& part, std::vector<Run>& storage) const {
+    if (schedule_.is_whole(part)) return schedule_.block(part.block);
+    return storage = schedule_.runs(part);
+}
+
+void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run> row_runs,
+                         std::span<const Run> key_runs) {
+    const auto& mask = schedule_.mask();
+    key_.clear();
+    const auto by_name = [&] {
+        key_ = {-1, rows.block, rows.tokens.begin, rows.tokens.end, keys.block, keys.tokens.begin, keys.tokens.end};
+    };
+
+    // Key runs must lie one behind another, so that a tile's first and last key are those of its first and last run;
+    // and all keys from first to last must be valid, so that validity says nothing more.
+    for (std::size_t i = 1; i < key_runs.size(); ++i)
+        if (key_runs[i].first <= key_runs[i - 1].last()) return by_name();
+    const auto valid = std::any_of(mask.valid().begin(), mask.valid().end(), [&](const layouts::Interval& interval) {
+        return !key_runs.empty() && interval.contains(key_runs.front().first) &&
+               interval.contains(key_runs.back().last());
+    });
+    if (!valid) return by_name();
+
+    for (const auto& run : key_runs) key_.push_back(run.count);
+    std::size_t pairs = 0;
+    for (const auto& run : row_runs) {
+        if (pairs > most_described_pairs) return by_name();
+        for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& piece) {
+            pairs += key_runs.size();
+            if (pairs > most_described_pairs) return;
+            // A row that sees nothing at all weighs differently in a tile's hull from one that sees nothing here.
+            const bool blind =
+                segment.at(piece.first) == layouts::RowKeys{} && segment.at(piece.last()) == layouts::RowKeys{};
+            key_.insert(key_.end(), {-2, piece.count, blind});
+            if (blind) return;
+            for (const auto& key_run : key_runs) {
+                describe_bound(key_, segment.begin, piece, key_run);
+                describe_bound(key_, segment.end, piece, key_run);
+                describe_bound(key_, {segment.sink, 0}, piece, key_run);
+            }
+        });
+    }
+    if (pairs > most_described_pairs) by_name();
+}
+
+std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                              const Part& keys, Turn turn) {
+    describe(rows, keys, row_runs, key_runs);
+    key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * turn.begins + turn.ends});
+    return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
+}
+
+double TileModel::longer_without(double processors, const Part& rows, const Part& keys, Turn turn) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto key = fmt::format("{} ", processors) + key_of(row_runs, key_runs, rows, keys, turn);
+    if (const auto found = longer_.find(key); found != longer_.end()) return found->second;
+    const auto items = items_of(row_runs, key_runs, rows, keys);
+    const auto all = launch({&items, 1}, turn).seconds;
+    return longer_[key] = all == 0 ? 1 : launch({&items, 1}, turn, processors).seconds / all;
+}
+
+TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto key = key_of(row_runs, key_runs, rows, keys, turn);
+    const auto found = memo_.find(key);
+    if (found != memo_.end()) return found->second;
+    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, turn)).first->second;
+}
+
+/// Of an item that `processors` share, each of whose heads meets `tiles`.
+double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn,
+                               std::int64_t processors) const {
+    // An item of keys has all of its rows' tiles, whatever other blocks they meet.
+    const bool keeps_rows = cost_.item == Item::query_tile;
+    const auto more =
+        keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0) : 0;
+    if (tiles.full + tiles.partial == 0) return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more;
+    const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
+                      cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
+    return cost_.item_seconds + more + work * heads_in_turn / static_cast<double>(processors);
+}
+
+TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                                     const Part& keys) const {
+    const auto known = [&](auto& by_block, const Part& part, auto make) {
+        using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
+        if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
+        by_block.resize(static_cast<std::size_t>(schedule_.blocks()));
+        auto& tiles = by_block[static_cast<std::size_t>(part.block)];
+        if (tiles.empty()) tiles = make();
+        return std::shared_ptr<const Tiles>(std::shared_ptr<void>(), &tiles);
+    };
+    const auto& mask = schedule_.mask();
+    const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
+    const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
+    auto work = layouts::tile_work(*hulls, *columns);
+    const bool by_keys = cost_.item == Item::key_tile;
+    return {std::move(by_keys ? work.keys : work.queries),
+            (by_keys ? keys : rows).heads.count() * schedule_.problem().batch,
+            by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1};
+}
+
+/// Of all of these in one launch, which is made for all processors and finds so many less.
+TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, double without) const {
+    layouts::ItemLoad load;
+    for (const auto& [items, copies, in_turn] : parts) {
+        load.steps_per_entry = in_turn;
+        for (const auto& tiles : items) {
+            load.items += tiles.full + tiles.partial > 0 ? copies : 0;
+            load.entries += (tiles.full + tiles.partial) * copies;
+            load.longest = std::max(load.longest, tiles.full + tiles.partial);
+        }
+    }
+    const auto sharing =
+        layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+    // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
+    const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
+    std::vector<ItemGroup> groups;
+    for (const auto& [items, copies, in_turn] : parts)
+        for (const auto& tiles : items)
+            if (visits_idle || tiles.full + tiles.partial > 0)
+                groups.push_back({item_seconds(tiles, turn, in_turn, sharing.processors), copies});
+    Launch found;
+    for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
+    const auto all = machine_.multiprocessors;
+    const auto at_a_time = static_cast<double>(sharing.at_a_time) * (all - without) / all;
+    found.seconds = makespan(std::move(groups), std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
+    return found;
+}
+
+TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                             const Part& rows, const Part& keys, Turn turn) const {
+    const auto items = items_of(row_runs, key_runs, rows, keys);
+    const auto [alone, item] = launch({&items, 1}, turn);
+    Time time{.alone = alone, .item = item};
+    for (const auto& tiles : items.tiles)
+        time.continued += (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
+                           cost_.partial_tile_seconds * static_cast<double>(tiles.partial)) *
+                          items.in_turn * static_cast<double>(items.copies) / machine_.multiprocessors;
+    return time;
+}
+
+}  // namespace ringlab::sim

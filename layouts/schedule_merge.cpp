@@ -85,7 +85,9 @@ private:
         if (member == 0) return -1;
         return tree_ ? std::bit_width(static_cast<unsigned>(member)) - 1 : member - 1;
     }
-    int parent(int member) const { return tree_ ? member - (1 << level(member)) : 0; }
+    int parent(int member) const {
+        return tree_ ? member - static_cast<int>(std::bit_floor(static_cast<unsigned>(member))) : 0;
+    }
     /// The member that `member` passes on to at a level; -1 if there is none.
     int child(const OfOwner& rows, int member, int at) const {
         const int next = tree_ ? member + (1 << at) : at + 1;

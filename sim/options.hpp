@@ -14,7 +14,7 @@ using layouts::Picoseconds;
 enum class ComputeModel {
     tiles,  ///< its real tiles, list-scheduled over the multiprocessors
     rate,   ///< its FLOP at the machine's rate, or reading K and V where that takes longer: coarser, and quick enough
-           ///< for thousands of ranks
+            ///< for thousands of ranks
 };
 
 enum class Clock {

@@ -48,16 +48,16 @@ private:
 /// Masks for `tokens`: documents and segments cut where nothing divides.
 std::vector<std::string> masks(std::int64_t tokens) {
     const auto lengths = fmt::format("1,13,7,{}", tokens - 21);
-    return {"causal", "full", "window:9,0", "window:6,4", "window:8,0+sink:3", "causal+documents:" + lengths,
-            "documents:" + lengths, "causal+documents:" + lengths + "+window:5,0",
-            fmt::format("prefix:{}", tokens / 3 + 1), "block-causal:" + lengths, "shared-question:" + lengths,
-            "prefix-documents:" + lengths,
-            // An image that is not there, words and actions with padding: in a contiguous layout ranks of padding alone.
-            fmt::format("padded-segments:9/8,16/0,12/5,{}/3", tokens - 37),
-            // Padding at the end so long that in a contiguous layout whole ranks are padding.
-            fmt::format("causal+valid:0-{}", tokens / 2 - 1),
-            // Padding at both ends and in the middle.
-            fmt::format("valid:2-19,23-{}", tokens - 3)};
+    return {
+        "causal", "full", "window:9,0", "window:6,4", "window:8,0+sink:3", "causal+documents:" + lengths,
+        "documents:" + lengths, "causal+documents:" + lengths + "+window:5,0", fmt::format("prefix:{}", tokens / 3 + 1),
+        "block-causal:" + lengths, "shared-question:" + lengths, "prefix-documents:" + lengths,
+        // An image that is not there, words and actions with padding: in a contiguous layout ranks of padding alone.
+        fmt::format("padded-segments:9/8,16/0,12/5,{}/3", tokens - 37),
+        // Padding at the end so long that in a contiguous layout whole ranks are padding.
+        fmt::format("causal+valid:0-{}", tokens / 2 - 1),
+        // Padding at both ends and in the middle.
+        fmt::format("valid:2-19,23-{}", tokens - 3)};
 }
 
 /// Dense results, once for all layouts and schedules.

@@ -48,6 +48,11 @@ struct Config {
     bool pad = false;
     std::vector<int> listed_ranks;  ///< whose positions are listed; none: of all
 
+    // What is packed.
+    std::string lengths = "document_lengths";  ///< file of lengths, or one that comes with Ringlab
+    int packings = 1000;
+    int measured_packings = 20;  ///< of them, executed too
+
     // How it is computed and measured.
     std::string backend = "cpu";
     std::map<std::string, std::shared_ptr<BackendKind>> backends;  ///< by name, with their own options
@@ -133,6 +138,7 @@ struct OptionGroups {
     bool throughput = false;  ///< what is timed on GPUs, and beside what
     bool plans = false;       ///< machines, and what must fit their memory
     bool advises = false;     ///< GPUs to spread over, JSON; otherwise a plan looks for the number of tokens
+    bool packs = false;       ///< packings of documents
     bool layer = false;       ///< a layer around attention, and the tokens in its loss
     bool lists = false;       ///< prints what a layout is, and keeps no record
     bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice

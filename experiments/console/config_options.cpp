@@ -157,6 +157,27 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
                  .choices = {"global", "documents"}});
 }
 
+void add_packing(Options& options, Config& config) {
+    options.section("What is packed");
+    options.add({.name = "lengths",
+                 .value = "FILE",
+                 .help = "lengths of documents in tokens, between blanks; document_lengths comes with Ringlab: 4000 "
+                         "manual pages and texts of a Debian system, a token for 4 bytes",
+                 .target = &config.lengths});
+    options.add({.name = "packings",
+                 .value = "N",
+                 .help = "sequences of documents drawn from these, the last one cut",
+                 .target = &config.packings,
+                 .low = 1,
+                 .high = 1e6});
+    options.add({.name = "measured-packings",
+                 .value = "N",
+                 .help = "the first so many are executed too",
+                 .target = &config.measured_packings,
+                 .low = 0,
+                 .high = 1e6});
+}
+
 void add_layout(Options& options, Config& config, const Experiment& experiment) {
     options.section("How it is laid out");
     if (!calibrates(experiment))
@@ -533,6 +554,7 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     Options options;
     add_problem(options, config, requests, experiment);
     add_rotary(options, config, experiment);
+    if (experiment.groups.packs) add_packing(options, config);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);

@@ -22,6 +22,10 @@ public:
     /// Names of the machine files without folder and ending, as in the record.
     const std::vector<std::string>& machines() const { return names_; }
 
+    /// The machines themselves, and how they are asked.
+    const std::vector<sim::Machine>& descriptions() const { return machines_; }
+    const sim::SimOptions& options() const { return options_; }
+
     /// Predicts passes that are repeated without end at the clock that power then allows; with pauses between them, of
     /// which so much is spent in other attends.
     void predict_repeated(double pause_seconds, double pause_busy_seconds) {

@@ -1,0 +1,254 @@
+// How well do layouts balance packed documents? Many packings of documents with real lengths, each laid out in several
+// ways: visible pairs of each rank, predicted times on machines and, of some, processor time as executed.
+
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/progress.hpp"
+#include "experiments/console/resources.hpp"
+#include "experiments/console/run_main.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/console/values.hpp"
+#include "experiments/inputs/inputs_random.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/describe.hpp"
+#include "experiments/study/in_order.hpp"
+#include "experiments/study/predictor.hpp"
+#include "experiments/study/study.hpp"
+#include "sim/simulate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace ringlab::experiments {
+namespace {
+
+const Experiment experiment{
+    "packings",
+    "Packs documents of real lengths into sequences, drawn anew for each packing, lays each packing out in several "
+    "ways,\n"
+    "and says how evenly the ranks share the work: in visible pairs, in predicted time on each machine and, for the "
+    "first\n"
+    "few, in processor time. Balance is the largest rank's share over the mean: 1 is perfect.",
+    "packings --layouts zigzag striped:64 balanced --ranks 8 --tokens 64Ki --packings 1000 --measured-packings 0",
+    {.measures = true, .predicts = true, .packs = true}};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"normal"};
+    config.layouts = {"contiguous", "zigzag", "striped", "striped:64", "balanced"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring"};
+    config.ranks = {8};
+    config.tokens = {8192};
+    config.heads = "1:1";
+    config.head_dim = 64;
+    config.repeats = 1;
+    config.arithmetic = "fp32";
+    config.machines = {"2cpus_calibrated"};
+    config.output = "packings.h5";
+    return config;
+}
+
+/// Documents one after another, the last cut where the sequence ends: "documents:512,20,7660".
+std::string packing(const std::vector<std::int64_t>& lengths, std::int64_t tokens, std::uint64_t seed,
+                    std::uint32_t number) {
+    constexpr std::uint32_t stream = 64;  // apart from those of inputs
+    std::string text = "documents:";
+    for (std::uint32_t i = 0; tokens > 0; ++i) {
+        const auto drawn = random_bits(seed, {stream, number, 0, i, 0}) % lengths.size();
+        const auto length = std::min(lengths[drawn], tokens);
+        text += fmt::format("{}{}", i == 0 ? "" : ",", length);
+        tokens -= length;
+    }
+    return text;
+}
+
+/// What one layout makes of one packing.
+struct Outcome {
+    double cells = 1;                      // balance in visible pairs
+    std::vector<double> balance, seconds;  // by machine and pass
+};
+
+Outcome outcome_of(const Plan& plan, const std::vector<sim::Machine>& machines, const sim::SimOptions& options) {
+    Outcome outcome{layouts::imbalance(cells_by_rank(*plan.forward)), {}, {}};
+    for (const auto& machine : machines)
+        for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+            const auto predicted = sim::simulate(*schedule, machine, options);
+            std::vector<double> compute;
+            for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
+            outcome.balance.push_back(layouts::imbalance(compute));
+            outcome.seconds.push_back(layouts::to_seconds(predicted.makespan));
+        }
+    return outcome;
+}
+
+void describe_spread(RunWriter& run, const std::string& name, const std::vector<double>& values, const char* unit,
+                     const char* what) {
+    const auto mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    run.attribute(name + "_mean", mean, unit, fmt::format("{}: mean of the packings", what));
+    run.attribute(name + "_p95", percentile(values, 95), unit, fmt::format("{}: 95 % of the packings are below", what));
+    run.attribute(name + "_max", *std::max_element(values.begin(), values.end()), unit,
+                  fmt::format("{}: the worst packing", what));
+}
+
+constexpr const char* cells_text = "largest over mean of the ranks' visible pairs";
+constexpr const char* balance_text = "largest over mean of the ranks' predicted compute time";
+constexpr const char* seconds_text = "predicted end of the last operation of any rank";
+constexpr const char* measured_text = "largest over mean of the ranks' measured processor time in attends";
+
+void describe_outcomes(RunWriter& run, const std::vector<Outcome>& outcomes, const std::vector<std::string>& machines) {
+    const auto count = static_cast<std::int64_t>(outcomes.size());
+    std::vector<double> cells;
+    for (const auto& outcome : outcomes) cells.push_back(outcome.cells);
+    describe_spread(run, "balance_cells", cells, "1", cells_text);
+    run.dataset("work/packing_balance", std::move(cells), {{"packing", count}}, "1", cells_text);
+    for (std::size_t machine = 0; machine < machines.size(); ++machine)
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+            const auto at = 2 * machine + static_cast<std::size_t>(pass);
+            const auto add = [&](const char* name, const char* dataset, auto member, const char* unit,
+                                 const char* what) {
+                std::vector<double> values;
+                for (const auto& outcome : outcomes) values.push_back((outcome.*member)[at]);
+                describe_spread(run, fmt::format("{}_{}_{}", name, to_string(pass), machines[machine]), values, unit,
+                                what);
+                run.dataset(fmt::format("predicted/{}", dataset), std::move(values),
+                            {Dimension::at("machine", machines[machine]),
+                             Dimension::at("pass", to_string(pass)),
+                             {"packing", count}},
+                            unit, what);
+            };
+            add("balance_predicted", "packing_balance", &Outcome::balance, "1", balance_text);
+            add("seconds_predicted", "packing_seconds", &Outcome::seconds, "s", seconds_text);
+        }
+}
+
+/// Executes the first packings, and adds what their ranks took.
+void describe_measured(RunWriter& run, const std::vector<Plan>& plans, const Config& config, Source& source,
+                       Backend& backend, const Case& which) {
+    if (plans.empty()) return;
+    std::array<std::vector<double>, 2> balances;
+    const auto& inputs = source.get(which, plans.front().problem.tokens);
+    for (const auto& plan : plans) {
+        const auto repeats = backend.run(plan, policy_from("", plan.problem.dtype),
+                                         std::span(&inputs.front().inputs, 1), config.repeats);
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+            balances[static_cast<std::size_t>(pass)].push_back(balance_of(median_attend_seconds(repeats, pass)));
+    }
+    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
+        const auto& values = balances[static_cast<std::size_t>(pass)];
+        describe_spread(run, fmt::format("balance_measured_{}", to_string(pass)), values, "1", measured_text);
+        run.dataset(
+            "measured/packing_balance", values,
+            {Dimension::at("pass", to_string(pass)), {"measured_packing", static_cast<std::int64_t>(values.size())}},
+            "1", measured_text);
+    }
+}
+
+std::string three(double value) { return fmt::format("{:.3f}", value); }
+
+int study(const Config& config, int argc, char** argv) {
+    // 1. Lengths, packings, machines, record.
+    require(config.masks.size() == 1 && config.ranks.size() == 1 && config.algorithms.size() == 1 &&
+                config.tokens.size() == 1,
+            "packings are of one mask, ring size, algorithm and number of tokens at a time");
+    const auto path = find_resource(config.lengths, "data", ".txt");
+    const auto lengths = layouts::parse_lengths("@" + path, "document lengths");
+    std::vector<std::string> masks;
+    for (int i = 0; i < config.packings; ++i)
+        masks.push_back(config.masks[0] + "+" +
+                        packing(lengths, config.tokens[0], config.seed, static_cast<std::uint32_t>(i)));
+    Predictor predictor(config);
+    const auto options = predictor.options();
+    Source source(config);
+    const auto cases = all_cases(config, config.tokens[0]);
+    const auto plan_of = [&](Case which, int number) {
+        which.mask = masks[static_cast<std::size_t>(number)];
+        return make_plan(which, problem_from(config), config, {});
+    };
+    for (const auto& which : cases) plan_of(which, 0);  // refuse now, not midway
+    const auto backend = make_backend(config, config.ranks[0]);
+    say_notes(config);
+    auto provenance = collect_provenance(argc, argv);
+    predictor.add_provenance(provenance);
+    provenance.set("seed", static_cast<std::int64_t>(config.seed));
+    provenance.set_file("document_lengths", path);
+    Record record(config.output, record_mode(config), {experiment.name, experiment.purpose, config.text},
+                  std::move(provenance));
+
+    // 2. Every layout: predict all packings, execute some.
+    Progress progress(cases.size(), false);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        const auto& which = cases[i];
+        say_when_interrupted(interrupted_text(config, i, cases.size()));
+        progress.start(which.name());
+        if (!record.has(which.name())) {
+            std::vector<Outcome> outcomes;
+            make_in_parallel(
+                masks.size(), threads_of(config),
+                [&](std::size_t number) {
+                    return outcome_of(plan_of(which, static_cast<int>(number)), predictor.descriptions(), options);
+                },
+                [&](std::size_t, Outcome outcome) { outcomes.push_back(std::move(outcome)); });
+            std::vector<Plan> executed;
+            for (int number = 0; number < std::min(config.measured_packings, config.packings); ++number)
+                executed.push_back(plan_of(which, number));
+            RunWriter run;
+            run.attribute("mask", which.mask, "1", "joined with the documents of each packing");
+            run.attribute("layout", which.layout);
+            run.attribute("algorithm", which.algorithm);
+            run.attribute("ranks", which.ranks, "1", "ring size P");
+            run.attribute("tokens", which.tokens, "1", "of each packing");
+            run.attribute("packings", config.packings, "1", "drawn");
+            describe_outcomes(run, outcomes, predictor.machines());
+            describe_measured(run, executed, config, source, *backend, which);
+            record.commit(which.name(), run);
+        }
+        progress.finish();
+    }
+    record.finish();
+
+    // 3. The table.
+    std::vector<std::string> header{"layout", "cells: mean", "95 %", "worst"};
+    for (const auto& machine : predictor.machines())
+        header.insert(header.end(), {machine + ": balance", "fwd ms", "bwd ms"});
+    if (config.measured_packings > 0) header.insert(header.end(), {"measured fwd bal.: mean", "worst"});
+    Table table(header);
+    for (const auto& which : cases) {
+        const auto number = [&](const std::string& column) { return three(record.number(which.name(), column)); };
+        std::vector<std::string> row{which.layout, number("balance_cells_mean"), number("balance_cells_p95"),
+                                     number("balance_cells_max")};
+        for (const auto& machine : predictor.machines()) {
+            row.push_back(number(fmt::format("balance_predicted_forward_{}_mean", machine)));
+            for (const auto* pass : {"forward", "backward"})
+                row.push_back(fmt::format(
+                    "{:.4g}",
+                    1e3 * record.number(which.name(), fmt::format("seconds_predicted_{}_{}_mean", pass, machine))));
+        }
+        if (config.measured_packings > 0)
+            row.insert(row.end(), {number("balance_measured_forward_mean"), number("balance_measured_forward_max")});
+        table.add(row);
+    }
+    fmt::print(
+        "{}\nBalance: largest rank over mean, in visible pairs, and in processor time of the first {} of {} packings.\n"
+        "After a machine's name: predicted, mean of the packings; balance of the forward pass in compute "
+        "time.\nRecord: {}\n",
+        table.text(), config.measured_packings, config.packings, config.output);
+    return 0;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    if (!config) return 0;
+    require(!config->mpi, "--mpi: packings run in one process");
+    return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

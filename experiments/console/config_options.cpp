@@ -159,6 +159,7 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
 
 void add_packing(Options& options, Config& config) {
     options.section("What is packed");
+    add_threads(options, config);
     options.add({.name = "lengths",
                  .value = "FILE",
                  .help = "lengths of documents in tokens, between blanks; document_lengths comes with Ringlab: 4000 "

@@ -122,6 +122,30 @@ BOOST_AUTO_TEST_CASE(positions_of_a_rank_are_listed_in_its_own_order) {
     BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(packings_are_the_same_for_the_same_seed_and_balanced_shares_them_best) {
+    const Folder folder;
+    write_file(folder / "lengths.txt", "10 300 40 77\n5 900\n");
+    const Words arguments{"--lengths", "lengths.txt", "--packings", "6",          "--measured-packings",
+                          "2",         "--tokens",    "1024",       "--ranks",    "4",
+                          "--layouts", "zigzag",      "balanced",   "--head-dim", "8"};
+    const auto balance_of = [&](const std::string& record, const Words& more) {
+        const auto ending = run(folder, packings, arguments + more + Words{"-o", record});
+        BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
+        return runs_of(folder / record, "work/packing_balance");
+    };
+    const auto first = balance_of("a.h5", {}), again = balance_of("b.h5", {"--threads", "1"});
+    const auto other = balance_of("c.h5", {"--seed", "2"});
+    BOOST_TEST((first == again));
+    BOOST_TEST((first != other));
+    const auto zigzag =
+        first.begin()->first.find("zigzag") != std::string::npos ? first.begin() : std::next(first.begin());
+    const auto balanced = zigzag == first.begin() ? std::next(first.begin()) : first.begin();
+    BOOST_TEST_REQUIRE(zigzag->second.size() == 6u);
+    for (std::size_t i = 0; i < 6; ++i) BOOST_TEST(balanced->second[i] <= zigzag->second[i]);
+    BOOST_TEST(runs_of(folder / "a.h5", "measured/packing_balance").begin()->second.size() ==
+               4u);  // both passes of two
+}
+
 BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
     const Folder folder;
     const auto ending = run(folder, compare_layouts,

@@ -129,7 +129,7 @@ void describe_measured(RunWriter& run, const std::vector<Plan>& plans, const Con
                        Backend& backend, const Case& which) {
     if (plans.empty()) return;
     std::array<std::vector<double>, 2> balances;
-    const auto& inputs = source.get(which, plans.front().problem.tokens);
+    const auto& inputs = source.get(which, plans.front().problem);
     for (const auto& plan : plans) {
         const auto repeats = backend.run(plan, policy_from("", plan.problem.dtype),
                                          std::span(&inputs.front().inputs, 1), config.repeats);

@@ -17,7 +17,7 @@ namespace ringlab::cli::test {
 BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
-                     boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error,
+                     boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error, packings,
                                                    list_positions, predict, calibrate, throughput, validate, advise,
                                                    longest_context, layer_gradients}),
                      program) {

@@ -1,5 +1,7 @@
 #include "gpu/issuer.hpp"
 
+#include "gpu/driver.hpp"
+
 #include <algorithm>
 #include <thread>
 
@@ -25,7 +27,30 @@ void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events
         pass.lanes.resize(ranks_[rank].lanes.size());
         for (std::size_t i = 0; i < pass.program->code.size(); ++i)
             pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
+        pass.marked = marked(rank);
     }
+}
+
+/// Each call for a short message costs as much time as the message: of messages that tell of their arrival themselves
+/// (Message::is_told) only those ends are marked that somebody looks at, each lane's last one being for all of it.
+std::vector<char> Issuer::marked(std::size_t rank) const {
+    const auto& pass = passes_[rank];
+    const auto& work = *ranks_[rank].work;
+    const bool all = !pass.events->begin.empty() || work.checks_finite();
+    std::vector<char> marked(pass.program->code.size());
+    for (std::size_t i = 0; i < marked.size(); ++i) {
+        const auto& instruction = pass.program->code[i];
+        if (all || !work.is_told(pass_, i)) marked[i] = true;
+        for (const auto before : instruction.op.after()) {
+            const auto which = static_cast<std::size_t>(before);
+            const auto& other = pass.program->code[which];
+            // Who comes after such a receive looks at its flag.
+            if (!(other.receives() && work.is_told(pass_, which))) marked[which] = true;
+        }
+    }
+    for (const auto& lane : pass.lanes)
+        if (!lane.code.empty()) marked[lane.code.back()] = true;
+    return marked;
 }
 
 void Issuer::run(const std::function<void()>& underway) {
@@ -95,7 +120,7 @@ bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
     const auto index = lane.code[lane.issued];
     const auto* launch = ranks_[rank].work->launches(pass_).find(index);
     if (!launch || launch->attends.front() != index) return all_before_issued(index);
-    return launch->runs_ahead || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
+    return launch->waits_inside || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
 }
 
 /// Of the lanes' next operations one that may be enqueued, in schedule order, but for computing: that goes first where
@@ -137,7 +162,7 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
                 lane.posted = true;
             }
             if (!self.transport->can_complete_receive(what)) return posts;
-            self.transport->complete_receive(what, stream);
+            if (passes_[rank].marked[index]) self.transport->complete_receive(what, stream);
             lane.posted = false;
         } else if (instruction.op.kind == OpKind::send) {
             if (!self.transport->can_send(what)) return false;
@@ -184,6 +209,10 @@ void Issuer::hold_back(std::size_t rank, std::size_t index) {
         const auto which = static_cast<std::size_t>(before);
         if (pass.program->code[which].op.lane() == op.lane()) continue;
         if (work.launches(pass_).wait_until_ended(which, stream)) continue;
+        if (pass.program->code[which].receives() && work.is_told(pass_, which)) {
+            wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number(pass_));
+            continue;
+        }
         const auto* launch = work.launches(pass_).find(which);
         pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
     }
@@ -197,6 +226,7 @@ void Issuer::end(std::size_t rank, Lane& lane) {
     const auto* launch = work.launches(pass_).find(index);
     if (launch && launch->attends.front() != index) return;  // its launch's first attend stands for it
     const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane())];
+    if (!pass.marked[index]) return;
     work.arrived(pass_, index, stream);
     work.check(pass_, index, stream);
     pass.events->end[index].record(stream);
@@ -206,8 +236,15 @@ Message Issuer::message(std::size_t rank, std::size_t index) const {
     const auto& self = ranks_[rank];
     const auto& op = passes_[rank].program->code[index].op;
     if (!op.transfers()) return {};
-    return {self.work->memory().data(), self.work->pieces(pass_, index),
-            options_.group.global_rank(self.replica, op.peer), op.channel};
+    const auto& instruction = passes_[rank].program->code[index];
+    const auto receive = op.kind == OpKind::send ? static_cast<std::size_t>(instruction.partner) : index;
+    return {self.work->memory().data(),
+            self.work->pieces(pass_, index),
+            options_.group.global_rank(self.replica, op.peer),
+            op.channel,
+            self.work->is_told(pass_, index),
+            SlotMap::arrival_flag(pass_, receive),
+            self.work->pass_number(pass_)};
 }
 
 bool Issuer::all_issued() const {

@@ -76,6 +76,7 @@ private:
         const layouts::RankProgram* program = nullptr;
         PassEvents* events = nullptr;
         std::vector<char> issued;  // by instruction
+        std::vector<char> marked;  // by instruction: its end is an event, and is noticed
         std::vector<Lane> lanes;
     };
     static constexpr std::size_t most_ahead = 64;
@@ -86,6 +87,7 @@ private:
     bool may_issue(std::size_t rank, const Lane& lane) const;
     bool issue(std::size_t rank, Lane& lane);
 
+    std::vector<char> marked(std::size_t rank) const;
     void begin(std::size_t rank, std::size_t index);
     void hold_back(std::size_t rank, std::size_t index);
     void end(std::size_t rank, Lane& lane);

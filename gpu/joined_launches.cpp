@@ -38,17 +38,44 @@ JoinedLaunches::JoinedLaunches(const layouts::Schedule& pass, const layouts::Ran
     : pass_(pass), program_(program), options_(options) {
     const auto& list = options.list;
     if (resolve(list.family, list.head_dim, list.value_dim) != KernelFamily::hopper) return;
-    for (const auto& join : program.joins) {
-        if (!can_join(join)) continue;
+    for (const auto& join : program.joins)
+        for (auto& attends : launches_of(join)) add(std::move(attends), memory, own_rows);
+}
+
+std::vector<std::vector<std::size_t>> JoinedLaunches::launches_of(const layouts::Join& join) const {
+    if (can_join(join.attends) && can_wait_inside(join.attends)) return {join.attends};
+    std::vector<std::vector<std::size_t>> launches;
+    const auto end_of = [&](std::size_t stretch) {
+        return stretch < join.breaks.size() ? join.breaks[stretch] : join.attends.size();
+    };
+    for (std::size_t stretch = 0, begin = 0; stretch <= join.breaks.size(); begin = end_of(stretch++)) {
+        const std::vector<std::size_t> attends(join.attends.begin() + static_cast<std::ptrdiff_t>(begin),
+                                               join.attends.begin() + static_cast<std::ptrdiff_t>(end_of(stretch)));
+        if (attends.size() == 1 || !can_join(attends)) continue;
         if (options_.waits != JoinedWaits::apart) {
-            add(join, memory, own_rows);
+            launches.push_back(attends);
             continue;
         }
         std::vector<std::size_t> ahead, rest;
-        for (const auto attend : join) (op(attend).after().empty() ? ahead : rest).push_back(attend);
-        for (auto* part : {&ahead, &rest})
-            if (!part->empty()) add(*part, memory, own_rows);
+        for (const auto attend : attends) (op(attend).after().empty() ? ahead : rest).push_back(attend);
+        for (auto& part : {ahead, rest})
+            if (!part.empty()) launches.push_back(part);
     }
+    return launches;
+}
+
+/// A launch waits for one transfer before it reads a block and for one before it touches its gradient.
+bool JoinedLaunches::can_wait_inside(const std::vector<std::size_t>& attends) const {
+    if (options_.waits != JoinedWaits::inside) return false;
+    return std::ranges::all_of(attends, [&](std::size_t attend) {
+        int blocks = 0, gradients = 0;
+        for (const auto before : op(attend).after()) {
+            const auto& transfer = op(size(before));
+            if (!transfer.transfers()) return false;
+            ++(transfer.pool == Pool::dkv ? gradients : blocks);
+        }
+        return blocks <= 1 && gradients <= 1;
+    });
 }
 
 bool JoinedLaunches::can_join(const std::vector<std::size_t>& attends) const {
@@ -73,23 +100,14 @@ void JoinedLaunches::add(std::vector<std::size_t> attends, const PassMemory& mem
         all = {std::min(all.begin, more.begin), std::max(all.end, more.end)};
     };
     launch.first = launch.last = false;
-    // One wait for each block is all that the kernel has.
-    launch.waits_inside = options_.waits == JoinedWaits::inside;
+    launch.waits_inside = can_wait_inside(attends);
     for (const auto attend : attends) {
         const auto& next = op(attend);
         include(launch.rows, next.rows().heads);
         include(launch.keys, next.part.heads);
         launch.first |= next.begins;
         launch.last |= next.ends;
-        launch.waits_inside &= next.after_count <= 1;
     }
-    launch.runs_ahead =
-        launch.waits_inside && std::ranges::all_of(attends, [&](std::size_t attend) {
-            return std::ranges::all_of(op(attend).after(), [&](layouts::OpIndex before) {
-                const auto& transfer = program_.code[size(before)];
-                return transfer.op.kind == OpKind::fetch && transfer.partner < 0 && transfer.op.after_count == 0;
-            });
-        });
     std::set<std::size_t> awaited;  // by others than the compute lane
     for (const auto& instruction : program_.code)
         if (instruction.op.transfers())
@@ -107,15 +125,24 @@ void JoinedLaunches::add(std::vector<std::size_t> attends, const PassMemory& mem
                               .v = memory.view(kv, 1),
                               .dk = {},
                               .dv = {}};
-        one.arrives = launch.waits_inside && instruction.op.after_count > 0;
+        if (launch.waits_inside)
+            for (const auto before : instruction.op.after()) {
+                const bool gradient = op(size(before)).pool == Pool::dkv;
+                (gradient ? one.gradient_arrives : one.arrives) = true;
+                if (options_.tells_arrivals && program_.code[size(before)].may_come_early)
+                    (gradient ? one.gradient_flag : one.arrival_flag) =
+                        memory.arrival_flag(program_.pass, size(before));
+                else
+                    waiting_.emplace(size(before), Waiting{attend, gradient});
+            }
         if (program_.pass == Pass::backward) {
             one.dk = memory.view(dkv);
             one.dv = memory.view(dkv, 1);
+            one.adds = instruction.op.adds;
             one.is_awaited = awaited.contains(attend);
         }
         blocks.push_back(one);
         of_attend_[attend] = launches_.size();
-        if (one.arrives) waiting_.emplace(size(instruction.op.after().front()), attend);
     }
     launch.attends = std::move(attends);
     const auto keys_each = op(launch.attends.front()).part.heads.count();
@@ -140,8 +167,10 @@ void JoinedLaunches::begin_pass() {
 void JoinedLaunches::arrived(std::size_t transfer, cudaStream_t stream) const {
     const auto [begin, end] = waiting_.equal_range(transfer);
     for (auto waiting = begin; waiting != end; ++waiting) {
-        const auto& launch = *find(waiting->second);
-        launch.work->arrived(launch.place_of(waiting->second), stream);
+        const auto [attend, gradient] = waiting->second;
+        const auto& launch = *find(attend);
+        const auto place = launch.place_of(attend);
+        gradient ? launch.work->gradient_arrived(place, stream) : launch.work->arrived(place, stream);
     }
 }
 
@@ -156,7 +185,9 @@ void JoinedLaunches::require_arrived() const {
     for (const auto& launch : launches_) {
         const auto late = launch.work->late();
         if (!late) continue;
-        const auto transfer = op(launch.attends[*late]).after().front();
+        const auto after = op(launch.attends[late->block]).after();
+        const auto transfer = *std::ranges::find_if(
+            after, [&](layouts::OpIndex before) { return (op(size(before)).pool == Pool::dkv) == late->gradient; });
         fail(
             "a launch of {} attends has waited {} s for what {} brings; its peer is dead or stuck, or the time-out is "
             "too "

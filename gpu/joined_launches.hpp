@@ -24,22 +24,23 @@ struct JoinedLaunch {
     std::vector<std::size_t> attends;  ///< by instruction, ascending; the launch takes the place of the first one
     layouts::HeadRange rows, keys;     ///< heads of all
     bool first = true, last = true;    ///< forward: of these heads on this rank
+    /// It may then be enqueued before what it waits for, on which nothing that comes behind it has any bearing.
     bool waits_inside = false;
-    /// It may be enqueued before what it waits for: fetches that nothing holds back, so they are enqueued next.
-    bool runs_ahead = false;
     std::unique_ptr<JoinedWork> work;
 
     std::size_t place_of(std::size_t attend) const;
 };
 
-/// The joined launches of one rank's pass. The hopper family alone has such kernels, for all of a rank's own rows
-/// against whole blocks; other joins are launched attend by attend.
+/// The joined launches of one rank's pass: of each join, or of its stretches where a launch cannot wait for what its
+/// own attends have a part in. The hopper family alone has such kernels, for all of a rank's own rows against whole
+/// blocks; other joins are launched attend by attend.
 class JoinedLaunches {
 public:
     struct Options {
         WorkList::Options list;
         JoinedWaits waits = JoinedWaits::before;
         std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< of a launch for a block
+        bool tells_arrivals = false;  ///< messages that may come early write their flags themselves
     };
 
     JoinedLaunches(const layouts::Schedule& pass, const layouts::RankProgram& program, const PassMemory& memory,
@@ -67,6 +68,8 @@ public:
 
 private:
     bool can_join(const std::vector<std::size_t>& attends) const;
+    bool can_wait_inside(const std::vector<std::size_t>& attends) const;
+    std::vector<std::vector<std::size_t>> launches_of(const layouts::Join& join) const;
     void add(std::vector<std::size_t> attends, const PassMemory& memory, const std::shared_ptr<const RowBounds>& rows);
     const layouts::Op& op(std::size_t instruction) const { return program_.code[instruction].op; }
 
@@ -74,8 +77,12 @@ private:
     const layouts::RankProgram& program_;
     Options options_;
     std::vector<JoinedLaunch> launches_;
-    std::map<std::size_t, std::size_t> of_attend_;     // launch by instruction
-    std::multimap<std::size_t, std::size_t> waiting_;  // attend by the transfer it waits for inside
+    std::map<std::size_t, std::size_t> of_attend_;  // launch by instruction
+    struct Waiting {
+        std::size_t attend;
+        bool gradient;  // to touch its gradient, not to begin
+    };
+    std::multimap<std::size_t, Waiting> waiting_;  // by the transfer that is waited for inside
 };
 
 }  // namespace ringlab::gpu

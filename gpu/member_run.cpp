@@ -68,7 +68,8 @@ private:
         const auto& o = job_.options;
         std::vector<const layouts::Program*> programs;
         for (const auto& program : job_.programs) programs.push_back(&program);
-        const MapOptions memory{o.round_running_output, o.round_results, output_arrives(job_.programs.front())};
+        const MapOptions memory{o.round_running_output, o.round_results, output_arrives(job_.programs.front()),
+                                arrival_flags(job_.programs)};
         rank.work = std::make_unique<Rank>(
             job_.forward, job_.backward, ring_rank(rank), programs, fabric_,
             RankOptions{memory, o.deterministic, o.check_finite, o.kernels, joined_waits(rank.seat.device), o.timeout});

@@ -1,5 +1,6 @@
 #include "gpu/rank.hpp"
 
+#include "gpu/driver.hpp"
 #include "gpu/elementwise.hpp"
 #include "gpu/kernels/rotate.hpp"
 
@@ -48,6 +49,7 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
       rank_(rank),
       options_(options),
       memory_(forward, backward, rank, options.memory, fabric),
+      tells_arrivals_(fabric.tells_arrivals()),
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
     if (backward) require_supported(*backward);
@@ -100,7 +102,7 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
     const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
     pass.launches = std::make_unique<JoinedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
-        JoinedLaunches::Options{list, options_.joined_waits, options_.most_wait});
+        JoinedLaunches::Options{list, options_.joined_waits, options_.most_wait, tells_arrivals_});
     memory_use_.work += pass.launches->device_bytes();
     build_work_lists(pass);
 }
@@ -141,10 +143,25 @@ const WorkList& Rank::work_list(const PassState& pass, const layouts::Op& attend
     return *pass.work_lists.at({tokens_of(attend.rows()), tokens_of(attend.part)});
 }
 
+void Rank::give_up() noexcept {
+    for (const auto& pass : passes_) {
+        if (!pass.launches) continue;
+        pass.launches->give_up();
+        try {
+            for (std::size_t i = 0; i < pass.program->code.size(); ++i)
+                if (pass.program->code[i].receives() && is_told(pass.program->pass, i))
+                    write_value(other_stream_, memory_.arrival_flag(pass.program->pass, i), pass.number);
+        } catch (const Error&) {
+            // Streams under way then wait for ever, as where a peer has died; the process ends.
+        }
+    }
+}
+
 void Rank::clear(Pass which, cudaStream_t stream) {
     auto& pass = of(which);
     if (finite_) finite_->clear(stream);
     pass.launches->begin_pass();
+    ++pass.number;
     if (which == Pass::forward || !pass.program->sums_from_zero) return;
     const auto dkv = pass.memory->field(pass.memory->own(Pool::dkv));  // K and V parts of all heads, one behind another
     const auto bytes = static_cast<std::size_t>(dkv.extent.heads * dkv.strides.head * bytes_of(dkv.dtype));
@@ -258,6 +275,7 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
     args.v = memory.view(kv, values);
     args.dk = memory.view(dkv);
     args.dv = memory.view(dkv, values);
+    args.adds = op.adds;
     gpu::attend_backward(args, work_list(pass, op), stream);
 }
 

@@ -46,11 +46,15 @@ public:
     JoinedLaunches& launches(layouts::Pass pass) { return *of(pass).launches; }
     const JoinedLaunches& launches(layouts::Pass pass) const { return *of(pass).launches; }
 
-    /// After a failure: launches under way wait no more, whatever they read.
-    void give_up() noexcept {
-        for (auto& pass : passes_)
-            if (pass.launches) pass.launches->give_up();
+    /// Of a message that may come early, where the fabric tells arrivals: its flag has the pass's number once it is
+    /// there.
+    bool is_told(layouts::Pass pass, std::size_t index) const {
+        return tells_arrivals_ && of(pass).program->code[index].may_come_early;
     }
+    std::uint32_t pass_number(layouts::Pass pass) const { return of(pass).number; }
+
+    /// After a failure: launches and streams wait no more for arrivals, whatever they read.
+    void give_up() noexcept;
 
     /// What a pass needs before its first operation: clear() before anything can arrive from outside, start() before
     /// the first attend, and before anything of rows moves.
@@ -64,6 +68,8 @@ public:
     /// After a transfer, in stream order: what waits for it inside of a launch may go on, and what travels in another
     /// type than it is kept in is converted.
     void arrived(layouts::Pass pass, std::size_t index, cudaStream_t stream);
+
+    bool checks_finite() const { return finite_.has_value(); }
 
     /// Whether a backward pass leaves nothing of the forward pass's fp32 output: with round_results dQ is summed where
     /// that was, once it has served. Another backward pass then wants a forward pass before it.
@@ -88,6 +94,7 @@ private:
         const layouts::Schedule* schedule = nullptr;
         const layouts::RankProgram* program = nullptr;
         std::optional<PassMemory> memory;
+        std::uint32_t number = 0;                // of passes so far
         std::vector<std::vector<Piece>> pieces;  // by instruction
         bool moves_rows = false;
         bool output_comes_late = false;                                             // not, or not only, from attends
@@ -122,6 +129,8 @@ private:
     int rank_;
     RankOptions options_;
     RankMemory memory_;
+    bool tells_arrivals_;
+    Stream other_stream_;
     MemoryUse memory_use_;
     std::array<PassState, 2> passes_;
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;

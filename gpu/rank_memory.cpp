@@ -51,7 +51,10 @@ RankMemory::RankMemory(const layouts::Schedule& forward, const layouts::Schedule
       with_gradients_(backward),
       options_(options),
       map_(forward, backward, rank, options),
-      memory_(fabric.allocate(map_.bytes())) {}
+      memory_(fabric.allocate(map_.bytes())) {
+    RINGLAB_CUDA(cudaMemsetAsync(data(), 0, map_.arrival_flag_bytes(), nullptr));
+    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+}
 
 void RankMemory::fill(const Field& field, std::uint8_t byte, cudaStream_t stream) const {
     const auto& [batch, tokens, heads, dim] = field.extent;

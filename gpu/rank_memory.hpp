@@ -23,6 +23,10 @@ public:
     const SlotMap& map() const { return map_; }
     char* data() const { return static_cast<char*>(memory_.get()); }
 
+    std::uint32_t* arrival_flag(layouts::Pass pass, std::size_t receive) const {
+        return reinterpret_cast<std::uint32_t*>(data() + SlotMap::arrival_flag(pass, receive));
+    }
+
     /// All of slot 0 of a pool.
     layouts::Place own(layouts::Pool pool) const { return own_place(forward_, rank_, pool); }
 
@@ -68,6 +72,10 @@ public:
     }
     layouts::Place source(const layouts::Instruction& instruction) const { return source_of(*pass_, instruction); }
     layouts::Place own(layouts::Pool pool) const { return memory_->own(pool); }
+
+    std::uint32_t* arrival_flag(layouts::Pass pass, std::size_t receive) const {
+        return memory_->arrival_flag(pass, receive);
+    }
 
     Field field(const layouts::Place& place, std::size_t which = 0) const {
         return memory_->field(pass_->options().pass, place, which);

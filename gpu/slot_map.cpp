@@ -33,6 +33,13 @@ bool output_arrives(const layouts::Program& forward) {
     });
 }
 
+std::size_t arrival_flags(const std::vector<layouts::Program>& programs) {
+    std::size_t most = 0;
+    for (const auto& program : programs)
+        for (const auto& rank : program.ranks) most = std::max(most, rank.code.size());
+    return 2 * most;
+}
+
 std::size_t SlotMap::fields(Pool pool) const {
     switch (pool) {
         case Pool::q:
@@ -94,6 +101,9 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     rounds_output_ = options.round_results && !rounds_running;
     dq_overwrites_output_ = backward && rounds_output_;
 
+    std::int64_t few = 0;  // bytes, of no account
+    arrival_flag_bytes_ = options.arrival_flags * sizeof(std::uint32_t);
+    take(static_cast<std::int64_t>(arrival_flag_bytes_), few);
     ahead[index(Pool::q)] = back[index(Pool::q)] = {frame(Pool::q, dtype, memory_.inputs)};
     ahead[index(Pool::kv)] = back[index(Pool::kv)] = {frame(Pool::kv, dtype, memory_.inputs)};
     Frame dout{Pool::dout, {}, {dtype, DType::fp32}};

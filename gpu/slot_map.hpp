@@ -13,9 +13,13 @@ struct MapOptions {
     bool round_running_output = false;  ///< see GpuOptions
     bool round_results = false;         ///< see GpuOptions
     bool output_arrives = false;        ///< some rank receives its own output; see output_arrives()
+    std::size_t arrival_flags = 0;      ///< that a rank has, see arrival_flags()
 };
 
 bool output_arrives(const layouts::Program& forward);
+
+/// Enough for an instruction of each rank and pass.
+std::size_t arrival_flags(const std::vector<layouts::Program>& programs);
 
 /// Device memory of one rank, bytes.
 struct MemoryUse {
@@ -63,6 +67,13 @@ public:
     SlotMap(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank, const MapOptions& options);
 
     std::size_t bytes() const { return bytes_; }
+
+    /// The byte of the flag, four bytes long, of a message that may come early (Instruction): it has the number of the
+    /// pass once the message is there. All flags lie together from byte 0.
+    static std::size_t arrival_flag(layouts::Pass pass, std::size_t receive) {
+        return (2 * receive + (pass == layouts::Pass::backward)) * sizeof(std::uint32_t);
+    }
+    std::size_t arrival_flag_bytes() const { return arrival_flag_bytes_; }
     const MemoryUse& memory() const { return memory_; }  ///< without work lists
 
     /// Of an operand.
@@ -102,7 +113,7 @@ private:
     Frames& frames(layouts::Pass pass) { return frames_[static_cast<std::size_t>(pass)]; }
 
     const layouts::Problem& problem_;
-    std::size_t cursor_ = 0, bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
+    std::size_t cursor_ = 0, bytes_ = 0, arrival_flag_bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
     MemoryUse memory_;
     std::array<Frames, 2> frames_;  // by pass
     std::array<Frame, layouts::pool_count> rounded_;

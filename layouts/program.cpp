@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace ringlab::layouts {
@@ -68,6 +69,8 @@ public:
             expect(0 <= op.channel && op.lane() < schedule_.lanes(), "channel {} of {}", op.channel,
                    schedule_.channels().size());
         }
+        const bool may_add = op.kind == OpKind::attend && schedule_.options().pass == Pass::backward;
+        expect(!op.adds || may_add, "attends of the backward pass alone add to a gradient");
         if (op.kind != OpKind::attend) {
             const auto bytes = op.transfers() ? schedule_.bytes(op.pool, op.slot(), op.part)
                                               : schedule_.bytes(op.pool, op.source, op.read());
@@ -130,13 +133,19 @@ private:
     int rank_;
 };
 
-/// Runs of fused attends. An attend that waits for what waits for another one of its run begins a new run.
-std::vector<std::vector<std::size_t>> find_joins(const RankProgram& program, int lanes) {
-    std::vector<std::vector<std::size_t>> joins;
-    std::vector<std::size_t> join;
-    // By operation: 1 + the last attend that must have ended before it can begin, apart from the compute lane's order.
+std::vector<Join> find_joins(const RankProgram& program, int lanes) {
+    std::vector<Join> joins;
+    Join join;
+    std::size_t stretch = 0;  // place of its first attend in the join
+    // By operation: 1 + the last attend that must have ended before it can begin, apart from the compute lane's order;
+    // what comes from attends of others may have waited for any.
     std::vector<std::size_t> needs(program.operations);
     std::vector<std::size_t> lane_needs(index(lanes));
+    const auto finish = [&] {
+        if (join.attends.size() > 1) joins.push_back(std::move(join));
+        join = {};
+        stretch = 0;
+    };
     for (std::size_t i = 0; i < program.operations; ++i) {
         const auto& op = program.code[i].op;
         for (const auto before : op.after()) {
@@ -145,18 +154,25 @@ std::vector<std::vector<std::size_t>> find_joins(const RankProgram& program, int
                 std::max({needs[i], needs[which], program.code[which].op.kind == OpKind::attend ? which + 1 : 0});
         }
         if (op.transfers()) {
+            const bool is_computed = op.pool != Pool::kv && op.pool != Pool::q && op.pool != Pool::dout;
+            if (op.kind != OpKind::send && is_computed) needs[i] = program.operations;
             auto& lane = lane_needs[index(op.lane())];
             lane = needs[i] = std::max(needs[i], lane);
             continue;
         }
-        const bool continues = op.kind == OpKind::attend && op.fused && !join.empty() && needs[i] <= join.front();
-        if (!continues) {
-            if (join.size() > 1) joins.push_back(join);
-            join.clear();
+        if (op.kind != OpKind::attend || !op.fused) finish();
+        if (op.kind != OpKind::attend) continue;
+        if (!join.attends.empty() && needs[i] > join.attends[stretch]) {
+            if (program.pass == Pass::forward) {
+                finish();
+            } else {
+                stretch = join.attends.size();
+                join.breaks.push_back(stretch);
+            }
         }
-        if (op.kind == OpKind::attend) join.push_back(i);
+        join.attends.push_back(i);
     }
-    if (join.size() > 1) joins.push_back(join);
+    finish();
     return joins;
 }
 
@@ -174,6 +190,10 @@ public:
         auto stream = schedule_.ops(program_.rank);
         while (const auto* op = stream.next()) add(*op);
         program_.operations = program_.code.size();
+        for (auto& instruction : program_.code) {
+            const auto& op = instruction.op;
+            instruction.may_come_early &= op.kind != OpKind::receive || senders_[op.lane()].size() == 1;
+        }
         slots_.require_finished();
         program_.joins = find_joins(program_, schedule_.lanes());
         program_.sums_from_zero = schedule_.options().pass == Pass::backward && slots_.sums_from_zero();
@@ -188,10 +208,14 @@ private:
         instruction.op = op;
         form_(which, op);
         before_.add(op);
+        if (op.kind == OpKind::receive) senders_[op.lane()].insert(op.peer);
         const bool has_source = op.kind == OpKind::merge || op.kind == OpKind::add || op.kind == OpKind::copy;
         const Operands operands(op, schedule_.options().pass);
         for (const auto& operand : operands) {
             const bool is_source = has_source && &operand + 1 == operands.end();
+            const bool is_first = used_.emplace(operand.pool, operand.slot).second;
+            if (op.kind == OpKind::receive)
+                instruction.may_come_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
             try {
                 const auto first = slots_.use(which, operand, before_);
                 if (is_source)
@@ -208,6 +232,8 @@ private:
     FormCheck form_;
     HappensBefore before_;
     SlotContents slots_;
+    std::set<std::pair<Pool, int>> used_;  // slots so far
+    std::map<Lane, std::set<int>> senders_;
     RankProgram program_;
 };
 
@@ -265,6 +291,7 @@ void match_messages(const Schedule& schedule, Program& program) {
             send.partner = queue[count++];
             auto& receive = program.ranks[index(send.op.peer)].code[index(send.partner)];
             receive.partner = which;
+            send.may_come_early = receive.may_come_early;
             const bool same = receive.op.bytes == send.op.bytes && receive.op.pool == send.op.pool &&
                               receive.op.part.heads == send.op.part.heads &&
                               same_tokens(schedule, receive.op.part, send.op.part);
@@ -368,7 +395,7 @@ Operands::Operands(const Op& op, Pass pass) {
             if (pass == Pass::backward) {
                 add(Pool::dout, op.slot(Pool::dout), op.rows(), Access::read);
                 add(Pool::dq, op.slot(Pool::dq), op.rows(), access);
-                add(Pool::dkv, op.slot(Pool::dkv), op.part, Access::write);
+                add(Pool::dkv, op.slot(Pool::dkv), op.part, op.adds ? Access::update : Access::write);
                 return;
             }
             if (!op.begins || !op.ends) add(Pool::state, op.slot(Pool::state), op.rows(), access, op.ends);

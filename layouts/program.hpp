@@ -45,6 +45,10 @@ struct Instruction {
     Op op;
     bool served = false;   ///< a send that no schedule has: the owner's half of a peer's fetch
     OpIndex partner = -1;  ///< of a message: the other half, in the peer's program
+    /// Of both halves of a message of keys or their gradients: nothing of the pass is in the receiver's scratch slot
+    /// before it comes, so it may come as soon as the pass has begun everywhere. All messages of the receiver's lane
+    /// are from one peer: what has come is a sign that those before it have.
+    bool may_come_early = false;
     /// By pool: the first head that the operation's slot holds. A block lies head by head, so this is where the heads
     /// of a part are.
     std::array<int, pool_count> first_head{};
@@ -73,6 +77,16 @@ Place place_of(const Schedule& schedule, const Instruction& instruction, Pool po
 Place source_of(const Schedule& schedule, const Instruction& instruction);
 Place own_place(const Schedule& schedule, int rank, Pool pool);
 
+/// Attends that the schedule joins (Op::fused), two or more in the order in which it has them, by index.
+///
+/// Forward, none waits for another one's end. Backward, one may, by way of messages: what joins them must then begin
+/// them in order, with all that they wait for still to come, and say of each when it has ended. What cannot do that
+/// takes each stretch by itself, up to the next of `breaks`.
+struct Join {
+    std::vector<std::size_t> attends;
+    std::vector<std::size_t> breaks;  ///< places of attends that wait for one since the break before, here or elsewhere
+};
+
 /// One rank's part of a pass.
 struct RankProgram {
     int rank = 0;
@@ -81,9 +95,7 @@ struct RankProgram {
     std::size_t operations = 0;     ///< of the schedule
     bool sums_from_zero = false;    ///< some of dkv slot 0 is added to before it is written, or never written
     bool leaves_output = false;     ///< some of output slot 0 is never written: rows that see nothing
-    /// Attends that the schedule joins (Op::fused), two or more in the order in which it has them, by index: none of a
-    /// join waits for another one's end.
-    std::vector<std::vector<std::size_t>> joins;
+    std::vector<Join> joins;
 
     bool uses(Lane lane) const;
 };

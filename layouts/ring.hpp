@@ -47,7 +47,6 @@ protected:
     /// keys of block first_block + p, and rows of block first_rows + p.
     void find_hops(int first_block, int first_rows, int size);
 
-private:
     // Of the members that need a block, as steps away from its owner: the first (its gradient starts there) and the
     // last (the block's last stop; its gradient goes home from there). Both 0 if nobody or only the owner needs it.
     struct Hops {
@@ -55,12 +54,21 @@ private:
         int last = 0;
     };
 
+    const Hops& hops(const Member& self, int position) const { return hops_[index(self.first_block + position)]; }
+    Part keys_at(const Member& self, int step) const { return part(self.first_block + self.at(step), self.heads); }
+    bool receives(const Member& self, int step) const {
+        return step < self.size && step <= hops(self, self.at(step)).last;
+    }
+    bool passes_on(const Member& self, int step) const { return step < hops(self, self.at(step)).last; }
+    int last_needed(const Member& self) const;
+    bool arrives_narrow() const { return options().gradient_dtype != accumulator(); }
+
+private:
     // Blocks on the way alternate between two slots, gradients likewise; the member's own part to add waits in a third,
     // and a gradient that arrives in another type than it is kept in, in a fourth.
     static int slot_of_step(const Member& self, int step) { return step == 0 ? self.slot : self.slot + 1 + step % 2; }
     static int partial_slot(const Member& self) { return self.slot + 3; }
     static int arrival_slot(const Member& self) { return self.slot + 4; }
-    bool arrives_narrow() const { return options().gradient_dtype != accumulator(); }
 
     /// Operations that read a K/V slot and must end before it is overwritten.
     struct Readers {
@@ -69,16 +77,9 @@ private:
     };
 
     static constexpr std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
-    const Hops& hops(const Member& self, int position) const { return hops_[index(self.first_block + position)]; }
-    Part keys_at(const Member& self, int step) const { return part(self.first_block + self.at(step), self.heads); }
-    bool receives(const Member& self, int step) const {
-        return step < self.size && step <= hops(self, self.at(step)).last;
-    }
-    bool passes_on(const Member& self, int step) const { return step < hops(self, self.at(step)).last; }
     Op pass_on(const Member& self, int step, OpIndex arrival) const;
     Op take(const Member& self, int step, const Readers& readers) const;
     Op gradient(OpKind kind, const Member& self, int step, int peer, int position, int slot) const;
-    int last_needed(const Member& self) const;
 
     std::vector<Hops> hops_;  // by block
 };

@@ -2,6 +2,8 @@
 
 #include "layouts/names.hpp"
 
+#include <algorithm>
+
 namespace ringlab::layouts {
 namespace {
 
@@ -159,6 +161,17 @@ std::int64_t Schedule::scratch_bytes() const {
 HeadRange Schedule::query_heads(HeadRange kv_heads) const {
     const auto group = static_cast<int>(problem_.query_heads_per_kv_head());
     return {kv_heads.begin * group, kv_heads.end * group};
+}
+
+int Schedule::parts_worth_a_message() const {
+    constexpr std::int64_t worth_a_message = std::int64_t{4} << 20;  // bytes
+    std::int64_t head_bytes = 0;
+    for (int owner = 0; owner < ranks(); ++owner)
+        head_bytes = std::max(head_bytes, bytes(Pool::kv, 0, part(owner, {0, 1})));
+    const int heads = kv_heads().count();
+    int parts = heads;
+    while (parts > 1 && (heads % parts != 0 || heads / parts * head_bytes < worth_a_message)) --parts;
+    return parts;
 }
 
 void Schedule::set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names) {

@@ -35,7 +35,7 @@ constexpr bool of_rows(Pool pool) { return pool != Pool::kv && pool != Pool::dkv
 /// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
 enum class OpKind : std::uint8_t {
     attend,   ///< compute: rows of `slots` q against keys of kv. Forward: taken into state, or normalised into output.
-              ///< Backward, with dout: taken into dq; dkv is overwritten
+              ///< Backward, with dout: taken into dq; dkv is overwritten, or added to
     merge,    ///< compute: the output of slot `source` taken into that of slots[output]
     add,      ///< compute: the gradient of slot `source` added to that of slots[pool]
     send,     ///< slots[pool] to `peer`, which posts a receive
@@ -88,6 +88,7 @@ struct Op {
     Pool pool = Pool::kv;      ///< that a transfer, merge, add or copy is about
     bool begins = false;       ///< attend: first for these rows, state or dq starts here; merge: output starts here
     bool ends = false;         ///< attend, forward: last for these rows, which are normalised into output
+    bool adds = false;         ///< attend, backward: to dkv, where earlier parts of the same gradient are
     bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
     std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
     int step = 0;              ///< of the algorithm, for people and plots
@@ -294,6 +295,9 @@ protected:
 
     /// The query heads that read these kv heads.
     HeadRange query_heads(HeadRange kv_heads) const;
+
+    /// As many equal parts of the kv heads as leave each of a block's large enough to be worth a message.
+    int parts_worth_a_message() const;
 
     // For constructors.
     void set_channels(std::vector<std::string> names) { channels_ = std::move(names); }

@@ -25,7 +25,7 @@ public:
         if (options.pass == Pass::backward)
             groups_ = heads % 2 == 0 ? 2 : 1;
         else if (parts == 0)
-            groups_ = default_parts();
+            groups_ = parts_worth_a_message();
         require(heads % groups_ == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
                 heads, groups_);
         set_channels({"K,V"}, {"dK,dV"});
@@ -40,18 +40,6 @@ public:
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
 private:
-    /// As many as leave each large enough to be worth a message.
-    int default_parts() const {
-        constexpr std::int64_t worth_a_message = std::int64_t{4} << 20;  // bytes
-        std::int64_t head_bytes = 0;
-        for (int owner = 0; owner < ranks(); ++owner)
-            head_bytes = std::max(head_bytes, bytes(Pool::kv, 0, part(owner, {0, 1})));
-        const int heads = kv_heads().count();
-        int parts = heads;
-        while (parts > 1 && (heads % parts != 0 || heads / parts * head_bytes < worth_a_message)) --parts;
-        return parts;
-    }
-
     HeadRange heads_of(int group) const {
         const int size = kv_heads().count() / groups_;
         return {group * size, (group + 1) * size};

@@ -39,8 +39,8 @@ def family(algorithm):
     return algorithm.split(":")[0]
 
 
-COLORS = dict(zip(("ring", "bidirectional", "double-ring", "pass-q", "all-gather", "pull", "seen", "ulysses"),
-                  ("#BFBFBF", *figures.PALETTE[1:])))
+COLORS = dict(zip(("ring", "bidirectional", "double-ring", "pass-q", "all-gather", "pull", "seen", "ulysses", "joined-ring"),
+                  ("#BFBFBF", *figures.PALETTE[1:], figures.GREY)))
 
 
 # %%

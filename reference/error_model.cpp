@@ -510,9 +510,10 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
     for_each_op(backward, [&](int, const layouts::Op& op) {
         const auto keys = tokens_of(op.part);
         if (op.kind == layouts::OpKind::attend && seen.emplace(tokens_of(op.rows()), keys).second)
-            contributions[keys].push_back({op.step, tokens_of(op.rows()), op.slot(layouts::Pool::dkv) != 0});
-        if (op.kind == layouts::OpKind::add && op.pool == layouts::Pool::dkv && op.slot() != 0)
-            rounded_sums.emplace(keys, op.step);
+            contributions[keys].push_back(
+                {op.step, tokens_of(op.rows()), !op.adds && op.slot(layouts::Pool::dkv) != 0});
+        const bool adds = op.adds || (op.kind == layouts::OpKind::add && op.pool == layouts::Pool::dkv);
+        if (adds && op.slot(layouts::Pool::dkv) != 0) rounded_sums.emplace(keys, op.step);
     });
     const double u2 = square(unit_of(backward.options().gradient_dtype));
     for (auto& [keys, parts] : contributions) {

@@ -136,7 +136,8 @@ private:
 
     bool alike(const Op& first, const Op& op, int rank) const {
         const bool same_peer = first.peer < 0 ? op.peer < 0 : op.peer == shifted(first.peer, rank);
-        const bool same_state = first.begins == op.begins && first.ends == op.ends && first.fused == op.fused;
+        const bool same_state =
+            first.begins == op.begins && first.ends == op.ends && first.fused == op.fused && first.adds == op.adds;
         return first.kind == op.kind && first.lane() == op.lane() && first.pool == op.pool && same_peer &&
                op.part == shifted(first.part, rank) &&
                (op.kind != OpKind::attend || op.rows() == shifted(first.rows(), rank)) && first.bytes == op.bytes &&

@@ -270,6 +270,7 @@ BackwardParams backward_params(const BackwardArgs& args, const Geometry& geometr
                           .dq = elements(args.dq, "dq"),
                           .dk = elements(args.dk, "dk"),
                           .dv = elements(args.dv, "dv"),
+                          .adds = args.adds,
                           .quads_fit = false};
     require_fp32(params.dq, "dq");
     constexpr std::int64_t quad = 4;

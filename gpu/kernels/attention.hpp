@@ -107,12 +107,14 @@ struct BackwardArgs {
     Statistics statistics = {};  ///< from prepare_backward, of the same query heads
     View dq = {};                ///< as q, fp32: this block's part is added to it
     View dk = {}, dv = {};       ///< as k, v, fp32 or the shape's dtype: overwritten with this block's gradient
+    bool adds = false;           ///< or it is added to them, in fp32, and the sum rounded to their type
 };
 
-/// Adds to dq and overwrites dk, dv with what one K/V block contributes. If `work` was made deterministic, every sum is
-/// taken in a fixed order (repeats are bit-identical, not so other layouts or P, whose tiles differ): in the portable
-/// family dq has a kernel of its own, 7 products instead of 5, in the hopper family thread blocks take turns. Otherwise
-/// dq is summed by atomic additions, whose order changes its last bits. dk and dv are always in a fixed order.
+/// Adds to dq and overwrites dk, dv with, or adds to them, what one K/V block contributes. If `work` was made
+/// deterministic, every sum is taken in a fixed order (repeats are bit-identical, not so other layouts or P, whose
+/// tiles differ): in the portable family dq has a kernel of its own, 7 products instead of 5, in the hopper family
+/// thread blocks take turns. Otherwise dq is summed by atomic additions, whose order changes its last bits. dk and dv
+/// are always in a fixed order.
 void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream);
 
 /// destination += source, in fp32, rounded to the destination's type.

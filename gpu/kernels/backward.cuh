@@ -265,8 +265,13 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
 #pragma unroll
             for (int n = 0; n < static_cast<int>(sizeof(sums[0]) / sizeof(sums[0][0])); ++n) {
                 const int column = first_column + 8 * n + pair_column;
-                store_pair(result, index + column, sums[0][n][2 * r] * factor, sums[0][n][2 * r + 1] * factor,
-                           dim - column);
+                float2 sum = make_float2(sums[0][n][2 * r] * factor, sums[0][n][2 * r + 1] * factor);
+                if (params.adds) {
+                    const float2 there = load_pair(result, index + column, dim - column);
+                    sum.x += there.x;
+                    sum.y += there.y;
+                }
+                store_pair(result, index + column, sum.x, sum.y, dim - column);
             }
         }
     };

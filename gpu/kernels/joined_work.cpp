@@ -74,7 +74,7 @@ JoinedWork::JoinedWork(const Mask& mask, std::shared_ptr<const RowBounds> rows, 
     RINGLAB_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&told_), sizeof(*told_), cudaHostAllocMapped));
     *told_ = 0;
     late_ = uploaded(std::vector<std::uint32_t>(1));
-    ready_ = uploaded(std::vector<std::uint32_t>(blocks_.size()));
+    ready_ = uploaded(std::vector<std::uint32_t>(2 * blocks_.size()));  // blocks, then their gradients
     ended_ = uploaded(std::vector<std::uint32_t>(blocks_.size()));
     counter_ = uploaded(std::vector<std::uint32_t>(1));
     forward ? list_queries(mask, places) : list_keys(mask, places);
@@ -210,13 +210,19 @@ void JoinedWork::make_table(const Places& places) {
         };
         table[table_place_[i]] = {.k = map(block.k, shape.head_dim),
                                   .v = map(block.v, shape.value_dim),
-                                  .ready = block.arrives ? ready_.as<std::uint32_t>() + i : nullptr,
+                                  .ready = !block.arrives       ? nullptr
+                                           : block.arrival_flag ? block.arrival_flag
+                                                                : ready_.as<std::uint32_t>() + i,
+                                  .gradient_ready = !block.gradient_arrives ? nullptr
+                                                    : block.gradient_flag   ? block.gradient_flag
+                                                                            : gradient_flag(i),
                                   .ended = block.is_awaited ? ended_.as<std::uint32_t>() + i : nullptr,
                                   .dk = gradient(block.dk),
                                   .dv = gradient(block.dv),
                                   .first_tile = places.first_tile[places.of_block[i]],
                                   .tokens = static_cast<int>(tokens),
-                                  .first_head = block.first_head};
+                                  .first_head = block.first_head,
+                                  .adds = block.adds};
     }
     table_ = uploaded(table);
 }
@@ -239,16 +245,22 @@ void JoinedWork::arrived(std::size_t index, cudaStream_t stream) {
     write_value(stream, ready_.as<std::uint32_t>() + index, pass_);
 }
 
+void JoinedWork::gradient_arrived(std::size_t index, cudaStream_t stream) {
+    write_value(stream, gradient_flag(index), pass_);
+}
+
 void JoinedWork::wait_until_ended(std::size_t index, cudaStream_t stream) const {
     const auto each_pass = block_items_.at(index) * static_cast<std::uint32_t>(blocks_per_item_) *
                            static_cast<std::uint32_t>(options_.shape.batch * options_.block_heads);
     wait_for_value(stream, ended_.as<const std::uint32_t>() + index, pass_ * each_pass);
 }
 
-std::optional<std::size_t> JoinedWork::late() const {
-    const auto place = *static_cast<volatile const std::uint32_t*>(told_);
-    if (place == 0) return {};
-    return size(std::find(table_place_.begin(), table_place_.end(), place - 1) - table_place_.begin());
+std::optional<JoinedWork::Late> JoinedWork::late() const {
+    const auto told = *static_cast<volatile const std::uint32_t*>(told_);
+    if (told == 0) return {};
+    const bool gradient = told % 2 == 0;
+    const auto place = (told - 1) / 2;
+    return Late{size(std::find(table_place_.begin(), table_place_.end(), place) - table_place_.begin()), gradient};
 }
 
 void JoinedWork::give_up() noexcept {

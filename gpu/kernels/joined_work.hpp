@@ -26,10 +26,14 @@ public:
     struct Block {
         int owner = 0;  ///< blocks of one owner have the same keys
         std::span<const layouts::Run> keys;
-        int first_head = 0;       ///< kv head, of those that the launch computes
-        ConstView k, v;           ///< from that head on
-        View dk, dv;              ///< backward: overwritten
-        bool arrives = false;     ///< it is waited for, until arrived() is passed by some stream
+        int first_head = 0;             ///< kv head, of those that the launch computes
+        ConstView k, v;                 ///< from that head on
+        View dk, dv;                    ///< backward: overwritten, or added to
+        bool adds = false;              ///< to dk and dv
+        bool arrives = false;           ///< it is waited for, until arrived() is passed by some stream
+        bool gradient_arrives = false;  ///< likewise gradient_arrived(), before dk and dv are touched
+        /// Then, if not null, somebody else says so: device memory that gets the number of the pass, from 1.
+        const std::uint32_t *arrival_flag = nullptr, *gradient_flag = nullptr;
         bool is_awaited = false;  ///< backward: some stream will wait for it by wait_until_ended()
     };
 
@@ -54,11 +58,18 @@ public:
     /// In stream order: block `index` has arrived.
     void arrived(std::size_t index, cudaStream_t stream);
 
+    /// Likewise: its dk and dv may be touched.
+    void gradient_arrived(std::size_t index, cudaStream_t stream);
+
     /// Holds `stream` back until the launch of this pass, enqueued already, has written all of a block's dk and dv.
     void wait_until_ended(std::size_t index, cudaStream_t stream) const;
 
-    /// A block that a launch waited for in vain. What that launch wrote is of no use.
-    std::optional<std::size_t> late() const;
+    /// What a launch waited for in vain. What that launch wrote is of no use.
+    struct Late {
+        std::size_t block = 0;
+        bool gradient = false;
+    };
+    std::optional<Late> late() const;
 
     /// After a failure: launches under way wait no more, whatever they read.
     void give_up() noexcept;
@@ -88,6 +99,9 @@ private:
     void list_queries(const layouts::Mask& mask, const Places& places);
     void list_keys(const layouts::Mask& mask, const Places& places);
     void make_table(const Places& places);
+    std::uint32_t* gradient_flag(std::size_t block) const {
+        return ready_.as<std::uint32_t>() + blocks_.size() + block;
+    }
 
     std::shared_ptr<const RowBounds> rows_;
     Options options_;

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 // The tensor-core instructions of sm_80 and later, and how a warp's operands lie in registers.
 //
@@ -51,6 +52,15 @@ __device__ inline std::uint32_t pack<__half>(float low, float high) {
     std::uint32_t packed;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
     return packed;
+}
+
+/// The two that pack() puts together.
+template <class T>
+__device__ inline float2 unpack(std::uint32_t pair) {
+    if constexpr (std::is_same_v<T, __half>)
+        return __half22float2(reinterpret_cast<const __half2&>(pair));
+    else
+        return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
 }
 
 /// Two neighbouring C tiles as the A operand of the next product.

@@ -79,6 +79,7 @@ struct BackwardParams {
     const float2* statistics;
     Strides statistics_strides;
     Elements dq, dk, dv;
+    bool adds;       // to dk and dv
     bool quads_fit;  // dq allows access to four neighbours at once
 };
 

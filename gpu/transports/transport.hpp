@@ -20,13 +20,19 @@ struct Message {
     std::span<const Piece> pieces;  ///< from the sender's (a fetch: the owner's) memory to the receiver's
     int peer = 0;                   ///< global rank
     int channel = 0;
+    /// Of a message whose slot is free already, where the fabric tells arrivals: at `flag` in the receiver's exchange
+    /// memory is `number` once it is there.
+    bool is_told = false;
+    std::size_t flag = 0;
+    std::uint32_t number = 0;
 };
 
 /// What one rank can do with others. All calls enqueue on a stream of the rank's device and return at once, except
 /// where they wait for others to start up; the issuing thread alone calls them.
 ///
 /// A transfer begins when its own stream and the peer's have come to it: a receive says that its slot is free, a send
-/// waits for that. Messages between two ranks on one channel match in order.
+/// waits for that; or, where arrivals are told (Message::is_told), when the sender's has. Messages between two ranks on
+/// one channel match in order.
 ///
 /// The issuer asks before it enqueues a send or the second part of a receive, and does something else meanwhile if the
 /// answer is no: a stream then only ever waits for what has been enqueued already. It must not wait for anything else,
@@ -79,6 +85,9 @@ public:
 
     /// Whether it can read a peer's memory; otherwise the owner of a fetched block sends it.
     virtual bool fetches() const = 0;
+
+    /// Whether a message whose slot is free can go without its receiver's part, and tell when it is there by a flag.
+    virtual bool tells_arrivals() const { return false; }
 
     /// Exchange memory of the current device.
     virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;

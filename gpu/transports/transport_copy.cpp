@@ -1,5 +1,6 @@
 #include "gpu/cuda_handles.hpp"
 #include "gpu/device_buffer.hpp"
+#include "gpu/driver.hpp"
 #include "gpu/transports/transport.hpp"
 #include "processes/shared_memory.hpp"
 
@@ -211,31 +212,36 @@ public:
 
     void post_receive(const Message& message, cudaStream_t stream) override {
         const auto edge = directory_.edge(message.peer, rank_, message.channel);
-        RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        if (!message.is_told) RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
         directory_.counts[edge].posted.fetch_add(1, std::memory_order_release);
     }
 
     bool can_complete_receive(const Message& message) const override {
         const auto& counts = directory_.counts[directory_.edge(message.peer, rank_, message.channel)];
-        return counts.sent.load(std::memory_order_acquire) == counts.posted.load(std::memory_order_relaxed);
+        return is_at_least(counts.sent.load(std::memory_order_acquire), counts.posted.load(std::memory_order_relaxed));
     }
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
+        if (message.is_told) return wait_for_value(stream, flag_at(message.local, message), message.number);
         const auto edge = directory_.edge(message.peer, rank_, message.channel);
         RINGLAB_CUDA(cudaStreamWaitEvent(stream, peer(message.peer).event(edge), 0));
     }
 
     bool can_send(const Message& message) const override {
+        if (message.is_told) return true;
         const auto& counts = directory_.counts[directory_.edge(rank_, message.peer, message.channel)];
-        return counts.posted.load(std::memory_order_acquire) > counts.sent.load(std::memory_order_relaxed);
+        return !is_at_least(counts.sent.load(std::memory_order_relaxed), counts.posted.load(std::memory_order_acquire));
     }
 
     void send(const Message& message, cudaStream_t stream) override {
         const auto edge = directory_.edge(rank_, message.peer, message.channel);
         const auto& receiver = peer(message.peer);
-        RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
+        if (!message.is_told) RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
         copy_pieces(message, message.local, receiver.address(), stream);
-        RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        if (message.is_told)
+            write_value(stream, flag_at(receiver.address(), message), message.number);
+        else
+            RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
         directory_.counts[edge].sent.fetch_add(1, std::memory_order_release);
     }
 
@@ -246,6 +252,13 @@ public:
     void leave() override { peers_.clear(); }
 
 private:
+    /// Of counts that only go up, and begin again at 0 some day.
+    static bool is_at_least(std::uint32_t count, std::uint32_t other) {
+        return static_cast<std::int32_t>(count - other) >= 0;
+    }
+    static std::uint32_t* flag_at(char* memory, const Message& message) {
+        return reinterpret_cast<std::uint32_t*>(memory + message.flag);
+    }
     static void copy_pieces(const Message& message, const char* from, char* to, cudaStream_t stream) {
         for (const auto& piece : message.pieces) {
             if (piece.rows == 1)
@@ -295,9 +308,12 @@ private:
 class CopyFabric : public Fabric {
 public:
     CopyFabric(Team& team, const FabricOptions& options, const std::set<Edge>& edges)
-        : directory_(team, options, edges) {}
+        : directory_(team, options, edges) {
+        tells_arrivals_ = directory_.across_processes() || all_reach_each_other();
+    }
 
     bool fetches() const override { return true; }
+    bool tells_arrivals() const override { return tells_arrivals_; }
 
     std::shared_ptr<void> allocate(std::size_t bytes) override {
         auto buffer = std::make_shared<DeviceBuffer>(directory_.across_processes() ? whole_pages(bytes) : bytes);
@@ -309,7 +325,22 @@ public:
     }
 
 private:
+    /// A flag is written straight into another device's memory, which copies need not reach to get there. (Processes
+    /// that could not reach each other's memory could not have opened it.)
+    static bool all_reach_each_other() {
+        int devices = 0;
+        RINGLAB_CUDA(cudaGetDeviceCount(&devices));
+        for (int from = 0; from < devices; ++from)
+            for (int to = 0; to < devices; ++to) {
+                int possible = from == to;
+                if (!possible) RINGLAB_CUDA(cudaDeviceCanAccessPeer(&possible, from, to));
+                if (!possible) return false;
+            }
+        return true;
+    }
+
     Directory directory_;
+    bool tells_arrivals_ = false;
 };
 
 }  // namespace

@@ -288,12 +288,13 @@ private:
         const auto q = place(instruction, Pool::q), dout = place(instruction, Pool::dout);
         const auto dq = place(instruction, Pool::dq), dkv = place(instruction, Pool::dkv);
         const auto kv = place(instruction, Pool::kv);
-        for_each_head(op.part.heads, [&](int head, std::int64_t b) {
-            for (const auto field : {std::size_t{0}, values}) {
-                const auto gradient = slots_.matrix(dkv, head, b, field);
-                std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
-            }
-        });
+        if (!op.adds)
+            for_each_head(op.part.heads, [&](int head, std::int64_t b) {
+                for (const auto field : {std::size_t{0}, values}) {
+                    const auto gradient = slots_.matrix(dkv, head, b, field);
+                    std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
+                }
+            });
         for_each_head(op.rows().heads, [&](int head, std::int64_t b) {
             const int kv_head = head / static_cast<int>(group());
             const auto k = slots_.matrix(kv, kv_head, b), v = slots_.matrix(kv, kv_head, b, values);

@@ -18,8 +18,9 @@ namespace {
 
 namespace data = boost::unit_test::data;
 
-const std::vector<std::string> memory_schedules{"ring", "bidirectional", "double-ring:2", "merge:tree", "all-gather",
-                                                "pull", "pass-q",        "ulysses:2",     "seen"};
+const std::vector<std::string> memory_schedules{"ring",       "bidirectional", "double-ring:2", "merge:tree",
+                                                "all-gather", "pull",          "pass-q",        "ulysses:2",
+                                                "seen",       "joined-ring:1"};
 
 /// The target of issue 9, of all that a rank holds.
 constexpr double largest_error = 0.02;

@@ -105,6 +105,7 @@ public:
         : real_(std::move(real)), silent_rank_(silent_rank), wrap_(std::move(wrap)) {}
 
     bool fetches() const override { return real_->fetches(); }
+    bool tells_arrivals() const override { return real_->tells_arrivals(); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<gpu::Transport> join(const gpu::Member& member) override {
         auto transport = real_->join(member);

@@ -20,8 +20,9 @@ using gpu::TransportKind;
 using layouts::Accumulation;
 using layouts::DType;
 
-const std::vector<std::string> schedule_names{"ring", "all-gather",    "all-gather:2", "pull",  "pull:2",
-                                              "seen", "bidirectional", "pass-q",       "merge", "merge:tree"};
+const std::vector<std::string> schedule_names{"ring",   "all-gather", "all-gather:2",  "pull",
+                                              "pull:2", "seen",       "bidirectional", "pass-q",
+                                              "merge",  "merge:tree", "joined-ring:2"};
 const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "balanced:6"};
 // The last two leave rows without keys, and with some layouts whole ranks.
 const std::vector<std::string> masks{"full",
@@ -132,6 +133,15 @@ BOOST_DATA_TEST_CASE(every_schedule_rotates_q_and_k_by_global_position, data::ma
             if (rounded) c.problem.rotary = {.base = 500, .dims = 32, .first = 16};
             agrees_with_the_reference(c);
         }
+}
+
+BOOST_DATA_TEST_CASE(gradients_that_attends_add_to_agree_with_portable_kernels_too,
+                     data::make({DType::fp32, DType::bf16}) * data::make({24, 64}), gradients, dim) {
+    auto p = small_problem();
+    p.head_dim = p.value_dim = dim;
+    RingCase c{p, "causal", "zigzag", "joined-ring:1", 4, Accumulation::carry, gradients};
+    c.options.kernels = gpu::KernelFamily::portable;
+    agrees_with_the_reference(c);
 }
 
 BOOST_DATA_TEST_CASE(awkward_problems_agree_with_the_reference, data::make(schedule_names), schedule) {

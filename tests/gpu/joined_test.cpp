@@ -56,6 +56,7 @@ public:
         std::int64_t dim = 128, tokens = 700;  // of a rank
         std::chrono::nanoseconds most_wait = std::chrono::seconds(20);
         bool deterministic = true;
+        bool adds = false;  // to the gradient of the other's block, which comes after the block
     };
 
     explicit TwoBlocks(Pass pass) : TwoBlocks(pass, Options{}) {}
@@ -68,7 +69,9 @@ public:
           other_(layout_.shard_tokens(0) * kv_heads * dim_ * 2),
           q_(query_elements()),
           o_(query_elements() * sizeof(float)),
-          gradients_((own_.bytes() + other_.bytes()) * 2) {
+          adds_(options.adds),
+          gradients_((own_.bytes() + other_.bytes()) * 2),
+          earlier_(other_.bytes() / sizeof(std::uint16_t) * 2) {
         own_device_ = DeviceBuffer(own_.bytes());
         own_device_.upload(own_.data());
         other_device_ = DeviceBuffer(other_.bytes());
@@ -81,6 +84,7 @@ public:
             blocks.push_back(block(own_device_, 1, head, 0));
             blocks.push_back(block(other_device_, 0, head, own_.bytes() * 2));
             blocks.back().arrives = true;
+            blocks.back().adds = blocks.back().gradient_arrives = adds_;
         }
         work_ = std::make_unique<gpu::JoinedWork>(
             mask_, std::make_shared<gpu::RowBounds>(mask_, layout_.shard(1)), blocks,
@@ -122,6 +126,21 @@ public:
         RINGLAB_CUDA(
             cudaMemcpyAsync(other_device_.data(), other_.data(), other_.bytes(), cudaMemcpyHostToDevice, copies_));
         for (const std::size_t block : {1u, 3u}) work_->arrived(block, copies_);
+    }
+
+    /// Earlier parts of the gradient of the other's block.
+    void bring_its_gradient() {
+        RINGLAB_CUDA(cudaMemcpyAsync(gradients_.as<char>() + own_.bytes() * 2, earlier_.data(), earlier_.bytes(),
+                                     cudaMemcpyHostToDevice, copies_));
+        for (const std::size_t block : {1u, 3u}) work_->gradient_arrived(block, copies_);
+    }
+
+    /// What results() are where earlier parts are added to those of a launch that overwrites.
+    std::vector<float> with_earlier(std::vector<float> results) const {
+        const auto first = results.size() - earlier_.bytes() / sizeof(float);
+        const auto* earlier = reinterpret_cast<const float*>(earlier_.data());
+        for (auto i = first; i < results.size(); ++i) results[i] += earlier[i - first];
+        return results;
     }
 
     /// All that the launch has written: o, or dq, dk and dv of all blocks.
@@ -209,7 +228,10 @@ private:
     layouts::Mask mask_;
     layouts::Layout layout_;
     PinnedBits own_, other_, q_;
-    DeviceBuffer own_device_, other_device_, q_device_, o_, lse_, statistics_, gradients_;
+    DeviceBuffer own_device_, other_device_, q_device_, o_, lse_, statistics_;
+    bool adds_;
+    DeviceBuffer gradients_;
+    PinnedBits earlier_;  // pairs of which are fp32
     gpu::Stream stream_, copies_{gpu::Stream::Use::transfers};
     std::vector<gpu::JoinedWork::Block> blocks_;
     std::unique_ptr<gpu::JoinedWork> work_;
@@ -237,6 +259,26 @@ BOOST_DATA_TEST_CASE(a_launch_reads_a_block_only_once_it_has_arrived,
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
         BOOST_TEST(cudaStreamQuery(two.stream()) == cudaErrorNotReady);
         two.bring_the_other();
+        BOOST_TEST((two.results() == expected));
+        BOOST_TEST(!two.work().late().has_value());
+    }
+}
+
+// The gradient is NaN until it comes, so a launch that added to it too early would show.
+BOOST_DATA_TEST_CASE(a_launch_adds_to_a_gradient_once_that_has_arrived,
+                     data::make({64, 128, 192, 256}) * data::make({700, 3600}), dim, tokens) {
+    TwoBlocks overwrites(Pass::backward, {.dim = dim, .tokens = tokens});
+    overwrites.bring_the_other();
+    overwrites.launch();
+    const auto expected = overwrites.with_earlier(overwrites.results());
+    TwoBlocks two(Pass::backward, {.dim = dim, .tokens = tokens, .adds = true});
+    for (int repeat = 0; repeat < 3; ++repeat) {
+        two.begin();
+        two.launch();
+        two.bring_the_other();
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        BOOST_TEST(cudaStreamQuery(two.stream()) == cudaErrorNotReady);
+        two.bring_its_gradient();
         BOOST_TEST((two.results() == expected));
         BOOST_TEST(!two.work().late().has_value());
     }
@@ -285,7 +327,18 @@ BOOST_DATA_TEST_CASE(a_launch_whose_block_never_comes_ends_and_names_it, data::m
     BOOST_TEST((waited >= std::chrono::milliseconds(150)));
     BOOST_TEST((waited < std::chrono::seconds(5)));
     BOOST_TEST_REQUIRE(two.work().late().has_value());
-    BOOST_TEST(*two.work().late() % 2 == 1u);
+    BOOST_TEST(two.work().late()->block % 2 == 1u);
+    BOOST_TEST(!two.work().late()->gradient);
+}
+
+BOOST_AUTO_TEST_CASE(a_launch_whose_gradient_never_comes_ends_and_names_it) {
+    TwoBlocks two(Pass::backward, {.most_wait = std::chrono::milliseconds(200), .adds = true});
+    two.bring_the_other();
+    two.launch();
+    two.stream().synchronize();
+    BOOST_TEST_REQUIRE(two.work().late().has_value());
+    BOOST_TEST(two.work().late()->block % 2 == 1u);
+    BOOST_TEST(two.work().late()->gradient);
 }
 
 BOOST_DATA_TEST_CASE(a_launch_that_is_given_up_ends_at_once, data::make({Pass::forward, Pass::backward}), pass) {

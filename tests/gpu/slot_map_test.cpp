@@ -20,7 +20,7 @@ using layouts::Pool;
 
 const std::vector<std::string> schedule_names{"ring",      "all-gather",    "all-gather:2", "pull",
                                               "pull:2",    "bidirectional", "pass-q",       "seen",
-                                              "ulysses:1", "ulysses:2",     "ulysses"};
+                                              "ulysses:1", "ulysses:2",     "ulysses",      "joined-ring:2"};
 const std::vector<std::string> masks{"full", "causal", "window:100,0", "documents:97,43,300,136",
                                      "window:31,17+valid:100-200"};
 

@@ -2,6 +2,8 @@
 // stream has a thread that works its queue off in order, and events order them as CUDA's do. So the thread sanitizer
 // sees what threads of the host, and streams behind each other's backs, do to the same memory.
 
+#include "gpu/driver.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -266,3 +268,14 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t*, cudaEvent_t) { return c
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t*, cudaIpcEventHandle_t) { return cudaErrorNotSupported; }
 
 }  // extern "C"
+
+namespace ringlab::gpu {
+
+void write_value(cudaStream_t stream, std::uint32_t* address, std::uint32_t value) {
+    of(stream).push({{}, {}, [=] { *address = value; }});
+}
+void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value) {
+    of(stream).push({[=] { return static_cast<std::int32_t>(*address - value) >= 0; }, {}, {}});
+}
+
+}  // namespace ringlab::gpu

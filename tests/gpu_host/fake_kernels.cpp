@@ -36,8 +36,9 @@ JoinedWork::JoinedWork(const layouts::Mask&, std::shared_ptr<const RowBounds>, s
 }
 JoinedWork::~JoinedWork() = default;
 void JoinedWork::arrived(std::size_t, cudaStream_t) {}
+void JoinedWork::gradient_arrived(std::size_t, cudaStream_t) {}
 void JoinedWork::wait_until_ended(std::size_t, cudaStream_t) const {}
-std::optional<std::size_t> JoinedWork::late() const { return {}; }
+std::optional<JoinedWork::Late> JoinedWork::late() const { return {}; }
 void JoinedWork::give_up() noexcept {}
 void attend_forward(const ForwardArgs&, const JoinedWork&, cudaStream_t) {}
 void attend_backward(const BackwardArgs&, const JoinedWork&, cudaStream_t) {}

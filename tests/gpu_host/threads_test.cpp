@@ -51,6 +51,7 @@ public:
     FabricThatFails(std::unique_ptr<Fabric> real, int rank) : real_(std::move(real)), rank_(rank) {}
 
     bool fetches() const override { return real_->fetches(); }
+    bool tells_arrivals() const override { return real_->tells_arrivals(); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<Transport> join(const Member& member) override {
         if (member.rank == rank_) fail("rank {} cannot join", rank_);
@@ -92,6 +93,7 @@ public:
         : real_(std::move(real)), rank_(rank), late_(late) {}
 
     bool fetches() const override { return real_->fetches(); }
+    bool tells_arrivals() const override { return real_->tells_arrivals(); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
     std::unique_ptr<Transport> join(const Member& member) override {
         auto transport = real_->join(member);
@@ -110,7 +112,8 @@ private:
 BOOST_AUTO_TEST_SUITE(host_threads)
 
 BOOST_DATA_TEST_CASE(ranks_of_every_schedule_come_to_an_end,
-                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1"}) *
+                     data::make({"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses:1",
+                                 "joined-ring:1"}) *
                          data::make({2, 3, 4}) *
                          data::make({static_cast<int>(TransportKind::copy), static_cast<int>(TransportKind::loopback)}),
                      algorithm, ranks, kind) {

@@ -89,6 +89,34 @@ BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
+    const auto check = [](const std::string& algorithm, Pass pass, const auto& expected) {
+        const auto schedule = made(algorithm, pass, "full", "zigzag");
+        const auto program = resolve(*schedule);
+        for (const auto& rank : program.ranks)
+            for (const auto& one : rank.code) {
+                if (!one.op.transfers()) continue;
+                const auto& peer = program.ranks[static_cast<std::size_t>(one.op.peer)];
+                const auto& other = peer.code[static_cast<std::size_t>(one.partner)];
+                BOOST_TEST(one.may_come_early == expected(one.sends() ? other.op : one.op),
+                           describe(rank.rank, &one - rank.code.data(), one.op));
+            }
+    };
+    const auto is_keys = [](const Op& op) { return op.pool == Pool::kv; };
+    // Two slots in turns; of gradients those of steps 1 and 2, not those that come home.
+    const auto first_two = [](const Op& op) { return op.slot() > 0 && op.step <= 2; };
+    check("ring", Pass::forward, first_two);
+    check("joined-ring:2", Pass::forward, is_keys);
+    // From several peers: the last one's block says nothing of the others'.
+    check("all-gather", Pass::forward, [](const Op&) { return false; });
+    // Gradients of the first half begin at home, in the slot of step 2; those of the second at step 1, in the other
+    // one.
+    check("joined-ring:1", Pass::backward, [&](const Op& op) {
+        const bool second_half = op.part.heads.begin > 0;
+        return is_keys(op) || (op.slot() > 0 && op.step == (second_half ? 2 : 1));
+    });
+}
+
 BOOST_AUTO_TEST_CASE(a_served_fetch_is_a_message_of_its_owner) {
     const auto schedule = made("pull", Pass::forward);
     const auto one_sided = resolve(*schedule), served = resolve(*schedule, Fetches::served);
@@ -162,7 +190,7 @@ using Sizes = std::vector<std::size_t>;
 Sizes sizes_of_joins(const Schedule& schedule) {
     const auto program = resolve(schedule);
     Sizes sizes;
-    for (const auto& join : program.ranks[1].joins) sizes.push_back(join.size());
+    for (const auto& join : program.ranks[1].joins) sizes.push_back(join.attends.size());
     return sizes;
 }
 
@@ -177,7 +205,20 @@ BOOST_AUTO_TEST_CASE(attends_are_joined_as_the_schedule_says) {
     };
     check("ring", {}, {});
     check("pull:2", {8}, {8});
+    check("joined-ring", {4}, {});  // blocks are short
+    check("joined-ring:2", {8}, {8});
     check("all-gather:2", {4, 4}, {3, 2});  // backward, parts that have come are added in between
+}
+
+// What adds to a gradient waits for attends of other ranks, which may wait for those of this one.
+BOOST_AUTO_TEST_CASE(a_backward_join_says_which_of_its_attends_wait_for_others) {
+    const auto program = resolve(*made("joined-ring:1", Pass::backward, "full", "zigzag"));
+    for (const auto& rank : program.ranks) {
+        BOOST_TEST_REQUIRE(rank.joins.size() == 1u);
+        // Own block, first half; halves of the others; own block, second half.
+        BOOST_TEST(rank.joins.front().attends.size() == 8u);
+        BOOST_TEST(rank.joins.front().breaks == (Sizes{1, 3, 4, 5, 6, 7}), boost::test_tools::per_element());
+    }
 }
 
 /// Fetches one head after the other into the same slot, and says that all attends are one launch.

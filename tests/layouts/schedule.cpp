@@ -19,7 +19,7 @@ namespace {
 const std::vector<std::string> algorithms{"ring",   "all-gather", "all-gather:2",  "all-gather:4",  "pull",
                                           "pull:2", "ulysses",    "ulysses:2",     "pass-q",        "bidirectional",
                                           "seen",   "seen:1",     "double-ring:1", "double-ring:2", "double-ring:4",
-                                          "merge",  "merge:tree"};
+                                          "merge",  "merge:tree", "joined-ring",   "joined-ring:4"};
 
 /// Whether the ranks suit the algorithm, with 8 query heads.
 bool suits(const std::string& algorithm, int ranks) {
@@ -357,6 +357,18 @@ BOOST_DATA_TEST_CASE(pull_joins_all_attends_of_a_pass, data::make(passes) * data
     }
 }
 
+BOOST_DATA_TEST_CASE(a_joined_ring_joins_all_attends_but_of_short_blocks_backward,
+                     data::make(passes) * data::make({4092, 4096}) * data::make({"joined-ring", "joined-ring:1"}), pass,
+                     tokens, algorithm) {
+    const auto c = exact_case("causal", "zigzag", 3 * tokens, 3);
+    const bool joins = pass == Pass::forward || tokens == 4096 || std::string(algorithm) == "joined-ring:1";
+    for (const auto& ops : written(*schedule_of(c, {.algorithm = algorithm, .pass = pass}))) {
+        int launches = 0;
+        for (const auto& op : ops) launches += op.kind == OpKind::attend && !op.fused;
+        BOOST_TEST(launches == (joins ? 1 : 3));
+    }
+}
+
 /// Merge also merges what it does not keep: every result but that of the owner, here of 4 ranks.
 BOOST_DATA_TEST_CASE(partials_add_one_merge_per_attend, data::make(algorithms), algorithm) {
     const auto c = make_case("causal", "striped", 4);
@@ -399,6 +411,9 @@ BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
         BOOST_TEST(schedule_of(c, {.algorithm = "pull"})->scratch_bytes() == (ranks - 1) * kv);
         BOOST_TEST(schedule_of(c, {.algorithm = "pull", .pass = Pass::backward})->scratch_bytes() ==
                    (ranks - 1) * (kv + 2 * dkv));
+        BOOST_TEST(schedule_of(c, {.algorithm = "joined-ring"})->scratch_bytes() == (ranks - 1) * kv);
+        BOOST_TEST(schedule_of(c, {.algorithm = "joined-ring:1", .pass = Pass::backward})->scratch_bytes() ==
+                   (ranks - 1) * kv + 2 * dkv);
     }
     BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);
 }
@@ -448,8 +463,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     };
     BOOST_TEST(
         error("rings") ==
-        "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, bidirectional, double-ring, merge, pass-q, "
-        "pull, ring, seen, ulysses");
+        "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, bidirectional, double-ring, joined-ring, "
+        "merge, pass-q, pull, ring, seen, ulysses");
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
     BOOST_TEST(error("pull:x") == "the number of parts is 'x'; it must be a whole number of at least 1");
     BOOST_TEST(error("pull:3") == "4 kv heads do not divide into 3 parts; the parts must divide the kv heads");

@@ -237,11 +237,14 @@ private:
             write(rank, instruction, Pool::output, op.rows(), read(rank, instruction, Pool::state, false, op.rows()));
         if (!backward()) return;
         for_each(rank, instruction, Pool::dkv, false, op.part, [&](Cell& cell, int head, std::int64_t key) {
-            cell = {key, {}};
+            Cell part{key, {}};
             for (int g = 0; g < group(); ++g)
                 if (const int query_head = head * group() + g;
                     op.rows().heads.begin <= query_head && query_head < op.rows().heads.end)
-                    cell.taken[index(g)] = seers_[index(key)] & rows;
+                    part.taken[index(g)] = seers_[index(key)] & rows;
+            if (!op.adds) return void(cell = part);
+            if (cell.token != key) complain(rank, instruction, "dkv holds key {}, not {}", cell.token, key);
+            unite(rank, instruction, cell, part, head);
         });
     }
 

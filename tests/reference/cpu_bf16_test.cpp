@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(schedules_with_bf16_gradients_agree_on_what_is_rounded) {
         return p;
     }();
     const auto inputs = random_inputs(problem, 32);
-    for (const std::string algorithm : {"all-gather", "pull", "ring"}) {
+    for (const std::string algorithm : {"all-gather", "pull", "ring", "joined-ring:1"}) {
         GateCase c{problem, "causal", "zigzag", algorithm, 4, Accumulation::carry, DType::fp32};
         const auto wide = run_case(c, inputs, small_tiles()).outputs;
         c.gradient_dtype = DType::bf16;

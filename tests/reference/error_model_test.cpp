@@ -125,7 +125,8 @@ BOOST_DATA_TEST_CASE(bf16_policies_err_as_expected,
     passes(c, inputs_of(c.problem, common), 0.7, options_of(policy));
 }
 
-BOOST_DATA_TEST_CASE(gradients_that_are_summed_at_home_err_as_expected, data::make({"all-gather", "pull"}), algorithm) {
+BOOST_DATA_TEST_CASE(gradients_that_are_summed_at_home_err_as_expected,
+                     data::make({"all-gather", "pull", "joined-ring:1"}), algorithm) {
     auto c = policy_case("partials", "zigzag", 4);
     c.algorithm = algorithm;
     passes(c, inputs_of(c.problem), 0.7);

@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(per_block_lse_and_delta_exceed_what_the_roundings_of_bf16_l
 }
 
 BOOST_AUTO_TEST_CASE(a_backward_pass_that_reuses_the_first_block_is_caught_2) {
-    for (const std::string algorithm : {"ring", "all-gather", "pull"})
+    for (const std::string algorithm : {"ring", "all-gather", "pull", "joined-ring:1"})
         check_that_the_gate_sees({small_problem(48), "causal", "striped", algorithm, 4}, Mutation::stale_block);
 }
 

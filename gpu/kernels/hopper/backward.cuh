@@ -35,6 +35,7 @@ using device::pack;
 using device::score_of;
 using device::sees;
 using device::slope_of;
+using device::unpack;
 
 struct BackwardKernelParams {
     CUtensorMap q, k, v, dout, dq;
@@ -205,6 +206,8 @@ __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& 
 /// Where dk and dv go.
 struct GradientTarget {
     Elements dk, dv;
+    bool adds;
+    int joined_block;
     int first_key, key_tokens, batch, head;  // as their tensors count
 
     __device__ GradientTarget(const BackwardKernelParams& all, const Share& share, int keys) {
@@ -212,6 +215,8 @@ struct GradientTarget {
         const JoinedBlock* block = all.joined.blocks + (joined ? share.item.w : 0);
         dk = joined ? block->dk : all.params.dk;
         dv = joined ? block->dv : all.params.dv;
+        adds = joined ? block->adds : all.params.adds;
+        joined_block = share.item.w;
         first_key = (share.item.x - (joined ? block->first_tile : 0)) * keys;
         key_tokens = joined ? block->tokens : all.params.geometry.key_tokens;
         batch = share.batch;
@@ -447,6 +452,11 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
     }
 }
 
+/// Without an answer: no register waits for it.
+__device__ inline void add_pair(float2* to, float2 x) {
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+
 /// What belongs to element i, of columns 2 t and 2 t + 1 of eight after eight: `x` is of two eights.
 __device__ inline float of_element(const float4& x, int i) {
     return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
@@ -670,21 +680,31 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             const auto pair = [&](int n) {
                 return make_float2(sums[4 * n + 2 * r] * factor, sums[4 * n + 2 * r + 1] * factor);
             };
+            const auto for_each_pair = [&](auto store) {
+#pragma unroll
+                for (int n = 0; n < eights; ++n)
+                    if (8 * n < dims) store(4 * n, pair(n));
+            };
             if (result.dtype == DType::fp32) {
                 auto* const to = reinterpret_cast<float2*>(static_cast<float*>(result.data) + index);
-#pragma unroll
-                for (int n = 0; n < eights; ++n)
-                    if (8 * n < dims) to[4 * n] = pair(n);
+                target.adds ? for_each_pair([&](int i, float2 x) { add_pair(to + i, x); })
+                            : for_each_pair([&](int i, float2 x) { to[i] = x; });
             } else {  // of the inputs' type
                 auto* const to = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(result.data) + index);
-#pragma unroll
-                for (int n = 0; n < eights; ++n)
-                    if (8 * n < dims) to[4 * n] = pack<T>(pair(n).x, pair(n).y);
+                target.adds ? for_each_pair([&](int i, float2 x) {
+                    const float2 there = unpack<T>(to[i]);
+                    to[i] = pack<T>(there.x + x.x, there.y + x.y);
+                })
+                            : for_each_pair([&](int i, float2 x) { to[i] = pack<T>(x.x, x.y); });
             }
         }
     };
     const int blocks = blocks_of_cluster(), block = block_of_cluster();
+    const auto await_target = [&] {
+        if (all.joined.blocks) await_gradient(all.joined, target.joined_block);
+    };
     if (blocks == 1) {
+        await_target();
         write(target.dk, dk, params.q.dim, params.scale);
         write(target.dv, dv, params.v.dim, 1.0f);
         return;
@@ -726,10 +746,16 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
     };
     if (block % 2 == 0) {
         add_up(dv, dk);
-        if (block == 0) write(target.dk, dk, params.q.dim, params.scale);
+        if (block == 0) {
+            await_target();
+            write(target.dk, dk, params.q.dim, params.scale);
+        }
     } else {
         add_up(dk, dv);
-        if (block == 1) write(target.dv, dv, params.v.dim, 1.0f);
+        if (block == 1) {
+            await_target();
+            write(target.dv, dv, params.v.dim, 1.0f);
+        }
     }
     sync_cluster();  // the others have read this block's part
 }

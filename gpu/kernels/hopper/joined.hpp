@@ -12,10 +12,12 @@ namespace ringlab::gpu::hopper {
 struct alignas(128) JoinedBlock {
     CUtensorMap k, v;            // boxes of a tile's keys
     const std::uint32_t* ready;  // has the pass's number once the block has arrived; null: it is there from the start
-    std::uint32_t* ended;        // counts thread blocks that have written their part of dk and dv; null: nobody asks
-    Elements dk, dv;             // backward
-    int first_tile;              // of its keys, among those of all blocks
+    const std::uint32_t* gradient_ready;  // likewise, once dk and dv may be touched; null: from the start
+    std::uint32_t* ended;  // counts thread blocks that have written their part of dk and dv; null: nobody asks
+    Elements dk, dv;       // backward
+    int first_tile;        // of its keys, among those of all blocks
     int tokens, first_head;
+    bool adds;  // to dk and dv
 };
 
 /// What the kernels need to know of a launch over several blocks. Work lists then count the key tiles of all blocks
@@ -29,7 +31,7 @@ struct Joined {
     int head_by_head;     // query tiles that are given out head by head, before the others tile by tile
     std::uint32_t pass;   // its number
     std::uint32_t* late;  // not 0: a block did not arrive in time
-    std::uint32_t* told;  // in host memory: 1 + that block
+    std::uint32_t* told;  // in host memory: 2 * that block + 1, or + 2 if it is its gradient
     std::uint64_t most_nanoseconds;
 };
 

@@ -5,9 +5,9 @@
     python3 notebooks/make_notebooks.py --check FOLDER      runs them into FOLDER; 1 if one that lies here is not its script's
 
 Scripts are what is written by hand; nobody edits a notebook here. Needs jupytext, nbclient and ipykernel beside what the
-figures need, for instance:
+figures need, and all of one age, for instance:
 
-    python3 -m venv --system-site-packages out/jupyter && out/jupyter/bin/pip install jupytext nbclient ipykernel
+    python3 -m venv out/jupyter && out/jupyter/bin/pip install numpy h5py matplotlib jupytext nbclient ipykernel
 """
 import argparse
 import sys

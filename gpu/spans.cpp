@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 namespace ringlab::gpu {
 
@@ -36,6 +37,25 @@ void share_out(const layouts::RankProgram& program, const std::vector<std::size_
     }
 }
 
+/// What waits for a message that tells of its arrival itself (Message::is_told) goes on when it sees the flag, some
+/// microseconds before the lane that receives has noted an end. So such a message ended, at the latest, when the first
+/// operation that waited for it or the next one of its lane was there.
+void end_when_told(const Rank& rank, const layouts::RankProgram& program, const std::vector<Picoseconds>& awaited,
+                   std::vector<Interval>& intervals) {
+    std::map<layouts::Lane, Picoseconds> next;  // by lane: when the operation behind it was there
+    for (auto i = program.operations; i-- > 0;) {
+        const auto& instruction = program.code[i];
+        auto& [begin, end] = intervals[i];
+        const auto behind = next.find(instruction.op.lane());
+        if (instruction.receives() && rank.is_told(program.pass, i)) {
+            end = std::min(end, awaited[i]);
+            if (behind != next.end()) end = std::min(end, behind->second);
+            begin = std::min(begin, end);
+        }
+        next[instruction.op.lane()] = begin;
+    }
+}
+
 /// Begin and end of every operation.
 std::vector<Interval> intervals_of(const Rank& rank, const layouts::RankProgram& program, const PassEvents& events,
                                    const DeviceClock& clock) {
@@ -51,6 +71,7 @@ std::vector<Interval> intervals_of(const Rank& rank, const layouts::RankProgram&
             awaited[index(static_cast<int>(before))] =
                 std::min(awaited[index(static_cast<int>(before))], intervals[i].first);
     }
+    end_when_told(rank, program, awaited, intervals);
     for (std::size_t i = 0; i < program.operations; ++i)
         if (const auto* launch = rank.launches(program.pass).find(i); launch && launch->attends.front() == i)
             share_out(program, launch->attends, awaited, intervals);

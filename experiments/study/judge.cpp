@@ -70,21 +70,26 @@ std::string to_string(Extent extent) {
 }
 
 Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits) {
-    const auto seen_by = [&](std::int64_t row) {
-        const auto keys = mask.row(row);
-        return static_cast<double>(keys.end - keys.begin + keys.sink);
-    };
+    // Of more rows than these, evenly spread ones stand for the others: asking must not take long.
+    constexpr std::int64_t rows_looked_at = 1 << 16;
+    const bool whole = problem.tokens <= limits.whole_tokens;
+    const auto sample = whole ? std::vector<std::int64_t>() : sample_of(problem.tokens);
+    const auto stride = std::max<std::int64_t>(1, problem.tokens / rows_looked_at);
+    const auto all = problem.queries.empty() ? std::vector<layouts::Interval>{{0, problem.tokens}} : problem.queries;
     double pairs = 0;
-    if (problem.tokens <= limits.whole_tokens) {
-        for (const auto row : problem.row_positions()) pairs += seen_by(row);
-        return {Extent::whole, pairs};
-    }
-    for (const auto row : reference::rows_that_see(problem, mask, sample_of(problem.tokens))) pairs += seen_by(row);
+    for (const auto& rows : all)
+        for (auto row = rows.begin; row < rows.end; row += stride) {
+            const auto keys = mask.row(row);
+            const auto first = std::lower_bound(sample.begin(), sample.end(), keys.begin);
+            if (whole || keys.sink > 0 || (first != sample.end() && *first < keys.end))  // the sample holds position 0
+                pairs += static_cast<double>(stride * (keys.end - keys.begin + keys.sink));
+        }
+    if (whole) return {Extent::whole, pairs};
     const auto forward = problem.forward_flop_per_cell(), both = forward + problem.backward_flop_per_cell();
-    const auto sample = 2.0 * sample_size * static_cast<double>(problem.tokens);
+    const auto of_sample = 2.0 * sample_size * static_cast<double>(problem.tokens);
     if (pairs * forward * static_cast<double>(problem.batch * problem.query_heads) > limits.statistics_flop)
-        return {Extent::sampled_by_own_rows, sample};
-    return {Extent::sampled, sample + pairs * forward / both};
+        return {Extent::sampled_by_own_rows, of_sample};
+    return {Extent::sampled, of_sample + pairs * forward / both};
 }
 
 Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,

@@ -35,8 +35,8 @@ void rotate(const RotateArgs& args, cudaStream_t stream) {
                         .distance = static_cast<int>(table.distance()),
                         .interleaved = table.pairs == layouts::Rotary::Pairs::interleaved,
                         .copies = args.destination.data != args.source.data,
-                        .amplitude = static_cast<float>(table.amplitude),
-                        .sign = args.back ? -1.0f : 1.0f,
+                        .amplitude = table.amplitude,
+                        .sign = args.back ? -1.0 : 1.0,
                         .frequencies = {}};
     std::copy(table.frequencies.begin(), table.frequencies.end(), params.frequencies);
     launch_rotate(params, stream);

@@ -12,17 +12,24 @@ using namespace device;
 constexpr int rotate_threads = 256, tokens_per_block = rotate_threads / 32, heads_at_once = 4;
 
 struct PairTurn {
-    float cosine, sine;
+    double cosine, sine;
 };
 
 __device__ PairTurn turn_of(const RotateParams& params, double position, int pair) {
     double sine, cosine;
     sincos(position * params.frequencies[pair], &sine, &cosine);
-    return {params.amplitude * static_cast<float>(cosine), params.sign * params.amplitude * static_cast<float>(sine)};
+    return {params.amplitude * cosine, params.sign * params.amplitude * sine};
+}
+
+/// A float that rounds to 16 bits as `x` does: to float by rounding to odd, which no later rounding takes for a tie.
+/// Products in fp32 round some elements of q and k to the other neighbour, which lse shows.
+__device__ float to_odd(double x) {
+    const float cut = __double2float_rz(x);
+    return static_cast<double>(cut) == x ? cut : __uint_as_float(__float_as_uint(cut) | 1u);
 }
 
 __device__ float2 turned(PairTurn turn, float x, float y) {
-    return make_float2(turn.cosine * x - turn.sine * y, turn.sine * x + turn.cosine * y);
+    return make_float2(to_odd(turn.cosine * x - turn.sine * y), to_odd(turn.sine * x + turn.cosine * y));
 }
 
 /// Two neighbours in front of two others, each first one with its second one `distance` behind.

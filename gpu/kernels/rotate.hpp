@@ -18,7 +18,7 @@ struct RotateArgs {
 };
 
 /// Rotary embedding: pairs (x, y) of dims become a (x cos t - y sin t, x sin t + y cos t), t = position * frequency, a
-/// the amplitude; angles in fp64, their sines and cosines and all else in fp32, rounded to the destination's type. Dims
+/// the amplitude; all in fp64, rounded once to the destination's type of 16 bits, so as the reference does. Dims
 /// that are not rotated are copied. Enqueues on `stream` of the current device.
 void rotate(const RotateArgs& args, cudaStream_t stream);
 

@@ -13,8 +13,8 @@ struct RotateParams {
     const std::int32_t* positions;  // of tokens
     int first, pairs, distance;     // of the rotated dims; see layouts::RotaryTable
     bool interleaved, copies;       // copies: the other dims too
-    float amplitude;
-    float sign;  // of sines
+    double amplitude;
+    double sign;  // of sines
     double frequencies[most_pairs];
 };
 

@@ -48,7 +48,8 @@ int study(const Config& config, int argc, char** argv) {
     study.run([&](Trial& trial) {
         if (!trial.measure(1)) return;
         describe_case(trial.run, trial.which, trial.plan);
-        describe_verdicts(trial.run, trial.judge(judge), judge.extent());
+        const auto verdicts = trial.judge(judge);
+        describe_verdicts(trial.run, verdicts, judge.extent());
     });
     if (!study.record()) return 0;
 

@@ -66,7 +66,10 @@ int study(const Config& config, int argc, char** argv) {
         predictor.keep_measured(name, *trial.plan.backward, last.backward);
 
         // 4. Judge.
-        if (config.judge) describe_verdicts(trial.run, trial.judge(judge), judge.extent());
+        if (config.judge) {
+            const auto verdicts = trial.judge(judge);
+            describe_verdicts(trial.run, verdicts, judge.extent());
+        }
     });
     if (!study.record()) return 0;
     predictor.write_trace();

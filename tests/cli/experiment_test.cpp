@@ -57,6 +57,20 @@ BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
         BOOST_TEST(contains(list.out, known), list.out);
 }
 
+BOOST_AUTO_TEST_CASE(a_record_says_how_much_of_each_run_was_judged) {
+    const Words little{"--tokens", "64",        "--ranks", "2",  "--masks", "causal",
+                       "full",     "--layouts", "zigzag",  "-o", "r.h5"};
+    for (const auto& program : {compare_layouts, gradient_equivalence, bf16_error})
+        for (const auto& [limit, extent] : {std::pair{"64", "whole"}, {"63", "sampled"}}) {
+            const Folder folder;
+            const auto ending = run(folder, program, little + Words{"--judge-limit", limit});
+            BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
+            for (const auto& text :
+                 experiments::hdf5::File::open(folder / "r.h5").dataset("runs/judged_extent").texts())
+                BOOST_TEST(text == extent, program << " --judge-limit " << limit);
+        }
+}
+
 BOOST_AUTO_TEST_CASE(a_config_file_gives_what_the_command_line_leaves_open) {
     const Folder folder;
     write_file(folder / "sweep.cfg",

@@ -141,8 +141,8 @@ public:
             const auto& features = trial_.inputs[r].inputs;
             const auto count = static_cast<double>(counts_[r]);
             const auto own = ring_sum(features, plain_weights_[r], runs_[r].outputs);
-            add(found[0], own, count / total_ / count);
-            add(found[1], own, count / total_ / count / ranks);
+            add(found[0], own, 1 / total_);
+            add(found[1], own, 1 / total_ / ranks);
             add(found[2], own, 1 / count);
             add(found[3], own, 1 / count / replicas);
             add(found[4], ring_sum(features, mean_weights_[r], mean_runs_[r].outputs), 1 / replicas);

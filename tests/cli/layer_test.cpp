@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(wrong_rules_are_off_by_what_they_do_to_a_gradient) {
         BOOST_TEST(std::abs(of(ring_averaged) - 0.75) < 1e-12);  // 1/P of it
         BOOST_TEST(std::abs(of(replicas_summed) - 2) < 1e-12);   // R times it
         BOOST_TEST(of(replicas_alike) <= tolerances[p]);         // they are alike here
-        BOOST_TEST(of(own_means) > 0.01);  // rank 0's chunks hold 24 + 0, rank 2's 24 + 0 of 60 ...
+        BOOST_TEST(of(own_means) > 0.01);                        // of 60, ranks hold 12 to 24 in the loss
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "gpu/cuda_check.hpp"
 #include "gpu/kernels/hopper/backward.hpp"
+#include "gpu/kernels/hopper/few_rows.hpp"
 #include "gpu/kernels/hopper/forward.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "gpu/kernels/params.hpp"
@@ -202,6 +203,18 @@ void launch_on_hopper(const hopper::ForwardLaunch& launch, const AttendShape& sh
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_forward<dims>(launch, shape.dtype, stream); });
 }
 
+void launch_few_rows(const ForwardParams& params, const WorkList& work, const AttendShape& shape, cudaStream_t stream) {
+    for (const auto& [tensor, name] : {std::pair(&params.q, "q"), std::pair(&params.k, "k"), std::pair(&params.v, "v")})
+        require(tensor->chunks_fit,
+                "{} at {} with strides {}, {}, {} (batch, token, head): the hopper kernels need data and strides in "
+                "multiples of 16 bytes; make the work list for the portable family",
+                name, tensor->data, tensor->strides.batch, tensor->strides.token, tensor->strides.head);
+    const auto units =
+        shape.batch * shape.kv_heads * hopper::units_of_few_rows(work.rows().tokens(), shape.query_heads_per_kv_head);
+    const int blocks = hopper::blocks_per_unit(units, work.tiles().longest());
+    for_dims(shape, [&]<DimClass dims>() { hopper::launch_few_rows<dims>(params, blocks, shape.dtype, stream); });
+}
+
 }  // namespace
 
 void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) {
@@ -209,6 +222,7 @@ void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t 
     // A first or last block writes every row, those that see nothing of it too.
     const auto count = args.first || args.last ? work.tiles().items() : work.tiles().busy_items();
     const auto params = forward_params(args, geometry(shape, work, layouts::Pass::forward), items(work.tiles(), count));
+    if (work.has_few_rows()) return launch_few_rows(params, work, shape, stream);
     if (work.options().family == KernelFamily::hopper)
         return launch_on_hopper(hopper::make_forward_launch(args, work, params), shape, stream);
     for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });

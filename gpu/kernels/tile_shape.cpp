@@ -2,6 +2,8 @@
 
 #include "gpu/kernels/hopper/backward_config.hpp"
 #include "gpu/kernels/hopper/config.hpp"
+#include "gpu/kernels/hopper/few_rows.hpp"
+#include "gpu/kernels/hopper/few_rows_config.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/tile_config.hpp"
 #include "layouts/require.hpp"
@@ -39,5 +41,7 @@ TileShape backward_tile(DimClass dims, KernelFamily family) {
 }
 
 TileShape backward_query_tile(DimClass dims) { return tile_of<QueryGradientConfig>(dims); }
+
+TileShape hopper::few_rows_tile(DimClass dims) { return tile_of<hopper::FewRowsConfig>(dims); }
 
 }  // namespace ringlab::gpu

@@ -2,6 +2,7 @@
 
 #include "gpu/cuda_check.hpp"
 #include "gpu/kernels/clusters.hpp"
+#include "gpu/kernels/hopper/few_rows.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
 
@@ -45,9 +46,15 @@ WorkList::Options resolved(WorkList::Options options) {
     return options;
 }
 
+bool has_few_rows(const WorkList::Options& options, const RowBounds& rows) {
+    return options.pass == layouts::Pass::forward && options.family == KernelFamily::hopper &&
+           rows.tokens() <= hopper::few_rows;
+}
+
 /// Of the kernel that does the pass, or most of it.
-TileShape tile_of(const WorkList::Options& options) {
+TileShape tile_of(const WorkList::Options& options, const RowBounds& rows) {
     const auto dims = dim_class(options.head_dim, options.value_dim);
+    if (has_few_rows(options, rows)) return hopper::few_rows_tile(dims);
     return options.pass == layouts::Pass::forward ? forward_tile(dims, options.family)
                                                   : backward_tile(dims, options.family);
 }
@@ -208,7 +215,7 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
       keys_(std::move(keys)),
       options_(resolved(options)),
       tiles_(
-          mask, rows_->runs(), keys_->runs(), tile_of(options_),
+          mask, rows_->runs(), keys_->runs(), tile_of(options_, *rows_),
           options.pass == layouts::Pass::forward ? TileList::Major::queries : TileList::Major::keys,
           options.pass == layouts::Pass::backward && options.deterministic && options_.family == KernelFamily::hopper) {
     if (options.pass == layouts::Pass::backward && options.deterministic && options_.family == KernelFamily::portable)
@@ -217,6 +224,8 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
                                                   TileList::Major::queries);
     if (options_.family == KernelFamily::hopper) counters_ = uploaded(std::vector<std::uint32_t>(counters));
 }
+
+bool WorkList::has_few_rows() const { return gpu::has_few_rows(options_, *rows_); }
 
 std::uint32_t* WorkList::next_counter() const {
     return counters_.as<std::uint32_t>() + launches_.fetch_add(1, std::memory_order_relaxed) % counters;

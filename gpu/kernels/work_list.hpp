@@ -147,6 +147,9 @@ public:
     /// Backward, deterministic, portable: query tiles, for dq. Otherwise null.
     const TileList* query_tiles() const { return query_tiles_.get(); }
 
+    /// Hopper, forward: made for the kernel that spreads the keys of a few rows over thread blocks.
+    bool has_few_rows() const;
+
     /// Hopper: a counter on the device that is 0 between launches. Launches take turns with a few, so that those of
     /// several streams may be under way together.
     std::uint32_t* next_counter() const;

@@ -8,6 +8,7 @@
 #include "reference/errors.hpp"
 #include "tests/gpu/attend_case.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -56,12 +57,10 @@ reference::Bounds bounds_of(const AttendCase& c, const layouts::Mask& mask, cons
         .bounds(inputs, *forward, backward.get(), c.policy == Policy::rounded_running);
 }
 
-void agrees_with_the_reference(const AttendCase& c) {
+void agrees_with_the_reference(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout) {
     static std::mt19937_64 seeds(std::random_device{}());
     const auto seed = seeds();
     BOOST_TEST_CONTEXT(c << ", seed " << seed) {
-        const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-        const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
         const auto inputs = random_inputs(c.problem, seed);
         const auto expected = reference::blocked_attention(c.problem, mask, inputs);
         const auto measured = run_on_device(c, mask, layout, inputs);
@@ -75,6 +74,11 @@ void agrees_with_the_reference(const AttendCase& c) {
         if (c.policy == Policy::carry)
             check("o_rounded", reference::deviation("o", measured.o_rounded, expected.o), bounds.o);
     }
+}
+
+void agrees_with_the_reference(const AttendCase& c) {
+    const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
+    agrees_with_the_reference(c, mask, layouts::make_layout(c.layout, mask, c.ranks));
 }
 
 layouts::Problem problem(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
@@ -298,6 +302,38 @@ BOOST_DATA_TEST_CASE(few_tokens_are_enough,
                          data::make(whole_and_split_dims),
                      family, tokens, dim) {
     agrees_with_the_reference({.problem = problem(tokens, 2, 1, dim, dim), .family = family});
+}
+
+/// The last `tokens` on rank 0, all others on rank 1: few rows over many keys, behind a carry, and many over few.
+void few_rows_agree(AttendCase c, std::int64_t tokens) {
+    const auto all = c.problem.tokens;
+    c.layout = fmt::format("the last {} alone", tokens);
+    c.ranks = 2;
+    const layouts::Layout layout(c.layout, all, {{{all - tokens, 1, tokens}}, {{0, 1, all - tokens}}});
+    agrees_with_the_reference(c, layouts::make_mask(c.mask, all), layout);
+}
+
+BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_under_every_mask,
+                     data::make(families()) * data::make(masks) * data::make({1, 16}), family, mask, tokens) {
+    few_rows_agree({.problem = problem(1290, 4, 1, 128, 128), .mask = mask, .family = family}, tokens);
+}
+
+// 3 tokens of 16 heads a kv head are three units of rows, of 5 heads one that is not full.
+BOOST_DATA_TEST_CASE(few_rows_over_many_keys_agree_for_all_dims_and_heads,
+                     data::make(families()) * data::make(all_dims) * data::make({1, 5, 16}), family, dims, group) {
+    for (const auto policy : {Policy::carry, Policy::partials})
+        few_rows_agree(
+            {.problem = problem(300, 2 * group, 2, dims.head, dims.value, group == 5 ? DType::fp16 : DType::bf16, 2),
+             .policy = policy,
+             .family = family},
+            3);
+}
+
+BOOST_DATA_TEST_CASE(few_rows_with_a_soft_cap_agree, data::make(families()) * data::make({0.3, -0.1}), family, scale) {
+    auto p = problem(5000, 8, 1, 128, 128);
+    p.scale = scale;
+    p.soft_cap = 5;
+    few_rows_agree({.problem = p, .family = family}, 2);
 }
 
 BOOST_DATA_TEST_CASE(a_single_token_copies_v_and_has_gradient_for_it_alone, data::make(families()), family) {

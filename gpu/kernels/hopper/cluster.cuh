@@ -30,4 +30,11 @@ __device__ inline std::uint32_t shared_of_block(std::uint32_t address, int block
     return mapped;
 }
 
+/// What lies at such a place.
+__device__ inline float load_of_block(std::uint32_t address) {
+    float value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+}
+
 }  // namespace ringlab::gpu::hopper

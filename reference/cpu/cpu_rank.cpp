@@ -48,8 +48,8 @@ public:
         load(scatter(inputs.v, positions_), Pool::kv, values);
         auto q = scatter(inputs.q, problem_.rows_at(row_positions_)), k = scatter(inputs.k, positions_);
         rotate(q, k, Pass::forward, Rotation::Way::ahead);
-        load(q, Pool::q);
-        load(k, Pool::kv);
+        load(std::move(q), Pool::q);
+        load(std::move(k), Pool::kv);
     }
 
     void begin(const Schedule& pass, const layouts::Program& program) override {
@@ -142,13 +142,14 @@ private:
     }
 
     /// A field of slot 0, from or to (heads, batch, local tokens, width).
-    void load(const std::vector<double>& numbers, Pool pool, std::size_t field = 0) {
+    void load(std::vector<double> numbers, Pool pool, std::size_t field = 0) {
+        // Now, as by way of float they would be rounded twice.
+        round_in_place(std::span(numbers), problem_.dtype);
         auto from = numbers.begin();
         for_each_own(slots_, pool, field, [&](const MatrixView<Real>& to) {
             const auto count = size(to.rows * to.columns);
             std::copy_n(from, count, to.data);
             from += static_cast<std::ptrdiff_t>(count);
-            round_in_place(std::span(to.data, count), problem_.dtype);
         });
     }
     std::vector<double> own_field(Pool pool, std::size_t field) const {

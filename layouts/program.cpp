@@ -459,6 +459,7 @@ Program resolve(const Schedule& schedule, Fetches fetches) {
     if (fetches == Fetches::served) serve(program);
     match_messages(schedule, program);
     Rehearsal(program).run();
+    schedule.amend(program);
     return program;
 }
 

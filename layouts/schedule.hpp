@@ -218,6 +218,8 @@ struct SlotGroup {
     DType dtype = DType::bf16;  ///< of elements; m, l, lse and delta are always in the accumulator's type
 };
 
+struct Program;
+
 /// What every rank does and when: the one description that simulator, CPU and GPU interpret.
 class Schedule {
 public:
@@ -259,8 +261,12 @@ public:
     Part rows_of(int rank, HeadRange heads) const { return part(row_block(rank), heads); }
     bool is_whole(const Part& part) const { return part.tokens == Interval{0, block_tokens(part.block)}; }
 
-    /// Global positions of a part, in its order.
-    std::vector<Run> runs(const Part& part) const;
+    /// Global positions of a part, in its order: what the mask is asked with. Virtual, as amend(), so that mistakes can
+    /// be made on purpose from outside.
+    virtual std::vector<Run> runs(const Part& part) const;
+
+    /// Changes what resolve() made of this schedule, when all its rules have been checked.
+    virtual void amend(Program&) const {}
 
     /// Positions of a rank's own rows, in local order, and where they lie in Q.
     std::vector<std::int64_t> row_positions(int rank) const;

@@ -1,5 +1,8 @@
 #include "experiments/study/backend.hpp"
+#include "experiments/study/machine_fault.hpp"
+#include "reference/cpu/checksums.hpp"
 #include "reference/cpu/cpu_backend.hpp"
+#include "reference/cpu/faulty_world.hpp"
 #include "reference/cpu/transport_mpi.hpp"
 #include "reference/cpu/transport_threads.hpp"
 
@@ -9,7 +12,7 @@ namespace {
 /// Ranks on this machine's processors, as threads or as MPI processes.
 class CpuBackend : public Backend {
 public:
-    CpuBackend(const Config& config, int ranks)
+    CpuBackend(const Config& config, bool checksums, int ranks)
         : transport_(config.mpi ? "mpi" : "threads"),
           timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)) {
         const auto group = ring_group(config, ranks);
@@ -17,6 +20,12 @@ public:
             world_ = reference::make_mpi_world(group);
         else
             world_ = std::make_unique<reference::ThreadWorld>(group);
+        if (const auto fault = parse_machine_fault(config.fault, group.world()); fault && !fault->is_of_process()) {
+            using Kind = reference::WorldFault::Kind;
+            const auto kind = fault->kind == MachineFault::Kind::slow ? Kind::slow : Kind::flips_a_bit;
+            world_ = with_fault(std::move(world_), {.kind = kind, .rank = fault->rank});
+        }
+        if (checksums) world_ = with_checksums(std::move(world_));
     }
 
     bool is_root() const override { return world_->is_root(); }
@@ -86,11 +95,21 @@ private:
 
 class CpuKind : public BackendKind {
 public:
+    std::vector<Option> options() override {
+        return {{.name = "checksums",
+                 .value = "",
+                 .help = "a checksum behind every message: one that is not what was sent ends the run and is named",
+                 .target = &checksums_}};
+    }
+
     bool on_processors() const override { return true; }
 
     std::unique_ptr<Backend> make(const Config& config, int ranks) const override {
-        return std::make_unique<CpuBackend>(config, ranks);
+        return std::make_unique<CpuBackend>(config, checksums_, ranks);
     }
+
+private:
+    bool checksums_ = false;
 };
 
 const BackendRegistration registered_cpu("cpu", "processors of this machine: a thread for each rank",

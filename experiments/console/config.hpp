@@ -63,6 +63,8 @@ struct Config {
     std::string placement = "consecutive";
     int repeats = 5;
     double timeout_seconds = 300;
+    std::string launcher = "mpirun";  ///< words before -np; "none": nothing is launched
+    std::string fault;                ///< of the machine, on purpose: "stop:1"; empty: none
     bool judge = true;
     std::int64_t judge_limit = 16384;       ///< tokens up to which every element is judged; above, a sample
     std::optional<double> tolerance;        ///< without it, derived from the arithmetic
@@ -142,6 +144,7 @@ struct OptionGroups {
     bool layer = false;       ///< a layer around attention, and the tokens in its loss
     bool lists = false;       ///< prints what a layout is, and keeps no record
     bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
+    bool breaks = false;      ///< makes mistakes on purpose, on layouts and masks of its own choice
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 

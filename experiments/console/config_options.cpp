@@ -179,8 +179,19 @@ void add_packing(Options& options, Config& config) {
                  .high = 1e6});
 }
 
+void add_ranks(Options& options, Config& config) {
+    options.add({.name = "ranks",
+                 .value = "P",
+                 .help = "ring sizes",
+                 .target = &config.ranks,
+                 .absent = "powers of two, and all GPUs",
+                 .low = 1,
+                 .high = 1 << 20});
+}
+
 void add_layout(Options& options, Config& config, const Experiment& experiment) {
     options.section("How it is laid out");
+    if (experiment.groups.breaks) return add_ranks(options, config);
     if (!calibrates(experiment))
         options.add({.name = "layouts",
                      .value = "NAME",
@@ -199,13 +210,7 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
                          .help = "schedules that bring queries and keys together (see --list)",
                          .target = &config.algorithms,
                          .absent = "those that may win"});
-        options.add({.name = "ranks",
-                     .value = "P",
-                     .help = "ring sizes",
-                     .target = &config.ranks,
-                     .absent = "powers of two, and all GPUs",
-                     .low = 1,
-                     .high = 1 << 20});
+        add_ranks(options, config);
         if (experiment.groups.lists)
             options.add({.name = "rank",
                          .value = "R",
@@ -242,14 +247,22 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                          .help = "what calibrate --backend cuda has kept of an earlier run: fit it again, time nothing",
                          .target = &config.measured,
                          .absent = "it is timed now"});
-        if (!calibrates(experiment)) add_mpi(options, config);
+        if (groups.breaks)
+            options.add(
+                {.name = "launcher",
+                 .value = "WORDS",
+                 .help = "what starts the processes in which faults of the machine are made, followed by -np P; none "
+                         "leaves them out. In a container perhaps 'mpirun --allow-run-as-root'",
+                 .target = &config.launcher});
+        else if (!calibrates(experiment))
+            add_mpi(options, config);
         options.add({.name = "arithmetic",
                      .value = "NAME",
                      .help = "fp64, fp32, bf16 or fp16; the last two are emulated by the CPU backend",
                      .target = &config.arithmetic,
                      .choices = {"fp64", "fp32", "bf16", "fp16"}});
     }
-    if (groups.measures && !groups.decodes && !calibrates(experiment)) {
+    if (groups.measures && !groups.decodes && !groups.breaks && !calibrates(experiment)) {
         options.add({.name = "replicas",
                      .value = "N",
                      .help = "data-parallel copies of the ring",
@@ -269,7 +282,7 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                      .target = &config.placement,
                      .choices = {"consecutive", "strided"}});
     }
-    if (groups.measures)
+    if (groups.measures && !groups.breaks)
         options.add({.name = "repeats",
                      .value = "N",
                      .help = "measurements of each run",
@@ -283,6 +296,14 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
                      .target = &config.timeout_seconds,
                      .low = 0.001,
                      .high = 1e6});
+        if (!groups.breaks)
+            options.add(
+                {.name = "fault",
+                 .value = "KIND:RANK",
+                 .help = "a fault of the machine, to see what becomes of it: slow (a quarter of the speed) or flip (a "
+                         "bit of a message) on the CPU backend, stop or kill (its process) with --mpi",
+                 .target = &config.fault,
+                 .absent = "none"});
         if (!groups.decodes)
             options.add({.name = "judge-limit",
                          .value = "N",
@@ -554,7 +575,7 @@ bool times_attention_alone(const Experiment& experiment) {
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
-    add_rotary(options, config, experiment);
+    if (!experiment.groups.breaks) add_rotary(options, config, experiment);
     if (experiment.groups.packs) add_packing(options, config);
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);

@@ -2,6 +2,7 @@
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/message.hpp"
+#include "experiments/study/machine_fault.hpp"
 #include "layouts/names.hpp"
 #include "processes/session.hpp"
 
@@ -21,7 +22,17 @@ std::shared_ptr<const BackendKind> backend_kind(const Config& config) {
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {
-    return backend_kind(config)->make(config, ranks);
+    const auto kind = backend_kind(config);
+    const auto fault = parse_machine_fault(config.fault, ring_group(config, ranks).world());
+    if (!fault) return kind->make(config, ranks);
+    if (!fault->is_of_process()) {
+        require(kind->on_processors(), "--fault {}: only --backend cpu can make it; stop and kill work everywhere",
+                config.fault);
+        return kind->make(config, ranks);
+    }
+    require(config.mpi, "--fault {}: only a process of its own can be stopped or killed; say --mpi, under mpirun",
+            config.fault);
+    return struck(kind->make(config, ranks), *fault);
 }
 
 int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body) {

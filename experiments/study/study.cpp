@@ -3,6 +3,7 @@
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/record/tensors_file.hpp"
+#include "experiments/study/machine_fault.hpp"
 
 #include <fmt/format.h>
 
@@ -10,6 +11,22 @@
 #include <set>
 
 namespace ringlab::experiments {
+namespace {
+
+/// To a person and to the record.
+void say_slow_rank(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
+    const auto slow = slow_rank(repeats);
+    run.attribute("slow_rank", slow ? slow->rank : -1, "1",
+                  "rank that computes at half the others' speed or less; -1: none");
+    run.attribute("slow_rank_factor", slow ? slow->factor : 1.0, "1",
+                  "its time over the others' median for as many visible pairs");
+    if (slow)
+        fmt::print(stderr, "[note] rank {}{} is slow: {:.1f} times the others' time for as many visible pairs\n",
+                   slow->rank, repeats.front().size() > 1 ? fmt::format(" of replica {}", slow->replica) : "",
+                   slow->factor);
+}
+
+}  // namespace
 
 bool Trial::measure(int count) {
     // Inputs can be most of the machine's memory: one replica's are not copied.
@@ -107,6 +124,7 @@ void Study::run(const std::function<void(Trial&)>& one) {
             one(trial);
             if (record_) {
                 backend->describe(trial.run);
+                say_slow_rank(trial.run, trial.repeats);
                 if (!config_.save_tensors.empty())
                     save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
                                  trial.repeats.back().front().outputs, plan.problem.dtype, provenance_,

@@ -161,11 +161,11 @@ private:
         if (lane.waiting.empty() || !may_begin(op(lane.waiting.front()))) return false;
         const auto which = lane.waiting.front();
         begin(which);
-        transport_.set_computing(true);
         const auto cpu_begin = thread_cpu_time();
+        transport_.set_computing(true);
         work_.compute(program_.code[index(which)]);
-        spans_[index(which)].busy = thread_cpu_time() - cpu_begin;
         transport_.set_computing(false);
+        spans_[index(which)].busy = thread_cpu_time() - cpu_begin;
         end(lane, now());
         return true;
     }

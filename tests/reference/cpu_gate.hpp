@@ -2,6 +2,7 @@
 
 #include "layouts/schedule.hpp"
 #include "reference/cpu/cpu_backend.hpp"
+#include "reference/cpu/wrapped_world.hpp"
 
 #include <chrono>
 #include <functional>
@@ -68,34 +69,6 @@ private:
     Edit edit_;
 };
 
-/// A transport that does what another does; to be changed.
-class WrappedTransport : public Transport {
-public:
-    WrappedTransport(Transport& inner, const layouts::RingGroup& group) : inner_(inner), group_(group) {}
-
-    int rank() const override { return inner_.rank(); }
-    std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
-        return inner_.send(from, peer, channel);
-    }
-    std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
-        return inner_.receive(into, peer, channel);
-    }
-    void expose(std::span<const std::byte> bytes) override { inner_.expose(bytes); }
-    void withdraw() override { inner_.withdraw(); }
-    std::unique_ptr<Transfer> fetch(std::span<std::byte> into, int peer, std::size_t offset) override {
-        return inner_.fetch(into, peer, offset);
-    }
-    void wait(Clock::duration limit) override { inner_.wait(limit); }
-    void set_computing(bool computing) override { inner_.set_computing(computing); }
-    bool others_compute() const override { return inner_.others_compute(); }
-    Clock::time_point start_together() override { return inner_.start_together(); }
-    double clock_uncertainty() const override { return inner_.clock_uncertainty(); }
-
-protected:
-    Transport& inner_;
-    const layouts::RingGroup& group_;
-};
-
 /// Rank 1 computes for `milliseconds` at first.
 template <int milliseconds>
 class LongComputing : public WrappedTransport {
@@ -116,25 +89,6 @@ class MutedTransport : public WrappedTransport {
 public:
     using WrappedTransport::WrappedTransport;
     std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override;
-};
-
-/// A world whose transports are wrapped.
-template <class Wrapped>
-class WrappedWorld : public World {
-public:
-    explicit WrappedWorld(std::unique_ptr<World> inner) : World(inner->group()), inner_(std::move(inner)) {}
-
-    bool is_root() const override { return inner_->is_root(); }
-    bool agree(bool root_says) override { return inner_->agree(root_says); }
-    std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
-        return inner_->run(timeout, [&](Transport& transport) {
-            Wrapped wrapped(transport, group());
-            return body(wrapped);
-        });
-    }
-
-private:
-    std::unique_ptr<World> inner_;
 };
 
 }  // namespace ringlab::reference::tests

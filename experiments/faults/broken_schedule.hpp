@@ -1,0 +1,29 @@
+#pragma once
+
+#include "layouts/program.hpp"
+#include "layouts/schedule.hpp"
+
+#include <memory>
+
+namespace ringlab::experiments {
+
+/// A schedule with a mistake in what interpreters make of it, which its own rules do not let it make.
+class BrokenSchedule : public layouts::Schedule {
+public:
+    enum class Break {
+        stale_block,  ///< every attend takes the rank's own K and V for those that came
+        local_mask,   ///< the mask is asked with positions inside the block
+    };
+
+    BrokenSchedule(std::unique_ptr<layouts::Schedule> original, Break how);
+
+    layouts::Ops ops(int rank) const override { return original_->ops(rank); }
+    std::vector<layouts::Run> runs(const layouts::Part& part) const override;
+    void amend(layouts::Program& program) const override;
+
+private:
+    std::unique_ptr<layouts::Schedule> original_;
+    Break how_;
+};
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// How a program that was launched ended.
+struct Launched {
+    int status = -1;         ///< of exit(); minus the signal's number if a signal ended it
+    bool timed_out = false;  ///< it was killed, with all that it had started
+    double seconds = 0;      ///< from its start to its end
+    /// From its first line that begins with `mark` to its end; `seconds` if there was none.
+    double seconds_since_mark = 0;
+    std::vector<std::string> lines;  ///< of stderr
+};
+
+/// Runs `words`, found as a shell would, with ranks on one machine in mind: more of them than processors are allowed
+/// unless the environment says otherwise. What it prints on stdout is lost. Throws Error if it cannot be started.
+Launched launch(const std::vector<std::string>& words, const std::string& mark, double limit_seconds);
+
+/// A program of the folder in which this one lies.
+std::string neighbouring_program(const std::string& name);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,282 @@
+#include "experiments/faults/mistakes.hpp"
+
+#include "experiments/faults/broken_schedule.hpp"
+#include "experiments/study/decoding.hpp"
+#include "experiments/study/machine_fault.hpp"
+#include "reference/cpu/cpu_backend.hpp"
+#include "reference/cpu/faulty_world.hpp"
+#include "reference/cpu/transport_threads.hpp"
+#include "reference/rotary.hpp"
+#include "reference/rounding.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+using reference::Rotation;
+using reference::Tensor;
+
+void add_to(Tensor& sum, const Tensor& other) {
+    for (std::size_t i = 0; i < sum.size(); ++i) sum.data()[i] += other.data()[i];
+}
+
+void scale_by(Tensor& tensor, double factor) {
+    for (auto& x : tensor) x *= factor;
+}
+
+/// The mask with no other keys than those of one rank.
+layouts::Mask keys_of_rank_alone(const Plan& plan, int rank) {
+    const auto& mask = plan.mask();
+    auto own = plan.layout().positions(rank);
+    std::ranges::sort(own);
+    std::vector<layouts::Interval> valid;
+    for (const auto key : own) {
+        if (!mask.key_is_valid(key)) continue;
+        if (!valid.empty() && valid.back().end == key)
+            ++valid.back().end;
+        else
+            valid.push_back({key, key + 1});
+    }
+    return layouts::Mask(fmt::format("{}, keys of rank {}", mask.name(), rank), mask.tokens(), mask.segments(), valid);
+}
+
+/// 1. Each block's part of the gradients comes from a run that sees this block alone, and so has its lse and o.
+Consequence per_block_statistics(const Scene& scene) {
+    auto wrong = scene.right;
+    for (auto* gradient : {&wrong.outputs.dq, &wrong.outputs.dk, &wrong.outputs.dv}) scale_by(*gradient, 0);
+    for (int block = 0; block < scene.which.ranks; ++block) {
+        const auto part = scene.run(scene.plan_under(keys_of_rank_alone(scene.plan, block)), scene.inputs).outputs;
+        add_to(wrong.outputs.dq, part.dq);
+        add_to(wrong.outputs.dk, part.dk);
+        add_to(wrong.outputs.dv, part.dv);
+    }
+    return {.results = std::move(wrong)};
+}
+
+Plan broken(const Scene& scene, BrokenSchedule::Break how, std::initializer_list<Pass> passes) {
+    auto plan = scene.plan_under(scene.plan.mask());
+    for (const auto pass : passes) {
+        auto& schedule = pass == Pass::forward ? plan.forward : plan.backward;
+        schedule = std::make_unique<BrokenSchedule>(std::move(schedule), how);
+    }
+    return plan;
+}
+
+/// 2.
+Consequence stale_block(const Scene& scene) {
+    return {.results = scene.run(broken(scene, BrokenSchedule::Break::stale_block, {Pass::backward}), scene.inputs)};
+}
+
+/// 3. Between threads, two rings side by side: whoever is not in the first waits for messages that went elsewhere.
+Consequence misnumbered_peers(const Scene& scene) {
+    if (scene.config.backend != "cpu")
+        return {.gate = "time-out",
+                .said =
+                    "not made on GPUs: ring ranks become global ones in a single place of each backend, below what "
+                    "is altered here"};
+    const layouts::RingGroup group{scene.which.ranks, 2, layouts::RingGroup::Placement::consecutive};
+    const auto world =
+        with_fault(std::make_unique<reference::ThreadWorld>(group), {.kind = reference::WorldFault::Kind::misnumbers});
+    const std::vector<reference::Inputs> inputs(2, scene.inputs);
+    constexpr double wait = 0.5;
+    reference::CpuOptions options;
+    options.timeout = std::chrono::milliseconds(static_cast<int>(1e3 * wait));
+    const auto begin = std::chrono::steady_clock::now();
+    std::string said;
+    try {
+        reference::run(*world, *scene.plan.forward, scene.plan.backward.get(), inputs, options);
+    } catch (const Error& error) {
+        said = error.what();
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    return {.gate = "time-out", .measured = said.empty() ? 0 : took.count(), .bound = wait, .said = said};
+}
+
+/// 4. q and k are rotated before the run, by the positions that `wrong` gives, and dq and dk behind it.
+Consequence rotated_by(const Scene& scene, const std::function<std::int64_t(int rank, std::int64_t place)>& wrong) {
+    const auto& problem = scene.plan.problem;
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(problem.tokens));
+    for (int rank = 0; rank < scene.which.ranks; ++rank)
+        for (std::int64_t place = 0; const auto token : scene.plan.layout().positions(rank))
+            positions[static_cast<std::size_t>(token)] = wrong(rank, place++);
+    const auto turned = [&](const Tensor& tensor, Rotation::Way way) {
+        return reference::rotated(tensor, problem, scene.plan.mask(), way, positions);
+    };
+    auto inputs = scene.inputs;
+    inputs.q = reference::rounded(turned(inputs.q, Rotation::Way::ahead), problem.dtype);
+    inputs.k = reference::rounded(turned(inputs.k, Rotation::Way::ahead), problem.dtype);
+    auto unrotated = problem;
+    unrotated.rotary = {};
+    auto results = scene.run(scene.plan_of(unrotated, scene.plan.mask()), inputs);
+    results.outputs.dq = turned(results.outputs.dq, Rotation::Way::back);
+    results.outputs.dk = turned(results.outputs.dk, Rotation::Way::back);
+    return {.results = std::move(results)};
+}
+
+Consequence rotary_by_place(const Scene& scene) {
+    return rotated_by(scene, [](int, std::int64_t place) { return place; });
+}
+
+/// As if the ring were half of a world that was taken for it; of a layout that is striped.
+Consequence rotary_by_world(const Scene& scene) {
+    return rotated_by(scene, [&](int rank, std::int64_t place) { return place * 2 * scene.which.ranks + rank; });
+}
+
+/// How many of the blocks that its rank attends to show a row nothing.
+int empty_blocks(const Scene& scene, int rank, std::int64_t row) {
+    int empty = 0;
+    for (int owner = 0; owner < scene.which.ranks; ++owner)
+        empty += scene.plan.forward->needs(rank, owner) &&
+                 std::ranges::none_of(scene.plan.layout().positions(owner),
+                                      [&](auto key) { return scene.plan.mask().visible(row, key); });
+    return empty;
+}
+
+void fill_token(Tensor& tensor, std::int64_t token, double value) {
+    const auto& shape = tensor.shape();
+    for (std::size_t b = 0; b < shape[0]; ++b)
+        std::fill_n(&tensor(b, static_cast<std::size_t>(token), 0, 0), shape[2] * shape[3], value);
+}
+
+/// 5. A block that shows a row nothing has weight 1 in its merge: o = 0 and lse = +inf ever after, and so p = 0
+/// backward, as if there were no dO. At a second such block lse - lse is no number, nor is anything that comes of it.
+Consequence plus_infinity(const Scene& scene) {
+    constexpr auto infinite = std::numeric_limits<double>::infinity();
+    constexpr auto nothing = std::numeric_limits<double>::quiet_NaN();
+    std::vector<std::pair<std::int64_t, double>> erased;  // rows, and what becomes of their lse
+    for (int rank = 0; rank < scene.which.ranks; ++rank)
+        for (const auto row : scene.plan.layout().positions(rank))
+            if (const int empty = empty_blocks(scene, rank, row); empty > 0)
+                erased.emplace_back(row, empty == 1 ? infinite : nothing);
+    auto inputs = scene.inputs;
+    for (const auto& [row, lse] : erased) fill_token(inputs.dout, row, 0);
+    auto wrong = scene.run(scene.plan_under(scene.plan.mask()), inputs);
+    auto& out = wrong.outputs;
+    for (const auto& [row, lse] : erased) {
+        const double o = lse == infinite ? 0 : nothing;
+        for (auto* tensor : {&out.o, &wrong.o_unrounded, &out.dq}) fill_token(*tensor, row, o);
+        for (std::size_t b = 0; b < out.lse.shape(0); ++b)
+            std::fill_n(&out.lse(b, static_cast<std::size_t>(row), 0), out.lse.shape(2), lse);
+        if (lse == infinite) continue;
+        for (std::int64_t key = 0; key < scene.plan.problem.tokens; ++key)
+            if (scene.plan.mask().visible(row, key))
+                for (auto* tensor : {&out.dk, &out.dv}) fill_token(*tensor, key, nothing);
+    }
+    return {.results = std::move(wrong)};
+}
+
+/// 6.
+Consequence local_mask(const Scene& scene) {
+    return {.results = scene.run(broken(scene, BrokenSchedule::Break::local_mask, {Pass::forward, Pass::backward}),
+                                 scene.inputs)};
+}
+
+/// "causal+documents:A,B,C" where no end of a document is a multiple of the ranks; cut so that all are.
+std::string documents(std::int64_t tokens, int ranks, bool cut) {
+    const auto boundary = [&](std::int64_t sixtieths) {
+        auto at = tokens * sixtieths / 60;
+        while (ranks > 1 && at % ranks != ranks - 1) ++at;
+        return cut ? at / ranks * ranks : at;
+    };
+    const auto first = boundary(13), second = boundary(35);
+    return fmt::format("causal+documents:{},{},{}", first, second - first, tokens - second);
+}
+
+/// 7. cu_seqlens / P on every rank.
+Consequence cut_documents(const Scene& scene) {
+    const auto tokens = scene.plan.problem.tokens;
+    const auto mask = layouts::make_mask(documents(tokens, scene.which.ranks, true), tokens);
+    return {.results = scene.run(scene.plan_under(mask), scene.inputs)};
+}
+
+/// 8. What the ring's ranks add to a block's gradient is averaged, as over replicas.
+Consequence averaged_gradients(const Scene& scene) {
+    auto wrong = scene.right;
+    scale_by(wrong.outputs.dk, 1.0 / scene.which.ranks);
+    scale_by(wrong.outputs.dv, 1.0 / scene.which.ranks);
+    return {.results = std::move(wrong)};
+}
+
+/// 9. The newest token's position is taken from what the last rank's shard counts.
+Consequence local_last_token(const Scene& scene) {
+    auto problem = scene.plan.problem;
+    const auto last = scene.plan.layout().shard_tokens(scene.which.ranks - 1) - 1;
+    problem.queries = {{last, last + 1}};
+    return {.results = scene.run(scene.plan_of(problem, scene.plan.mask()), scene.inputs)};
+}
+
+/// Every query head with a kv head of its own.
+Tensor expanded(const Tensor& tensor, const layouts::Problem& problem) {
+    auto shape = tensor.shape();
+    shape[2] = static_cast<std::size_t>(problem.query_heads);
+    Tensor wide(shape);
+    const auto group = static_cast<std::size_t>(problem.query_heads_per_kv_head());
+    for (std::size_t b = 0; b < shape[0]; ++b)
+        for (std::size_t t = 0; t < shape[1]; ++t)
+            for (std::size_t h = 0; h < shape[2]; ++h)
+                std::copy_n(&tensor(b, t, h / group, 0), shape[3], &wide(b, t, h, 0));
+    return wide;
+}
+
+/// 10. Results would be right: only the traffic tells.
+Consequence expanded_heads(const Scene& scene) {
+    auto problem = scene.plan.problem;
+    problem.kv_heads = problem.query_heads;
+    auto inputs = scene.inputs;
+    inputs.k = expanded(inputs.k, scene.plan.problem);
+    inputs.v = expanded(inputs.v, scene.plan.problem);
+    const auto run = scene.run(scene.plan_of(problem, scene.plan.mask()), inputs);
+    std::int64_t sent = 0;
+    for (const auto* timeline : {&run.forward, &run.backward})
+        for (const auto& rank : layouts::totals(*timeline)) sent += rank.bytes_sent;
+    const auto bound = bytes_between_ranks(*scene.plan.forward) + bytes_between_ranks(*scene.plan.backward);
+    return {.gate = "traffic",
+            .measured = static_cast<double>(sent),
+            .bound = static_cast<double>(bound),
+            .said = fmt::format("{} bytes between ranks, the schedule has {}", sent, bound)};
+}
+
+/// 12. Every gradient is twice too large.
+Consequence doubled_gradients(const Scene& scene) {
+    auto wrong = scene.right;
+    for (auto* gradient : {&wrong.outputs.dq, &wrong.outputs.dk, &wrong.outputs.dv}) scale_by(*gradient, 2);
+    return {.results = std::move(wrong)};
+}
+
+}  // namespace
+
+Measurement Scene::run(const Plan& altered, const reference::Inputs& values) const {
+    return std::move(backend.run(altered, policy, std::span(&values, 1), 1).front().front());
+}
+
+Plan Scene::plan_of(const layouts::Problem& problem, const layouts::Mask& mask) const {
+    return {problem, layouts::make_schedule(problem, mask, plan.layout(), plan.forward->options()),
+            layouts::make_schedule(problem, mask, plan.layout(), plan.backward->options())};
+}
+
+std::vector<Mistake> mistakes(std::int64_t tokens, int ranks) {
+    constexpr double base = 10000;
+    const auto window = fmt::format("window:{},0", std::max<std::int64_t>(1, tokens / ranks / 2));
+    return {
+        {1, "lse and o of each block backward", "causal", "zigzag", per_block_statistics},
+        {2, "step 0's K, V backward", "causal", "zigzag", stale_block},
+        {3, "peers numbered inside the ring", "causal", "zigzag", misnumbered_peers},
+        {4, "rotary positions of the shard", "causal", "zigzag", rotary_by_place, base},
+        {4, "rotary stride of the world", "causal", "striped", rotary_by_world, base},
+        {5, "lse = +inf for empty rows", "causal", "striped", plus_infinity, 0, false, "partials"},
+        {6, "window in each block's coordinates", window, "contiguous", local_mask},
+        {7, "documents cut by rank count", documents(tokens, ranks, false), "contiguous", cut_documents},
+        {8, "dK, dV averaged over the ring", "causal", "zigzag", averaged_gradients},
+        {9, "last token by the shard's count", "causal", "contiguous", local_last_token, 0, true},
+        {10, "kv heads expanded before the hop", "causal", "zigzag", expanded_heads},
+        {12, "gradients twice too large", "causal", "zigzag", doubled_gradients},
+    };
+}
+
+}  // namespace ringlab::experiments

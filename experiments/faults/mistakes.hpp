@@ -1,0 +1,54 @@
+#pragma once
+
+#include "experiments/console/config.hpp"
+#include "experiments/inputs/source.hpp"
+#include "experiments/study/backend.hpp"
+#include "experiments/study/case.hpp"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What a mistake is made on: a case with everything in place, and what its right run gave.
+struct Scene {
+    const Config& config;
+    const Case& which;
+    const Plan& plan;
+    const Policy& policy;
+    const reference::Inputs& inputs;
+    Backend& backend;
+    const Measurement& right;
+
+    Measurement run(const Plan& plan, const reference::Inputs& inputs) const;
+
+    /// The case's problem under another mask and, if given, of other sizes.
+    Plan plan_under(const layouts::Mask& mask) const { return plan_of(plan.problem, mask); }
+    Plan plan_of(const layouts::Problem& problem, const layouts::Mask& mask) const;
+};
+
+/// What came of a mistake. Either results, for the gate of fp64 to judge; or what another gate has to say.
+struct Consequence {
+    std::optional<Measurement> results = {};
+    std::string gate = "fp64";       ///< that has to see it
+    double measured = 0, bound = 0;  ///< of another gate; its unit is the gate's
+    std::string said = {};           ///< by that gate, or why the mistake cannot be made here
+};
+
+/// One that shipped elsewhere, as numbered in experiments/README.md.
+struct Mistake {
+    int number = 0;
+    std::string name;
+    std::string mask, layout;  ///< that it is made under: where it shows
+    std::function<Consequence(const Scene&)> make;
+    double rotary = 0;        ///< base; 0: nothing is rotated
+    bool decodes = false;     ///< one query row, that of the last token
+    std::string policy = {};  ///< of accumulation
+};
+
+/// All of them, for sequences of `tokens` over `ranks`.
+std::vector<Mistake> mistakes(std::int64_t tokens, int ranks);
+
+}  // namespace ringlab::experiments

@@ -5,7 +5,7 @@
 # Mistakes that other systems of ring attention shipped with, each made on purpose and judged as right runs are. Left: error
 # over what the roundings of a right run leave; beyond 1 the gate complains. Open marks are the right runs. Right: what a
 # gate of cosine similarity would see of the same results; a gradient twice too large, or a P-th of what it should be, has a
-# cosine of 1. Last: seconds until a fault of the machine has ended the run, with a line that names the rank.
+# cosine of 1; the line is a gate at 0.99. Last: seconds until a fault of the machine has ended the run, with a line that names the rank.
 
 # %%
 import numpy as np
@@ -29,6 +29,14 @@ def arithmetic(run):
     return f"{settings['arithmetic']}, {settings['backend']}"
 
 
+def cosines_of(run):
+    """Cosines of what was judged by its values; none where a gate of its own has judged, or nothing is a number."""
+    if run["gate"] in ("traffic", "time-out") or "judged/cosine" not in run:
+        return np.array([])
+    cosines = run.read("judged/cosine")
+    return cosines[np.isfinite(cosines)]
+
+
 def draw_factors(axis, cases, style, label, edge):
     """Of each mistake the gate's factor, filled, and the right run's, open; what is infinite lies at the edge."""
     rows = np.array([order.index(title(run)) for run in cases])
@@ -37,17 +45,17 @@ def draw_factors(axis, cases, style, label, edge):
     axis.plot(finite, rows, style.marker, color=style.color, label=label, ls="none")
     axis.plot([run["right_factor"] for run in cases], rows, style.marker, color=style.color, mfc="none", ls="none")
     for row, run, factor in zip(rows, cases, factors):
-        judged = run.read("judged/cosine") if "judged/cosine" in run and not run["gate"] in ("traffic", "time-out") else []
-        least = f", least cosine {np.nanmin(judged):.4f}" if len(judged) else ""
+        cosines = cosines_of(run)
+        least = f", least cosine {cosines.min():.4f}" if len(cosines) else ""
         print(f"{label}: {title(run)}: {run['gate']}, factor {factor:.2g} (right run {run['right_factor']:.2f}){least}")
 
 
 def draw_cosines(axis, cases, style):
     for run in cases:
-        if run["gate"] in ("traffic", "time-out") or "judged/cosine" not in run:
-            continue
-        distance = 1 - np.nanmin(run.read("judged/cosine"))
-        axis.plot(max(distance, SMALLEST), order.index(title(run)), style.marker, color=style.color)
+        cosines = cosines_of(run)
+        if len(cosines):
+            distance = max(1 - cosines.min(), SMALLEST)
+            axis.plot(distance, order.index(title(run)), style.marker, color=style.color)
 
 
 def draw_seconds(axis, cases):
@@ -59,7 +67,7 @@ def draw_seconds(axis, cases):
         text = f"{run['seconds']:.1f} s" if seen else "not noticed"
         axis.text(run["seconds"], names.index(run["name"]), " " + text, va="center")
         print(f"{run['name']}: {run['seconds']:.2f} s: {run['said'] or 'nothing is said'}")
-    axis.set(yticks=range(len(names)), yticklabels=names, xlabel="seconds")
+    axis.set(yticks=range(len(names)), yticklabels=[name.replace(", ", ",\n") for name in names], xlabel="seconds")
     axis.invert_yaxis()
     axis.margins(x=0.35)
 
@@ -84,7 +92,7 @@ for label, chosen in runs.groups("ranks"):
     factors.text(edge, -0.7, "infinite", ha="center", va="bottom", color=figures.GREY)
     factors.set(xscale="log", xlabel="error over what passes", yticks=range(len(order)), yticklabels=order)
     cosines.axvline(1 - COSINE_GATE, color="black", lw=0.8)
-    cosines.set(xscale="log", xlabel=f"1 - cosine (a gate at {COSINE_GATE})", yticks=range(len(order)), yticklabels=[])
+    cosines.set(xscale="log", xlabel="1 - cosine", yticks=range(len(order)), yticklabels=[])
     for axis in (factors, cosines):
         axis.invert_yaxis()
         axis.grid(axis="y")

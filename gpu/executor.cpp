@@ -1,6 +1,7 @@
 #include "gpu/executor.hpp"
 
 #include "gpu/member_run.hpp"
+#include "layouts/rehearsal.hpp"
 #include "processes/session.hpp"
 
 #include <algorithm>
@@ -113,6 +114,11 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
         if (schedule)
             job.programs.push_back(
                 layouts::resolve(*schedule, served ? layouts::Fetches::served : layouts::Fetches::one_sided));
+    }
+    // A transfer's kernel gets in where a block of an attend ends: every now and then in a backward pass. Forward,
+    // blocks go on from tile to tile, and transfers had better be there before an attend begins.
+    for (auto& program : job.programs) {
+        if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace(program);
     }
     PassPrograms programs;
     for (const auto& program : job.programs) programs.push_back(&program);

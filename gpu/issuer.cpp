@@ -31,6 +31,17 @@ void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events
     }
 }
 
+namespace {
+
+/// What an instruction begins after, on other lanes of its rank too.
+template <class Visit>
+void for_each_before(const layouts::Instruction& instruction, Visit visit) {
+    for (const auto before : instruction.op.after()) visit(static_cast<std::size_t>(before));
+    if (instruction.paced_by >= 0) visit(static_cast<std::size_t>(instruction.paced_by));
+}
+
+}  // namespace
+
 /// Each call for a short message costs as much time as the message: of messages that tell of their arrival themselves
 /// (Message::is_told) only those ends are marked that somebody looks at, each lane's last one being for all of it.
 std::vector<char> Issuer::marked(std::size_t rank) const {
@@ -41,12 +52,11 @@ std::vector<char> Issuer::marked(std::size_t rank) const {
     for (std::size_t i = 0; i < marked.size(); ++i) {
         const auto& instruction = pass.program->code[i];
         if (all || !work.is_told(pass_, i)) marked[i] = true;
-        for (const auto before : instruction.op.after()) {
-            const auto which = static_cast<std::size_t>(before);
-            const auto& other = pass.program->code[which];
+        for_each_before(instruction, [&](std::size_t before) {
+            const auto& other = pass.program->code[before];
             // Who comes after such a receive looks at its flag.
-            if (!(other.receives() && work.is_told(pass_, which))) marked[which] = true;
-        }
+            if (!(other.receives() && work.is_told(pass_, before))) marked[before] = true;
+        });
     }
     for (const auto& lane : pass.lanes)
         if (!lane.code.empty()) marked[lane.code.back()] = true;
@@ -113,9 +123,9 @@ bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
     if (lane.issued == lane.code.size() || lane.issued - lane.ended >= most_ahead) return false;
     const auto& pass = passes_[rank];
     const auto all_before_issued = [&](std::size_t index) {
-        const auto after = pass.program->code[index].op.after();
-        return std::all_of(after.begin(), after.end(),
-                           [&](layouts::OpIndex before) { return pass.issued[static_cast<std::size_t>(before)]; });
+        bool issued = true;
+        for_each_before(pass.program->code[index], [&](std::size_t before) { issued &= pass.issued[before] != 0; });
+        return issued;
     };
     const auto index = lane.code[lane.issued];
     const auto* launch = ranks_[rank].work->launches(pass_).find(index);
@@ -203,19 +213,17 @@ void Issuer::begin(std::size_t rank, std::size_t index) {
 void Issuer::hold_back(std::size_t rank, std::size_t index) {
     auto& pass = passes_[rank];
     const auto& work = *ranks_[rank].work;
-    const auto& op = pass.program->code[index].op;
-    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(op.lane())];
-    for (const auto before : op.after()) {
-        const auto which = static_cast<std::size_t>(before);
-        if (pass.program->code[which].op.lane() == op.lane()) continue;
-        if (work.launches(pass_).wait_until_ended(which, stream)) continue;
-        if (pass.program->code[which].receives() && work.is_told(pass_, which)) {
-            wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number(pass_));
-            continue;
-        }
+    const auto& instruction = pass.program->code[index];
+    const auto lane = instruction.op.lane();
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(lane)];
+    for_each_before(instruction, [&](std::size_t which) {
+        if (pass.program->code[which].op.lane() == lane) return;
+        if (work.launches(pass_).wait_until_ended(which, stream)) return;
+        if (pass.program->code[which].receives() && work.is_told(pass_, which))
+            return wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number(pass_));
         const auto* launch = work.launches(pass_).find(which);
         pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
-    }
+    });
 }
 
 void Issuer::end(std::size_t rank, Lane& lane) {
@@ -242,6 +250,7 @@ Message Issuer::message(std::size_t rank, std::size_t index) const {
             self.work->pieces(pass_, index),
             options_.group.global_rank(self.replica, op.peer),
             op.channel,
+            has_time(instruction),
             self.work->is_told(pass_, index),
             SlotMap::arrival_flag(pass_, receive),
             self.work->pass_number(pass_)};

@@ -1,5 +1,6 @@
 #include "layouts/program.hpp"
 
+#include "layouts/rehearsal.hpp"
 #include "layouts/slot_contents.hpp"
 
 #include <algorithm>
@@ -307,82 +308,18 @@ void match_messages(const Schedule& schedule, Program& program) {
                           program.ranks[index(std::get<1>(route))].code[index(queue[count])].op));
 }
 
-/// Runs all lanes with sends that wait for their receives.
-class Rehearsal {
-public:
-    explicit Rehearsal(const Program& program) : program_(program), ranks_(program.ranks.size()) {
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-            auto& state = ranks_[rank];
-            const auto& code = program.ranks[rank].code;
-            state.ended.resize(code.size());
-            state.lanes.resize(index(program.lanes));
-            for (std::size_t i = 0; i < code.size(); ++i) state.lanes[index(code[i].op.lane())].queue.push_back(i);
+void note_computing_beside(const Schedule& schedule, Program& program) {
+    for (auto& rank : program.ranks) {
+        double flop = 0;
+        for (auto i = rank.operations; i-- > 0;) {
+            auto& instruction = rank.code[i];
+            if (instruction.op.kind == OpKind::attend) flop = schedule.flop(instruction.op);
+            if (!instruction.sends()) continue;
+            instruction.flop_beside = flop;
+            program.ranks[index(instruction.op.peer)].code[index(instruction.partner)].flop_beside = flop;
         }
     }
-
-    void run() {
-        std::vector<std::size_t> helped;
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) helped.push_back(rank);
-        while (!helped.empty()) {
-            const auto rank = helped.back();
-            helped.pop_back();
-            for (std::size_t lane = 0; lane < ranks_[rank].lanes.size(); ++lane)
-                while (advance(rank, lane, helped)) helped.push_back(rank);
-        }
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-            for (const auto& lane : ranks_[rank].lanes)
-                if (lane.front < lane.queue.size()) {
-                    const auto which = lane.queue[lane.front];
-                    fail("{} can never begin: what it waits for waits for it, or its peer never comes to it",
-                         describe(static_cast<int>(rank), static_cast<OpIndex>(which),
-                                  program_.ranks[rank].code[which].op));
-                }
-    }
-
-private:
-    struct LaneState {
-        std::vector<std::size_t> queue;
-        std::size_t front = 0;
-    };
-    struct RankState {
-        std::vector<char> ended;
-        std::vector<LaneState> lanes;
-    };
-
-    bool may_begin(std::size_t rank, std::size_t which) const {
-        const auto& state = ranks_[rank];
-        const auto& op = program_.ranks[rank].code[which].op;
-        const auto& lane = state.lanes[index(op.lane())];
-        if (lane.front == lane.queue.size() || lane.queue[lane.front] != which) return false;
-        const auto after = op.after();
-        return std::all_of(after.begin(), after.end(), [&](OpIndex before) { return state.ended[index(before)]; });
-    }
-
-    void end(std::size_t rank, std::size_t which) {
-        auto& state = ranks_[rank];
-        state.ended[which] = true;
-        ++state.lanes[index(program_.ranks[rank].code[which].op.lane())].front;
-    }
-
-    bool advance(std::size_t rank, std::size_t lane_index, std::vector<std::size_t>& helped) {
-        const auto& lane = ranks_[rank].lanes[lane_index];
-        if (lane.front == lane.queue.size()) return false;
-        const auto which = lane.queue[lane.front];
-        const auto& instruction = program_.ranks[rank].code[which];
-        if (!may_begin(rank, which)) return false;
-        if (instruction.partner >= 0) {
-            const auto peer = index(instruction.op.peer), partner = index(instruction.partner);
-            if (!may_begin(peer, partner)) return false;
-            end(peer, partner);
-            helped.push_back(peer);
-        }
-        end(rank, which);
-        return true;
-    }
-
-    const Program& program_;
-    std::vector<RankState> ranks_;
-};
+}
 
 }  // namespace
 
@@ -458,7 +395,11 @@ Program resolve(const Schedule& schedule, Fetches fetches) {
     for (int rank = 0; rank < schedule.ranks(); ++rank) program.ranks.push_back(Resolver(schedule, rank).run());
     if (fetches == Fetches::served) serve(program);
     match_messages(schedule, program);
-    Rehearsal(program).run();
+    note_computing_beside(schedule, program);
+    if (const auto stuck = rehearse(program))
+        fail("{} can never begin: what it waits for waits for it, or its peer never comes to it",
+             describe(stuck->rank, stuck->operation,
+                      program.ranks[index(stuck->rank)].code[index(stuck->operation)].op));
     schedule.amend(program);
     return program;
 }

@@ -49,6 +49,11 @@ struct Instruction {
     /// before it comes, so it may come as soon as the pass has begun everywhere. All messages of the receiver's lane
     /// are from one peer: what has come is a sign that those before it have.
     bool may_come_early = false;
+    /// Of both halves of a message, see pace(): an attend that it waits for besides what it comes after, so as not to
+    /// begin long before the other half can; -1: none.
+    OpIndex paced_by = -1;
+    /// Of both halves of a message: FLOP of the sender's next attend, which it travels beside; 0 if there is none.
+    double flop_beside = 0;
     /// By pool: the first head that the operation's slot holds. A block lies head by head, so this is where the heads
     /// of a part are.
     std::array<int, pool_count> first_head{};

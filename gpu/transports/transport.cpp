@@ -2,13 +2,18 @@
 
 namespace ringlab::gpu {
 
-std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs) {
+bool has_time(const layouts::Instruction& instruction) {
+    constexpr double flop_per_byte = 9000;
+    return instruction.flop_beside >= flop_per_byte * static_cast<double>(instruction.op.bytes);
+}
+
+std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs, const Messages& counts) {
     std::set<Edge> edges;
     for (const auto* of_pass : programs)
         for (const auto& program : of_pass->ranks)
             for (const auto& instruction : program.code)
                 for (int replica = 0; replica < group.replicas; ++replica)
-                    if (instruction.sends())
+                    if (instruction.sends() && counts(instruction))
                         edges.insert({group.global_rank(replica, program.rank),
                                       group.global_rank(replica, instruction.op.peer), instruction.op.channel});
     return edges;

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -20,6 +21,7 @@ struct Message {
     std::span<const Piece> pieces;  ///< from the sender's (a fetch: the owner's) memory to the receiver's
     int peer = 0;                   ///< global rank
     int channel = 0;
+    bool has_time = false;  ///< see has_time()
     /// Of a message whose slot is free already, where the fabric tells arrivals: at `flag` in the receiver's exchange
     /// memory is `number` once it is there.
     bool is_told = false;
@@ -113,14 +115,22 @@ std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& option
 /// NCCL send/recv, one GPU per rank, across hosts too. Throws Error in a program built without NCCL.
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
 
+/// Whether the attend that a message travels beside takes longer than the message over a tenth of a GPU's links, so
+/// that it may take few multiprocessors for as long: 9000 FLOP a byte are 700 TFLOP/s, the most that attends do, in the
+/// time of 80 GB/s.
+bool has_time(const layouts::Instruction& instruction);
+
 /// A pair of global ranks of which one sends to the other on a channel.
 struct Edge {
     int from = 0, to = 0, channel = 0;
     friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 
-/// All edges of all replicas.
-std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs);
+/// All edges of all replicas; or those of some messages.
+using Messages = std::function<bool(const layouts::Instruction&)>;
+std::set<Edge> edges_of(
+    const layouts::RingGroup& group, const PassPrograms& programs,
+    const Messages& counts = [](const auto&) { return true; });
 
 /// Version of the NCCL library that is loaded, "2.28.3"; "none" in a program built without it.
 std::string nccl_version();

@@ -3,6 +3,7 @@
 #include "processes/waiting.hpp"
 
 #include <nccl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -36,17 +37,24 @@ void check_nccl(ncclResult_t status, const char* call, const char* file, int lin
 /// value) and receives on (bit, the other value). So lanes stay independent of each other, and a schedule that runs
 /// lane by lane runs here. That takes 2 log2 P communicators a channel where a ring alone could do with two; they are
 /// of all ranks, since NCCL splits no communicator without all of them, and are kept from run to run.
+///
+/// Messages that have time (has_time()) lie on communicators of their own, whose kernels take few multiprocessors: all
+/// that they take, attends beside them go without for as long, which of the even turns of a backward grid costs one
+/// turn more. Between hosts more channels are more connections, so there they take what NCCL chooses.
 struct Colour {
     int channel;
     int bit;
     int value;
+    bool takes_few;
     friend auto operator<=>(const Colour&, const Colour&) = default;
 };
 
-Colour colour_of(int from, int to, int channel) {
+constexpr int few_blocks = 4;  // of 2, 4, 8 and NCCL's choice the best on two GPUs: some 150 GB/s
+
+Colour colour_of(int from, int to, int channel, bool takes_few) {
     int bit = 0;
     for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;
-    return {channel, bit, (from >> bit) & 1};
+    return {channel, bit, (from >> bit) & 1, takes_few};
 }
 
 /// How long a member waits for NCCL, and who may tell it to stop.
@@ -81,10 +89,11 @@ void call_with_patience(const char* what, int rank, const Patience& patience, st
 /// costs a tenth of a millisecond. Messages between ranks that are connected do not wait for each other on the host.
 class Communicator {
 public:
-    Communicator(const Id& id, int rank, int ranks, const Patience& patience) : id_(id), rank_(rank) {
+    Communicator(const Id& id, int rank, int ranks, bool takes_few, const Patience& patience) : id_(id), rank_(rank) {
         const auto made = std::make_shared<ncclComm_t>();
         call_with_patience("starting up", rank, patience, [=] {
             ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+            if (takes_few) config.maxCTAs = few_blocks;
             ncclUniqueId unique;
             std::memcpy(&unique, id.data(), id.size());
             RINGLAB_NCCL(ncclCommInitRankConfig(made.get(), ranks, unique, rank, &config));
@@ -177,16 +186,25 @@ private:
     void* handle_ = nullptr;
 };
 
+/// Messages of an edge, those that have time apart.
+struct Route {
+    Edge edge;
+    bool has_time = false;
+    friend auto operator<=>(const Route&, const Route&) = default;
+};
+
 class NcclTransport : public Transport {
 public:
-    NcclTransport(Team& team, const FabricOptions& options, const std::set<Edge>& edges, const Member& member)
+    NcclTransport(Team& team, const FabricOptions& options, const std::set<Route>& routes, const Member& member)
         : patience_{team, options.timeout}, rank_(member.rank), ranks_(options.group.world()), device_(member.device) {
+        find_hosts(team, member);
         std::set<Colour> colours;
-        for (const auto& edge : edges) colours.insert(colour_of(edge.from, edge.to, edge.channel));
+        for (const auto& [edge, has_time] : routes)
+            colours.insert(colour_between(edge.from, edge.to, edge.channel, has_time));
         try {
             start(team, member, std::vector(colours.begin(), colours.end()));
             register_memory(member);
-            connect(edges, member);
+            connect(routes, member);
             team.barrier(member.member, options.timeout);
         } catch (...) {
             abort();
@@ -202,7 +220,8 @@ public:
     bool can_send(const Message&) const override { return true; }
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
-        const auto& communicator = *communicators_.at(colour_of(message.peer, rank_, message.channel));
+        const auto& communicator =
+            *communicators_.at(colour_between(message.peer, rank_, message.channel, message.has_time));
         for_each_row(message.pieces, [&](const Piece& piece, std::size_t row) {
             RINGLAB_NCCL(ncclRecv(message.local + piece.to + row * piece.to_pitch, piece.bytes, ncclUint8, message.peer,
                                   communicator.handle(), stream));
@@ -210,7 +229,8 @@ public:
     }
 
     void send(const Message& message, cudaStream_t stream) override {
-        const auto& communicator = *communicators_.at(colour_of(rank_, message.peer, message.channel));
+        const auto& communicator =
+            *communicators_.at(colour_between(rank_, message.peer, message.channel, message.has_time));
         for_each_row(message.pieces, [&](const Piece& piece, std::size_t row) {
             RINGLAB_NCCL(ncclSend(message.local + piece.from + row * piece.from_pitch, piece.bytes, ncclUint8,
                                   message.peer, communicator.handle(), stream));
@@ -262,6 +282,27 @@ private:
         if (several) RINGLAB_NCCL(ncclGroupEnd());
     }
 
+    void find_hosts(Team& team, const Member& member) {
+        struct Seat {
+            int rank;
+            std::array<char, 64> host;
+        } own{rank_, {}};
+        require(gethostname(own.host.data(), own.host.size() - 1) == 0, "this host does not tell its name");
+        Bytes bytes(sizeof(own));
+        std::memcpy(bytes.data(), &own, sizeof(own));
+        hosts_.resize(static_cast<std::size_t>(ranks_));
+        for (const auto& other : team.all_gather(member.member, std::move(bytes), patience_.timeout)) {
+            Seat seat;
+            std::memcpy(&seat, other.data(), sizeof(seat));
+            hosts_.at(static_cast<std::size_t>(seat.rank)) = seat.host.data();
+        }
+    }
+
+    Colour colour_between(int from, int to, int channel, bool has_time) const {
+        const bool one_host = hosts_[static_cast<std::size_t>(from)] == hosts_[static_cast<std::size_t>(to)];
+        return colour_of(from, to, channel, has_time && one_host);
+    }
+
     Pool::Place place(const Colour& colour) const { return {rank_, ranks_, device_, colour}; }
 
     /// Takes up the communicators that an earlier run has left, where all ranks have an end of the same one, and starts
@@ -287,7 +328,8 @@ private:
         }
         const auto from_root = exchange(team, member, ids)[0];
         for (const auto i : missing)
-            communicators_[colours[i]] = std::make_unique<Communicator>(from_root[i], rank_, ranks_, patience_);
+            communicators_[colours[i]] =
+                std::make_unique<Communicator>(from_root[i], rank_, ranks_, colours[i].takes_few, patience_);
     }
 
     void register_memory(const Member& member) {
@@ -313,7 +355,7 @@ private:
 
     /// A byte along every edge that is new, all at once: NCCL connects two ranks at their first message, and waits
     /// there for the other one, which inside a pass could be waiting likewise for a third.
-    void connect(const std::set<Edge>& edges, const Member& member) {
+    void connect(const std::set<Route>& routes, const Member& member) {
         struct Byte {
             bool sends;
             void* memory;
@@ -322,10 +364,10 @@ private:
         };
         std::vector<Byte> bytes;
         std::set<Communicator*> waiting;
-        for (const auto& edge : edges) {
+        for (const auto& [edge, has_time] : routes) {
             const auto& [from, to, channel] = edge;
             auto* const last = static_cast<char*>(member.memory.address) + member.memory.bytes - 1;
-            auto& communicator = *communicators_.at(colour_of(from, to, channel));
+            auto& communicator = *communicators_.at(colour_between(from, to, channel, has_time));
             if (!communicator.connected().insert(edge).second) continue;
             // Nothing is in this memory yet.
             if (from == rank_) bytes.push_back({true, last, to, communicator.handle()});
@@ -366,6 +408,7 @@ private:
 
     const Patience patience_;
     const int rank_, ranks_, device_;
+    std::vector<std::string> hosts_;  // by rank
     std::map<Colour, std::unique_ptr<Communicator>> communicators_;
     std::vector<Registration> registrations_;
 };
@@ -373,7 +416,13 @@ private:
 class NcclFabric : public Fabric {
 public:
     NcclFabric(Team& team, const FabricOptions& options, const PassPrograms& programs)
-        : team_(team), options_(options), edges_(edges_of(options.group, programs)) {}
+        : team_(team), options_(options) {
+        for (const bool time : {false, true})
+            for (const auto& edge : edges_of(options.group, programs, [&](const layouts::Instruction& instruction) {
+                     return has_time(instruction) == time;
+                 }))
+                routes_.insert({edge, time});
+    }
 
     bool fetches() const override { return false; }
 
@@ -385,13 +434,13 @@ public:
     }
 
     std::unique_ptr<Transport> join(const Member& member) override {
-        return std::make_unique<NcclTransport>(team_, options_, edges_, member);
+        return std::make_unique<NcclTransport>(team_, options_, routes_, member);
     }
 
 private:
     Team& team_;
     FabricOptions options_;
-    std::set<Edge> edges_;
+    std::set<Route> routes_;
 };
 
 }  // namespace

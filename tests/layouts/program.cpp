@@ -1,5 +1,6 @@
 #include "layouts/program.hpp"
 
+#include "layouts/rehearsal.hpp"
 #include "layouts/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
@@ -115,6 +116,87 @@ BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
         const bool second_half = op.part.heads.begin > 0;
         return is_keys(op) || (op.slot() > 0 && op.step == (second_half ? 2 : 1));
     });
+}
+
+BOOST_AUTO_TEST_CASE(a_message_travels_beside_its_senders_next_attend) {
+    const auto schedule = made("ring", Pass::backward);
+    const auto program = resolve(*schedule);
+    for (const auto& rank : program.ranks) {
+        std::vector<double> flop;  // by step
+        for (const auto& one : rank.code)
+            if (one.op.kind == OpKind::attend) flop.push_back(schedule->flop(one.op));
+        BOOST_TEST_REQUIRE(flop.size() == 4u);
+        for (const auto& one : rank.code) {
+            if (!one.sends()) continue;
+            // K and V beside the attend to them, their gradient beside the next one; the last has none.
+            const auto step = static_cast<std::size_t>(one.op.step) + (one.op.pool == Pool::dkv);
+            BOOST_TEST(one.flop_beside == (step < flop.size() ? flop[step] : 0));
+            const auto& peer = program.ranks[static_cast<std::size_t>(one.op.peer)];
+            BOOST_TEST(peer.code[static_cast<std::size_t>(one.partner)].flop_beside == one.flop_beside);
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
+    auto program = resolve(*made("ring", Pass::backward));
+    pace(program);
+    for (const auto& rank : program.ranks)
+        for (const auto& one : rank.code) {
+            if (one.partner < 0) continue;
+            // Two slots of K and V in turns: from step 3 on a block is taken once the attend two steps before has ended,
+            // and not sent sooner. A gradient comes when the step before has ended at its sender.
+            int step = -1;
+            if (one.op.pool == Pool::kv && one.sends() && one.op.step >= 2) step = one.op.step - 1;
+            if (one.op.pool == Pool::dkv && one.receives()) step = one.op.step - 1;
+            BOOST_TEST_CONTEXT(describe(rank.rank, &one - rank.code.data(), one.op)) {
+                BOOST_TEST_REQUIRE((one.paced_by < 0) == (step < 0));
+                if (step < 0) continue;
+                const auto& attend = rank.code[static_cast<std::size_t>(one.paced_by)].op;
+                BOOST_TEST((attend.kind == OpKind::attend));
+                BOOST_TEST(attend.step == step);
+            }
+        }
+}
+
+BOOST_AUTO_TEST_CASE(paced_programs_come_to_an_end_and_joined_attends_pace_nothing) {
+    for (const std::string algorithm : {"ring", "all-gather:2", "pull", "bidirectional", "pass-q", "seen", "ulysses",
+                                        "double-ring:2", "merge:tree", "joined-ring:2"})
+        for (const std::string layout : {"contiguous", "zigzag"})
+            for (const std::string mask : {"full", "causal"}) {
+                auto program = resolve(*made(algorithm, Pass::backward, mask, layout), Fetches::served);
+                pace(program);
+                BOOST_TEST(!rehearse(program).has_value(), algorithm << ' ' << layout << ' ' << mask);
+                for (const auto& rank : program.ranks)
+                    for (const auto& join : rank.joins)
+                        for (const auto& one : rank.code)
+                            BOOST_TEST((std::ranges::count(join.attends, static_cast<std::size_t>(one.paced_by)) == 0));
+            }
+}
+
+// Rank 1 takes the first message in step with its own attend, which waits for the second one; and rank 0 sends that
+// behind the first.
+BOOST_AUTO_TEST_CASE(nothing_is_paced_where_ranks_would_wait_for_each_other) {
+    const auto operation = [](OpKind kind, int channel, OpIndex after, OpIndex partner) {
+        Instruction one;
+        one.op.kind = kind;
+        one.op.channel = static_cast<std::int16_t>(channel);
+        one.op.peer = kind == OpKind::send ? 1 : 0;
+        one.op.part.heads = {0, 1};
+        one.op.run_after(after);
+        one.partner = partner;
+        return one;
+    };
+    Program program{.pass = Pass::backward, .lanes = 5, .ranks = std::vector<RankProgram>(2)};
+    program.ranks[0].code = {operation(OpKind::attend, 0, -1, -1), operation(OpKind::send, 0, 0, 2),
+                             operation(OpKind::send, 1, 1, 0)};
+    program.ranks[1].code = {operation(OpKind::receive, 1, -1, 2), operation(OpKind::attend, 0, 0, -1),
+                             operation(OpKind::receive, 0, -1, 1)};
+    const auto wanted = [&] { return program.ranks[1].code[2].paced_by; };
+    pace(program);
+    BOOST_TEST(wanted() == -1);
+    program.ranks[0].code[2].op.after_count = 0;
+    pace(program);
+    BOOST_TEST(wanted() == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_served_fetch_is_a_message_of_its_owner) {

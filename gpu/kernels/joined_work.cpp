@@ -227,14 +227,23 @@ void JoinedWork::make_table(const Places& places) {
     table_ = uploaded(table);
 }
 
-hopper::Joined JoinedWork::joined() const {
+/// Query tiles that are given out head by head. All of them where a kv head has several rounds of the multiprocessors:
+/// L2 then holds its K and V, and the ends of heads are short beside it. Otherwise those that are in the order of
+/// arrival; item by item at the end, where short items fill the gaps.
+int JoinedWork::head_by_head() const {
+    constexpr int several = 3;
+    const auto of_kv_head = items_ * options_.shape.query_heads_per_kv_head * options_.shape.batch;
+    if (of_kv_head >= several * hopper::multiprocessors_of_device()) return static_cast<int>(items_);
     const bool waits = std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.arrives; });
+    return waits ? static_cast<int>(items_ / 2) : 0;
+}
+
+hopper::Joined JoinedWork::joined() const {
     return {.blocks = table_.as<const hopper::JoinedBlock>(),
             .first_items = first_items_.as<const int>(),
             .groups = groups_,
             .heads = static_cast<int>(options_.block_heads),
-            // Head by head in order of arrival; but item by item at the end, where short items fill the gaps.
-            .head_by_head = waits ? static_cast<int>(items_ / 2) : 0,
+            .head_by_head = head_by_head(),
             .pass = pass_,
             .late = late_.as<std::uint32_t>(),
             .told = told_,

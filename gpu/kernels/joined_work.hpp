@@ -95,6 +95,7 @@ public:
     const Block& first_block() const { return blocks_.front(); }
 
 private:
+    int head_by_head() const;
     struct Places;
     void list_queries(const layouts::Mask& mask, const Places& places);
     void list_keys(const layouts::Mask& mask, const Places& places);

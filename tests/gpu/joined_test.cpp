@@ -1,5 +1,6 @@
 // Several blocks in one launch: what it waits for, and what comes of waiting in vain.
 
+#include "gpu/kernels/hopper/joined.hpp"
 #include "gpu/cuda_check.hpp"
 #include "gpu/cuda_handles.hpp"
 #include "gpu/device_buffer.hpp"
@@ -50,10 +51,11 @@ private:
 /// comes.
 class TwoBlocks {
 public:
-    static constexpr std::int64_t kv_heads = 2, group = 2;
+    static constexpr std::int64_t kv_heads = 2;
 
     struct Options {
         std::int64_t dim = 128, tokens = 700;  // of a rank
+        std::int64_t group = 2;
         std::chrono::nanoseconds most_wait = std::chrono::seconds(20);
         bool deterministic = true;
         bool adds = false;  // to the gradient of the other's block, which comes after the block
@@ -62,6 +64,7 @@ public:
     explicit TwoBlocks(Pass pass) : TwoBlocks(pass, Options{}) {}
     TwoBlocks(Pass pass, const Options& options)
         : dim_(options.dim),
+          group_(options.group),
           pass_(pass),
           mask_(layouts::make_mask("causal", 2 * options.tokens)),
           layout_(layouts::make_layout("zigzag", 2 * options.tokens, 2)),
@@ -103,20 +106,20 @@ public:
     }
 
     void launch() {
-        const auto strides = gpu::dense_strides(layout_.shard_tokens(1), kv_heads * group, dim_);
+        const auto strides = gpu::dense_strides(layout_.shard_tokens(1), kv_heads * group_, dim_);
         if (pass_ == Pass::forward) {
             gpu::ForwardArgs args;
             args.shape = shape();
             args.q = {q_device_.data(), DType::bf16, strides};
             args.result.o = {o_.data(), DType::fp32, strides};
-            args.result.lse = {lse_.as<float>(), gpu::dense_strides(layout_.shard_tokens(1), kv_heads * group)};
+            args.result.lse = {lse_.as<float>(), gpu::dense_strides(layout_.shard_tokens(1), kv_heads * group_)};
             attend_forward(args, *work_, stream_);
         } else {
             gpu::BackwardArgs args;
             args.shape = shape();
             args.q = args.dout = {q_device_.data(), DType::bf16, strides};
             args.statistics = {statistics_.as<float>(),
-                               gpu::statistics_strides(kv_heads * group, layout_.shard_tokens(1))};
+                               gpu::statistics_strides(kv_heads * group_, layout_.shard_tokens(1))};
             args.dq = {o_.data(), DType::fp32, strides};
             attend_backward(args, *work_, stream_);
         }
@@ -171,13 +174,13 @@ public:
         copies_.synchronize();
         const auto tokens = layout_.shard_tokens(1);
         const auto rows = std::make_shared<gpu::RowBounds>(mask_, layout_.shard(1));
-        const auto strides = gpu::dense_strides(tokens, kv_heads * group, dim_);
+        const auto strides = gpu::dense_strides(tokens, kv_heads * group_, dim_);
         for (const auto& block : blocks_) {
             const auto keys = std::make_shared<gpu::KeyPositions>(mask_, block.keys);
             const gpu::WorkList list(mask_, rows, keys, {pass_, dim_, dim_, false, gpu::KernelFamily::hopper});
-            const auto first_head = block.first_head * group;
+            const auto first_head = block.first_head * group_;
             const gpu::Statistics statistics{statistics_.as<float>(),
-                                             gpu::statistics_strides(kv_heads * group, tokens)};
+                                             gpu::statistics_strides(kv_heads * group_, tokens)};
             gpu::BackwardArgs args;
             args.shape = shape();
             args.shape.kv_heads = 1;
@@ -199,11 +202,11 @@ public:
     const gpu::Stream& copies() const { return copies_; }
 
 private:
-    std::int64_t rows() const { return layout_.shard_tokens(1) * kv_heads * group; }
+    std::int64_t rows() const { return layout_.shard_tokens(1) * kv_heads * group_; }
     std::size_t query_elements() const { return static_cast<std::size_t>(rows() * dim_); }
     gpu::AttendShape shape() const {
         return {
-            .kv_heads = kv_heads, .query_heads_per_kv_head = group, .head_dim = dim_, .value_dim = dim_, .scale = 0.1};
+            .kv_heads = kv_heads, .query_heads_per_kv_head = group_, .head_dim = dim_, .value_dim = dim_, .scale = 0.1};
     }
 
     gpu::JoinedWork::Block block(const DeviceBuffer& kv, int owner, int head, std::size_t gradient) {
@@ -223,7 +226,7 @@ private:
                 .is_awaited = pass_ == Pass::backward};
     }
 
-    std::int64_t dim_;
+    std::int64_t dim_, group_;
     Pass pass_;
     layouts::Mask mask_;
     layouts::Layout layout_;
@@ -262,6 +265,16 @@ BOOST_DATA_TEST_CASE(a_launch_reads_a_block_only_once_it_has_arrived,
         BOOST_TEST((two.results() == expected));
         BOOST_TEST(!two.work().late().has_value());
     }
+}
+
+// 11 query tiles of 40 heads are three rounds of the multiprocessors: all are given out head by head.
+BOOST_AUTO_TEST_CASE(every_unit_is_done_where_heads_come_one_after_another) {
+    TwoBlocks two(Pass::forward, {.tokens = 1400, .group = 40});
+    BOOST_TEST(two.work().joined().head_by_head == two.work().launch_items());
+    two.launch();
+    two.bring_the_other();
+    BOOST_TEST(all_finite(two.results()));  // where nothing is written is NaN
+    BOOST_TEST(!two.work().late().has_value());
 }
 
 // The gradient is NaN until it comes, so a launch that added to it too early would show.

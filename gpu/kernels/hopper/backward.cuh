@@ -400,6 +400,18 @@ __device__ inline void end_turn(int* flag, int turn) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(turn + 1) : "memory");
 }
 
+/// The same two, where the turn before, at `before` if not null, has not been ended: the way of its part to memory and
+/// this flag's way from there lie beside each other.
+__device__ inline void change_turn(const int* flag, int turn, int* before, int turn_before) {
+    int taken;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(taken) : "l"(flag) : "memory");
+    if (before) end_turn(before, turn_before);
+    if (taken == turn)
+        fence_all_for_async();
+    else
+        await_turn(flag, turn);
+}
+
 /// By one thread: adds a warpgroup's parts of dq.
 template <class Config>
 __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
@@ -411,6 +423,8 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
     QueryTiles tiles(all, share);
     Stage<Config::q_stages> q;
     Stage<Config::dout_stages> dout;
+    int* flag_before = nullptr;
+    int turn_before = 0;
     for (int step = 0; step < share.steps; ++step) {
         const int tile = tiles.entry() >> 1, token = tile * Config::rows + Part::first_row(warpgroup);
         // A flag for each warpgroup, or one that they pass between them where both add to the same dims.
@@ -420,7 +434,13 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
                 2 +
             (Part::has_shared_dims ? 0 : warpgroup);
         const int turn = !all.turns ? 0 : Part::has_shared_dims ? 2 * tiles.turn() + warpgroup : tiles.turn();
-        if (all.turns) await_turn(flag, turn);
+        if constexpr (Config::ends_turns_late) {
+            if (all.turns) change_turn(flag, turn, flag_before, turn_before);
+            flag_before = flag;
+            turn_before = turn;
+        } else if (all.turns) {
+            await_turn(flag, turn);
+        }
         const auto add = [&](int place, int dim) {
             for (int i = 0; i < 2; ++i)
                 add_box(all.dq, base + place + i * Part::box_bytes, dim + 32 * i, token, tiles.head, share.batch);
@@ -445,11 +465,12 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
             wait_read();
             barriers.dq_empty(warpgroup).arrive();
         }
-        if (all.turns) end_turn(flag, turn);
+        if (!Config::ends_turns_late && all.turns) end_turn(flag, turn);
         q.advance();
         dout.advance();
         tiles.advance();
     }
+    if (Config::ends_turns_late && all.turns && flag_before) end_turn(flag_before, turn_before);
 }
 
 /// Without an answer: no register waits for it.

@@ -8,28 +8,29 @@ namespace ringlab::gpu::hopper {
 /// (head + value) / 2, S and dP rows / 2 each, P and dS rounded rows / 4 each. early_dv: dV is issued before dP is
 /// waited for, where there are registers for that. split_dims: dK and dV of 64 keys alone are too many registers, so a
 /// block stays on 64 keys, of which both warpgroups compute S and dP, and each half of the dims of dK, dV and dQ.
-/// late_lse: lse is loaded behind S, not ahead of it: fewer registers at a time.
+/// late_lse: lse is loaded behind S, not ahead of it: fewer registers at a time. ends_turns_late: dq in order ends a
+/// turn while the next one's flag is on its way, which where it is false would serialise the products.
 template <DimClass>
 struct BackwardConfig;
 template <>
 struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
     static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 3;
-    static constexpr bool early_dv = true, split_dims = false, late_lse = true;
+    static constexpr bool early_dv = true, split_dims = false, late_lse = true, ends_turns_late = false;
 };
 template <>
 struct BackwardConfig<DimClass::d128> : Dims<DimClass::d128> {
     static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
-    static constexpr bool early_dv = true, split_dims = false, late_lse = false;
+    static constexpr bool early_dv = true, split_dims = false, late_lse = false, ends_turns_late = true;
 };
 template <>
 struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
     static constexpr int rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
-    static constexpr bool early_dv = false, split_dims = false, late_lse = false;
+    static constexpr bool early_dv = false, split_dims = false, late_lse = false, ends_turns_late = true;
 };
 template <>
 struct BackwardConfig<DimClass::d256> : Dims<DimClass::d256> {
     static constexpr int rows = 64, keys = 64, q_stages = 2, dout_stages = 2;
-    static constexpr bool early_dv = true, split_dims = true, late_lse = false;
+    static constexpr bool early_dv = true, split_dims = true, late_lse = false, ends_turns_late = true;
 };
 
 }  // namespace ringlab::gpu::hopper

@@ -52,12 +52,16 @@ struct BackwardKernelParams {
 template <class Config>
 struct DqPart {
     static constexpr bool split_by_dim = Config::head > 64;
-    static constexpr bool has_shared_dims = Config::head == 192, has_second = Config::head > 128;
+    static constexpr bool has_shared_dims = Config::shares_dims, has_second = Config::head > 128;
+    static constexpr bool second_by_rows = Config::head == 192 && !has_shared_dims;
     static constexpr int rows = split_by_dim ? Config::rows : Config::rows / 2, count = rows / 2;  // registers
+    static constexpr int second_rows = second_by_rows ? rows / 2 : rows, second_count = second_rows / 2;
+    static constexpr int added_rows = second_rows;  // by a bulk copy, 32 dims of each
     static constexpr int box_bytes = rows * 128, bytes = 2 * box_bytes;
 
     __device__ static int first_dim(int warpgroup) { return split_by_dim ? Config::head / 128 * 64 * warpgroup : 0; }
-    __device__ static int second_dim(int warpgroup) { return has_shared_dims ? 128 : first_dim(warpgroup) + 64; }
+    __device__ static int second_dim(int warpgroup) { return Config::head == 192 ? 128 : first_dim(warpgroup) + 64; }
+    __device__ static int second_row(int warpgroup) { return second_by_rows ? second_rows * warpgroup : 0; }
     __device__ static int first_row(int warpgroup) { return split_by_dim ? 0 : rows * warpgroup; }
 };
 
@@ -441,9 +445,11 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
         } else if (all.turns) {
             await_turn(flag, turn);
         }
-        const auto add = [&](int place, int dim) {
+        const auto add = [&](int place, int dim, int rows, int first_row = 0) {
             for (int i = 0; i < 2; ++i)
-                add_box(all.dq, base + place + i * Part::box_bytes, dim + 32 * i, token, tiles.head, share.batch);
+                for (int row = 0; row < rows; row += Part::added_rows)
+                    add_box(all.dq, base + place + i * Part::box_bytes + row * 128, dim + 32 * i,
+                            token + first_row + row, tiles.head, share.batch);
         };
         const auto wait_read = [&] {
             commit_stores();
@@ -451,17 +457,19 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
         };
         if constexpr (Config::split_dims) {
             barriers.dq_full_in_dout(warpgroup, dout.index).wait(dout.parity);
-            add(Layout::dq_in_dout(dout.index) + warpgroup * Part::bytes, Part::first_dim(warpgroup));
+            add(Layout::dq_in_dout(dout.index) + warpgroup * Part::bytes, Part::first_dim(warpgroup), Part::rows);
             wait_read();
             barriers.dout_empty(dout.index).arrive();
             barriers.dq_full_in_q(warpgroup, q.index).wait(q.parity);
-            add(Layout::dq_in_q(q.index) + warpgroup * Part::bytes, Part::second_dim(warpgroup));
+            add(Layout::dq_in_q(q.index) + warpgroup * Part::bytes, Part::second_dim(warpgroup), Part::rows);
             wait_read();
             barriers.q_empty(q.index).arrive();
         } else {
             barriers.dq_full(warpgroup).wait(step & 1);
-            add(Layout::dq_of(warpgroup), Part::first_dim(warpgroup));
-            if constexpr (Part::has_second) add(Layout::dq_of(warpgroup) + Part::bytes, Part::second_dim(warpgroup));
+            add(Layout::dq_of(warpgroup), Part::first_dim(warpgroup), Part::rows);
+            if constexpr (Part::has_second)
+                add(Layout::dq_of(warpgroup) + Part::bytes, Part::second_dim(warpgroup), Part::second_rows,
+                    Part::second_row(warpgroup));
             wait_read();
             barriers.dq_empty(warpgroup).arrive();
         }
@@ -490,6 +498,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
+    constexpr bool late_lse = rewrite ? Config::late_lse_rewriting : Config::late_lse;
     constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
     const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
@@ -518,8 +527,10 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         const Operand<Order::rows_outer> own_v(base + Layout::v, keys, first_key);
         const Operand<Order::rows_summed> all_k(base + Layout::k, keys);
         const auto dq_k = all_k.after_stretches(Part::first_dim(warpgroup) / 64, keys);
-        // The second part of dq is over 64 keys: all, or the own ones.
-        const auto second_dq_k = all_k.after_stretches(Part::second_dim(warpgroup) / 64, keys).after_rows(first_key);
+        // The second part of dq is over all keys, or the own ones.
+        const int second_key = Part::second_by_rows ? 0 : first_key;
+        constexpr int second_keys = Part::has_shared_dims ? 64 : keys;
+        const auto second_dq_k = all_k.after_stretches(Part::second_dim(warpgroup) / 64, keys).after_rows(second_key);
         // A lane's row of dS (a key) and chunk of 8 queries for stmatrix, swizzled.
         const int ds_row = lane % 16;
         const std::uint32_t ds_place =
@@ -533,7 +544,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             warp / 2 * Part::box_bytes + 2 * t * 128 + (((warp % 2 * 4 + g / 4) ^ (2 * t)) << 4) + g % 4 * 4;
         const auto store_dq = [&](const auto& dq, int place) {
 #pragma unroll
-            for (int n = 0; n < Part::rows / 8; ++n)
+            for (int n = 0; n < static_cast<int>(sizeof(dq) / 16); ++n)
 #pragma unroll
                 for (int c = 0; c < 4; ++c)
                     store_shared((dq_place ^ (c % 2 * 16 + c / 2 * 32)) + place + c % 2 * 128 + n * 1024,
@@ -560,7 +571,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 #pragma unroll
                 for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
             };
-            if constexpr (!Config::late_lse) load_lse();
+            if constexpr (!late_lse) load_lse();
             fence_products();
             multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
             commit_products();
@@ -574,7 +585,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                 if (step > 0) arrive(barriers.q_empty(last_q));
 
             float p[s_count];
-            if constexpr (Config::late_lse) load_lse();
+            if constexpr (late_lse) load_lse();
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
                 const float lse = of_element(of_row[i / 8], i);
@@ -640,15 +651,17 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 
             // In the registers of dP and S, whose work is done.
             auto& dq = reinterpret_cast<float(&)[Part::count]>(dp);
-            auto& second_dq = reinterpret_cast<float(&)[Part::count]>(s);
+            auto& second_dq = reinterpret_cast<float(&)[Part::second_count]>(s);
             barriers.ds_full(warpgroup).wait(step & 1);
             const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
             const auto issue_second = [&] {
-                multiply<T, 4, keys, keys>(second_dq, second_dq_k, ds.after_rows(first_key), false);
+                multiply<T, second_keys / 16, keys, keys>(
+                    second_dq, second_dq_k, ds.after_rows(second_key).after_columns(Part::second_row(warpgroup)),
+                    false);
             };
             fence_products();
             multiply<T, keys / 16, keys, keys>(dq, dq_k, ds.after_columns(Part::first_row(warpgroup)), false);
-            if constexpr (Part::has_shared_dims) issue_second();
+            if constexpr (Part::has_second && !Config::split_dims) issue_second();
             commit_products();
             fence_products();
             multiply<T, rows>(dk, ds_operand,
@@ -836,7 +849,7 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
         .v = {},
         .dout = map(params.dout, g.query_tokens, g.query_heads, Config::rows),
         .dq = make_tensor_map({params.dq.data, DType::fp32, params.dq.strides},
-                              {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::rows),
+                              {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::added_rows),
         .params = params,
         .joined = launch.joined,
         .order = launch.order,
@@ -857,9 +870,8 @@ void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, c
                        BackwardLayout<Config>::bytes, params, stream);
 }
 
-template <DimClass dims>
-void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
-    using Config = BackwardConfig<dims>;
+template <class Config>
+void launch_backward_with(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
     if (launch.params.work.count == 0) return;
     BackwardKernelParams params = kernel_params<Config>(launch, dtype);
     const auto of_type = [&]<class T>() {
@@ -882,6 +894,12 @@ void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t str
     RINGLAB_CUDA(cudaMemsetAsync(params.flags, 0, flags * sizeof(int), stream));
     enqueue();
     RINGLAB_CUDA(cudaFreeAsync(params.flags, stream));
+}
+
+template <DimClass dims>
+void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
+    launch.turns ? launch_backward_with<BackwardConfigInOrder<dims>>(launch, dtype, stream)
+                 : launch_backward_with<BackwardConfig<dims>>(launch, dtype, stream);
 }
 
 }  // namespace ringlab::gpu::hopper

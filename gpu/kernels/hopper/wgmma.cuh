@@ -56,7 +56,7 @@ struct Operand {
         return next;
     }
 
-    /// The same tile from column 32 of its first stretch on, or from its beginning; for rows_summed.
+    /// The same tile from a column of its first stretch on, a multiple of 16; for rows_summed.
     __device__ Operand after_columns(int count) const {
         Operand next = *this;
         next.bits += static_cast<std::uint64_t>(count) * 2 >> 4;
@@ -95,7 +95,8 @@ __device__ inline void pin(std::uint32_t (&registers)[count]) {
 }
 
 // Names of the first registers of D in the instruction's text, and the registers themselves, eight at a time.
-#define RINGLAB_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define RINGLAB_NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define RINGLAB_NAMES_16 RINGLAB_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define RINGLAB_NAMES_24 RINGLAB_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define RINGLAB_NAMES_32 RINGLAB_NAMES_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define RINGLAB_NAMES_40 RINGLAB_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
@@ -111,24 +112,25 @@ __device__ inline void pin(std::uint32_t (&registers)[count]) {
 #define RINGLAB_NAMES_120 RINGLAB_NAMES_112 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define RINGLAB_NAMES_128 RINGLAB_NAMES_120 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
-#define RINGLAB_D_8(i)                                                                                          \
+#define RINGLAB_D_FROM(i)                                                                                       \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
-#define RINGLAB_D_16 RINGLAB_D_8(0), RINGLAB_D_8(8)
-#define RINGLAB_D_24 RINGLAB_D_16, RINGLAB_D_8(16)
-#define RINGLAB_D_32 RINGLAB_D_24, RINGLAB_D_8(24)
-#define RINGLAB_D_40 RINGLAB_D_32, RINGLAB_D_8(32)
-#define RINGLAB_D_48 RINGLAB_D_40, RINGLAB_D_8(40)
-#define RINGLAB_D_56 RINGLAB_D_48, RINGLAB_D_8(48)
-#define RINGLAB_D_64 RINGLAB_D_56, RINGLAB_D_8(56)
-#define RINGLAB_D_72 RINGLAB_D_64, RINGLAB_D_8(64)
-#define RINGLAB_D_80 RINGLAB_D_72, RINGLAB_D_8(72)
-#define RINGLAB_D_88 RINGLAB_D_80, RINGLAB_D_8(80)
-#define RINGLAB_D_96 RINGLAB_D_88, RINGLAB_D_8(88)
-#define RINGLAB_D_104 RINGLAB_D_96, RINGLAB_D_8(96)
-#define RINGLAB_D_112 RINGLAB_D_104, RINGLAB_D_8(104)
-#define RINGLAB_D_120 RINGLAB_D_112, RINGLAB_D_8(112)
-#define RINGLAB_D_128 RINGLAB_D_120, RINGLAB_D_8(120)
+#define RINGLAB_D_8 RINGLAB_D_FROM(0)
+#define RINGLAB_D_16 RINGLAB_D_FROM(0), RINGLAB_D_FROM(8)
+#define RINGLAB_D_24 RINGLAB_D_16, RINGLAB_D_FROM(16)
+#define RINGLAB_D_32 RINGLAB_D_24, RINGLAB_D_FROM(24)
+#define RINGLAB_D_40 RINGLAB_D_32, RINGLAB_D_FROM(32)
+#define RINGLAB_D_48 RINGLAB_D_40, RINGLAB_D_FROM(40)
+#define RINGLAB_D_56 RINGLAB_D_48, RINGLAB_D_FROM(48)
+#define RINGLAB_D_64 RINGLAB_D_56, RINGLAB_D_FROM(56)
+#define RINGLAB_D_72 RINGLAB_D_64, RINGLAB_D_FROM(64)
+#define RINGLAB_D_80 RINGLAB_D_72, RINGLAB_D_FROM(72)
+#define RINGLAB_D_88 RINGLAB_D_80, RINGLAB_D_FROM(80)
+#define RINGLAB_D_96 RINGLAB_D_88, RINGLAB_D_FROM(88)
+#define RINGLAB_D_104 RINGLAB_D_96, RINGLAB_D_FROM(96)
+#define RINGLAB_D_112 RINGLAB_D_104, RINGLAB_D_FROM(104)
+#define RINGLAB_D_120 RINGLAB_D_112, RINGLAB_D_FROM(112)
+#define RINGLAB_D_128 RINGLAB_D_120, RINGLAB_D_FROM(120)
 
 // One instruction with A in shared memory; (n, registers of D, and the places of a, b, accumulate, two orders).
 #define RINGLAB_WGMMA_SHARED(type, n, registers, a_place, b_place, p_place, ta_place, tb_place)                 \
@@ -167,6 +169,7 @@ __device__ inline void pin(std::uint32_t (&registers)[count]) {
 template <class T, Order a_order, Order b_order, int N, class A>
 __device__ inline void issue(float (&d)[N / 2], const A& a, std::uint64_t b, int accumulate) {
     constexpr bool a_in_registers = !std::is_same_v<A, std::uint64_t>;
+    RINGLAB_WGMMA(16, 8, 8, 9, 10, 11, 12, 13, 14)
     RINGLAB_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22)
     RINGLAB_WGMMA(48, 24, 24, 25, 26, 27, 28, 29, 30)
     RINGLAB_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
@@ -182,7 +185,7 @@ __device__ inline void issue(float (&d)[N / 2], const A& a, std::uint64_t b, int
     RINGLAB_WGMMA(224, 112, 112, 113, 114, 115, 116, 117, 118)
     RINGLAB_WGMMA(240, 120, 120, 121, 122, 123, 124, 125, 126)
     RINGLAB_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
-    static_assert(N % 16 == 0 && N >= 32 && N <= 256);
+    static_assert(N % 16 == 0 && N >= 16 && N <= 256);
 }
 
 #undef RINGLAB_WGMMA

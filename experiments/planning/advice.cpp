@@ -1,18 +1,16 @@
 #include "experiments/planning/advice.hpp"
 
 #include "experiments/inputs/source.hpp"
+#include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/candidates.hpp"
-#include "experiments/planning/one_rank.hpp"
 #include "experiments/study/in_order.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
 #include "sim/max_plus.hpp"
-#include "sim/simulate.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <limits>
 #include <map>
@@ -21,8 +19,6 @@
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Pass;
-using layouts::Schedule;
 
 // What the simulator may be asked for: operations of both passes of one candidate, and of all of them. Some seconds.
 constexpr std::int64_t most_simulated = 800'000, most_simulated_in_all = 4'000'000;
@@ -34,17 +30,6 @@ constexpr double margin = 1.05;
 // costly to lay out, small ones are looked at a little beyond what can win, so that their reasons can be read.
 constexpr int large_ring = 256;
 constexpr double outrun_large = 1, outrun_small = 2.5;
-
-constexpr std::array passes{Pass::forward, Pass::backward};
-
-/// Of both passes.
-struct Played {
-    std::array<double, 2> seconds{};
-    Losses losses;
-    std::int64_t operations = 0;
-    std::int64_t operations_of_rank = 0;
-    std::int64_t looked_at = 0;  ///< operations, of all ranks that were played
-};
 
 /// A candidate and what was found of it.
 struct Looked {
@@ -165,7 +150,7 @@ private:
                                          memory_text(one.machine->capacity.device), need.largest_part());
                 return;
             }
-            const auto played = play(one, plan, sim::ComputeModel::tiles);
+            const auto played = play_some_ranks(one, plan, sim::ComputeModel::tiles);
             looked.operations = played.looked_at;
             take(one, played, Advised::Method::one_rank);
         } catch (const Error& error) {
@@ -180,54 +165,6 @@ private:
         one.losses = played.losses;
         one.method = method;
         one.reason = one.losses.reason(one.seconds());
-    }
-
-    /// Ranks among which the slowest is likely: the ends, the middle, those on both sides of a host's end.
-    static std::set<int> sample(const sim::Machine& machine, int ranks) {
-        std::set<int> some{0, ranks / 2, ranks - 1};
-        if (ranks > machine.gpus_per_host) some.insert({machine.gpus_per_host - 1, machine.gpus_per_host});
-        return some;
-    }
-
-    static Played play(const Advised& one, const Plan& plan, sim::ComputeModel model) {
-        sim::SimOptions options;
-        options.compute = model;
-        const auto& machine = one.machine->machine;
-        Played played;
-        for (std::size_t pass = 0; pass < passes.size(); ++pass) {
-            const auto& schedule = *plan.schedule(passes[pass]);
-            OneRank slowest, busiest;
-            for (const auto rank : sample(machine, schedule.ranks())) {
-                const auto found = play_one_rank(schedule, machine, options, rank);
-                played.looked_at += found.operations;
-                if (found.seconds > slowest.seconds) slowest = found;
-                if (found.compute >= busiest.compute) busiest = found;
-            }
-            played.seconds[pass] = slowest.seconds;
-            played.operations += slowest.operations * schedule.ranks();
-            played.operations_of_rank += slowest.operations;
-            add_losses(played.losses, schedule, machine, slowest.seconds, busiest.compute, busiest);
-        }
-        return played;
-    }
-
-    static void add_losses(Losses& losses, const Schedule& schedule, const sim::Machine& machine, double seconds,
-                           double compute, const OneRank& busiest) {
-        const auto& problem = schedule.problem();
-        const auto forward = schedule.options().pass == Pass::forward;
-        const auto rate = machine.attention(schedule.options().pass).flops;
-        const layouts::Run all{0, 1, problem.tokens};
-        const auto pairs =
-            static_cast<double>(layouts::visible_pairs(schedule.mask(), {&all, 1}, layouts::KeyCounter({&all, 1})));
-        const auto mean = pairs * static_cast<double>(problem.batch * problem.query_heads) / schedule.ranks() *
-                          (forward ? problem.forward_flop_per_cell() : problem.backward_flop_per_cell());
-        const auto exposed = std::max(0.0, seconds - compute);
-        // Where the host is never ahead, what looks like waiting for transfers is waiting for it.
-        const bool host_bound = busiest.issue >= 0.9 * seconds;
-        (host_bound ? losses.launch : losses.transfer) += exposed;
-        losses.imbalance += std::max(0.0, busiest.flop - mean) / rate;
-        losses.launch += busiest.launches;
-        losses.tail += std::max(0.0, compute - busiest.launches - std::max(busiest.flop, mean) / rate);
     }
 
     std::vector<Advised*> by_time() {
@@ -251,9 +188,11 @@ private:
             const auto plan = plan_of(tried.one);
             tried.operations = operations_of(plan);
             if (tried.operations <= most_simulated)
-                simulate(tried.one, plan,
-                         static_cast<int>(
-                             std::min<std::int64_t>(rings_that_share(tried.one), most_simulated / tried.operations)));
+                take(tried.one,
+                     play_all_ranks(tried.one, plan,
+                                    static_cast<int>(std::min<std::int64_t>(rings_that_share(tried.one),
+                                                                            most_simulated / tried.operations))),
+                     Advised::Method::events);
             return tried;
         };
         // As one by one, with what is simulated beyond the last that may be the best dropped.
@@ -280,36 +219,6 @@ private:
                                 ? ranks % machine.gpus_per_host != 0 || machine.network.hosts_per_leaf > 0
                                 : machine.gpus_per_host % ranks != 0;
         return shares ? one.rings : 1;
-    }
-
-    static std::int64_t operations_of(const Plan& plan) {
-        std::int64_t count = 0;
-        for (const auto pass : passes) {
-            auto ops = plan.schedule(pass)->ops(plan.layout().ranks() - 1);
-            while (ops.next()) ++count;
-        }
-        return count * plan.layout().ranks();
-    }
-
-    static void simulate(Advised& one, const Plan& plan, int rings) {
-        Played played;
-        const auto& machine = one.machine->machine;
-        for (std::size_t pass = 0; pass < passes.size(); ++pass) {
-            const auto& schedule = *plan.schedule(passes[pass]);
-            sim::SimOptions options;
-            options.replicas = rings;
-            const auto predicted = sim::simulate(schedule, machine, options);
-            int busiest = 0;
-            for (int rank = 0; rank < schedule.ranks(); ++rank)
-                if (predicted.ranks[static_cast<std::size_t>(rank)].compute >
-                    predicted.ranks[static_cast<std::size_t>(busiest)].compute)
-                    busiest = rank;
-            played.seconds[pass] = layouts::to_seconds(predicted.makespan);
-            add_losses(played.losses, schedule, machine, played.seconds[pass],
-                       layouts::to_seconds(predicted.ranks[static_cast<std::size_t>(busiest)].compute),
-                       play_one_rank(schedule, machine, {}, busiest));
-        }
-        take(one, played, Advised::Method::events);
     }
 
     /// Of rings too large to simulate: the best of each machine is set right by what the recurrence over all ranks says
@@ -344,11 +253,12 @@ private:
         sim::SimOptions options;
         options.compute = sim::ComputeModel::rate;
         options.sharing = false;
-        const auto alone = play(one, plan, sim::ComputeModel::rate);
+        const auto alone = play_some_ranks(one, plan, sim::ComputeModel::rate);
         advice_.operations += alone.looked_at;
         std::array<double, 2> ratio{};
-        for (std::size_t pass = 0; pass < passes.size(); ++pass) {
-            const auto ends = sim::max_plus_symmetric(*plan.schedule(passes[pass]), one.machine->machine, options);
+        for (std::size_t pass = 0; pass < advised_passes.size(); ++pass) {
+            const auto ends =
+                sim::max_plus_symmetric(*plan.schedule(advised_passes[pass]), one.machine->machine, options);
             ratio[pass] = layouts::to_seconds(*std::max_element(ends.begin(), ends.end())) / alone.seconds[pass];
         }
         const auto before = one.seconds();
@@ -366,47 +276,6 @@ private:
 };
 
 }  // namespace
-
-std::string Losses::reason(double seconds) const {
-    std::vector<std::pair<double, const char*>> parts{
-        {transfer, "exposed transfer"}, {imbalance, "imbalance"}, {tail, "tail"}, {launch, "launch"}};
-    std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    constexpr double counts = 0.02;
-    std::string text;
-    for (const auto& [loss, name] : parts)
-        if (loss >= counts * seconds)
-            text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * loss / seconds);
-    return text.empty() ? "nothing: compute at the machine's best rate" : text;
-}
-
-std::string Advised::name() const { return fmt::format("{} on {}", which.name(), machine->name); }
-
-const char* to_string(Advised::Verdict verdict) {
-    switch (verdict) {
-        case Advised::Verdict::ranked: return "ranked";
-        case Advised::Verdict::outrun: return "outrun";
-        case Advised::Verdict::too_large: return "does not fit";
-        case Advised::Verdict::impossible: return "impossible";
-    }
-    return "?";
-}
-
-const char* to_string(Advised::Method method) {
-    switch (method) {
-        case Advised::Method::none: return "none";
-        case Advised::Method::events: return "events";
-        case Advised::Method::recurrence: return "recurrence";
-        case Advised::Method::one_rank: return "one rank";
-    }
-    return "?";
-}
-
-std::vector<const Advised*> Advice::ranked() const {
-    std::vector<const Advised*> some;
-    for (const auto& one : all)
-        if (one.verdict == Advised::Verdict::ranked) some.push_back(&one);
-    return some;
-}
 
 Advice advise(const Question& question) { return Adviser(question).run(); }
 

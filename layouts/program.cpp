@@ -135,46 +135,9 @@ private:
 };
 
 std::vector<Join> find_joins(const RankProgram& program, int lanes) {
-    std::vector<Join> joins;
-    Join join;
-    std::size_t stretch = 0;  // place of its first attend in the join
-    // By operation: 1 + the last attend that must have ended before it can begin, apart from the compute lane's order;
-    // what comes from attends of others may have waited for any.
-    std::vector<std::size_t> needs(program.operations);
-    std::vector<std::size_t> lane_needs(index(lanes));
-    const auto finish = [&] {
-        if (join.attends.size() > 1) joins.push_back(std::move(join));
-        join = {};
-        stretch = 0;
-    };
-    for (std::size_t i = 0; i < program.operations; ++i) {
-        const auto& op = program.code[i].op;
-        for (const auto before : op.after()) {
-            const auto which = index(before);
-            needs[i] =
-                std::max({needs[i], needs[which], program.code[which].op.kind == OpKind::attend ? which + 1 : 0});
-        }
-        if (op.transfers()) {
-            const bool is_computed = op.pool != Pool::kv && op.pool != Pool::q && op.pool != Pool::dout;
-            if (op.kind != OpKind::send && is_computed) needs[i] = program.operations;
-            auto& lane = lane_needs[index(op.lane())];
-            lane = needs[i] = std::max(needs[i], lane);
-            continue;
-        }
-        if (op.kind != OpKind::attend || !op.fused) finish();
-        if (op.kind != OpKind::attend) continue;
-        if (!join.attends.empty() && needs[i] > join.attends[stretch]) {
-            if (program.pass == Pass::forward) {
-                finish();
-            } else {
-                stretch = join.attends.size();
-                join.breaks.push_back(stretch);
-            }
-        }
-        join.attends.push_back(i);
-    }
-    finish();
-    return joins;
+    JoinFinder finder(program.pass, lanes);
+    for (std::size_t i = 0; i < program.operations; ++i) finder.add(program.code[i].op);
+    return std::move(finder).found();
 }
 
 /// Goes through one rank's operations in their order, which stands for every order that lanes and dependencies allow,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/joins.hpp"
 #include "layouts/schedule.hpp"
 
 #include <string>
@@ -81,16 +82,6 @@ struct Place {
 Place place_of(const Schedule& schedule, const Instruction& instruction, Pool pool);
 Place source_of(const Schedule& schedule, const Instruction& instruction);
 Place own_place(const Schedule& schedule, int rank, Pool pool);
-
-/// Attends that the schedule joins (Op::fused), two or more in the order in which it has them, by index.
-///
-/// Forward, none waits for another one's end. Backward, one may, by way of messages: what joins them must then begin
-/// them in order, with all that they wait for still to come, and say of each when it has ended. What cannot do that
-/// takes each stretch by itself, up to the next of `breaks`.
-struct Join {
-    std::vector<std::size_t> attends;
-    std::vector<std::size_t> breaks;  ///< places of attends that wait for one since the break before, here or elsewhere
-};
 
 /// One rank's part of a pass.
 struct RankProgram {

@@ -21,27 +21,34 @@ Picoseconds stretched(Picoseconds time, double factor) {
 
 }  // namespace
 
-double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens) {
+double rotated_bytes(const Schedule& schedule, std::int64_t tokens) {
     const auto& p = schedule.problem();
-    if (!p.rotary.rotates() || tokens == 0) return 0;
-    const bool gradients = schedule.options().pass == layouts::Pass::backward;
+    if (!p.rotary.rotates()) return 0;
+    const bool gradients = schedule.options().pass == Pass::backward;
     const auto rows = p.queries.empty() ? tokens : (tokens * p.rows() + p.tokens - 1) / p.tokens;  // its share of them
-    const auto bytes = p.batch * (rows * p.query_heads + tokens * p.kv_heads) * p.head_dim *
-                       bytes_of(gradients ? schedule.accumulator() : p.dtype);
-    constexpr int launches = 2;
-    constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
-    return launches * machine.accumulate_launch_seconds +
-           of_an_add * machine.add_memory_ratio * static_cast<double>(bytes) / machine.memory_bytes_per_second;
+    return static_cast<double>(p.batch * (rows * p.query_heads + tokens * p.kv_heads) * p.head_dim *
+                               bytes_of(gradients ? schedule.accumulator() : p.dtype));
 }
 
-CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock,
-                     std::shared_ptr<TileModel> tiles)
+double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens) {
+    const auto bytes = rotated_bytes(schedule, tokens);
+    if (bytes == 0) return 0;
+    const auto calibrated =
+        schedule.options().pass == Pass::forward ? machine.rotate_memory_ratio : machine.rotate_back_memory_ratio;
+    constexpr int launches = 2;
+    constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
+    const auto ratio = calibrated > 0 ? calibrated : of_an_add * machine.add_memory_ratio;
+    return launches * machine.accumulate_launch_seconds + ratio * bytes / machine.memory_bytes_per_second;
+}
+
+CostModel::CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+                     std::vector<double> clocks, std::shared_ptr<TileModel> tiles)
     : schedule_(schedule),
       machine_(machine),
       options_(options),
       topology_(ranks(), machine, options),
       draws_(options.jitter, ranks(), schedule.options().pass),
-      clock_(clock),
+      clocks_(std::move(clocks)),
       computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
       tiles_(tiles ? std::move(tiles) : std::make_shared<TileModel>(schedule, machine)),
       joins_(machine.multiprocessors > 1 && joins_attends(schedule)) {
@@ -56,16 +63,22 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
 /// Of a rank whose attends are launches of several: all of them are priced at the first.
 double CostModel::joined_seconds(int rank) {
     joined_.resize(static_cast<std::size_t>(ranks()));
-    auto& [seconds, next] = joined_[static_cast<std::size_t>(rank)];
-    if (seconds.empty()) {
-        const bool apart = machine_.inside_host.multiprocessors_per_channel > 0;
-        seconds = launches_of(schedule_, rank % schedule_.ranks(), apart, *tiles_,
-                              machine_.attention(schedule_.options().pass));
-    }
-    const double found = seconds.at(next++);
-    if (next == seconds.size()) seconds = {}, next = 0;
-    return found / clock_;
+    auto& [times, next, item] = joined_[static_cast<std::size_t>(rank)];
+    if (times.empty())
+        times = launches_of(schedule_, rank % schedule_.ranks(), launches_apart(), *tiles_,
+                            machine_.attention(schedule_.options().pass));
+    const auto found = times.at(next++);
+    if (next == times.size()) times = {}, next = 0;
+    item = found.item / clock(rank);
+    return found.seconds / clock(rank);
 }
+
+bool CostModel::gradients_come_later() const {
+    return joins_ && options_.compute == ComputeModel::tiles && !launches_apart() &&
+           schedule_.options().pass == Pass::backward;
+}
+
+Picoseconds CostModel::item(int rank) const { return ticks(joined_[static_cast<std::size_t>(rank)].item); }
 
 double CostModel::attend_seconds(const Op& op, int rank) {
     if (joins_ && options_.compute == ComputeModel::tiles) return joined_seconds(rank);
@@ -77,10 +90,10 @@ double CostModel::attend_seconds(const Op& op, int rank) {
         const auto all = static_cast<double>(op.part.tokens.size());
         const auto read =
             all == 0 ? 0 : keys / all * static_cast<double>(schedule_.bytes(layouts::Pool::kv, 0, op.part));
-        seconds += std::max(schedule_.flop(op) / (cost.flops * clock_), read / machine_.memory_bytes_per_second);
+        seconds += std::max(schedule_.flop(op) / (cost.flops * clock(rank)), read / machine_.memory_bytes_per_second);
     } else {
         const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
-        seconds += (op.fused ? time.continued : time.alone) / clock_;
+        seconds += (op.fused ? time.continued : time.alone) / clock(rank);
     }
     return seconds;
 }
@@ -98,7 +111,7 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 
-Picoseconds CostModel::at_clock(double seconds) const { return ticks(seconds / clock_); }
+Picoseconds CostModel::at_clock(double seconds, int rank) const { return ticks(seconds / clock(rank)); }
 
 Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
     return stretched(compute(op, rank), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));

@@ -61,11 +61,16 @@ public:
         bool waits = false;  ///< for something that arrives
     };
 
-    /// Seconds of each of the attends, without the launch itself: adding up to what the launch takes where all has
+    struct JointTime {
+        double seconds = 0;
+        double item = 0;  ///< of the longest item
+    };
+
+    /// Time of each of the attends, without the launch itself: adding up to what the launch takes where all has
     /// arrived. Forward, a processor takes each item through all blocks, and waits where one is not there yet: until a
     /// block has arrived nothing is done but what the first items have before it, so that much are the attends before
     /// the last one of their rows, which is the rest. Backward, items are of one block, and blocks follow each other.
-    std::vector<double> joined(std::span<const Joint> attends);
+    std::vector<JointTime> joined(std::span<const Joint> attends);
 
     /// Blocks that were tiled one by one, for tests of the memo.
     std::size_t distinct_blocks() const { return memo_.size(); }
@@ -116,19 +121,21 @@ struct TransferCost {
     Picoseconds whole() const { return layouts::later(latency, duration); }
 };
 
-/// Seconds that a rank of `tokens` tokens takes to rotate q and k before the forward pass, or dq and dk behind the
-/// backward pass, each read and written once in a launch of its own, at the speed at which
-/// gradients are added: 0 where nothing is rotated.
+/// Bytes of q and k of a rank of `tokens` tokens, or of dq and dk, where they are rotated: else 0.
+double rotated_bytes(const Schedule& schedule, std::int64_t tokens);
+
+/// Seconds that a rank takes to rotate them before the forward pass, or behind the backward pass, each in a launch of
+/// its own.
 double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens);
 
 /// How long every operation takes on a machine when it has what it runs on to itself.
 class CostModel {
 public:
-    /// All three must outlive the model. Attends run at `clock` times the clock of the calibration; `tiles`, of the
-    /// same schedule and machine, may come from another model. Throws Error if the placement of ranks on the machine's
-    /// GPUs is not possible, or an option is out of range.
-    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options, double clock = 1,
-              std::shared_ptr<TileModel> tiles = nullptr);
+    /// All three must outlive the model. Attends run at `clocks` times the clock of the calibration, by rank, or at
+    /// that clock; `tiles`, of the same schedule and machine, may come from another model. Throws Error if the
+    /// placement of ranks on the machine's GPUs is not possible, or an option is out of range.
+    CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+              std::vector<double> clocks = {}, std::shared_ptr<TileModel> tiles = nullptr);
 
     int ranks() const { return schedule_.ranks() * options_.replicas; }
 
@@ -143,9 +150,16 @@ public:
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
 
+    /// Whether attends are one launch that adds to gradients once its items are done: an attend may begin before the
+    /// gradient has arrived that it adds to, and stands still when its first items, of length item(), want it.
+    bool gradients_come_later() const;
+
+    /// Of the attend of a rank that was priced last: its longest item.
+    Picoseconds item(int rank) const;
+
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
-    Picoseconds at_clock(double seconds) const;
+    Picoseconds at_clock(double seconds, int rank) const;
 
     /// What the host does for a pass before its first operation, and for an operation.
     Picoseconds issue_pass() const;
@@ -164,21 +178,24 @@ public:
     std::vector<std::string> notes() const;
 
 private:
+    double clock(int rank) const { return clocks_.empty() ? 1 : clocks_[static_cast<std::size_t>(rank)]; }
     double attend_seconds(const Op& op, int rank);
     double joined_seconds(int rank);
+    bool launches_apart() const { return machine_.inside_host.multiprocessors_per_channel > 0; }
 
     const Schedule& schedule_;
     const Machine& machine_;
     const SimOptions& options_;
     Topology topology_;
     Draws draws_;
-    double clock_;
+    std::vector<double> clocks_;  // by rank; empty: 1
     bool computes_first_;
     std::shared_ptr<TileModel> tiles_;
     bool joins_ = false;  // some attends are one launch
     struct Joined {
-        std::vector<double> seconds;
+        std::vector<TileModel::JointTime> times;
         std::size_t next = 0;
+        double item = 0;
     };
     std::vector<Joined> joined_;  // by rank: what is left of its attends
     struct Known {

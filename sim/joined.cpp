@@ -1,19 +1,47 @@
 #include "sim/joined.hpp"
 
+#include "layouts/joins.hpp"
+
 #include <algorithm>
-#include <numeric>
 
 namespace ringlab::sim {
 namespace {
 
 using layouts::OpKind;
 using Joint = TileModel::Joint;
+using JointTime = TileModel::JointTime;
 
-double sum(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+/// Attends of a rank that the schedule joins.
+struct Launch {
+    std::vector<Joint> attends;
+    std::vector<std::size_t> breaks{};  // as layouts::Join has them
+};
+
+std::vector<Launch> read_launches(const Schedule& schedule, int rank) {
+    std::vector<Launch> launches;
+    layouts::JoinFinder finder(schedule.options().pass, schedule.lanes());
+    std::vector<std::size_t> first;  // attend of each launch, by operation
+    auto ops = schedule.ops(rank);
+    for (std::size_t i = 0; const auto* op = ops.next(); ++i) {
+        finder.add(*op);
+        if (op->kind != OpKind::attend) continue;
+        if (!op->fused || launches.empty()) {
+            launches.emplace_back();
+            first.push_back(i);
+        }
+        launches.back().attends.push_back({op->rows(), op->part, op->ends, !op->after().empty()});
+    }
+    for (auto& join : std::move(finder).found()) {
+        const auto launch = std::ranges::lower_bound(first, join.attends.front());
+        if (launch != first.end() && *launch == join.attends.front())
+            launches[static_cast<std::size_t>(launch - first.begin())].breaks = std::move(join.breaks);
+    }
+    return launches;
+}
 
 /// One launch as those that wait for nothing and one as the rest. What the two take is that of the first and of the
 /// last attend, since the last one has waited for all that the launch waits for.
-void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch_seconds, std::span<double> seconds) {
+void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch_seconds, std::span<JointTime> times) {
     for (const bool waits : {false, true}) {
         std::vector<Joint> part;
         std::vector<std::size_t> places;
@@ -23,8 +51,9 @@ void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch
                 places.push_back(i);
             }
         if (part.empty()) continue;
-        const auto each = tiles.joined(part);
-        seconds[waits ? places.back() : places.front()] += launch_seconds + sum(each);
+        auto& seconds = times[waits ? places.back() : places.front()].seconds;
+        seconds += launch_seconds;
+        for (const auto& each : tiles.joined(part)) seconds += each.seconds;
     }
 }
 
@@ -41,48 +70,50 @@ bool joins_attends(const Schedule& schedule) {
     return false;
 }
 
-std::vector<double> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
-                                const AttentionCost& cost) {
-    std::vector<std::vector<Joint>> launches;
-    auto ops = schedule.ops(rank);
-    while (const auto* op = ops.next()) {
-        if (op->kind != OpKind::attend) continue;
-        if (!op->fused || launches.empty()) launches.emplace_back();
-        launches.back().push_back({op->rows(), op->part, op->ends, !op->after().empty()});
-    }
-    std::vector<double> seconds;
-    for (const auto& launch : launches) {
-        const auto first = seconds.size();
-        seconds.resize(first + launch.size());
-        const auto places = std::span(seconds).subspan(first);
-        if (apart && launch.size() > 1) {
-            price_apart(launch, tiles, cost.launch_seconds, places);
+std::vector<JointTime> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
+                                   const AttentionCost& cost) {
+    std::vector<JointTime> times;
+    for (const auto& [attends, breaks] : read_launches(schedule, rank)) {
+        const auto first = times.size();
+        times.resize(first + attends.size());
+        const auto places = std::span(times).subspan(first);
+        if (apart && attends.size() > 1) {
+            for (std::size_t stretch = 0, begin = 0; stretch <= breaks.size(); ++stretch) {
+                const auto end = stretch < breaks.size() ? breaks[stretch] : attends.size();
+                price_apart(std::span(attends).subspan(begin, end - begin), tiles, cost.launch_seconds,
+                            places.subspan(begin, end - begin));
+                begin = end;
+            }
             continue;
         }
-        const auto each = tiles.joined(launch);
+        const auto each = tiles.joined(attends);
         std::copy(each.begin(), each.end(), places.begin());
-        places.front() += cost.launch_seconds;
+        places.front().seconds += cost.launch_seconds;
     }
-    return seconds;
+    return times;
 }
 
-std::vector<double> TileModel::joined(std::span<const Joint> attends) {
+std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
     const bool by_keys = cost_.item == Item::key_tile;
-    std::vector<double> seconds;
-    std::vector<Items> parts;  // backward: by attend; forward: by group of heads, whose items go through all blocks
-    int heads = -1;            // the group's first
-    double done = 0;
-    const bool ends = std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.ends; });
-    const bool begins = !attends.front().waits;
+    struct Known {
+        double longest;
+        std::size_t group;
+    };
+    std::vector<Known> known;   // by attend
+    std::vector<Launch> up_to;  // by group: what the launch takes up to its end
+    std::vector<Items> parts;   // by group; backward: of an attend; forward: of heads, through all blocks
+    const auto ratio = attends.size() > 1 ? cost_.joined_ratio : 1;
+    const Turn turn{!attends.front().waits,
+                    std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.ends; })};
+    int heads = -1;  // the group's first
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
         auto items = items_of(row_runs, key_runs, attend.rows, attend.keys);
         double longest = 0;
         for (const auto& tiles : items.tiles)
             longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1));
-        const bool new_group = by_keys || heads != attend.rows.heads.begin;
-        heads = attend.rows.heads.begin;
-        if (new_group) {
+        if (by_keys || heads != attend.rows.heads.begin) {
+            if (!parts.empty()) up_to.push_back(launch(parts, turn));
             parts.push_back(std::move(items));
         } else {
             auto& all = parts.back().tiles;
@@ -91,14 +122,24 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
                 all[i].partial += items.tiles[i].partial;
             }
         }
-        // What the launch has done when this one ends.
-        const bool whole = by_keys || attend.ends || &attend == &attends.back();
-        const auto now =
-            whole ? launch(parts, {begins, ends}).seconds : done + longest - (new_group ? 0 : cost_.item_seconds);
-        seconds.push_back(std::max(0.0, now - done));
-        done = std::max(done, now);
+        heads = attend.rows.heads.begin;
+        known.push_back({longest, parts.size() - 1});
     }
-    return seconds;
+    up_to.push_back(launch(parts, turn));
+
+    std::vector<JointTime> times;
+    double done = 0;  // of the launch
+    for (std::size_t i = 0; i < known.size(); ++i) {
+        const auto [longest, group] = known[i];
+        const bool begins = i == 0 || known[i - 1].group != group;
+        const bool ends = i + 1 == known.size() || known[i + 1].group != group;
+        // Items of later groups come beside those of this one: no more than all of it takes.
+        const auto first_items = done + longest - (begins ? 0 : cost_.item_seconds);
+        const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
+        times.push_back({ratio * (now - done), ratio * std::min(longest, up_to[group].item)});
+        done = now;
+    }
+    return times;
 }
 
 }  // namespace ringlab::sim

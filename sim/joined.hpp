@@ -7,9 +7,10 @@ namespace ringlab::sim {
 /// Whether ranks of the schedule have several attends in one launch, as far as the first of them tell.
 bool joins_attends(const Schedule& schedule);
 
-/// Seconds of each attend of a rank, in order, launches included. `apart`: what waits for nothing is a launch of its
-/// own, and the rest of them another, as where transfers are kernels that must not wait behind it.
-std::vector<double> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
-                                const AttentionCost& cost);
+/// Time of each attend of a rank, in order, launches included. `apart`: of what does not wait for the launch's own
+/// attends what waits for nothing is a launch, and the rest another, as where transfers are kernels that must not wait
+/// behind it.
+std::vector<TileModel::JointTime> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
+                                              const AttentionCost& cost);
 
 }  // namespace ringlab::sim

@@ -51,6 +51,13 @@ public:
         value = static_cast<T>(record(key, *figure.get("value"), range, source(key, figure)) * unit);
     }
 
+    void numbers(const std::string& key, std::vector<double>& all, Range range) {
+        const auto& figure = figure_at(key);
+        all.clear();
+        for (const auto& value : *array_in(figure, key, "value"))
+            all.push_back(record(key, value, range, source(key, figure)));
+    }
+
     /// A figure that depends on the message size.
     void channels(const std::string& key, std::vector<LinkCost::Channels>& classes) {
         const auto& figure = figure_at(key);
@@ -177,6 +184,11 @@ Machine read_machine(Reader& reader) {
     if (machine.attention_memory_bytes_per_second > machine.memory_bytes_per_second)
         reader.complain_about("gpu.attention_memory_gigabytes_per_second",
                               "must not exceed gpu.memory_gigabytes_per_second");
+    if (const auto count = machine.power_of_gpus.size();
+        count > 0 && count != static_cast<std::size_t>(machine.gpus_per_host))
+        reader.complain_about("power.of_gpus",
+                              fmt::format("has {} entries; there must be one for each of {} GPUs of a host", count,
+                                          machine.gpus_per_host));
     const auto held = [&](const LinkCost& link) {
         double most = 0;
         for (const auto& channels : link.channels) most = std::max(most, channels.count);

@@ -37,6 +37,7 @@ struct AttentionCost {
     double idle_item_seconds = 0;  ///< of an item that meets no tile, where something is written for it all the same
     double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
     double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
+    double joined_ratio = 1;       ///< a launch of several blocks takes so many times what its items say
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
 
     /// When the kernel of a transfer that comes beside an attend finds room on multiprocessors. It is served first, but
@@ -113,6 +114,8 @@ struct Machine {
     double multiprocessors = 1;
     double memory_bytes_per_second = std::numeric_limits<double>::infinity();
     double attention_memory_bytes_per_second = 0;  ///< what a running attention kernel competes for
+    /// Of each GPU of a host, against that for which power_flops was found; empty: all alike.
+    std::vector<double> power_of_gpus{};
 
     double pass_issue_seconds = 0;     ///< host time of a pass before its first operation
     double compute_issue_seconds = 0;  ///< host time to issue one operation
@@ -126,6 +129,10 @@ struct Machine {
     double add_memory_ratio = 0;
     double copy_launch_seconds = 0;  ///< and what is moved to another place of the same memory
     double copy_memory_ratio = 0;
+
+    // What rotates q and k, and dq and dk: memory traffic per byte of them; 0: at the speed of adds, read and written
+    // once.
+    double rotate_memory_ratio = 0, rotate_back_memory_ratio = 0;
 
     LinkCost inside_host;
     LinkCost between_hosts;

@@ -26,7 +26,7 @@ inline constexpr Range ratio{0, 100};
 /// - text(key, value)
 /// - choice(key, value, names): of an enum, by name
 /// - number(key, value, range, unit): the file has value / unit
-/// - groups(key, value) and channels(key, value): lists
+/// - numbers(key, value, range), groups(key, value) and channels(key, value): lists
 /// - section(name, wanted): whether the file has, or is to have, a section that it need not have.
 template <class Fields>
 class MachineFields {
@@ -49,6 +49,8 @@ public:
         fields_.number("host.pass_issue_us", m.pass_issue_seconds, not_negative, micro);
         fields_.number("host.compute_issue_us", m.compute_issue_seconds, not_negative, micro);
         fields_.number("host.transfer_issue_us", m.transfer_issue_seconds, not_negative, micro);
+        if (fields_.section("power", !m.power_of_gpus.empty()))
+            fields_.numbers("power.of_gpus", m.power_of_gpus, {0.1, 10});
         attention("attention.forward", m.forward);
         attention("attention.backward", m.backward);
         fields_.number("accumulate.launch_us", m.accumulate_launch_seconds, not_negative, micro);
@@ -56,6 +58,10 @@ public:
         fields_.number("accumulate.add_memory_ratio", m.add_memory_ratio, ratio, 1);
         fields_.number("accumulate.copy_launch_us", m.copy_launch_seconds, not_negative, micro);
         fields_.number("accumulate.copy_memory_ratio", m.copy_memory_ratio, ratio, 1);
+        if (fields_.section("rotation", m.rotate_memory_ratio > 0 || m.rotate_back_memory_ratio > 0)) {
+            fields_.number("rotation.memory_ratio", m.rotate_memory_ratio, ratio, 1);
+            fields_.number("rotation.back_memory_ratio", m.rotate_back_memory_ratio, ratio, 1);
+        }
         link("inside_host", m.inside_host);
         if (fields_.section("between_hosts", m.hosts > 1)) link("between_hosts", m.between_hosts);
         if (fields_.section("network", m.network.hosts_per_leaf > 0)) {
@@ -69,6 +75,10 @@ public:
             const auto names = {"at once", "as items end", "at the end"};
             fields_.choice("room_for_transfers.forward", m.forward.room, names);
             fields_.choice("room_for_transfers.backward", m.backward.room, names);
+        }
+        if (fields_.section("joined_launches", m.forward.joined_ratio != 1 || m.backward.joined_ratio != 1)) {
+            fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
+            fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);
         }
         if (fields_.section("device_memory", m.device_memory_bytes > 0)) {
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);

@@ -39,6 +39,12 @@ public:
                                 : digits(static_cast<double>(value) / unit));
     }
 
+    void numbers(const std::string& key, const std::vector<double>& all, Range) {
+        std::vector<std::string> texts;
+        for (const auto value : all) texts.push_back(digits(value));
+        figure(key, fmt::format("[{}]", fmt::join(texts, ", ")));
+    }
+
     void groups(const std::string& key, const std::vector<AttentionCost::Group>& groups) {
         std::vector<std::int64_t> processors, at_a_time;
         for (const auto& group : groups) {

@@ -19,7 +19,8 @@ constexpr Picoseconds unknown = -1;
 struct Node {
     Picoseconds issued = 0;
     Picoseconds duration = 0;
-    OpIndex before = -1;  // on the same lane
+    Picoseconds item = 0;  // that an attend has done before it wants its gradient
+    OpIndex before = -1;   // on the same lane
     Picoseconds ready = unknown;
     Picoseconds end = unknown;
 };
@@ -69,6 +70,8 @@ private:
             auto& node = state.nodes.emplace_back();
             node.issued = op.transfers() ? issued : std::max(issued, prepared);
             node.duration = duration(static_cast<int>(rank), op, static_cast<OpIndex>(state.nodes.size() - 1));
+            if (op.kind == OpKind::attend && cost_.gradients_come_later())
+                node.item = std::min(node.duration, cost_.item(static_cast<int>(rank)));
             if (!lane.empty()) node.before = lane.back();
             lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));
         }
@@ -101,7 +104,7 @@ private:
         if (node.end != unknown) return true;
         const auto& op = instruction(rank, which).op;
         const auto partner = instruction(rank, which).partner;
-        if (node.ready == unknown) node.ready = ready(ranks_[rank], node, op);
+        if (node.ready == unknown) node.ready = ready(rank, node, op);
         if (node.ready == unknown) return false;
         if (partner < 0) {
             node.end = layouts::later(node.ready, node.duration);
@@ -116,14 +119,17 @@ private:
     }
 
     /// When an operation's own side is ready, as far as that is known.
-    static Picoseconds ready(const RankState& state, const Node& node, const Op& op) {
+    Picoseconds ready(std::size_t rank, const Node& node, const Op& op) const {
         Picoseconds time = node.issued;
-        const auto wait_for = [&](OpIndex other) {
-            const auto end = state.nodes[index(other)].end;
-            time = end == unknown || time == unknown ? unknown : std::max(time, end);
+        const auto wait_for = [&](OpIndex other, Picoseconds earlier) {
+            const auto end = ranks_[rank].nodes[index(other)].end;
+            time = end == unknown || time == unknown ? unknown : std::max(time, end - earlier);
         };
-        if (node.before >= 0) wait_for(node.before);
-        for (const auto other : op.after()) wait_for(other);
+        if (node.before >= 0) wait_for(node.before, 0);
+        for (const auto other : op.after()) {
+            const auto& before = instruction(rank, index(other)).op;
+            wait_for(other, before.transfers() && before.pool == layouts::Pool::dkv ? node.item : 0);
+        }
         return time;
     }
 

@@ -29,7 +29,7 @@ public:
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
         if (room_ == AttentionCost::Room::at_the_end) return 0;
         const auto& [rows, keys, turn] = of(rank).attends.front();
-        const auto item = std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, turn).item));
+        const auto item = std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, turn).item, rank));
         const auto wait = item - gone % item;
         return gone + wait < whole ? wait : 0;
     }

@@ -24,7 +24,7 @@ struct Prediction {
     Picoseconds naive_overlapped = 0;
     Picoseconds naive_serial = 0;
 
-    double clock = 1;  ///< of attends, against that of the calibration
+    double clock = 1;  ///< of attends of the rank where it is lowest, against that of the calibration
 
     std::uint64_t events = 0;        ///< that the engine handled
     std::vector<std::string> notes;  ///< what the machine file was stretched to cover

@@ -20,7 +20,9 @@ struct Node {
     OpIndex before = -1;  // on the same lane
     std::array<OpIndex, 4> after{};
     int after_count = 0;
+    bool brings_gradient = false;  // or takes it away
     Picoseconds issued = 0, duration = 0;
+    Picoseconds item = 0;              // that an attend has done before it wants its gradient
     Picoseconds ready = -1, end = -1;  // -1: not known
 };
 
@@ -64,6 +66,7 @@ private:
             Node added;
             added.kind = op->kind;
             added.lane = op->lane();
+            added.brings_gradient = op->transfers() && op->pool == layouts::Pool::dkv;
             added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(rank));
             added.after = op->after_storage;
             added.after_count = op->after_count;
@@ -78,6 +81,7 @@ private:
                 added.duration = cost_.compute(*op, rank);
                 found_.compute += layouts::to_seconds(added.duration);
                 const bool attends = op->kind == OpKind::attend;
+                if (attends && cost_.gradients_come_later()) added.item = std::min(added.duration, cost_.item(rank));
                 if (!attends) found_.launches += machine.accumulate_launch_seconds;
                 if (attends && !op->fused) found_.launches += attention.launch_seconds;
                 if (attends) found_.flop += schedule.flop(*op);
@@ -97,9 +101,9 @@ private:
         if (self.ready >= 0) return true;
         Picoseconds ready = self.issued;
         const auto wait_for = [&](OpIndex index) {
-            const auto end = node(index).end;
-            ready = std::max(ready, end);
-            return end >= 0;
+            const auto& other = node(index);
+            ready = std::max(ready, other.end - (other.brings_gradient ? self.item : 0));
+            return other.end >= 0;
         };
         if (self.before >= 0 && !wait_for(self.before)) return false;
         for (int i = 0; i < self.after_count; ++i)

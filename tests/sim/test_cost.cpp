@@ -318,6 +318,12 @@ BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
                boost::test_tools::tolerance(1e-12));
     BOOST_TEST(seconds(ringlab::layouts::Pass::backward) == 6e-6 + 2 * 4 * numbers / 1e12,
                boost::test_tools::tolerance(1e-12));
+    machine.rotate_memory_ratio = 8;  // calibrated
+    machine.rotate_back_memory_ratio = 3;
+    BOOST_TEST(seconds(ringlab::layouts::Pass::forward) == 6e-6 + 8 * 2 * numbers / 1e12,
+               boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(seconds(ringlab::layouts::Pass::backward) == 6e-6 + 3 * 4 * numbers / 1e12,
+               boost::test_tools::tolerance(1e-12));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

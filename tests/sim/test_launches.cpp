@@ -1,5 +1,6 @@
 // What hosts issue first, and attends that are one launch.
 
+#include "sim/max_plus.hpp"
 #include "sim/simulate.hpp"
 #include "tests/sim/scenario.hpp"
 
@@ -90,6 +91,75 @@ BOOST_AUTO_TEST_CASE(items_of_a_launch_wait_in_place_for_a_block_that_is_late) {
     BOOST_TEST(simulate(*schedule, machine).ranks[0].end == (10 + 3 * 8 - 4) * microsecond);
     machine.inside_host.latency_seconds = 3e-6;
     BOOST_TEST(simulate(*schedule, machine).ranks[0].end == 3 * 8 * microsecond);
+}
+
+// The last rank sees 16 keys of the first one's block. Of its rows' four tiles one meets two tiles of keys and one
+// three: with a processor for every item all is done when that one is, whatever heads come one after another.
+BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_item_is) {
+    auto scenario = two_blocks(Pass::forward);
+    scenario.mask = "causal+documents:48,32,48";
+    scenario.algorithm = "pull:2";
+    auto machine = three_processors();
+    machine.multiprocessors = 64;
+    const auto schedule = scenario.schedule();
+    BOOST_TEST(simulate(*schedule, machine).ranks[1].compute == 3 * microsecond);
+}
+
+/// Two blocks in two groups of a kv head each: attends of four items of 4 us, and the launch on three processors has
+/// done them after 8, 12, 16 and 24 us.
+Scenario two_rings_of_heads() {
+    auto scenario = two_blocks(Pass::backward);
+    scenario.algorithm = "joined-ring:2";
+    return scenario;
+}
+
+// The second attend adds to what the peer's first one leaves, which comes a latency after 8 us: its items want it from
+// 12 us on. The last one, from 16 us on, adds to what the peer's third one leaves.
+BOOST_AUTO_TEST_CASE(items_of_a_launch_have_begun_before_the_gradient_that_they_add_to_has_arrived) {
+    const auto schedule = two_rings_of_heads().schedule();
+    auto machine = three_processors();
+    machine.inside_host.latency_seconds = 3e-6;
+    SimOptions options;
+    options.trace = true;
+    const auto hidden = simulate(*schedule, machine, options);
+    BOOST_TEST(hidden.makespan == 24 * microsecond);
+    BOOST_TEST(hidden.ranks[0].compute == 24 * microsecond);
+    // At 14 us instead of 12; and at 26 instead of 22, since the one before it is on its way from 14 to 20.
+    machine.inside_host.latency_seconds = 6e-6;
+    const auto late = simulate(*schedule, machine, options);
+    BOOST_TEST(late.makespan == 30 * microsecond);
+    BOOST_TEST(late.ranks[0].compute == 24 * microsecond);
+    for (const auto& span : late.timeline.spans)
+        if (span.rank == 0 && span.kind == OpKind::attend) BOOST_TEST(span.end - span.begin >= span.busy);
+    // Both engines, to the last tick.
+    options.sharing = false;
+    machine.transfer_issue_seconds = 1.3e-6;
+    const auto events = simulate(*schedule, machine, options).timeline,
+               recurrence = max_plus(*schedule, machine, options);
+    BOOST_TEST_REQUIRE(events.spans.size() == recurrence.spans.size());
+    for (std::size_t i = 0; i < events.spans.size(); ++i) BOOST_TEST(events.spans[i].end == recurrence.spans[i].end);
+}
+
+BOOST_AUTO_TEST_CASE(a_launch_of_several_blocks_takes_as_much_longer_as_the_machine_says) {
+    auto machine = three_processors();
+    machine.backward.joined_ratio = 1.25;
+    BOOST_TEST(simulate(*two_blocks(Pass::backward).schedule(), machine).ranks[0].compute == 30 * microsecond);
+    auto alone = two_blocks(Pass::backward);
+    alone.algorithm = "ring";
+    BOOST_TEST(simulate(*alone.schedule(), machine).ranks[0].compute == 2 * 12 * microsecond);
+}
+
+// A stretch of a rank's attends up to one that waits for one of them: 8 us each, and the last one for what has
+// travelled.
+BOOST_AUTO_TEST_CASE(over_kernels_a_launch_ends_where_an_attend_waits_for_one_of_its_own) {
+    const auto schedule = two_rings_of_heads().schedule();
+    auto machine = three_processors();
+    machine.inside_host.multiprocessors_per_channel = 1e-9;
+    machine.inside_host.latency_seconds = 3e-6;
+    SimOptions options;
+    options.sharing = false;
+    // The first attend; behind its gradient's way the second and the third in one launch; behind theirs the fourth.
+    BOOST_TEST(simulate(*schedule, machine, options).makespan == (8 + 3 + 12 + 3 + 8) * microsecond);
 }
 
 // Where transfers are kernels, what waits for nothing is a launch and the rest another: 12 each.

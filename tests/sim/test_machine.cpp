@@ -39,9 +39,14 @@ std::string error_of(const std::string& text) {
     return "";
 }
 
-const char* const names[] = {
-    "h200_nvswitch_copy_engine", "h200_nvswitch_nccl", "4xh200_nccl_defaults", "8xh800", "h200_cluster", "h200_fat_tree",
-    "h200_rails", "ideal"};
+const char* const names[] = {"h200_nvswitch_copy_engine",
+                             "h200_nvswitch_nccl",
+                             "4xh200_nccl_defaults",
+                             "8xh800",
+                             "h200_cluster",
+                             "h200_fat_tree",
+                             "h200_rails",
+                             "ideal"};
 
 }  // namespace
 
@@ -99,6 +104,17 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     BOOST_TEST(again.backward.groups.back().at_a_time == 30);
     BOOST_TEST(again.inside_host.channels.size() == machine.inside_host.channels.size());
 
+    auto more = machine;
+    more.power_of_gpus = std::vector<double>(static_cast<std::size_t>(machine.gpus_per_host), 0.95);
+    more.backward.joined_ratio = 1.03;
+    more.rotate_memory_ratio = 8;
+    auto more_sources = sources;
+    for (const auto* section : {"power", "joined_launches", "rotation"}) more_sources[section] = "this test";
+    const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
+    BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
+    BOOST_TEST(optional.backward.joined_ratio == 1.03);
+    BOOST_TEST(optional.rotate_memory_ratio == 8);
+
     sources.erase("gpu.multiprocessors");
     BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), ringlab::Error, [](const ringlab::Error& error) {
         return std::string(error.what()) == "nobody says where 'gpu.multiprocessors' of the machine file comes from";
@@ -145,6 +161,8 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
            "must be \"query tile\" or \"key tile\"");
     expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
            "key 'between_hosts.latency_us' is missing");
+    expect(error_of(replaced(text_of("4xh200_calibrated"), "value = [1, 0.929, ", "value = [1, ")),
+           "power.of_gpus has 3 entries; there must be one for each of 4 GPUs of a host");
     // The line of the wrong figure, counted by hand.
     const auto before = text.substr(0, text.find("multiprocessors = "));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');

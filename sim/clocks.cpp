@@ -1,0 +1,47 @@
+#include "sim/clocks.hpp"
+
+#include <algorithm>
+
+namespace ringlab::sim {
+namespace {
+
+/// One rank: seconds of computing at the clock of the calibration, seconds of a pass beside it, FLOP and power.
+struct Powered {
+    double busy, rest, flop, power;
+};
+
+double lasts(const Powered& rank, double clock) { return rank.rest + rank.busy / clock; }
+
+/// Of a rank whose pass takes `least` or longer.
+double clock_of(const Powered& rank, double least, const SimOptions& options) {
+    if (rank.busy == 0) return 1;
+    double low = 0, high = 1;
+    for (int halvings = 0; halvings < 50; ++halvings) {
+        const auto clock = (low + high) / 2;
+        // Seconds of all power that there is. The other attends, in the pause, take as much at a time.
+        const auto taken =
+            rank.flop * clock * clock / rank.power * (1 + options.pause_busy_seconds * clock / rank.busy);
+        (taken <= std::max(least, lasts(rank, clock)) ? low : high) = clock;
+    }
+    return high;
+}
+
+}  // namespace
+
+std::vector<double> sustained_clocks(const Prediction& prediction, std::span<const double> before,
+                                     std::span<const double> flop, std::span<const double> powers,
+                                     const SimOptions& options) {
+    const auto period = layouts::to_seconds(prediction.makespan) + options.pause_seconds;
+    std::vector<Powered> ranks;
+    for (std::size_t rank = 0; rank < prediction.ranks.size(); ++rank) {
+        const auto busy = layouts::to_seconds(prediction.ranks[rank].compute);
+        ranks.push_back({busy * before[rank], period - busy, flop[rank], powers[rank]});
+    }
+    double longest = 0;
+    for (const auto& rank : ranks) longest = std::max(longest, lasts(rank, clock_of(rank, 0, options)));
+    std::vector<double> clocks;
+    for (const auto& rank : ranks) clocks.push_back(clock_of(rank, longest, options));
+    return clocks;
+}
+
+}  // namespace ringlab::sim

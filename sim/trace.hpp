@@ -1,0 +1,65 @@
+#pragma once
+
+#include "layouts/timeline.hpp"
+#include "sim/simulate.hpp"
+
+#include <vector>
+
+namespace ringlab::sim {
+
+/// The spans of a prediction that is traced, and when hosts issued them. Its operations are counted by rank.
+class Trace {
+public:
+    explicit Trace(std::size_t ranks) : spans_(ranks), issued_(ranks) {}
+
+    /// The next operation of rank `id`, whose ring begins at rank `first_rank`.
+    void read(int id, int first_rank, const layouts::Op& op, layouts::Interval issued) {
+        auto& spans = spans_[static_cast<std::size_t>(id)];
+        layouts::Span span;
+        span.rank = id;
+        span.op = static_cast<layouts::OpIndex>(spans.size());
+        span.step = op.step;
+        span.kind = op.kind;
+        span.lane = op.lane();
+        span.peer = op.peer < 0 ? op.peer : first_rank + op.peer;
+        span.block = op.part.block;
+        span.cells = op.cells;
+        span.bytes = op.bytes;
+        spans.push_back(span);
+        issued_[static_cast<std::size_t>(id)].push_back(issued);
+    }
+
+    /// It is issued later by so much.
+    void put_off(int id, layouts::OpIndex op, Picoseconds delay) {
+        auto& issued = issued_[static_cast<std::size_t>(id)][static_cast<std::size_t>(op)];
+        issued = {issued.begin + delay, issued.end + delay};
+    }
+
+    void post(int id, std::size_t op, Picoseconds now) {
+        auto& span = spans_[static_cast<std::size_t>(id)][op];
+        if (span.busy == 0) span.posted = now;
+    }
+
+    /// Of a part of the operation, if it stood still in between.
+    void end(int id, std::size_t op, Picoseconds began, Picoseconds now) {
+        auto& span = spans_[static_cast<std::size_t>(id)][op];
+        if (span.busy == 0) span.begin = began;
+        span.end = now;
+        span.busy += now - began;
+    }
+
+    /// Rank by rank.
+    void give(Prediction& prediction) const {
+        for (std::size_t rank = 0; rank < spans_.size(); ++rank) {
+            auto& spans = prediction.timeline.spans;
+            spans.insert(spans.end(), spans_[rank].begin(), spans_[rank].end());
+            prediction.host_issue.insert(prediction.host_issue.end(), issued_[rank].begin(), issued_[rank].end());
+        }
+    }
+
+private:
+    std::vector<std::vector<layouts::Span>> spans_;
+    std::vector<std::vector<layouts::Interval>> issued_;
+};
+
+}  // namespace ringlab::sim

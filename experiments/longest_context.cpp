@@ -38,7 +38,7 @@ Config defaults() {
     config.head_dim = 128;
     config.layouts = {"zigzag"};
     config.masks = {"causal"};
-    config.algorithms = {"ring", "all-gather", "seen"};
+    config.algorithms = {"ring", "joined-ring", "all-gather", "seen"};
     config.ranks = {8};
     config.machines = {"h200_nvswitch_copy_engine"};
     config.keep = {"everything", "output", "kv", "checkpoint"};

@@ -1,15 +1,14 @@
 #include "experiments/calibration/gpu_fit.hpp"
 
 #include "experiments/calibration/executed_passes.hpp"
+#include "experiments/calibration/gpu_fit_links.hpp"
 #include "experiments/calibration/gpu_measure.hpp"
-#include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace ringlab::experiments {
 namespace {
@@ -37,8 +36,9 @@ public:
         fit_surroundings();
         fit_rates();
         fit_clocks();
-        fit_host();
-        fit_links();
+        fit_rotation();
+        fit_host(fitted_, passes_, transport_);
+        fit_links(fitted_, all_, passes_, transport_);
         machine().name = fmt::format("{} {}", all_.gpus, all_.device);
         machine().description = fmt::format("one host; blocks travel by {}; calibrated on parts, none of them a ring",
                                             transport_ == "nccl" ? "NCCL" : "copy engine");
@@ -67,8 +67,8 @@ private:
     }
 
     std::shared_ptr<const Plan> plan(const GpuSample& sample) {
-        auto& known = plans_[fmt::format("{} {} {} {} {}", sample.mask, sample.layout, sample.algorithm, sample.ranks,
-                                         sample.tokens_per_rank)];
+        auto& known = plans_[fmt::format("{} {} {} {} {} {}", sample.kind == "rotation", sample.mask, sample.layout,
+                                         sample.algorithm, sample.ranks, sample.tokens_per_rank)];
         if (!known) known = plan_of(sample, all_);
         return known;
     }
@@ -129,12 +129,6 @@ private:
         return more.empty() ? 0 : std::max(0.0, median_of(std::move(more)));
     }
 
-    static double median_of(std::vector<double> values) {
-        const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-        std::nth_element(values.begin(), middle, values.end());
-        return *middle;
-    }
-
     static double bytes_of_rows(const Plan& plan, std::int64_t numbers) {
         return static_cast<double>(plan.problem.batch * plan.layout().shard_tokens(0) * numbers);
     }
@@ -180,6 +174,25 @@ private:
         if (!timed.contains(layouts::OpKind::merge))
             source("accumulate.merge_memory_ratio",
                    "counted: per byte of a 16-bit partial, 1 read, and 2 read and 2 written of the fp32 result");
+    }
+
+    /// As memory traffic, beside two launches.
+    void fit_rotation() {
+        auto& m = machine();
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            double sum = 0;
+            int count = 0;
+            for (const auto& sample : all_.samples) {
+                if (sample.kind != "rotation" || sample.call != to_string(pass)) continue;
+                const auto& schedule = *plan(sample)->schedule(pass);
+                const auto bytes = sim::rotated_bytes(schedule, schedule.layout().shard_tokens(0));
+                const auto moving = std::max(0.0, sample.seconds - 2 * m.accumulate_launch_seconds);
+                sum += moving * m.memory_bytes_per_second / bytes;
+                ++count;
+            }
+            if (count > 0) (pass == Pass::forward ? m.rotate_memory_ratio : m.rotate_back_memory_ratio) = sum / count;
+        }
+        source("rotation", "fitted to rotations of q and k, and of dq and dk, beside two launches");
     }
 
     /// What is before the first attend of a pass of one rank, and behind the last.
@@ -258,122 +271,6 @@ private:
                                     "tokens, {:.4g} to {:.4g}",
                                     tokens, *low / 1e12, *high / 1e12));
         }
-    }
-
-    bool has_messages() const {
-        return std::any_of(passes_.begin(), passes_.end(), [&](const ExecutedPass& pass) {
-            return pass.transport == transport_ && pass.issued(0).transfers > 0;
-        });
-    }
-
-    static constexpr std::int64_t next_to_nothing = 512;  // tokens of passes that the host is longer at than the GPU
-
-    /// Host time of short passes of ranks that take turns, over their launches and transfers; and over a transport,
-    /// where hosts also wait for each other, what is more for each transfer.
-    void fit_host() {
-        std::vector<double> matrix, ones;
-        for (const auto& pass : passes_) {
-            if (pass.transport != "loopback" || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
-            const auto issued = pass.issued(0);
-            for (const double count :
-                 {1.0, double(issued.launches * pass.ranks()), double(issued.transfers * pass.ranks())})
-                matrix.push_back(count / pass.issue);
-            ones.push_back(1);
-        }
-        require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
-        const auto found = nonnegative_least_squares(matrix, ones, 3);
-        // What is not by operation is mostly at the end of a pass; an empty pass tells what is before its first launch.
-        machine().pass_issue_seconds = std::max(0.0, machine().forward.begin_seconds - found[1]);
-        machine().compute_issue_seconds = found[1];
-        machine().transfer_issue_seconds = found[2];
-        source("host", "fitted to the host's time of short passes on one GPU");
-        source("host.pass_issue_us", "fitted to passes of one rank: before their first launch, less its own time");
-        if (!has_messages()) return;
-        std::vector<double> transfers, rest;
-        for (const auto& pass : passes_) {
-            if (pass.transport != transport_ || pass.algorithm() != "ring") continue;
-            if (pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
-            transfers.push_back(pass.issued(0).transfers);
-            rest.push_back(pass.issue - found[1] * pass.issued(0).launches);
-        }
-        machine().transfer_issue_seconds = fit_rising_line(transfers, rest).slope;
-        source("host.transfer_issue_us",
-               fmt::format("fitted to the host's time of short passes over {}, by transfer", transport_));
-    }
-
-    void fit_links() {
-        auto& link = machine().inside_host;
-        auto& m = machine();
-        if (transport_.empty()) {
-            source("inside_host", "not calibrated: one GPU");
-            source("gpu.attention_memory_gigabytes_per_second", "not calibrated: one GPU");
-            m.attention_memory_bytes_per_second = 0;
-            return;
-        }
-        std::vector<double> bytes, seconds;
-        for (const auto& pass : passes_) {
-            if (pass.transport != transport_ || pass.algorithm() != "ring") continue;
-            std::map<std::int64_t, std::vector<double>> by_size;
-            for (const auto& one : pass.operations)
-                if (one.op.kind == layouts::OpKind::receive) by_size[one.op.bytes].push_back(one.seconds);
-            for (auto& [size, all_times] : by_size) {
-                bytes.push_back(static_cast<double>(size));
-                seconds.push_back(median_of(std::move(all_times)));
-            }
-        }
-        if (!has_messages())
-            for (const auto* sample : of("message")) {
-                if (sample->transport != transport_) continue;
-                bytes.push_back(static_cast<double>(sample->bytes));
-                seconds.push_back(sample->seconds);
-            }
-        const auto line = fit_rising_line(bytes, seconds);
-        link.latency_seconds = line.constant;
-        link.link_bytes_per_second = 1 / line.slope;
-        const auto* messages = has_messages() ? "fitted to messages between all GPUs that compute next to nothing"
-                                              : "fitted to copies between all GPUs beside attends";
-        source("inside_host.latency_us", messages);
-        source("inside_host.link_gigabytes_per_second", messages);
-        double alone = 0, beside = 0;
-        for (const auto* sample : of("alone"))
-            if (sample->transport == transport_) alone = sample->seconds;
-        for (const auto* sample : of("beside"))
-            if (sample->transport == transport_) beside = sample->seconds;
-        const auto slower = std::max(1.0, beside / alone);
-        transport_ == "nccl" ? fit_kernels_of_links(slower) : fit_copy_engines(slower);
-    }
-
-    void fit_copy_engines(double slower) {
-        auto& m = machine();
-        m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1;
-        source("inside_host", "copy engines have no channels and take no multiprocessors");
-        source("inside_host.send_memory_ratio", "counted: every byte is read once");
-        source("inside_host.receive_memory_ratio", "counted: every byte is written once");
-        m.attention_memory_bytes_per_second = std::min(
-            m.memory_bytes_per_second, slower * (m.memory_bytes_per_second - 2 * m.inside_host.link_bytes_per_second));
-        source("gpu.attention_memory_gigabytes_per_second",
-               fmt::format("fitted: attends beside copies take {:.3f} times as long", slower));
-    }
-
-    /// A kernel of both directions takes multiprocessors from attends; the executor has one for each direction.
-    void fit_kernels_of_links(double slower) {
-        auto& m = machine();
-        m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1.25;
-        m.inside_host.multiprocessors_per_channel = 1;
-        const auto channels = std::round(m.multiprocessors * (1 - 1 / slower));
-        m.inside_host.channels = {{std::numeric_limits<double>::infinity(), std::max(1.0, channels)}};
-        source("inside_host", "the link's rate is that of all channels, each a multiprocessor at both ends");
-        source("inside_host.channels",
-               fmt::format("fitted: attends beside messages take {:.3f} times as long", slower));
-        for (const auto* key : {"send", "receive"})
-            source(fmt::format("inside_host.{}_memory_ratio", key),
-                   "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved");
-        source("gpu.attention_memory_gigabytes_per_second", "none: what attends lose is in the multiprocessors");
-        m.attention_memory_bytes_per_second = 0;
-        // Whose blocks take item after item: those of the family for sm_90a, forward.
-        using Room = sim::AttentionCost::Room;
-        m.forward.room = all_.kernels == "hopper" ? Room::at_the_end : Room::as_items_end;
-        m.backward.room = Room::as_items_end;
     }
 
     const GpuSamples& all_;

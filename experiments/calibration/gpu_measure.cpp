@@ -83,6 +83,8 @@ public:
                 steps.push_back({fmt::format("passes on one GPU: {}, {} tokens", algorithm, tokens),
                                  [=, this] { time_passes(spot, algorithm, "loopback"); }});
             }
+        for (const auto tokens : config_.tokens)
+            steps.push_back({fmt::format("rotations: {} tokens", tokens), [=, this] { time_rotations(tokens); }});
         for (const auto tokens : sustained_tokens())
             steps.push_back({fmt::format("sustained clock: {} tokens", tokens), [=, this] { time_sustained(tokens); }});
         for (const auto& transport : probe_.transports()) {
@@ -164,6 +166,18 @@ private:
         }
     }
 
+    void time_rotations(std::int64_t tokens) {
+        auto one = sample({"full", "contiguous", 1, 0, 0, tokens}, "rotation", "", {});
+        const auto both = probe_.rotations(*plan_of(one, all_));
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            const auto& timed = both.at(pass == Pass::forward ? 0 : 1);
+            one.call = to_string(pass);
+            one.seconds = timed.median;
+            one.spread = timed.spread;
+            all_.samples.push_back(one);
+        }
+    }
+
     void time_passes(const Spot& spot, const std::string& algorithm, const std::string& transport) {
         const auto whole = plan(spot, algorithm);
         const auto both = probe_.passes(*whole, transport);
@@ -216,6 +230,7 @@ std::shared_ptr<const Plan> plan_of(const GpuSample& sample, const GpuSamples& a
     config.head_dim = all.head_dim;
     config.value_dim = all.value_dim;
     config.arithmetic = all.arithmetic;
+    if (sample.kind == "rotation") config.rotary.base = 10000;
     const Case which{"normal",
                      sample.mask,
                      sample.layout,

@@ -64,6 +64,9 @@ public:
     /// GPU for each.
     virtual std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) = 0;
 
+    /// What rotates q and k, and dq and dk, of a plan of one rank.
+    virtual std::vector<Timed> rotations(const Plan& plan) = 0;
+
     /// Messages between all GPUs at the same time beside attends, and the attends with and without them; nothing where
     /// there is one GPU, or no such transport.
     virtual std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,

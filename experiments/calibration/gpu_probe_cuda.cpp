@@ -76,25 +76,22 @@ public:
     }
 
     std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
-        gpu::GpuOptions options;
-        options.transport = transport == "copy"   ? gpu::TransportKind::copy
-                            : transport == "nccl" ? gpu::TransportKind::nccl
-                                                  : gpu::TransportKind::loopback;
-        options.group = layouts::RingGroup(plan.layout().ranks(), 1);
-        const int devices = options.transport == gpu::TransportKind::loopback ? 1 : options.group.world();
-        for (int device = 0; device < devices; ++device) options.devices.push_back(device);
-        options.round_results = true;
-        options.keep_results = false;
-        options.kernels = kernels_;
-        options.timeout = std::chrono::seconds(30);
-        options.warm_up = 4;
-        options.repeats = 12;
+        auto options = options_of(plan, transport == "copy"   ? gpu::TransportKind::copy
+                                        : transport == "nccl" ? gpu::TransportKind::nccl
+                                                              : gpu::TransportKind::loopback);
         // Passes whose operations are timed take longer: the whole is timed without.
         options.timelines = gpu::Timelines::none;
         const auto whole = run(plan, options);
         options.timelines = gpu::Timelines::all;
         const auto parts = run(plan, options);
         return {timed_pass(whole.forward, parts.forward), timed_pass(whole.backward, parts.backward)};
+    }
+
+    std::vector<Timed> rotations(const Plan& plan) override {
+        auto options = options_of(plan, gpu::TransportKind::loopback);
+        options.timelines = gpu::Timelines::none;
+        const auto found = run(plan, options);
+        return {timed(slowest(found.forward.rotation_seconds)), timed(slowest(found.backward.rotation_seconds))};
     }
 
     std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string& transport,
@@ -138,6 +135,21 @@ public:
     }
 
 private:
+    gpu::GpuOptions options_of(const Plan& plan, gpu::TransportKind transport) const {
+        gpu::GpuOptions options;
+        options.transport = transport;
+        options.group = layouts::RingGroup(plan.layout().ranks(), 1);
+        const int devices = transport == gpu::TransportKind::loopback ? 1 : options.group.world();
+        for (int device = 0; device < devices; ++device) options.devices.push_back(device);
+        options.round_results = true;
+        options.keep_results = false;
+        options.kernels = kernels_;
+        options.timeout = std::chrono::seconds(30);
+        options.warm_up = 4;
+        options.repeats = 12;
+        return options;
+    }
+
     static gpu::GpuRun run(const Plan& plan, const gpu::GpuOptions& options) {
         const auto team = gpu::make_thread_team(gpu::team_size(options));
         return std::move(gpu::run(*team, *plan.forward, plan.backward.get(), {}, options).front());

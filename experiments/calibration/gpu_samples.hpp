@@ -15,6 +15,7 @@ struct GpuSample {
     /// - "sustained": the same without rests
     /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
+    /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
     std::string kind;
     std::string call;                          ///< of a kernel; or "forward", "backward": the pass

@@ -38,6 +38,9 @@ std::vector<std::string> schedules_for(const Config& config, const sim::Machine&
     if (ranks == 1) return {"ring"};
     std::vector<std::string> names{"ring", "bidirectional", "all-gather", "pass-q", "ulysses"};
     if (ranks <= machine.gpus_per_host) names.emplace_back("pull");
+    // Over kernels a launch cannot wait for blocks inside.
+    const bool copies = machine.inside_host.multiprocessors_per_channel == 0;
+    if (ranks <= machine.gpus_per_host && copies) names.emplace_back("joined-ring");
     constexpr double hides_enough = 0.8;
     if (visible < hides_enough) names.emplace_back("seen");
     if (ranks > machine.gpus_per_host && ranks % machine.gpus_per_host == 0) {

@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_AUTO_TEST_SUITE(advice)
 
 BOOST_DATA_TEST_CASE(one_rank_says_what_the_simulator_says_where_all_do_the_same,
-                     data::make({"ring", "bidirectional", "all-gather", "pull", "pass-q"}), algorithm) {
+                     data::make({"ring", "bidirectional", "all-gather", "pull", "pass-q", "joined-ring"}), algorithm) {
     // Nothing is shared and nothing held, so that what is left of the difference is ranks that get out of step.
     const auto machine = advised_machine("h200_nvswitch_copy_engine").machine;
     const auto problem = problem_from(question_config("full", 1, 8));
@@ -178,6 +178,19 @@ BOOST_AUTO_TEST_CASE(a_window_makes_contiguous_blocks_or_seen_keys_win) {
     const auto advice = advice_for(question_config("window:4096,0", 262144, 8), machines);
     const auto& best = *advice.ranked().front();
     BOOST_TEST((best.which.layout == "contiguous" || best.which.algorithm == "seen"), best.name());
+}
+
+BOOST_AUTO_TEST_CASE(a_ring_in_one_launch_is_a_candidate_where_copy_engines_join_all_ranks) {
+    const auto tried = [](const char* machine, int ranks) {
+        auto config = question_config("causal", 65536, ranks);
+        config.layouts = {"zigzag"};
+        config.ranks = {ranks};
+        const auto advice = advice_for(config, {advised_machine(machine)});
+        return std::ranges::any_of(advice.all, [](const auto& one) { return one.which.algorithm == "joined-ring"; });
+    };
+    BOOST_TEST(tried("h200_nvswitch_copy_engine", 8));
+    BOOST_TEST(!tried("h200_nvswitch_nccl", 8));
+    BOOST_TEST(!tried("h200_cluster", 16));
 }
 
 BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {

@@ -6,6 +6,7 @@
 #include "experiments/record/hdf5.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/score.hpp"
+#include "sim/cost.hpp"
 #include "sim/simulate.hpp"
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -122,14 +124,17 @@ std::ostream& operator<<(std::ostream& out, const ScoreBound& bound) {
     return out << bound.record << " " << bound.transport << " " << bound.least;
 }
 const ScoreBound score_bounds[] = {
-    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.025, 0.073},
+    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.0153, 0.053},
     {"validate_4xh200.h5", "copy", "4xh200_calibrated", 0, 2048, 8, 0.129, 0.326},
-    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.048, 0.135},
-    {"throughput_4xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 18, 0.036, 0.064},
-    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 42, 0.060, 0.320},
-    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.014, 0.036},
-    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.201, 0.500},
-    {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.060, 0.205},
+    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0441, 0.125},
+    {"throughput_4xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 18, 0.0203, 0.050},
+    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 42, 0.0426, 0.320},
+    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 28, 0.0230, 0.061},
+    {"throughput_2xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 36, 0.0334, 0.167},
+    {"throughput_2xh200_long_documents.h5", "copy", "4xh200_calibrated", 0, any_size, 8, 0.0643, 0.131},
+    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0140, 0.032},
+    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.201, 0.455},
+    {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0528, 0.205},
     {"validate_2xh200.h5", "copy", "2xh200_calibrated", 2048, any_size, 24, 0.046, 0.171},
     {"validate_2xh200.h5", "copy", "2xh200_calibrated", 0, 2048, 12, 0.172, 0.359},
     {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 0, any_size, 42, 0.062, 0.348},
@@ -147,6 +152,28 @@ BOOST_DATA_TEST_CASE(measured_rings_are_predicted_as_well_as_ever, boost::unit_t
     BOOST_TEST(score(errors).most < bound.largest);
 }
 
+BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
+    const Runs runs(folder + "results/compare_layouts_2xh200_rotary.h5");
+    for (const auto* name : {"2xh200_calibrated", "4xh200_calibrated"}) {
+        const auto machine = sim::load_machine(folder + "machines/" + name + ".toml");
+        for (std::size_t run = 0; run < runs.count(); ++run) {
+            Config config;
+            config.heads = "32:8";
+            config.head_dim = 128;
+            config.arithmetic = "bf16";
+            config.rotary.base = 500000;
+            const auto plan = make_plan({"", runs.text("mask", run), runs.text("layout", run), "ring", "", 2, 16384},
+                                        problem_from(config), config, {});
+            for (const auto pass : {Pass::forward, Pass::backward}) {
+                const auto predicted = sim::rotation_seconds(*plan.schedule(pass), machine, 8192);
+                const auto measured = runs.number(fmt::format("rotation_measured_{}", to_string(pass)), run);
+                // Three layouts rotate as much, and were measured up to 4 % from their mean.
+                BOOST_TEST(std::abs(predicted / measured - 1) < 0.05, name << " " << to_string(pass));
+            }
+        }
+    }
+}
+
 // Likewise. Those of 2k tokens a GPU are hosts' times of programs in Python, of different days.
 struct PublishedBound {
     const char* table;
@@ -160,8 +187,8 @@ const PublishedBound published_bounds[] = {
     {"peers_8xh200", 24, 0.033, 0.120},
 };
 
-BOOST_DATA_TEST_CASE(published_rings_are_predicted_as_well_as_ever,
-                     boost::unit_test::data::make(published_bounds), bound) {
+BOOST_DATA_TEST_CASE(published_rings_are_predicted_as_well_as_ever, boost::unit_test::data::make(published_bounds),
+                     bound) {
     std::vector<double> errors;
     for (const auto& figure : predict_published(load_published(bound.table)))
         if (!figure.fitted && figure.tokens_per_rank >= 8192)
@@ -189,7 +216,8 @@ BOOST_AUTO_TEST_CASE(a_published_table_that_says_too_little_is_refused_by_its_li
     BOOST_TEST(error_of("share", "share") == "");
     BOOST_TEST(error_of("share of one GPU", "percent") ==
                ": unit is 'percent'; it must be 'TFLOP/s per GPU' or 'share of one GPU'");
-    BOOST_TEST(error_of("[0.521]", "[]").ends_with("has 0 figures forward and 1 of both passes; tokens_per_rank has 1"));
+    BOOST_TEST(
+        error_of("[0.521]", "[]").ends_with("has 0 figures forward and 1 of both passes; tokens_per_rank has 1"));
     BOOST_TEST(error_of("[0.521]", "[-1]").find(": forward must have numbers from") != std::string::npos);
     BOOST_TEST(error_of("ranks = 8", "ranks = 1") == ": ranks must be from 2 to 16384");
     BOOST_TEST(error_of("[8192]", "[[").find("not valid TOML") != std::string::npos);

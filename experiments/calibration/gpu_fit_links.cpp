@@ -1,0 +1,174 @@
+#include "experiments/calibration/gpu_fit_links.hpp"
+
+#include "experiments/study/least_squares.hpp"
+#include "layouts/require.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace ringlab::experiments {
+namespace {
+
+constexpr std::int64_t next_to_nothing = 512;  // tokens of passes that the host is longer at than the GPU
+
+bool has_messages(const std::vector<ExecutedPass>& passes, const std::string& transport) {
+    return std::any_of(passes.begin(), passes.end(), [&](const ExecutedPass& pass) {
+        return pass.transport == transport && pass.issued(0).transfers > 0;
+    });
+}
+
+/// Sizes of messages and their times.
+struct Messages {
+    std::vector<double> bytes, seconds;
+
+    Line line() const { return fit_rising_line(bytes, seconds); }
+};
+
+/// `alone`: of passes whose messages are on one channel, so that a way out has one of them at a time.
+Messages messages_over(const std::vector<ExecutedPass>& passes, const std::string& transport, bool alone) {
+    Messages found;
+    for (const auto& pass : passes) {
+        if (pass.transport != transport || pass.algorithm() != "ring") continue;
+        if (alone && pass.plan->schedule(pass.pass)->channels().size() > 1) continue;
+        std::map<std::int64_t, std::vector<double>> by_size;
+        for (const auto& one : pass.operations)
+            if (one.op.kind == layouts::OpKind::receive) by_size[one.op.bytes].push_back(one.seconds);
+        for (auto& [size, all_times] : by_size) {
+            found.bytes.push_back(static_cast<double>(size));
+            found.seconds.push_back(median_of(std::move(all_times)));
+        }
+    }
+    return found;
+}
+
+/// Those beside attends, where no others were timed.
+Messages messages_beside_attends(const GpuSamples& samples, const std::string& transport) {
+    Messages found;
+    for (const auto& sample : samples.samples) {
+        if (sample.kind != "message" || sample.transport != transport) continue;
+        found.bytes.push_back(static_cast<double>(sample.bytes));
+        found.seconds.push_back(sample.seconds);
+    }
+    return found;
+}
+
+void fit_copy_engines(FittedMachine& fitted, double slower) {
+    auto& m = fitted.machine;
+    m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1;
+    fitted.sources["inside_host"] = "copy engines have no channels and take no multiprocessors";
+    fitted.sources["inside_host.send_memory_ratio"] = "counted: every byte is read once";
+    fitted.sources["inside_host.receive_memory_ratio"] = "counted: every byte is written once";
+    m.attention_memory_bytes_per_second = std::min(
+        m.memory_bytes_per_second, slower * (m.memory_bytes_per_second - 2 * m.inside_host.link_bytes_per_second));
+    fitted.sources["gpu.attention_memory_gigabytes_per_second"] =
+        fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
+}
+
+/// A kernel of both directions takes multiprocessors from attends; the executor has one for each direction. What a
+/// kernel moves is bounded by its channels; the link, by what copy engines move over it.
+void fit_kernels_of_links(FittedMachine& fitted, double slower, const Messages& copies, const std::string& kernels) {
+    auto& m = fitted.machine;
+    auto& sources = fitted.sources;
+    m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1.25;
+    m.inside_host.multiprocessors_per_channel = 1;
+    const auto channels = std::max(1.0, std::round(m.multiprocessors * (1 - 1 / slower)));
+    m.inside_host.channels = {{std::numeric_limits<double>::infinity(), channels}};
+    sources["inside_host"] = "the link's rate is that of all channels, each a multiprocessor at both ends";
+    if (copies.bytes.size() >= 2) {
+        const auto rate = m.inside_host.link_bytes_per_second;
+        m.inside_host.channel_bytes_per_second = rate / channels;
+        m.inside_host.link_bytes_per_second = std::max(rate, 1 / copies.line().slope);
+        sources["inside_host.channel_gigabytes_per_second"] =
+            "fitted to messages that have the link to themselves, between all GPUs that compute next to nothing";
+        sources["inside_host.link_gigabytes_per_second"] = "fitted to copies by the engines, over the same links";
+    }
+    sources["inside_host.channels"] = fmt::format("fitted: attends beside messages take {:.3f} times as long", slower);
+    for (const auto* key : {"send", "receive"})
+        sources[fmt::format("inside_host.{}_memory_ratio", key)] =
+            "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved";
+    sources["gpu.attention_memory_gigabytes_per_second"] = "none: what attends lose is in the multiprocessors";
+    m.attention_memory_bytes_per_second = 0;
+    // Whose blocks take item after item: those of the family for sm_90a, forward.
+    using Room = sim::AttentionCost::Room;
+    m.forward.room = kernels == "hopper" ? Room::at_the_end : Room::as_items_end;
+    m.backward.room = Room::as_items_end;
+}
+
+}  // namespace
+
+double median_of(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
+    auto& m = fitted.machine;
+    std::vector<double> matrix, ones;
+    for (const auto& pass : passes) {
+        if (pass.transport != "loopback" || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
+        const auto issued = pass.issued(0);
+        for (const double count :
+             {1.0, double(issued.launches * pass.ranks()), double(issued.transfers * pass.ranks())})
+            matrix.push_back(count / pass.issue);
+        ones.push_back(1);
+    }
+    require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
+    const auto found = nonnegative_least_squares(matrix, ones, 3);
+    // What is not by operation is mostly at the end of a pass; an empty pass tells what is before its first launch.
+    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - found[1]);
+    m.compute_issue_seconds = found[1];
+    m.transfer_issue_seconds = found[2];
+    fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
+    fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
+    if (!has_messages(passes, transport)) return;
+    std::vector<double> transfers, rest;
+    for (const auto& pass : passes) {
+        if (pass.transport != transport || pass.algorithm() != "ring") continue;
+        if (pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
+        transfers.push_back(pass.issued(0).transfers);
+        rest.push_back(pass.issue - found[1] * pass.issued(0).launches);
+    }
+    m.transfer_issue_seconds = fit_rising_line(transfers, rest).slope;
+    fitted.sources["host.transfer_issue_us"] =
+        fmt::format("fitted to the host's time of short passes over {}, by transfer", transport);
+}
+
+void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,
+               const std::string& transport) {
+    auto& m = fitted.machine;
+    auto& sources = fitted.sources;
+    if (transport.empty()) {
+        sources["inside_host"] = "not calibrated: one GPU";
+        sources["gpu.attention_memory_gigabytes_per_second"] = "not calibrated: one GPU";
+        m.attention_memory_bytes_per_second = 0;
+        return;
+    }
+    const bool kernels = transport == "nccl", timed = has_messages(passes, transport);
+    const auto messages =
+        timed ? messages_over(passes, transport, kernels) : messages_beside_attends(samples, transport);
+    require(messages.bytes.size() >= 2, "the samples hold no messages over {}", transport);
+    const auto line = messages.line();
+    m.inside_host.latency_seconds = line.constant;
+    m.inside_host.link_bytes_per_second = 1 / line.slope;
+    for (const auto* key : {"latency_us", "link_gigabytes_per_second"})
+        sources[fmt::format("inside_host.{}", key)] =
+            timed ? "fitted to messages between all GPUs that compute next to nothing"
+                  : "fitted to copies between all GPUs beside attends";
+    double alone = 0, beside = 0;
+    for (const auto& sample : samples.samples) {
+        if (sample.transport != transport) continue;
+        if (sample.kind == "alone") alone = sample.seconds;
+        if (sample.kind == "beside") beside = sample.seconds;
+    }
+    require(alone > 0 && beside > 0, "the samples hold no attends beside messages over {}", transport);
+    const auto slower = std::max(1.0, beside / alone);
+    kernels ? fit_kernels_of_links(fitted, slower, messages_over(passes, "copy", false), samples.kernels)
+            : fit_copy_engines(fitted, slower);
+}
+
+}  // namespace ringlab::experiments

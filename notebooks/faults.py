@@ -12,7 +12,7 @@ import numpy as np
 
 import figures
 
-arguments = figures.arguments(__doc__, "faults.h5", "faults_cpu.h5", "faults_cpu_bf16.h5")
+arguments = figures.arguments(__doc__, "faults.h5", "faults_cpu.h5", "faults_cpu_bf16.h5", "faults_h200.h5")
 runs = figures.read_runs(arguments.records, "faults")
 MARKERS = "s", "o", "^", "D"
 COSINE_GATE = 0.99

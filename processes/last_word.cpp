@@ -19,6 +19,8 @@ namespace ringlab::processes {
 bool LastWord::say(const std::string& message) {
     if (said_.exchange(true))
         for (;;) pause();
+    // Longer than launchers take to end what runs elsewhere.
+    if (waits_) std::this_thread::sleep_for(std::chrono::seconds(5));
     // MPI libraries can fill the pipe with complaints of their own; another process may get through.
     pollfd errors{STDERR_FILENO, POLLOUT, 0};
     constexpr int limit_ms = 500;

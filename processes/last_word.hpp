@@ -16,6 +16,10 @@ public:
     /// thread of a process alone: the others are left to end with it.
     bool say(const std::string& message);
 
+    /// From now on who speaks here waits first: processes of another host may have the same to say, of which nothing is
+    /// known here, and their launcher then ends this process.
+    void let_another_host_begin() { waits_ = true; }
+
     /// Ends this process, and with it whatever it is in the middle of.
     [[noreturn]] void exit() const;
 
@@ -23,7 +27,7 @@ private:
     bool claim();
 
     std::string program_;
-    std::atomic<bool> said_ = false;
+    std::atomic<bool> said_ = false, waits_ = false;
     bool first_ = false;
     bool must_stay_ = false;  // the others see who was first by a name that is free again when this process is gone
 };

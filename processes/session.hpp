@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace ringlab::processes {
 
@@ -12,6 +13,16 @@ using Clock = std::chrono::steady_clock;
 
 /// Whether this program was built with MPI (CMake option RINGLAB_MPI).
 bool built_with_mpi();
+
+/// A host of a run, and the ranks of its processes, ascending. The name is unique: where several hosts call themselves
+/// the same, "NAME (of rank 3)".
+struct Host {
+    std::string name;
+    std::vector<int> ranks;
+};
+
+/// Hosts in the order of their first ranks, from what each rank says: the first rank of its host, and the host's name.
+std::vector<Host> hosts_from(const std::vector<int>& first_ranks, const std::vector<std::string>& names);
 
 /// MPI for the lifetime of the object; main() makes one before anything else of MPI is used. Throws Error in a program
 /// that was built without MPI.
@@ -37,6 +48,11 @@ public:
 
     /// Place of this process among those of its host.
     int rank_on_host() const;
+
+    const std::vector<Host>& hosts() const;
+
+    /// What every process says, by rank; all call it.
+    std::vector<std::string> tell_all(const std::string& own);
 
     /// This process begins to compute, or is done with it.
     void set_computing(bool computing);

@@ -1,6 +1,7 @@
 #include "processes/guardian.hpp"
 #include "processes/mpi_calls.hpp"
 #include "processes/neighbours.hpp"
+#include "processes/peers.hpp"
 #include "processes/pulse.hpp"
 #include "processes/shared_memory.hpp"
 
@@ -26,6 +27,7 @@ struct Session::Impl {
         : last_word(program), guardian(std::in_place, last_word, patience, advice) {}
 
     void find_neighbours(Session& session);
+    void find_hosts(Session& session, int first_rank);
     void share_board(Session& session, MPI_Comm host, const SharedMemory::Address& address);
     std::string look(Clock::duration elapsed);
     std::string silence_of(int peer) const;
@@ -38,6 +40,7 @@ struct Session::Impl {
     int rank = 0, size = 1, rank_on_host = 0, on_host = 1;
 
     std::vector<Neighbour> neighbours;
+    std::vector<Host> hosts;
     std::optional<SharedMemory> board;  // where processes of this host count themselves when they are done with MPI
     std::optional<Pulse> pulse;
     std::optional<Guardian> guardian;
@@ -71,8 +74,30 @@ void Session::Impl::find_neighbours(Session& session) {
     for (const auto& [other, process, descriptor] : cards)
         // Processes in containers of their own have numbers that mean others here, or nobody.
         if (other != rank && exists(process)) neighbours.push_back({static_cast<int>(other), process});
+    find_hosts(session, static_cast<int>(cards[0][0]));
     share_board(session, host, {cards[0][1], static_cast<std::int32_t>(cards[0][2])});
     blocking(session, "MPI_Comm_free", [&] { return MPI_Comm_free(&host); });
+}
+
+void Session::Impl::find_hosts(Session& session, int first_rank) {
+    struct Sign {
+        int first_rank;
+        std::array<char, MPI_MAX_PROCESSOR_NAME> name;
+    } own{first_rank, {}};
+    int length = 0;
+    once(session, "MPI_Get_processor_name", [&] { return MPI_Get_processor_name(own.name.data(), &length); });
+    std::vector<Sign> signs(static_cast<std::size_t>(size));
+    blocking(session, "MPI_Allgather", [&] {
+        return MPI_Allgather(&own, sizeof(own), MPI_BYTE, signs.data(), sizeof(own), MPI_BYTE, MPI_COMM_WORLD);
+    });
+    std::vector<int> first_ranks;
+    std::vector<std::string> names;
+    for (const auto& sign : signs) {
+        first_ranks.push_back(sign.first_rank);
+        names.emplace_back(sign.name.data());
+    }
+    hosts = hosts_from(first_ranks, names);
+    if (first_rank != first_ranks.front()) last_word.let_another_host_begin();
 }
 
 /// All processes of the host have it afterwards, or none: it cannot be reached from a container of its own.
@@ -187,6 +212,16 @@ Session& Session::current() {
 int Session::rank() const { return impl_->rank; }
 int Session::size() const { return impl_->size; }
 int Session::rank_on_host() const { return impl_->rank_on_host; }
+
+const std::vector<Host>& Session::hosts() const { return impl_->hosts; }
+
+std::vector<std::string> Session::tell_all(const std::string& own) {
+    const auto bytes = std::as_bytes(std::span(own));
+    std::vector<std::string> all;
+    for (const auto& said : Peers(*this).all_gather({bytes.begin(), bytes.end()}, patiently))
+        all.emplace_back(reinterpret_cast<const char*>(said.data()), said.size());
+    return all;
+}
 
 void Session::set_computing(bool computing) { impl_->pulse->set_computing(computing); }
 bool Session::others_compute() const { return impl_->pulse->others_compute(); }

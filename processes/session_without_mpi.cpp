@@ -20,6 +20,8 @@ Session& Session::current() { refuse(); }
 int Session::rank() const { refuse(); }
 int Session::size() const { refuse(); }
 int Session::rank_on_host() const { refuse(); }
+const std::vector<Host>& Session::hosts() const { refuse(); }
+std::vector<std::string> Session::tell_all(const std::string&) { refuse(); }
 void Session::set_computing(bool) { refuse(); }
 bool Session::others_compute() const { refuse(); }
 void Session::end(const std::string&) { refuse(); }

@@ -11,7 +11,7 @@ public:
         return {{.name = "transport",
                  .value = "NAME",
                  .help = "copy (copy engines, one host), nccl, or loopback (ranks take turns on the GPUs there are). "
-                         "auto: copy with a GPU per rank, else loopback",
+                         "auto: copy with a GPU per rank, nccl on several hosts, else loopback",
                  .target = &asked_.transport,
                  .choices = {"auto", "copy", "nccl", "loopback"}},
                 {.name = "kernels",

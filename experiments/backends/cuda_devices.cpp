@@ -1,7 +1,9 @@
 #include "experiments/backends/cuda.hpp"
 
 #include "experiments/inputs/source.hpp"
+#include "experiments/record/provenance.hpp"
 #include "experiments/study/describe.hpp"
+#include "experiments/study/hosts.hpp"
 #include "experiments/study/parallel.hpp"
 #include "gpu/executor.hpp"
 #include "reference/rounding.hpp"
@@ -47,7 +49,8 @@ public:
         require(layouts::bytes_of(dtype) == 2,
                 "--arithmetic {}: --backend cuda computes in bf16 or fp16; say --arithmetic bf16", config.arithmetic);
         devices_ = gpu::devices();
-        require(!devices_.empty(),
+        // Of several hosts require_places() names the one that has none.
+        require(config.mpi || !devices_.empty(),
                 "--backend cuda: there is no NVIDIA GPU here, or no driver for it; --backend cpu needs none");
         options_.group = ring_group(config, ranks);
         options_.transport = choose_transport(asked.transport, config.mpi);
@@ -55,6 +58,7 @@ public:
         options_.kernels = gpu::kernel_family(asked.kernels);
         options_.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
         team_ = config.mpi ? gpu::make_mpi_team() : gpu::make_thread_team(gpu::team_size(options_));
+        if (config.mpi) require_places(config);
         require(!config.mpi || team_->size() == options_.group.world(), "{} ranks need as many processes, there are {}",
                 options_.group.world(), team_->size());
     }
@@ -111,12 +115,26 @@ public:
 private:
     static constexpr int warm_up_passes = 2;
 
+    /// That ranks are where the transport reaches them, each with a GPU. Called by all processes.
+    void require_places(const Config& config) const {
+        auto& session = processes::Session::current();
+        const auto& hosts = session.hosts();
+        ProcessCard own{version_text(), config.text};
+        for (const auto& device : devices_) own.gpus.push_back(device.bus_id);
+        require(options_.transport != gpu::TransportKind::copy || hosts.size() == 1,
+                "--transport copy: copy engines reach the GPUs of one host, ranks are on {}; say --transport nccl",
+                hosts_text(hosts));
+        require_gpus(exchange(session, own), hosts, options_.transport == gpu::TransportKind::nccl);
+    }
+
     gpu::TransportKind choose_transport(const std::string& asked, bool mpi) const {
         using gpu::TransportKind;
         const int world = options_.group.world(), present = static_cast<int>(devices_.size());
         // A single rank has nobody to send to.
         if (!mpi && world == 1) return TransportKind::loopback;
-        if (asked == "auto") return mpi || present >= world ? TransportKind::copy : TransportKind::loopback;
+        if (asked == "auto" && mpi)
+            return processes::Session::current().hosts().size() > 1 ? TransportKind::nccl : TransportKind::copy;
+        if (asked == "auto") return present >= world ? TransportKind::copy : TransportKind::loopback;
         require(asked != "loopback" || !mpi,
                 "--transport loopback is for one process; under mpirun say --transport copy or nccl");
         if (asked == "loopback") return TransportKind::loopback;

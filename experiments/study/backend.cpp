@@ -2,6 +2,8 @@
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/message.hpp"
+#include "experiments/record/provenance.hpp"
+#include "experiments/study/hosts.hpp"
 #include "experiments/study/machine_fault.hpp"
 #include "layouts/names.hpp"
 #include "processes/session.hpp"
@@ -43,6 +45,7 @@ int run_in_session(const Config& config, int argc, char** argv, const std::funct
                                "; what has finished is in the record, and --resume does the rest");
     end_on_hangup();  // MPI may have loaded UCX, which takes the signal
     try {
+        require_alike(exchange(session, {version_text(), config.text}), session.hosts());
         return body();
     } catch (const std::exception& error) {
         // As a rule all processes fail alike: root says why, and ends the others before they say it again.

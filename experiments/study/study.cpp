@@ -3,6 +3,7 @@
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/record/tensors_file.hpp"
+#include "experiments/study/hosts.hpp"
 #include "experiments/study/machine_fault.hpp"
 
 #include <fmt/format.h>
@@ -90,6 +91,9 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
                          config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
     }
     say_notes(config);
+    if (config.mpi)
+        for (const auto& note : host_notes(ring_group(config, *sizes.begin()), processes::Session::current().hosts()))
+            fmt::print(stderr, "[note] {}\n", note);
     forecast_.announce();
     provenance_ = collect_provenance(argc, argv);
     provenance_.set("seed", static_cast<std::int64_t>(config.seed));
@@ -125,6 +129,9 @@ void Study::run(const std::function<void(Trial&)>& one) {
             if (record_) {
                 backend->describe(trial.run);
                 say_slow_rank(trial.run, trial.repeats);
+                if (config_.mpi)
+                    describe_hosts(trial.run, plan, ring_group(config_, which.ranks),
+                                   processes::Session::current().hosts());
                 if (!config_.save_tensors.empty())
                     save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
                                  trial.repeats.back().front().outputs, plan.problem.dtype, provenance_,

@@ -3,6 +3,7 @@
 #include "processes/mpi_calls.hpp"
 #include "processes/peers.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -109,20 +110,26 @@ public:
 
     void expose(std::span<const std::byte> bytes) override {
         exposed_bytes_ = sizes_of_all(bytes.size());
-        // Nobody else is there to fetch, and Open MPI 4 has no window for a process alone.
-        if (size_ == 1) return;
+        if (!has_window()) return;
         // MPI asks for a pointer to non-const memory even where all only read.
         auto* base = const_cast<std::byte*>(bytes.data());
-        blocking(session_, "MPI_Win_create", [&] {
-            return MPI_Win_create(base, static_cast<MPI_Aint>(bytes.size()), 1, MPI_INFO_NULL, comm_, &window_);
-        });
+        try {
+            blocking(session_, "MPI_Win_create", [&] {
+                return MPI_Win_create(base, static_cast<MPI_Aint>(bytes.size()), 1, MPI_INFO_NULL, comm_, &window_);
+            });
+        } catch (const Error& error) {
+            fail(
+                "{}: this MPI has no way for ranks to read each other's memory here. Open MPI 4 over TCP has one with "
+                "OMPI_MCA_osc=pt2pt in the environment; or take a schedule whose ranks send, as ring",
+                error.what());
+        }
         once(session_, "MPI_Win_set_errhandler", [&] { return MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN); });
         once(session_, "MPI_Win_lock_all", [&] { return MPI_Win_lock_all(MPI_MODE_NOCHECK, window_); });
     }
 
     void withdraw() override {
         peers_.barrier("the others, at the end of a pass", meeting_limit());
-        if (size_ == 1) return;
+        if (!has_window()) return;
         blocking(session_, "MPI_Win_unlock_all", [&] { return MPI_Win_unlock_all(window_); });
         blocking(session_, "MPI_Win_free", [&] { return MPI_Win_free(&window_); });
     }
@@ -163,6 +170,12 @@ public:
 private:
     void check_peer(int peer) const {
         require(0 <= peer && peer < size_, "rank {} has no peer {}; ranks are 0..{}", rank_, peer, size_ - 1);
+    }
+
+    /// Not where nobody exposes anything, or nobody else is there to fetch it: Open MPI 4 has none for a process alone,
+    /// nor over every network.
+    bool has_window() const {
+        return size_ > 1 && std::ranges::any_of(exposed_bytes_, [](auto bytes) { return bytes > 0; });
     }
 
     /// Longer than any other wait: a rank that is stuck in an operation knows more, and is to speak first.

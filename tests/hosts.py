@@ -55,8 +55,10 @@ class Hosts:
     def __init__(self, folder, real):
         self.folder, self.real, self.holders = folder, real, []
         self.agent = folder / "agent"
-        if not real:  # the launcher takes names that it does not know for other hosts
-            self.write_agent()
+        if not real:  # the launcher takes names that it does not know for other hosts; its daemons share no folders
+            for name in NAMES:
+                (folder / f"tmp-{name}").mkdir()
+            self.write_agent(f"env TMPDIR={folder}/tmp-$host")
             return
         self.write_agent(f"nsenter -t $(cat {folder}/$host) --net --uts --pid --mount")
         (folder / "hosts").write_text("127.0.0.1 localhost\n" +
@@ -75,7 +77,7 @@ class Hosts:
         for name in NAMES:
             self.run_on(name, f"ip address add {ADDRESSES[name]}/24 dev cable && ip link set cable up")
 
-    def write_agent(self, into=""):
+    def write_agent(self, into):
         """What is called instead of ssh: HOST COMMAND..."""
         self.agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec {into} sh -c "$*"\n')
         self.agent.chmod(0o755)
@@ -293,8 +295,8 @@ def main():
     parser.add_argument("--without-namespaces", action="store_true", help="hosts to the launcher only")
     parser.add_argument("program", type=os.path.abspath)
     options = parser.parse_args()
-    version = subprocess.run([options.mpirun, "--version"], capture_output=True, text=True) if shutil.which(options.mpirun) else None
-    if not version or "Open MPI" not in version.stdout:
+    said = output_of(options.mpirun, "--version") if shutil.which(options.mpirun) else ""
+    if not any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE")):
         print("skipped: this needs Open MPI's mpirun")
         sys.exit(77)
     real = not options.without_namespaces and into_namespaces()

@@ -140,7 +140,9 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
                                                                reference::SampledRows{sampled_rows_, o, lse, dq},
                                                                reference::SampledColumns{sample_, dk, dv}, statistics_);
     }
-    const bool carried = forward.options().accumulation == layouts::Accumulation::carry &&
+    const bool sends_results = std::ranges::any_of(
+        forward.slots(), [](const layouts::SlotGroup& group) { return group.pool == layouts::Pool::output; });
+    const bool carried = !sends_results && forward.options().accumulation == layouts::Accumulation::carry &&
                          layouts::bytes_of(backward.options().gradient_dtype) > 2;
     auto known = carried ? carried_bounds_ : std::nullopt;
     if (!known) known = model_->bounds(inputs, forward, &backward, round_running_output);

@@ -172,6 +172,29 @@ BOOST_AUTO_TEST_CASE(gradients_of_rotated_inputs_are_judged_before_the_rotation)
     }
 }
 
+// What is judged first leaves a ring's tolerance behind; results that travel are rounded once more.
+BOOST_AUTO_TEST_CASE(results_that_travel_have_a_tolerance_of_their_own) {
+    Judged one;
+    one.problem.query_heads = one.problem.kv_heads = 2;
+    one.problem.dtype = layouts::DType::bf16;
+    one.inputs = generate_inputs("normal", one.problem, 7).inputs;
+    one.outputs = reference::blocked_attention(one.problem, one.mask, one.inputs);
+    Judge judge({.whole_tokens = 1000});
+    one.by(judge);
+    const auto o_unrounded = [&](const std::string& algorithm) {
+        const auto made = [&](layouts::Pass pass) {
+            return layouts::make_schedule(one.problem, one.mask, layouts::make_layout("contiguous", 300, 2),
+                                          {.algorithm = algorithm, .pass = pass});
+        };
+        return judge
+            .tolerance(*made(layouts::Pass::forward), *made(layouts::Pass::backward), one.inputs, "normal", false)
+            .relative_rms[1];
+    };
+    const auto ring = o_unrounded("ring");
+    BOOST_TEST(o_unrounded("ulysses") > 1.2 * ring);
+    BOOST_TEST(o_unrounded("ring") == ring);
+}
+
 BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
     for (const std::int64_t limit : {1000, 100}) {
         for (std::size_t wrong = 0; wrong < judged_tensors.size(); ++wrong) {

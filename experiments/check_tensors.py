@@ -10,7 +10,9 @@ For every row i and query head h, over the keys j that row i sees:
     o = sum_j p_j v_j       ds_j = p_j * (do.v_j - do.o)    (soft-capped: times 1 - (s_j/c)^2)
     dq = scale * sum_j ds_j k_j        dk_j += scale * ds_j q_i        dv_j += p_j do
 
-all in float64. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
+all in float64. Where the file has a latent (RANK+SHARED: multi-head latent attention), k and v are its numbers and the
+matrices W of each head, of which come k_j = (W_k c_j, shared numbers) and v_j = W_v c_j, rounded to their type; dk and dv
+are made gradients by these behind it. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
 before all that, and dq and dk are turned back behind it. Prints the error of each result, relative to the norm and to the
 largest element of what was expected, and exits with 1 if a norm is off by more than the tolerance.
 """
@@ -52,10 +54,31 @@ def rounded(x, dtype):
     return np.rint(x / step) * step
 
 
+def expanded(file, latent, matrices):
+    """K and V of all heads, of latents (batch, token, 1, number) and matrices (1, head, row, column)."""
+    rank, shared = map(int, file.attrs["latent"].split("+"))
+    own = matrices.shape[2] - file["value_dim"].size
+    made = np.einsum("btr,hdr->bthd", latent[:, :, 0, :rank], matrices[0])
+    tail = np.broadcast_to(latent[:, :, :, rank:], made.shape[:3] + (shared,))
+    return (rounded(x, file.attrs["dtype"]) for x in (np.concatenate([made[..., :own], tail], axis=-1), made[..., own:]))
+
+
+def compressed(file, dk, dv):
+    """Gradients by K and V of all heads, as gradients by the latent and the matrices."""
+    rank = int(file.attrs["latent"].split("+")[0])
+    latent, matrices = tensor(file, "k"), tensor(file, "v")
+    own = matrices.shape[2] - dv.shape[3]
+    made = np.concatenate([dk[..., :own], dv], axis=-1)
+    dlatent = np.concatenate([np.einsum("bthd,hdr->btr", made, matrices[0]), dk[..., own:].sum(axis=2)], axis=-1)
+    return dlatent[:, :, None, :], np.einsum("bthd,btr->hdr", made, latent[:, :, 0, :rank])[None]
+
+
 def read(file):
     """q and k as they are attended to, v, do and what each row sees: begin, end, sink (token, 1) and which keys are there
     (1, token)."""
     tensors = [tensor(file, name) for name in ("q", "k", "v", "do")]
+    if "latent" in file.attrs:
+        tensors[1:3] = expanded(file, *tensors[1:3])
     if "rotary_position" in file:
         tensors[:2] = [rounded(rotated(file, name, x), file.attrs["dtype"]) for name, x in zip("qk", tensors)]
     rows = [file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink")]
@@ -156,6 +179,8 @@ def main():
         if "rotary_position" in file:
             for name in ("dq", "dk"):
                 expected[name] = rotated(file, name, expected[name], back=True)
+        if "latent" in file.attrs:
+            expected["dk"], expected["dv"] = compressed(file, expected["dk"], expected["dv"])
         worst = 0.0
         print(f"{'':4}{'by norm':>12}{'by largest':>12}")
         for name, tensor_expected in expected.items():

@@ -21,4 +21,8 @@ void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStrea
 /// less power and run faster. In stream order.
 void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed, cudaStream_t stream);
 
+/// Sums over heads: to (batch, tokens, 1, dim) from fp32 (batch, tokens, heads, dim), overwritten or added to. In
+/// stream order.
+void sum_heads(const Extent& extent, const View& to, const ConstView& from, bool adds, cudaStream_t stream);
+
 }  // namespace ringlab::gpu

@@ -34,6 +34,8 @@ std::array<Written, most_written> written_by(const Instruction& instruction, Pas
             case Pool::output: return {{{"o", pool, 0}, {"lse", pool, 1, Infinity::negative}}};
             case Pool::dout: return {{{"dout", pool, 0}}};
             case Pool::dq: return {{{"dq", pool, 0}}};
+            case Pool::latent: return {{{"latent", pool, 0}}};
+            case Pool::dlatent: return {{{"dlatent", pool, 0}}};
         }
         return {};
     };

@@ -80,9 +80,9 @@ private:
 
     void load(const LocalRank& rank) const {
         if (job_.inputs.empty())
-            rank.work->memory().load_random(rank.seat.global_rank);
+            rank.work->load_random(rank.seat.global_rank);
         else
-            rank.work->memory().load(job_.inputs[index(replica(rank))]);
+            rank.work->load(job_.inputs[index(replica(rank))]);
     }
 
     bool rotates() const { return job_.forward.problem().rotary.rotates(); }
@@ -289,7 +289,7 @@ private:
 
     void collect(const LocalRank& rank, RankResult& result) const {
         const DeviceScope scope(rank.seat.device);
-        if (job_.options.keep_results) result.outputs = rank.work->memory().download();
+        if (job_.options.keep_results) result.outputs = rank.work->download();
         result.memory = rank.work->memory_use();
         device_name(rank.seat.device).copy(result.device_name.data(), result.device_name.size() - 1);
     }

@@ -62,6 +62,7 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
         set_up(pass, *program, maps);
         instructions = std::max(instructions, pass.program->code.size());
     }
+    if (problem_.latent.is_given()) latent_ = std::make_unique<LatentProducts>(forward, backward, rank);
     if (options.check_finite) finite_.emplace(instructions);
     if (!problem_.rotary.rotates()) return;
     const auto upload = [&](const std::vector<std::int64_t>& tokens) {
@@ -162,10 +163,12 @@ void Rank::clear(Pass which, cudaStream_t stream) {
     if (finite_) finite_->clear(stream);
     pass.launches->begin_pass();
     ++pass.number;
-    if (which == Pass::forward || !pass.program->sums_from_zero) return;
-    const auto dkv = pass.memory->field(pass.memory->own(Pool::dkv));  // K and V parts of all heads, one behind another
-    const auto bytes = static_cast<std::size_t>(dkv.extent.heads * dkv.strides.head * bytes_of(dkv.dtype));
-    if (bytes > 0) RINGLAB_CUDA(cudaMemsetAsync(memory_.data() + dkv.begin, 0, bytes, stream));
+    if (which == Pass::backward && latent_) latent_->begin_gradient(stream);
+    for (const auto pool : pass.program->sums_from_zero) {
+        const auto sum = pass.memory->field(pass.memory->own(pool));  // K and V parts of all heads, one behind another
+        const auto bytes = static_cast<std::size_t>(sum.extent.heads * sum.strides.head * bytes_of(sum.dtype));
+        if (bytes > 0) RINGLAB_CUDA(cudaMemsetAsync(memory_.data() + sum.begin, 0, bytes, stream));
+    }
 }
 
 void Rank::start(Pass which, cudaStream_t stream) {
@@ -206,6 +209,8 @@ void Rank::compute(Pass which, std::size_t index, cudaStream_t stream) {
         case OpKind::merge: return merge(pass, instruction, stream);
         case OpKind::add: return add(pass, instruction, stream);
         case OpKind::copy: return copy(pass, instruction, stream);
+        case OpKind::expand: return expand(pass, instruction, stream);
+        case OpKind::compress: return compress(pass, instruction, stream);
         case OpKind::send:
         case OpKind::receive:
         case OpKind::fetch: fail("rank {}: a {} is on the compute lane", rank_, to_string(instruction.op.kind));
@@ -324,6 +329,22 @@ void Rank::copy(const PassState& pass, const Instruction& instruction, cudaStrea
         copy_field(memory.field(to, field), memory.field(from, field), stream);
 }
 
+void Rank::expand(const PassState& pass, const Instruction& instruction, cudaStream_t stream) {
+    const auto& memory = *pass.memory;
+    const auto to = memory.place(instruction, Pool::kv), from = memory.source(instruction);
+    latent_->expand(memory.field(to).extent, memory.view(from), memory.view(to), memory.view(to, values),
+                    to.heads.begin, stream);
+}
+
+void Rank::compress(const PassState& pass, const Instruction& instruction, cudaStream_t stream) {
+    const auto& memory = *pass.memory;
+    const auto to = memory.place(instruction, Pool::dlatent), from = memory.source(instruction);
+    latent_->compress(
+        {memory.field(from).extent, memory.view(from), memory.view(from, values),
+         memory.view(memory.place(instruction, Pool::latent)), memory.view(to), from.heads.begin, instruction.op.adds},
+        stream);
+}
+
 void Rank::copy_field(const Field& to, const Field& from, cudaStream_t stream) const {
     if (to.dtype != from.dtype)
         return convert(std::array{Conversion{to.extent, memory_.view(to), memory_.view(from)}}, stream);
@@ -357,17 +378,42 @@ void Rank::arrived(Pass which, std::size_t index, cudaStream_t stream) {
 }
 
 void Rank::rotate(Pass which, cudaStream_t stream) {
-    const auto table = layouts::rotary_table(problem_.rotary, problem_.head_dim);
     const bool gradients = which == Pass::backward;
-    for (const auto pool : {gradients ? Pool::dq : Pool::q, gradients ? Pool::dkv : Pool::kv}) {
-        const auto from = memory_.field(which, memory_.own(pool));
-        const auto to = gradients && options_.memory.round_results ? memory_.rounded(pool) : from;
+    const auto keys = latent_ ? (gradients ? Pool::dlatent : Pool::latent) : gradients ? Pool::dkv : Pool::kv;
+    for (const auto pool : {gradients ? Pool::dq : Pool::q, keys}) {
+        auto from = memory_.field(which, memory_.own(pool));
+        auto to = gradients && options_.memory.round_results ? memory_.rounded(pool) : from;
         const auto& positions = of_rows(pool) && row_positions_ ? *row_positions_ : *positions_;
         if (from.extent.tokens == 0) continue;
+        auto table = layouts::rotary_table(problem_.rotary, problem_.head_dim);
+        if (latent_ && !of_rows(pool)) {
+            // Of a latent the numbers that heads share, as they lie behind a head's own dims.
+            table.first -= problem_.own_key_dim();
+            for (auto* field : {&from, &to}) {
+                field->begin += static_cast<std::size_t>(problem_.latent.rank * bytes_of(field->dtype));
+                field->extent.dim = problem_.latent.shared;
+            }
+        }
         gpu::rotate(
             {from.extent, memory_.view(to), memory_.view(from), positions.as<const std::int32_t>(), table, gradients},
             stream);
     }
+}
+
+void Rank::load(const HostInputs& inputs) {
+    memory_.load(inputs);
+    if (latent_) latent_->load(inputs.v);
+}
+
+void Rank::load_random(int seed) {
+    memory_.load_random(seed);
+    if (latent_) latent_->load_random(seed);
+}
+
+RankOutputs Rank::download() const {
+    auto outputs = memory_.download();
+    if (latent_ && of(Pass::backward).program) outputs.dv = latent_->gradient();
+    return outputs;
 }
 
 void Rank::finish(Pass which, cudaStream_t stream) {
@@ -384,8 +430,8 @@ void Rank::finish(Pass which, cudaStream_t stream) {
         if (memory_.map().rounds_output() && pass.output_comes_late) round(Pool::output, 0);
     } else {
         round(Pool::dq, 0);
-        round(Pool::dkv, 0);
-        round(Pool::dkv, values);
+        round(latent_ ? Pool::dlatent : Pool::dkv, 0);
+        if (!latent_) round(Pool::dkv, values);
     }
     convert(conversions, stream);
 }

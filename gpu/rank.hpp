@@ -4,6 +4,7 @@
 #include "gpu/device_buffer.hpp"
 #include "gpu/finite_check.hpp"
 #include "gpu/joined_launches.hpp"
+#include "gpu/latent_products.hpp"
 #include "gpu/rank_memory.hpp"
 
 #include <map>
@@ -55,6 +56,11 @@ public:
 
     /// After a failure: launches and streams wait no more for arrivals, whatever they read.
     void give_up() noexcept;
+
+    /// Inputs, of this seed where none are given, and results; these wait for the device.
+    void load(const HostInputs& inputs);
+    void load_random(int seed);
+    RankOutputs download() const;
 
     /// What a pass needs before its first operation: clear() before anything can arrive from outside, start() before
     /// the first attend, and before anything of rows moves.
@@ -123,6 +129,8 @@ private:
     void merge(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void add(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void copy(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
+    void expand(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
+    void compress(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void copy_field(const Field& to, const Field& from, cudaStream_t stream) const;
 
     const layouts::Problem& problem_;
@@ -136,6 +144,7 @@ private:
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;
     std::vector<std::shared_ptr<const KeyPositions>> key_positions_;
     std::optional<FiniteCheck> finite_;
+    std::unique_ptr<LatentProducts> latent_;     // where there is one
     std::optional<DeviceBuffer> positions_;      // of own tokens, by which they are rotated
     std::optional<DeviceBuffer> row_positions_;  // of own rows, where not all tokens have one
 };

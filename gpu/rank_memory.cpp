@@ -98,8 +98,12 @@ void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from,
 
 void RankMemory::load(const HostInputs& inputs) const {
     upload("q", inputs.q, field(Pass::forward, own(Pool::q)), true);
-    upload("k", inputs.k, field(Pass::forward, own(Pool::kv), keys), false);
-    upload("v", inputs.v, field(Pass::forward, own(Pool::kv), values), false);
+    if (has_latent()) {
+        upload("k, the latent,", inputs.k, field(Pass::forward, own(Pool::latent)), false);
+    } else {
+        upload("k", inputs.k, field(Pass::forward, own(Pool::kv), keys), false);
+        upload("v", inputs.v, field(Pass::forward, own(Pool::kv), values), false);
+    }
     if (with_gradients_) upload("dout", inputs.dout, field(Pass::backward, own(Pool::dout)), true);
 }
 
@@ -113,7 +117,8 @@ void RankMemory::load_random(int seed) const {
     };
     const auto q = field(Pass::forward, own(Pool::q));
     fill_random(q, q);
-    fill_random(field(Pass::forward, own(Pool::kv), keys), field(Pass::forward, own(Pool::kv), values));
+    const auto given = field(Pass::forward, own(has_latent() ? Pool::latent : Pool::kv));
+    fill_random(given, has_latent() ? given : field(Pass::forward, own(Pool::kv), values));
     if (with_gradients_) {
         const auto dout = field(Pass::backward, own(Pool::dout));
         fill_random(dout, dout);
@@ -143,8 +148,8 @@ RankOutputs RankMemory::download() const {
         return download(options_.round_results ? rounded(pool, which) : field(Pass::backward, own(pool), which));
     };
     out.dq = gradient(Pool::dq, 0);
-    out.dk = gradient(Pool::dkv, keys);
-    out.dv = gradient(Pool::dkv, values);
+    out.dk = gradient(has_latent() ? Pool::dlatent : Pool::dkv, keys);
+    if (!has_latent()) out.dv = gradient(Pool::dkv, values);
     return out;
 }
 

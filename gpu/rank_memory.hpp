@@ -45,12 +45,13 @@ public:
     /// NaN wherever a pass has to write before it reads.
     void poison(layouts::Pass pass, cudaStream_t stream) const;
 
-    /// These wait for the device.
+    /// These wait for the device. A latent's matrices and their gradient are elsewhere, see LatentProducts.
     void load(const HostInputs& inputs) const;
     void load_random(int seed) const;
     RankOutputs download() const;
 
 private:
+    bool has_latent() const { return forward_.problem().latent.is_given(); }
     void upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to, bool of_rows) const;
     std::vector<float> download(const Field& field) const;
 

@@ -118,8 +118,11 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
     out.lse = make_tensor<float>(p.batch, p.rows(), p.query_heads, 1);
     if (job.backward) {
         out.dq = make_tensor<float>(p.batch, p.rows(), p.query_heads, p.head_dim);
-        out.dk = make_tensor<float>(p.batch, p.tokens, p.kv_heads, p.head_dim);
-        out.dv = make_tensor<float>(p.batch, p.tokens, p.kv_heads, p.value_dim);
+        const auto of_shape = [](const std::array<std::int64_t, 4>& s) {
+            return make_tensor<float>(s[0], s[1], s[2], s[3]);
+        };
+        out.dk = of_shape(p.key_shape());
+        out.dv = of_shape(p.value_shape());
     }
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const auto& local = ranks[rank]->outputs;
@@ -130,7 +133,10 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
         if (!job.backward) continue;
         place_rows(local.dq, rows, out.dq);
         place_rows(local.dk, positions, out.dk);
-        place_rows(local.dv, positions, out.dv);
+        if (p.latent.is_given())  // of matrices that all ranks have
+            std::transform(local.dv.begin(), local.dv.end(), out.dv.values.begin(), out.dv.values.begin(), std::plus());
+        else
+            place_rows(local.dv, positions, out.dv);
     }
 }
 

@@ -40,10 +40,21 @@ std::size_t arrival_flags(const std::vector<layouts::Program>& programs) {
     return 2 * most;
 }
 
+std::int64_t elements_compressed_at_once(const Schedule& backward, int rank) {
+    const auto& p = backward.problem();
+    auto rows = backward.keeps(Pool::dkv) ? backward.block_tokens(rank) * p.kv_heads : 0;
+    if (rows == 0)
+        for (const auto& group : backward.slots())
+            if (group.pool == Pool::dkv) rows = std::max(rows, group.tokens * group.heads);
+    return p.batch * rows * p.expanded_dim();
+}
+
 std::size_t SlotMap::fields(Pool pool) const {
     switch (pool) {
         case Pool::q:
-        case Pool::dq: return 1;
+        case Pool::dq:
+        case Pool::latent:
+        case Pool::dlatent: return 1;
         case Pool::kv:
         case Pool::dkv:
         case Pool::output:
@@ -54,6 +65,7 @@ std::size_t SlotMap::fields(Pool pool) const {
 }
 
 std::int64_t SlotMap::width(Pool pool, std::size_t field) const {
+    if (pool == Pool::latent || pool == Pool::dlatent) return problem_.latent.width();
     if (!of_rows(pool)) return field == 0 ? problem_.head_dim : problem_.value_dim;
     if (field > 0) return pool == Pool::dout ? 2 : 1;
     return pool == Pool::q || pool == Pool::dq ? problem_.head_dim : problem_.value_dim;
@@ -89,7 +101,7 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     const auto tokens = [&](Pool pool) { return forward.block_tokens(forward.own_block(pool, rank)); };
     const auto dtype = problem_.dtype;
     const auto frame = [&](Pool pool, DType of, std::int64_t& account) {
-        return make_frame(pool, of, of_rows(pool) ? problem_.query_heads : problem_.kv_heads, tokens(pool), account);
+        return make_frame(pool, of, heads_of(problem_, pool), tokens(pool), account);
     };
     const auto field = [&](Pool pool, std::size_t which, DType of, std::int64_t& account) {
         return take(problem_.query_heads * field_elements(pool, which, tokens(pool)) * bytes_of(of), account);
@@ -105,7 +117,8 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     arrival_flag_bytes_ = options.arrival_flags * sizeof(std::uint32_t);
     take(static_cast<std::int64_t>(arrival_flag_bytes_), few);
     ahead[index(Pool::q)] = back[index(Pool::q)] = {frame(Pool::q, dtype, memory_.inputs)};
-    ahead[index(Pool::kv)] = back[index(Pool::kv)] = {frame(Pool::kv, dtype, memory_.inputs)};
+    for (const auto pool : {Pool::kv, Pool::latent})
+        if (forward.keeps(pool)) ahead[index(pool)] = back[index(pool)] = {frame(pool, dtype, memory_.inputs)};
     Frame dout{Pool::dout, {}, {dtype, DType::fp32}};
     if (backward) dout.begins[0] = field(Pool::dout, 0, dtype, memory_.inputs);
     inputs_end_ = cursor_;
@@ -121,7 +134,14 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     if (backward) {
         const auto dq = dq_overwrites_output_ ? output.begins[0] : field(Pool::dq, 0, DType::fp32, memory_.results);
         back[index(Pool::dq)] = {Frame{Pool::dq, {dq}, {DType::fp32}}};
-        back[index(Pool::dkv)] = {frame(Pool::dkv, DType::fp32, memory_.results)};
+        for (const auto pool : {Pool::dkv, Pool::dlatent})
+            if (forward.keeps(pool)) back[index(pool)] = {frame(pool, DType::fp32, memory_.results)};
+    }
+    if (problem_.latent.is_given()) {  // LatentProducts has these, no place here
+        const auto matrices = problem_.kv_heads * problem_.expanded_dim() * problem_.latent.rank;
+        memory_.inputs += matrices * bytes_of(dtype);
+        if (backward) memory_.results += matrices * bytes_of(DType::fp32);
+        if (backward) memory_.work += elements_compressed_at_once(*backward, rank) * bytes_of(dtype);
     }
 
     // From here on each pass has its own.
@@ -144,7 +164,8 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     const auto slots_end = bytes_;
     cursor_ = passes_begin;
     std::int64_t unused = 0;
-    for (const auto pool : {Pool::dq, Pool::dkv}) rounded_[index(pool)] = frame(pool, dtype, unused);
+    for (const auto pool : {Pool::dq, problem_.latent.is_given() ? Pool::dlatent : Pool::dkv})
+        rounded_[index(pool)] = frame(pool, dtype, unused);
     bytes_ = std::max(bytes_, cursor_);
     memory_.results += static_cast<std::int64_t>(bytes_ - slots_end);
 }
@@ -181,7 +202,7 @@ Field SlotMap::field(const Frame& frame, const Place& place, std::size_t field) 
     if (!of_rows(frame.pool)) {
         const auto first = field_elements(frame.pool, 0, place.block_tokens);
         before = field == 0 ? 0 : first;
-        head = first + field_elements(frame.pool, 1, place.block_tokens);
+        head = fields(frame.pool) == 1 ? first : first + field_elements(frame.pool, 1, place.block_tokens);
     }
     const auto elements = before + (place.heads.begin - place.first_head) * head + place.tokens.begin * row;
     return {frame.begins[of_rows(frame.pool) ? field : 0] + size(elements * bytes_of(dtype)),

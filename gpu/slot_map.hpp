@@ -21,6 +21,9 @@ bool output_arrives(const layouts::Program& forward);
 /// Enough for an instruction of each rank and pass.
 std::size_t arrival_flags(const std::vector<layouts::Program>& programs);
 
+/// Of problems with a latent: elements of dK and dV that are brought together at a time to be compressed.
+std::int64_t elements_compressed_at_once(const layouts::Schedule& backward, int rank);
+
 /// Device memory of one rank, bytes.
 struct MemoryUse {
     std::int64_t inputs = 0;   ///< Q, K, V and dO of the shard
@@ -34,7 +37,8 @@ struct MemoryUse {
 };
 
 /// Where the fields of a slot begin in a rank's exchange memory, and of what type they are. Fields of kv and dkv: K and
-/// V or their gradients; of q and dq: one; of state: o, m, l; of output: o, lse; of dout: dO and pairs of statistics.
+/// V or their gradients; of q, dq, latent and dlatent: one; of state: o, m, l; of output: o, lse; of dout: dO and pairs
+/// of statistics.
 struct Frame {
     static constexpr std::size_t most_fields = 3;
 

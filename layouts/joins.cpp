@@ -20,7 +20,7 @@ void JoinFinder::add(const Op& op) {
         needs = std::max({needs, needs_[which], attends_[which] ? which + 1 : 0});
     }
     if (op.transfers()) {
-        const bool is_computed = op.pool != Pool::kv && op.pool != Pool::q && op.pool != Pool::dout;
+        const bool is_computed = !is_input(op.pool);
         if (op.kind != OpKind::send && is_computed) needs = std::numeric_limits<std::size_t>::max();
         auto& lane = lane_needs_[static_cast<std::size_t>(op.lane())];
         lane = needs = std::max(needs, lane);

@@ -1,6 +1,7 @@
 #include "layouts/problem.hpp"
 
 #include "layouts/checked.hpp"
+#include "layouts/names.hpp"
 #include "layouts/require.hpp"
 
 #include <algorithm>
@@ -8,6 +9,48 @@
 #include <limits>
 
 namespace ringlab::layouts {
+
+Latent parse_latent(const std::string& spec) {
+    const auto plus = spec.find('+');
+    const auto rank = whole_number(std::string_view(spec).substr(0, plus), false);
+    const auto shared = plus == std::string::npos ? std::optional<std::int64_t>(0)
+                                                  : whole_number(std::string_view(spec).substr(plus + 1), false);
+    require(rank && shared && *rank > 0,
+            "latent '{}' is not RANK+SHARED: numbers that K and V are made of, at least 1, and those that all heads' K "
+            "share, as 512+64",
+            spec);
+    return {*rank, *shared};
+}
+
+std::string text_of(const Latent& latent) {
+    return latent.is_given() ? fmt::format("{}+{}", latent.rank, latent.shared) : "none";
+}
+
+std::array<std::int64_t, 4> Problem::key_shape() const {
+    if (latent.is_given()) return {batch, tokens, 1, latent.width()};
+    return {batch, tokens, kv_heads, head_dim};
+}
+
+std::array<std::int64_t, 4> Problem::value_shape() const {
+    if (latent.is_given()) return {1, kv_heads, expanded_dim(), latent.rank};
+    return {batch, tokens, kv_heads, value_dim};
+}
+
+Problem Problem::expanded() const {
+    auto problem = *this;
+    problem.scale = effective_scale();
+    problem.latent = {};
+    return problem;
+}
+
+Problem Problem::with_latent_as_key() const {
+    if (!latent.is_given()) return *this;
+    auto problem = expanded();
+    problem.kv_heads = 1;
+    problem.head_dim = latent.width();
+    problem.rotary.first += latent.rank - own_key_dim();
+    return problem;
+}
 
 double Problem::effective_scale() const { return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : scale; }
 
@@ -74,6 +117,17 @@ void Problem::validate() const {
     require(std::isfinite(scale), "scale is {}; it must be finite (0 for 1/sqrt(head_dim))", scale);
     require(std::isfinite(soft_cap) && soft_cap >= 0, "soft-cap is {}; it must be positive, or 0 for none", soft_cap);
     if (rotary.rotates()) rotary_table(rotary, head_dim);
+    if (!latent.is_given()) return;
+    require(latent.rank <= most_dims && latent.shared >= 0 && latent.shared < head_dim,
+            "latent {} of heads of {}: every head shares fewer dims than it has, and the rank is at most {} (--latent, "
+            "--head-dim)",
+            text_of(latent), head_dim, most_dims);
+    require(query_heads == kv_heads, "latent {} with {}:{} heads: each query head has K and V of its own; say {}:{}",
+            text_of(latent), query_heads, kv_heads, query_heads, query_heads);
+    require(!rotary.rotates() || rotary.first >= own_key_dim(),
+            "dims from {} on are rotated, but only the last {} of {} are those that the heads of latent {} share; give "
+            "--rotary-first {}",
+            rotary.first, latent.shared, head_dim, text_of(latent), own_key_dim());
 }
 
 }  // namespace ringlab::layouts

@@ -70,21 +70,25 @@ public:
             expect(0 <= op.channel && op.lane() < schedule_.lanes(), "channel {} of {}", op.channel,
                    schedule_.channels().size());
         }
-        const bool may_add = op.kind == OpKind::attend && schedule_.options().pass == Pass::backward;
-        expect(!op.adds || may_add, "attends of the backward pass alone add to a gradient");
+        const bool backward = schedule_.options().pass == Pass::backward;
+        const bool may_add = (op.kind == OpKind::attend && backward) || op.kind == OpKind::compress;
+        expect(!op.adds || may_add, "attends of the backward pass and compressing alone add to a gradient");
+        const bool latent = schedule_.problem().latent.is_given();
+        expect(op.kind != OpKind::expand || latent, "there is no latent");
+        expect(op.kind != OpKind::compress || (latent && backward), "there is no gradient of a latent");
         if (op.kind != OpKind::attend) {
             const auto bytes = op.transfers() ? schedule_.bytes(op.pool, op.slot(), op.part)
-                                              : schedule_.bytes(op.pool, op.source, op.read());
+                                              : schedule_.bytes(op.source_pool(), op.source, op.read());
             expect(op.bytes == bytes, "it says {} bytes; these are {}", op.bytes, bytes);
-            const bool same =
-                op.transfers() || (op.read().heads == op.part.heads && same_tokens(schedule_, op.read(), op.part));
+            const bool same_heads = op.source_pool() != op.pool || op.read().heads == op.part.heads;
+            const bool same = op.transfers() || (same_heads && same_tokens(schedule_, op.read(), op.part));
             expect(same, "it reads other tokens or heads than it writes");
         }
         if (op.kind == OpKind::fetch)
-            expect(op.pool == Pool::kv && op.part.block == op.peer, "fetches are of a peer's own K,V");
+            expect((op.pool == Pool::kv || op.pool == Pool::latent) && op.part.block == op.peer,
+                   "fetches are of a peer's own K,V or latent");
         if (op.kind == OpKind::receive || op.kind == OpKind::fetch || op.kind == OpKind::copy)
-            expect(op.slot() > 0 || (op.pool != Pool::kv && op.pool != Pool::q && op.pool != Pool::dout),
-                   "it would overwrite the rank's own {}", to_string(op.pool));
+            expect(op.slot() > 0 || !is_input(op.pool), "it would overwrite the rank's own {}", to_string(op.pool));
         if (op.kind == OpKind::attend) check_heads(expect, op);
         for (const auto& operand : Operands(op, schedule_.options().pass)) check_operand(expect, operand);
     }
@@ -103,7 +107,7 @@ private:
     template <class Expect>
     void check_operand(const Expect& expect, const Operand& operand) const {
         const auto& [pool, slot, part, access, last] = operand;
-        const auto all = of_rows(pool) ? schedule_.problem().query_heads : schedule_.problem().kv_heads;
+        const auto all = heads_of(schedule_.problem(), pool);
         expect(0 <= part.block && part.block < schedule_.blocks(), "there is no block {}", part.block);
         expect(0 <= part.heads.begin && part.heads.begin < part.heads.end && part.heads.end <= all,
                "there are no heads {}..{}", part.heads.begin, part.heads.end - 1);
@@ -111,6 +115,7 @@ private:
                    part.tokens.end <= schedule_.block_tokens(part.block),
                "block {} has no tokens {}..{}", part.block, part.tokens.begin, part.tokens.end - 1);
         if (slot == 0) {
+            expect(schedule_.keeps(pool), "the rank has no {} of its own", to_string(pool));
             const int own = schedule_.own_block(pool, rank_);
             expect(part.block == own, "{} slot 0 is that of block {}, not {}", to_string(pool), own, part.block);
             return;
@@ -160,7 +165,9 @@ public:
         }
         slots_.require_finished();
         program_.joins = find_joins(program_, schedule_.lanes());
-        program_.sums_from_zero = schedule_.options().pass == Pass::backward && slots_.sums_from_zero();
+        if (schedule_.options().pass == Pass::backward)
+            for (const auto pool : {Pool::dkv, Pool::dlatent})
+                if (slots_.sums_from_zero(pool)) program_.sums_from_zero.push_back(pool);
         program_.leaves_output = schedule_.options().pass == Pass::forward && slots_.leaves_output();
         return std::move(program_);
     }
@@ -173,10 +180,9 @@ private:
         form_(which, op);
         before_.add(op);
         if (op.kind == OpKind::receive) senders_[op.lane()].insert(op.peer);
-        const bool has_source = op.kind == OpKind::merge || op.kind == OpKind::add || op.kind == OpKind::copy;
         const Operands operands(op, schedule_.options().pass);
         for (const auto& operand : operands) {
-            const bool is_source = has_source && &operand + 1 == operands.end();
+            const bool is_source = op.has_source() && &operand + 1 == operands.end();
             const bool is_first = used_.emplace(operand.pool, operand.slot).second;
             if (op.kind == OpKind::receive)
                 instruction.may_come_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
@@ -304,10 +310,15 @@ Operands::Operands(const Op& op, Pass pass) {
         }
         case OpKind::merge:
         case OpKind::add:
-        case OpKind::copy: {
-            const bool overwrites = op.kind == OpKind::copy || (op.kind == OpKind::merge && op.begins);
+        case OpKind::copy:
+        case OpKind::expand:
+        case OpKind::compress: {
+            const bool overwrites = op.kind == OpKind::copy || op.kind == OpKind::expand ||
+                                    (op.kind == OpKind::merge && op.begins) ||
+                                    (op.kind == OpKind::compress && !op.adds);
             add(op.pool, op.slot(), op.part, overwrites ? Access::write : Access::update);
-            add(op.pool, op.source, op.read(), Access::read);
+            if (op.kind == OpKind::compress) add(Pool::latent, op.slot(Pool::latent), op.part, Access::read);
+            add(op.source_pool(), op.source, op.read(), Access::read);
             return;
         }
         // A state goes on elsewhere.
@@ -330,14 +341,13 @@ Place place_of(const Schedule& schedule, const Instruction& instruction, Pool po
 
 Place source_of(const Schedule& schedule, const Instruction& instruction) {
     const auto& op = instruction.op;
-    return {op.pool,         op.source,       instruction.source_first_head, schedule.block_tokens(op.read().block),
-            op.read().heads, op.read().tokens};
+    return {op.source_pool(), op.source,       instruction.source_first_head, schedule.block_tokens(op.read().block),
+            op.read().heads,  op.read().tokens};
 }
 
 Place own_place(const Schedule& schedule, int rank, Pool pool) {
-    const auto& p = schedule.problem();
     const auto tokens = schedule.block_tokens(schedule.own_block(pool, rank));
-    return {pool, 0, 0, tokens, {0, static_cast<int>(of_rows(pool) ? p.query_heads : p.kv_heads)}, {0, tokens}};
+    return {pool, 0, 0, tokens, {0, heads_of(schedule.problem(), pool)}, {0, tokens}};
 }
 
 bool RankProgram::uses(Lane lane) const {

@@ -23,8 +23,8 @@ struct Operand {
     bool last = false;  ///< the part is undefined afterwards
 };
 
-/// All operands of an operation; of an attend and merge in the order in which Op names its pools, the source of a
-/// merge, add or copy last.
+/// All operands of an operation; of an attend and merge in the order in which Op names its pools; what has_source()
+/// reads last.
 class Operands {
 public:
     Operands(const Op& op, Pass pass);
@@ -78,7 +78,7 @@ struct Place {
     bool is_whole() const { return tokens == Interval{0, block_tokens}; }
 };
 
-/// Of an instruction's operand in `pool`; of what a merge, add or copy reads; and all of a rank's slot 0.
+/// Of an instruction's operand in `pool`; of what it reads, if it has_source(); and all of a rank's slot 0.
 Place place_of(const Schedule& schedule, const Instruction& instruction, Pool pool);
 Place source_of(const Schedule& schedule, const Instruction& instruction);
 Place own_place(const Schedule& schedule, int rank, Pool pool);
@@ -89,8 +89,9 @@ struct RankProgram {
     Pass pass = Pass::forward;
     std::vector<Instruction> code;  ///< the schedule's operations by index, then served sends
     std::size_t operations = 0;     ///< of the schedule
-    bool sums_from_zero = false;    ///< some of dkv slot 0 is added to before it is written, or never written
-    bool leaves_output = false;     ///< some of output slot 0 is never written: rows that see nothing
+    /// Pools of gradients by keys whose slot 0 is added to before it is written, or never written.
+    std::vector<Pool> sums_from_zero;
+    bool leaves_output = false;  ///< some of output slot 0 is never written: rows that see nothing
     std::vector<Join> joins;
 
     bool uses(Lane lane) const;

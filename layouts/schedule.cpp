@@ -1,5 +1,6 @@
 #include "layouts/schedule.hpp"
 
+#include "layouts/latent.hpp"
 #include "layouts/names.hpp"
 
 #include <algorithm>
@@ -31,6 +32,8 @@ const char* to_string(OpKind kind) {
         case OpKind::receive: return "receive";
         case OpKind::fetch: return "fetch";
         case OpKind::copy: return "copy";
+        case OpKind::expand: return "expand";
+        case OpKind::compress: return "compress";
     }
     return "?";
 }
@@ -44,8 +47,15 @@ const char* to_string(Pool pool) {
         case Pool::output: return "O";
         case Pool::dout: return "dO";
         case Pool::dq: return "dQ";
+        case Pool::latent: return "latent";
+        case Pool::dlatent: return "dlatent";
     }
     return "?";
+}
+
+int heads_of(const Problem& problem, Pool pool) {
+    if (of_rows(pool)) return static_cast<int>(problem.query_heads);
+    return pool == Pool::latent || pool == Pool::dlatent ? 1 : static_cast<int>(problem.kv_heads);
 }
 
 void Op::run_after(OpIndex index) {
@@ -122,7 +132,7 @@ DType Schedule::dtype(Pool pool, int slot) const {
             first += group.count;
         }
     }
-    const bool sums = pool == Pool::state || pool == Pool::dq || pool == Pool::dkv;
+    const bool sums = pool == Pool::state || pool == Pool::dq || pool == Pool::dkv || pool == Pool::dlatent;
     return sums ? accumulator() : problem_.dtype;
 }
 
@@ -136,6 +146,8 @@ std::int64_t Schedule::token_bytes(Pool pool, int slot) const {
         case Pool::state:
         case Pool::dout: return problem_.value_dim * element + 2 * number;
         case Pool::output: return problem_.value_dim * element + number;
+        case Pool::latent:
+        case Pool::dlatent: return problem_.latent.width() * element;
     }
     return 0;
 }
@@ -226,7 +238,7 @@ Op Schedule::take_in(OpKind kind, Pool pool, int step, const Part& part, int slo
     op.slot(pool) = slot;
     op.read() = read;
     op.source = source;
-    op.bytes = bytes(pool, source, read);
+    op.bytes = bytes(op.source_pool(), source, read);
     return op;
 }
 
@@ -244,6 +256,16 @@ Op Schedule::add(Pool pool, int step, const Part& part, int slot, const Part& re
 
 Op Schedule::copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
     return take_in(OpKind::copy, pool, step, part, slot, read, source);
+}
+
+Op Schedule::expand(int step, const Part& keys, int slot, int source) const {
+    return take_in(OpKind::expand, Pool::kv, step, keys, slot, {keys.block, {0, 1}, keys.tokens}, source);
+}
+
+Op Schedule::compress(int step, const Part& keys, int slot, int latent_slot, int source) const {
+    auto op = take_in(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot, keys, source);
+    op.slot(Pool::latent) = latent_slot;
+    return op;
 }
 
 Op Schedule::transfer(OpKind kind, int channel, Pool pool, int step, int peer, const Part& part, int slot) const {
@@ -267,7 +289,10 @@ Registry<ScheduleFactory>& schedules() {
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options) {
     const auto spec = Spec::parse(options.algorithm);
-    return find_typed(schedules(), "schedule", spec.name).factory(spec.arguments, problem, mask, layout, options);
+    const auto& entry = find_typed(schedules(), "schedule", spec.name);
+    if (problem.latent.is_given() && spec.name != expanded_at_home)
+        return make_latent_schedule(problem, mask, layout, options);
+    return entry.factory(spec.arguments, problem, mask, layout, options);
 }
 
 }  // namespace ringlab::layouts

@@ -19,31 +19,46 @@ namespace ringlab::layouts {
 
 /// Tensors that lie in one slot, travel in one message and are worked on together.
 enum class Pool : std::uint8_t {
-    kv,      ///< keys and values
-    dkv,     ///< their gradients
-    q,       ///< query rows
-    state,   ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
-    output,  ///< (o, lse) of rows, normalised
-    dout,    ///< dO of rows with what the backward pass knows of them (lse, delta)
-    dq,      ///< gradient of rows
+    kv,       ///< keys and values
+    dkv,      ///< their gradients
+    q,        ///< query rows
+    state,    ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
+    output,   ///< (o, lse) of rows, normalised
+    dout,     ///< dO of rows with what the backward pass knows of them (lse, delta)
+    dq,       ///< gradient of rows
+    latent,   ///< what keys and values of all heads are expanded from, see Problem
+    dlatent,  ///< its gradient
 };
-inline constexpr int pool_count = 7;
+inline constexpr int pool_count = 9;
 
-/// Whether a pool holds something of query rows, by query heads; otherwise of keys, by kv heads.
-constexpr bool of_rows(Pool pool) { return pool != Pool::kv && pool != Pool::dkv; }
+/// Whether a pool holds something of query rows, by query heads; otherwise of keys, by kv heads, or for all of these.
+constexpr bool of_rows(Pool pool) {
+    return pool != Pool::kv && pool != Pool::dkv && pool != Pool::latent && pool != Pool::dlatent;
+}
+
+/// Whether attention is computed from what a pool holds, rather than to it.
+constexpr bool is_input(Pool pool) {
+    return pool == Pool::kv || pool == Pool::latent || pool == Pool::q || pool == Pool::dout;
+}
+
+/// How many heads all of a pool's are.
+int heads_of(const Problem& problem, Pool pool);
 
 /// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
 enum class OpKind : std::uint8_t {
-    attend,   ///< compute: rows of `slots` q against keys of kv. Forward: taken into state, or normalised into output.
-              ///< Backward, with dout: taken into dq; dkv is overwritten, or added to
-    merge,    ///< compute: the output of slot `source` taken into that of slots[output]
-    add,      ///< compute: the gradient of slot `source` added to that of slots[pool]
-    send,     ///< slots[pool] to `peer`, which posts a receive
-    receive,  ///< into slots[pool] from `peer`, which posts a send
-    fetch,    ///< into slots[pool], read from slot 0 of `peer`, which does nothing
-    copy,     ///< compute: slot `source` of `pool` to slots[pool], perhaps of another type
+    attend,    ///< compute: rows of `slots` q against keys of kv. Forward: taken into state, or normalised into output.
+               ///< Backward, with dout: taken into dq; dkv is overwritten, or added to
+    merge,     ///< compute: the output of slot `source` taken into that of slots[output]
+    add,       ///< compute: the gradient of slot `source` added to that of slots[pool]
+    send,      ///< slots[pool] to `peer`, which posts a receive
+    receive,   ///< into slots[pool] from `peer`, which posts a send
+    fetch,     ///< into slots[pool], read from slot 0 of `peer`, which does nothing
+    copy,      ///< compute: slot `source` of `pool` to slots[pool], perhaps of another type
+    expand,    ///< compute: some heads of slots[kv], made of the latent of slot `source`
+    compress,  ///< compute: slots[dlatent], overwritten or added to, from the heads' gradient of slot `source` of dkv;
+               ///< and, by slots[latent], the rank's part of the matrices' gradient
 };
-inline constexpr int op_kind_count = 7;
+inline constexpr int op_kind_count = 9;
 
 const char* to_string(OpKind kind);
 const char* to_string(Pool pool);
@@ -79,26 +94,27 @@ inline constexpr Lane compute_lane = 0;
 /// One operation of one rank. It may begin when the operation before it on its lane and all of `after` have ended (and
 /// a transfer when its peer's side is ready as well).
 ///
-/// Slots are numbered buffers of a pool. Slot 0 is the rank's own: q, kv and dout are given; output and dq are what
-/// attends, merges and messages leave in them, and 0 (lse -inf) where none does; dkv is the sum wanted, 0 at the start;
-/// dq and dkv are in the accumulator's type. The others are scratch, start undefined, and hold one block at a time: a
-/// part of another block, or with other heads than lie there, displaces what was there.
+/// Slots are numbered buffers of a pool. Slot 0 is the rank's own, see Schedule::keeps(): q, kv (or the latent) and
+/// dout are given; output and dq are what attends, merges and messages leave in them, and 0 (lse -inf) where none does;
+/// dkv (or dlatent) is the sum wanted, 0 at the start; gradients are in the accumulator's type. The others are scratch,
+/// start undefined, and hold one block at a time: a part of another block, or with other heads than lie there,
+/// displaces what was there.
 struct Op {
     OpKind kind = OpKind::attend;
     Pool pool = Pool::kv;      ///< that a transfer, merge, add or copy is about
     bool begins = false;       ///< attend: first for these rows, state or dq starts here; merge: output starts here
     bool ends = false;         ///< attend, forward: last for these rows, which are normalised into output
-    bool adds = false;         ///< attend, backward: to dkv, where earlier parts of the same gradient are
+    bool adds = false;         ///< attend, backward: to dkv, compress: to dlatent, where earlier parts of it are
     bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
     std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
     int step = 0;              ///< of the algorithm, for people and plots
     int peer = -1;             ///< ring rank at the other end of a transfer
-    int source = 0;            ///< slot that a merge, add or copy reads
-    Part part;                 ///< what it is about; attend: the keys; merge, add and copy: what is written
+    int source = 0;            ///< slot that an operation with has_source() reads
+    Part part;                 ///< what it is about; attend: the keys; has_source(): what is written
     Part second;               ///< see rows() and read()
     std::array<int, pool_count> slots{};  ///< by pool
     std::int64_t cells = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
-    std::int64_t bytes = 0;               ///< of the message; merge, add and copy: of what is read
+    std::int64_t bytes = 0;               ///< of the message; has_source(): of what is read
     std::array<OpIndex, 4> after_storage{};
     int after_count = 0;
 
@@ -113,9 +129,15 @@ struct Op {
     Part& rows() { return second; }
     const Part& rows() const { return second; }
 
-    /// Of a merge, add or copy: what is read, the same tokens and heads in slot `source`.
+    /// Whether it reads a slot, `source`, to write another.
+    bool has_source() const { return !transfers() && kind != OpKind::attend; }
+
+    /// Of such an operation: what is read, the same tokens, and the same heads where both pools have them.
     Part& read() { return second; }
     const Part& read() const { return second; }
+    Pool source_pool() const {
+        return kind == OpKind::expand ? Pool::latent : kind == OpKind::compress ? Pool::dkv : pool;
+    }
 
     bool transfers() const { return kind == OpKind::send || kind == OpKind::receive || kind == OpKind::fetch; }
     Lane lane() const { return transfers() ? 1 + 2 * channel + (kind != OpKind::send) : compute_lane; }
@@ -252,6 +274,13 @@ public:
     std::span<const Run> block(int index) const;
     std::int64_t block_tokens(int index) const { return blocks_[static_cast<std::size_t>(index)].tokens; }
 
+    /// Whether a rank has something of its own in slot 0 of a pool. With a latent no K and V unless they are expanded
+    /// at home.
+    bool keeps(Pool pool) const {
+        if (pool == Pool::kv || pool == Pool::dkv) return !problem_.latent.is_given() || expands_at_home_;
+        return (pool != Pool::latent && pool != Pool::dlatent) || problem_.latent.is_given();
+    }
+
     /// The block of a rank's own rows, and of what slot 0 of a pool holds.
     int row_block(int rank) const { return first_row_block_ + rank; }
     int own_block(Pool pool, int rank) const { return of_rows(pool) ? row_block(rank) : rank; }
@@ -312,6 +341,7 @@ protected:
     void set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names);
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype);
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens);  ///< of the type that slot 0 has
+    void expand_at_home() { expands_at_home_ = true; }
     int add_block(std::vector<Run> runs);
     std::int64_t largest_rows() const;
     bool partials() const { return options_.pass == Pass::forward && options_.accumulation == Accumulation::partials; }
@@ -324,6 +354,9 @@ protected:
     Op add(Pool pool, int step, const Part& part, int slot, int source) const;
     Op add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
     Op copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+    /// `keys` with the heads that K and V are made for, or that their gradients are summed over.
+    Op expand(int step, const Part& keys, int slot, int source) const;
+    Op compress(int step, const Part& keys, int slot, int latent_slot, int source) const;
     Op transfer(OpKind kind, int channel, Pool pool, int step, int peer, const Part& part, int slot) const;
 
 private:
@@ -341,10 +374,13 @@ private:
     ScheduleOptions options_;
     std::vector<Block> blocks_;
     int first_row_block_ = 0;
+    bool expands_at_home_ = false;
     std::vector<SlotGroup> slots_;
     std::vector<std::string> channels_;
 };
 
+/// Throws Error where the schedule's name or its arguments are wrong, or where it has no use for the problem. With a
+/// latent that is what travels in place of K and V, whichever schedule it is; see latent.hpp.
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options);
 

@@ -18,9 +18,8 @@ SlotContents::SlotContents(const Schedule& schedule, int rank) : schedule_(sched
     for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
         slots_[pool].resize(static_cast<std::size_t>(scratch[pool]) + 1);
         auto& own = slots_[pool].front();
-        const auto& p = schedule.problem();
         own.block = schedule.own_block(static_cast<Pool>(pool), rank);
-        own.heads = {0, static_cast<int>(of_rows(static_cast<Pool>(pool)) ? p.query_heads : p.kv_heads)};
+        own.heads = {0, heads_of(schedule.problem(), static_cast<Pool>(pool))};
     }
 }
 
@@ -40,9 +39,15 @@ bool SlotContents::covered(Rectangle wanted, std::span<const Rectangle> by) {
     return false;
 }
 
-/// Own inputs, and the zeros that dkv starts from.
+/// K and V that are expanded at home are none.
+bool SlotContents::is_input(Pool pool) const {
+    return pool == Pool::q || pool == Pool::dout || pool == Pool::latent ||
+           (pool == Pool::kv && !schedule_.problem().latent.is_given());
+}
+
+/// Own inputs, and the zeros that sums of gradients start from.
 bool SlotContents::is_given(const Operand& operand) const {
-    return operand.slot == 0 && operand.pool != Pool::state && operand.pool != Pool::output && operand.pool != Pool::dq;
+    return operand.slot == 0 && (is_input(operand.pool) || operand.pool == Pool::dkv || operand.pool == Pool::dlatent);
 }
 
 bool SlotContents::covers_own(Pool pool) const {
@@ -92,7 +97,7 @@ int SlotContents::use(OpIndex which, const Operand& operand, const Before& befor
                     : fmt::format("holds heads {}..{} of block {}", slot.heads.begin, slot.heads.end - 1, slot.block));
         const bool there = covered(where, slot.written);
         require(there || is_given(operand), "{} slot {} is read before all of it is there", to_string(pool), number);
-        if (pool == Pool::dkv && number == 0 && !there) needs_zero_ = true;
+        if (number == 0 && !there) needs_zero_[index(pool)] = true;
     }
     check_order(which, operand, slot, before);
     if (writes) {
@@ -109,7 +114,7 @@ int SlotContents::use(OpIndex which, const Operand& operand, const Before& befor
                    old.tokens.end <= part.tokens.end;
         });
     if (writes && !last) slot.written.push_back(where);
-    const bool never_written = number == 0 && (pool == Pool::kv || pool == Pool::q || pool == Pool::dout);
+    const bool never_written = number == 0 && is_input(pool);
     if (!never_written) slot.visits.push_back({which, slot.frame, where, writes});
     return slot.heads.begin;
 }

@@ -21,7 +21,9 @@ public:
     /// Throws Error if rows were begun and never ended.
     void require_finished() const;
 
-    bool sums_from_zero() const { return needs_zero_ || !covers_own(Pool::dkv); }
+    bool sums_from_zero(Pool gradient) const {
+        return schedule_.keeps(gradient) && (needs_zero_[static_cast<std::size_t>(gradient)] || !covers_own(gradient));
+    }
     bool leaves_output() const { return !covers_own(Pool::output); }
 
 private:
@@ -45,13 +47,14 @@ private:
 
     static bool covered(Rectangle wanted, std::span<const Rectangle> by);
     bool is_given(const Operand& operand) const;
+    bool is_input(Pool pool) const;
     bool covers_own(Pool pool) const;
     void displace(Slot& slot, const Operand& operand) const;
     void check_order(OpIndex which, const Operand& operand, const Slot& slot, const Before& before) const;
 
     const Schedule& schedule_;
     int rank_;
-    bool needs_zero_ = false;
+    std::array<bool, pool_count> needs_zero_{};
     std::array<std::vector<Slot>, pool_count> slots_;
 };
 

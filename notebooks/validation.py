@@ -130,7 +130,7 @@ def draw_over(run, machine, title):
     for axis, which in zip(axes[0], figures.PASSES):
         for source, color, up in ((f"predicted/{machine}", PREDICTED, -0.21), ("measured", MEASURED, 0.21)):
             spans = {name: run.read(f"{source}/{which}/spans/{name}") for name in ("rank", "kind", "begin", "end")}
-            computes = np.isin(spans["kind"], ("attend", "merge", "add", "copy"))
+            computes = np.isin(spans["kind"], ("attend", "merge", "add", "copy", "expand", "compress"))
             for which_spans, height, shift, shade in ((computes, 0.2, -0.06, 0.85), (~computes, 0.06, 0.12, 0.5)):
                 for rank in range(run["ranks"]):
                     chosen = which_spans & (spans["rank"] == rank)

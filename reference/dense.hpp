@@ -24,8 +24,8 @@ void require_inputs(const layouts::Problem& problem, const layouts::Mask& mask, 
             mask.tokens(), problem.tokens);
     const auto& p = problem;
     require_shape("q", inputs.q.shape(), {p.batch, p.rows(), p.query_heads, p.head_dim});
-    require_shape("k", inputs.k.shape(), {p.batch, p.tokens, p.kv_heads, p.head_dim});
-    require_shape("v", inputs.v.shape(), {p.batch, p.tokens, p.kv_heads, p.value_dim});
+    require_shape(p.latent.is_given() ? "k, the latent," : "k", inputs.k.shape(), p.key_shape());
+    require_shape(p.latent.is_given() ? "v, the latent's matrices," : "v", inputs.v.shape(), p.value_shape());
     require_shape("dout", inputs.dout.shape(), {p.batch, p.rows(), p.query_heads, p.value_dim});
 }
 
@@ -38,9 +38,12 @@ template <class Scalar>
 class Dense {
 public:
     /// Keeps references; throws Error if shapes and mask do not belong to the problem.
+    /// A latent has to be expanded before, see latent.hpp.
     Dense(const layouts::Problem& problem, const layouts::Mask& mask, const InputsOf<Scalar>& inputs)
         : problem_(problem), mask_(mask), in_(inputs), scale_(problem.effective_scale()), cap_(problem.soft_cap) {
         require_inputs(problem, mask, inputs);
+        require(!problem.latent.is_given(), "dense attention is of K and V; expand latent {} first",
+                text_of(problem.latent));
     }
 
     /// o and lse:

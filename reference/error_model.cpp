@@ -3,6 +3,7 @@
 #include "layouts/require.hpp"
 #include "reference/blas.hpp"
 #include "reference/counts.hpp"
+#include "reference/latent.hpp"
 #include "reference/rounding.hpp"
 
 #include <algorithm>
@@ -144,17 +145,22 @@ double sum_roundings(double terms, DType dtype) { return terms / 2 + (is_narrow(
 /// Squared errors of a score and of dp, in units of e^2.
 struct Roundings {
     double head_dim, value_dim, soft_cap;
+    double operands;  // of elements of K and V themselves
 
     double of_score(double s, double scale, double q4, double k4) const {
         return square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + square(5.0) +
-               of_tanh * square(soft_cap);
+               of_tanh * square(soft_cap) + operands * square(scale) * q4 * k4;
     }
     // The cap's tanh as 1 - 2 / (1 + e^2x), whose terms are near 1 however small the result: the exponential, within 2
     // units in the last place, counts half at x = 0; then a sum, a quotient within 2 units, a difference.
     // Added after kernels on a device had exceeded the bound of lse without it; the number is not fitted to them.
     static constexpr double of_tanh = 1 + 1 + 4 + 1;
-    double of_dp(double dp, double dout4, double v4) const { return value_dim / 2 * (square(dp) + dout4 * v4); }
+    double of_dp(double dp, double dout4, double v4) const {
+        return value_dim / 2 * (square(dp) + dout4 * v4) + operands * dout4 * v4;
+    }
 };
+
+DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
 /// A tile of some head: scores with -inf where hidden, and dp.
 struct Pairs {
@@ -254,18 +260,31 @@ double unit_of(DType dtype) {
 struct ErrorModel::Columns {
     std::vector<double> dk, dv;
     std::vector<double> dk_parts, dv_parts;  // by roundings of gradients that travel, beside the above
+    std::vector<double> latent_parts;        // the same of a latent's that travels, by (batch, column)
     double dk_own = 0, dv_own = 0;           // of those, the largest of one element
 };
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-                       const Outputs& expected)
+                       const Outputs& expected, const Inputs* made_of)
     : ErrorModel(problem, mask, inputs, whole_rows(problem, expected),
                  {all_positions(problem.tokens), expected.dk, expected.dv},
-                 {problem.row_positions(), expected.lse, row_delta(inputs.dout, expected.o)}) {}
+                 {problem.row_positions(), expected.lse, row_delta(inputs.dout, expected.o)}) {
+    if (!problem.latent.is_given()) return;
+    require(made_of != nullptr, "an error model of a latent wants the latent");
+    made_of_ = made_of;
+    expected_latent_.dk = expected.dk;
+    expected_latent_.dv = expected.dv;
+    compress(problem, *made_of, expected_latent_);
+}
 
 ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                        const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics)
-    : problem_(problem), mask_(mask), rows_(rows.rows), columns_(columns.columns), statistics_(std::move(statistics)) {
+    : given_(problem),
+      problem_(problem.expanded()),
+      mask_(mask),
+      rows_(rows.rows),
+      columns_(columns.columns),
+      statistics_(std::move(statistics)) {
     const SingleThreadedBlas guard;  // many small products, which threads would make slower
     measure_rows(inputs, rows);
     measure_columns(columns);
@@ -303,7 +322,8 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
 void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tensor& dout) {
     const auto q_norms = norms_of(q), k_norms = norms_of(inputs.k), v_norms = norms_of(inputs.v);
     const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
-                              problem_.soft_cap};
+                              problem_.soft_cap,
+                              error_of_expanding() / square(unit_of(accumulator_of(problem_.dtype)))};
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
     struct Largest {
         double p = 0, v = 0, dp = 0;
@@ -388,7 +408,8 @@ ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std:
     const auto q_norms = norms_of(q), dout_norms = norms_of(dout), k_norms = norms_of(k), v_norms = norms_of(v);
     const auto delta_errors = at_statistics(var_delta), lse_errors = at_statistics(var_lse);
     const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
-                              problem_.soft_cap};
+                              problem_.soft_cap,
+                              error_of_expanding() / square(unit_of(accumulator_of(problem_.dtype)))};
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
     const bool narrow = is_narrow(problem_.dtype);
     const double u2 = narrow ? square(unit_of(problem_.dtype)) : 0;
@@ -399,7 +420,8 @@ ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std:
     Columns columns{.dk = std::vector<double>(count),
                     .dv = std::vector<double>(count),
                     .dk_parts = std::vector<double>(count),
-                    .dv_parts = std::vector<double>(count)};
+                    .dv_parts = std::vector<double>(count),
+                    .latent_parts = {}};
     for_each_tile(problem_, mask_, rows, columns_, q, dout, k, v, [&](const Pairs& tile) {
         for (std::int64_t r = 0; r < tile.s.rows; ++r) {
             const auto row = size(tile.first_row + r);
@@ -499,6 +521,8 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
 }
 
 void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const {
+    const bool latent_travels = made_of_ != nullptr && !backward.keeps(layouts::Pool::dkv);
+    const auto travels = latent_travels ? layouts::Pool::dlatent : layouts::Pool::dkv;
     struct Contribution {
         int step;
         TokensOf rows;
@@ -507,22 +531,30 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
     std::map<TokensOf, std::vector<Contribution>> contributions;  // by keys
     std::set<std::pair<TokensOf, int>> rounded_sums;              // (keys, step) whose sum travels on
     std::set<std::pair<TokensOf, TokensOf>> seen;
+    TokensOf attending;  // of the last attend, which a compress comes behind
     for_each_op(backward, [&](int, const layouts::Op& op) {
         const auto keys = tokens_of(op.part);
-        if (op.kind == layouts::OpKind::attend && seen.emplace(tokens_of(op.rows()), keys).second)
-            contributions[keys].push_back(
-                {op.step, tokens_of(op.rows()), !op.adds && op.slot(layouts::Pool::dkv) != 0});
-        const bool adds = op.adds || (op.kind == layouts::OpKind::add && op.pool == layouts::Pool::dkv);
-        if (adds && op.slot(layouts::Pool::dkv) != 0) rounded_sums.emplace(keys, op.step);
+        if (op.kind == layouts::OpKind::attend) attending = tokens_of(op.rows());
+        const bool contributes = op.kind == (latent_travels ? layouts::OpKind::compress : layouts::OpKind::attend);
+        if (contributes && seen.emplace(attending, keys).second)
+            contributions[keys].push_back({op.step, attending, !op.adds && op.slot(travels) != 0});
+        const bool adds = (contributes && op.adds) || (op.kind == layouts::OpKind::add && op.pool == travels);
+        if (adds && op.slot(travels) != 0) rounded_sums.emplace(keys, op.step);
     });
+    if (latent_travels) columns.latent_parts.resize(size(problem_.batch) * columns_.size());
     const double u2 = square(unit_of(backward.options().gradient_dtype));
     for (auto& [keys, parts] : contributions) {
         const auto mine = owned(positions_of(backward, keys), columns_);
         if (mine.positions.empty()) continue;
         std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
         const auto k = take_tokens(inputs.k, mine.positions), v = take_tokens(inputs.v, mine.positions);
-        Tensor dk_sum(k.shape(), 0.0), dv_sum(v.shape(), 0.0);
-        Tensor dk_squares(k.shape(), 0.0), dv_squares(v.shape(), 0.0);
+        auto part_problem = given_;
+        part_problem.tokens = static_cast<std::int64_t>(mine.positions.size());
+        const auto sources =
+            latent_travels ? Inputs{{}, take_tokens(made_of_->k, mine.positions), made_of_->v, {}} : Inputs{};
+        Tensor dk_sum(latent_travels ? sources.k.shape() : k.shape(), 0.0);
+        Tensor dv_sum(latent_travels ? sources.v.shape() : v.shape(), 0.0);
+        Tensor dk_squares(dk_sum.shape(), 0.0), dv_squares(dv_sum.shape(), 0.0);
         for (const auto& part : parts) {
             const auto rows = owned(positions_of(backward, part.rows), statistics_.rows);
             if (rows.positions.empty()) continue;
@@ -538,6 +570,14 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
             Tensor dk, dv;
             patch_backward({problem_, mask_, rows.positions, mine.positions, q, k, v}, dout, lse, delta,
                            {.dk = &dk, .dv = &dv}, {});
+            if (latent_travels) {
+                Outputs gradients;
+                gradients.dk = std::move(dk);
+                gradients.dv = std::move(dv);
+                compress(part_problem, sources, gradients);
+                dk = std::move(gradients.dk);
+                dv = std::move(gradients.dv);
+            }
             if (part.rounded) {
                 dk_squares += u2 * dk * dk;
                 dv_squares += u2 * dv * dv;
@@ -560,15 +600,108 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
                         largest = std::max(largest, *std::max_element(element, element + squares.shape(3)));
                     }
         };
-        take(dk_squares, columns.dk_parts, columns.dk_own);
-        take(dv_squares, columns.dv_parts, columns.dv_own);
+        take(dk_squares, latent_travels ? columns.latent_parts : columns.dk_parts, columns.dk_own);
+        if (!latent_travels) take(dv_squares, columns.dv_parts, columns.dv_own);
     }
+}
+
+double ErrorModel::error_of_expanding() const {
+    if (!given_.latent.is_given()) return 0;
+    const auto terms = static_cast<double>(given_.latent.rank);
+    const double sums = square(unit_of(accumulator_of(problem_.dtype))) * sum_roundings(terms, problem_.dtype);
+    if (!is_narrow(problem_.dtype)) return sums;
+    // A step is sqrt(12) roundings long; the number is off by one where its sum, off by |x|, crosses its middle.
+    constexpr double mean_magnitude = 0.798;  // of a normal number: sqrt(2 / pi)
+    return mean_magnitude * std::sqrt(sums) * std::sqrt(12.0) * unit_of(problem_.dtype);
+}
+
+/// What one element of K or V that ends a step aside moves at most, rounded to 16 bits: a score by scale q step; o by
+/// p step, and by p (1 - p) of the score times how far apart values are; dq by p (1 - p) do step scale k, and by its
+/// own terms, scale ds k, times the score and times a step.
+ErrorModel::Steps ErrorModel::steps_of_expanding(const Inputs& inputs) const {
+    if (!given_.latent.is_given() || !is_narrow(problem_.dtype)) return {};
+    const double relative = std::exp2(problem_.dtype == DType::bf16 ? -7 : -10);
+    const auto largest = [](const Tensor& tensor) { return largest_of(tensor.data(), tensor.size()); };
+    const auto step = [&](double x) { return x > 0 ? relative * std::exp2(std::floor(std::log2(x))) : 0; };
+    constexpr double most_of_p = 0.25;  // p (1 - p)
+    const double scale = std::abs(problem_.effective_scale()), k = largest(inputs.k), v = largest(inputs.v);
+    const double score = scale * largest(inputs.q) * step(k);
+    double terms = 0;
+    for (const auto& row : row_) terms = std::max(terms, scale * std::sqrt(row.dsk));
+    return {score, step(v) + most_of_p * score * 2 * v,
+            most_of_p * largest(inputs.dout) * step(v) * scale * k + terms * (score + relative)};
+}
+
+void ErrorModel::set_latent_bounds(const Columns& columns, Bounds& bounds) const {
+    const double u2 = is_narrow(problem_.dtype) ? square(unit_of(problem_.dtype)) : 0;
+    const double e2 = square(unit_of(accumulator_of(problem_.dtype)));
+    const double both = problem_.dtype == DType::fp64 ? 2 : 1;
+    const auto heads = size(problem_.kv_heads), own = size(given_.own_key_dim()), rank = size(given_.latent.rank),
+               shared = size(given_.latent.shared), dims = size(given_.expanded_dim());
+    const auto head_dim = static_cast<double>(problem_.head_dim), value_dim = static_cast<double>(problem_.value_dim);
+    const auto& [made_q, latent, matrices, made_dout] = *made_of_;
+
+    // Squared norms of a head's matrices: of what makes K, and V.
+    std::vector<double> w_k(heads), w_v(heads);
+    for (std::size_t h = 0; h < heads; ++h)
+        for (std::size_t d = 0; d < dims; ++d) (d < own ? w_k : w_v)[h] += norms_of(&matrices(0, h, d, 0), rank).two;
+    // Of each element of dk and dv of a token and head: its error, and its square.
+    struct PerElement {
+        double dk, dv, dk2, dv2;
+    };
+    const auto at_element = [&](std::size_t b, std::size_t h, std::size_t t) {
+        const auto at = (b * heads + h) * columns_.size() + t;
+        return PerElement{(columns.dk[at] + columns.dk_parts[at]) / head_dim,
+                          (columns.dv[at] + columns.dv_parts[at]) / value_dim, dk_[at] / head_dim, dv_[at] / value_dim};
+    };
+
+    const double latent_sums = e2 * sum_roundings(static_cast<double>(heads * dims), problem_.dtype);
+    const double matrix_sums =
+        e2 * sum_roundings(static_cast<double>(problem_.batch * problem_.tokens), problem_.dtype);
+    Errors of_latent, of_matrices;
+    std::vector<double> k_rows(heads), v_rows(heads), k_terms(heads), v_terms(heads);
+    double widest = 0;  // squared error of one number
+    for (std::size_t b = 0; b < size(problem_.batch); ++b)
+        for (std::size_t t = 0; t < columns_.size(); ++t) {
+            const auto* gradient = &expected_latent_.dk(b, t, 0, 0);
+            const double c2 = norms_of(&latent(b, t, 0, 0), rank).two;
+            double made = latent_sums * norms_of(gradient, rank).two;
+            double taken = shared > 0 ? latent_sums * norms_of(gradient + rank, shared).two : 0;
+            for (std::size_t h = 0; h < heads; ++h) {
+                const auto it = at_element(b, h, t);
+                const double terms = it.dk2 * w_k[h] + it.dv2 * w_v[h];
+                made += it.dk * w_k[h] + it.dv * w_v[h] + (u2 + latent_sums) * terms;
+                taken += (it.dk + latent_sums * it.dk2) * static_cast<double>(shared);
+                k_rows[h] += (it.dk + u2 * it.dk2) * c2;
+                v_rows[h] += (it.dv + u2 * it.dv2) * c2;
+                k_terms[h] += it.dk2 * c2;
+                v_terms[h] += it.dv2 * c2;
+            }
+            const double parts = columns.latent_parts.empty() ? 0 : columns.latent_parts[b * columns_.size() + t];
+            of_latent.add(both * (made + taken), both * parts);
+            widest = std::max(widest, made / static_cast<double>(rank));
+            if (shared > 0) widest = std::max(widest, taken / static_cast<double>(shared));
+        }
+    for (std::size_t h = 0; h < heads; ++h)
+        for (std::size_t d = 0; d < dims; ++d) {
+            const double expected = norms_of(&expected_latent_.dv(0, h, d, 0), rank).two;
+            of_matrices.add(
+                both * ((d < own ? k_rows : v_rows)[h] + matrix_sums * (expected + (d < own ? k_terms : v_terms)[h])));
+        }
+    const auto bound = [&](Errors errors, const Tensor& expected, std::size_t width, double crest) {
+        const auto all = norms_of(expected.data(), expected.size());
+        return errors.bound(all.two, all.largest, static_cast<double>(width), crest);
+    };
+    of_latent.largest = both * widest * static_cast<double>(rank + shared);
+    of_latent.own = both * columns.dk_own;
+    bounds.dk = bound(of_latent, expected_latent_.dk, rank + shared, crest_of(matrices));
+    bounds.dv = bound(of_matrices, expected_latent_.dv, rank, crest_of(latent));
 }
 
 Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward, const layouts::Schedule* backward,
                           bool round_running_output) const {
     const auto dtype = problem_.dtype;
-    const auto accumulator = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
+    const auto accumulator = accumulator_of(dtype);
     const double u2 = is_narrow(dtype) ? square(unit_of(dtype)) : 0, e2 = square(unit_of(accumulator));
     const double scale2 = square(problem_.effective_scale());
     const auto head_dim = static_cast<double>(problem_.head_dim), value_dim = static_cast<double>(problem_.value_dim);
@@ -593,7 +726,7 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
             continue;
         }
         const double sums = e2 * sum_roundings(row.keys, dtype);
-        const double exact_o = e2 * row.scores_o + sums * (row.pv_all + row.o);
+        const double exact_o = e2 * row.scores_o + sums * (row.pv_all + row.o) + error_of_expanding() * row.pv_all;
         const int merged = rounds_results ? blocks.count[at] : 0;
         const double var_o = u2 * row.pv + exact_o + (rounds_results ? blocks.o[at] : 0);
         // A single partial is the output, and rounded already; so is a running one.
@@ -606,7 +739,8 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
                             e2 * value_dim / 2 * (square(row.delta) + row.dout4 * row.o4));
         var_lse.push_back(e2 * (row.scores_lse + (2 + merged) * square(row.lse) + square(7.0)));
         lse.add(both * var_lse.back());
-        dq.add(both * (scale2 * (u2 * row.dsk + var_delta.back() * row.mean_key + e2 * row.scores_dq) +
+        dq.add(both * (scale2 * ((u2 + error_of_expanding()) * row.dsk + var_delta.back() * row.mean_key +
+                                 e2 * row.scores_dq) +
                        sums * (scale2 * row.dsk + row.dq) + var_lse.back() * row.dq));
         o_norm += row.o;
         lse_norm += square(row.lse);
@@ -614,20 +748,32 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
     }
 
     const double v_crest = crest_of(inputs.v);
+    const auto steps = steps_of_expanding(inputs);
+    const auto in_the_largest = [](Bound& bound, double step, double largest) {
+        if (step > 0) bound.max_to_largest += step / largest;
+    };
     Bounds bounds;
     bounds.o = o.bound(o_norm, largest_o_, value_dim, v_crest);
     bounds.o_unrounded = o_unrounded.bound(o_norm, largest_o_, value_dim, v_crest);
     bounds.lse = lse.bound(lse_norm, largest_lse_, 1, 1);
+    in_the_largest(bounds.o, steps.o, largest_o_);
+    in_the_largest(bounds.o_unrounded, steps.o, largest_o_);
+    in_the_largest(bounds.lse, steps.score, largest_lse_);
     if (backward == nullptr) return bounds;
     auto columns = measure_columns(inputs, var_delta, var_lse);
     if (backward->options().gradient_dtype != accumulator) add_gradient_blocks(inputs, *backward, columns);
+    bounds.dq = dq.bound(dq_norm, largest_dq_, head_dim, crest_of(inputs.k));
+    in_the_largest(bounds.dq, steps.dq, largest_dq_);
+    if (made_of_ != nullptr) {
+        set_latent_bounds(columns, bounds);
+        return bounds;
+    }
     for (std::size_t at = 0; at < columns.dk.size(); ++at) {
         dk.add(both * columns.dk[at], both * columns.dk_parts[at]);
         dv.add(both * columns.dv[at], both * columns.dv_parts[at]);
     }
     dk.own = both * columns.dk_own;
     dv.own = both * columns.dv_own;
-    bounds.dq = dq.bound(dq_norm, largest_dq_, head_dim, crest_of(inputs.k));
     bounds.dk = dk.bound(std::accumulate(dk_.begin(), dk_.end(), 0.0), largest_dk_, head_dim, crest_of(inputs.q));
     bounds.dv = dv.bound(std::accumulate(dv_.begin(), dv_.end(), 0.0), largest_dv_, value_dim, crest_of(inputs.dout));
     return bounds;

@@ -44,6 +44,12 @@ struct Bounds {
 ///                     its old value, and that loss is known, not random: it is added up with its sign.
 ///   narrow gradients  each rank's part of dk and dv that leaves it, and each sum that travels on, is rounded.
 ///
+///   latent            K and V are sums of `rank` products: that error, of the number itself or, where it is rounded to
+///                     16 bits, of those few that end on the other side: sqrt(2/pi) sigma of a step each. Where a row
+///                     sees few keys, one such element is all of the error of o, lse or dq. Their
+///                     gradients are rounded (u) before they are compressed: sum over heads (u^2 dk^2 + var dk) W_k^2
+///                     and the same of dv, for the matrices sum over tokens with c^2.
+///
 /// A result passes within 1.37 times (all mantissas at the binade's lower end instead of spread) and three standard
 /// deviations of a root mean square of as many independent errors as there are: 1 + 3 / sqrt(2 N), where N counts rows
 /// by how evenly the error is spread over them. The largest element may be 5.5 standard deviations out (10^8 normal
@@ -51,9 +57,10 @@ struct Bounds {
 /// Narrow gradients are off in proportion to themselves: their largest element has its own deviation.
 class ErrorModel {
 public:
-    /// For results judged whole.
+    /// For results judged whole. `inputs` and `expected` are of all heads; with a latent, `made_of` has it and its
+    /// matrices, and must outlive the model.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-               const Outputs& expected);
+               const Outputs& expected, const Inputs* made_of = nullptr);
 
     /// For a sample of rows (o, lse, dq) and columns (dk, dv), with the statistics of all rows that see these.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
@@ -90,12 +97,20 @@ private:
     Columns measure_columns(const Inputs& inputs, const std::vector<double>& var_delta,
                             const std::vector<double>& var_lse) const;
     Blocks forward_blocks(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
+    struct Steps {
+        double score = 0, o = 0, dq = 0;
+    };
+    Steps steps_of_expanding(const Inputs& inputs) const;
+    double error_of_expanding() const;  // squared, relative to an element of K or V
+    void set_latent_bounds(const Columns& columns, Bounds& bounds) const;
     void add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const;
     std::vector<double> at_statistics(const std::vector<double>& of_rows) const;
     std::size_t row_index(std::int64_t batch, std::int64_t head, std::size_t row) const;
 
-    layouts::Problem problem_;
+    layouts::Problem given_, problem_;  // problem_: over K and V of all heads
     layouts::Mask mask_;
+    const Inputs* made_of_ = nullptr;
+    Outputs expected_latent_;  // dk and dv, of the latent and its matrices
     std::vector<std::int64_t> rows_, columns_;
     RowStatistics statistics_;     // of all rows that see the columns
     std::vector<Row> row_;         // (batch, query head, row)

@@ -26,7 +26,8 @@ double rotated_bytes(const Schedule& schedule, std::int64_t tokens) {
     if (!p.rotary.rotates()) return 0;
     const bool gradients = schedule.options().pass == Pass::backward;
     const auto rows = p.queries.empty() ? tokens : (tokens * p.rows() + p.tokens - 1) / p.tokens;  // its share of them
-    return static_cast<double>(p.batch * (rows * p.query_heads + tokens * p.kv_heads) * p.head_dim *
+    const auto keys = p.with_latent_as_key();
+    return static_cast<double>(p.batch * (rows * p.query_heads * p.head_dim + tokens * keys.kv_heads * keys.head_dim) *
                                bytes_of(gradients ? schedule.accumulator() : p.dtype));
 }
 
@@ -98,8 +99,27 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     return seconds;
 }
 
+/// Expanding is one product for K and one for V, bound by whichever of arithmetic and memory takes longer, and the
+/// numbers that heads share, copied. Compressing brings the gradient into the products' type, and is two of them: for
+/// the latent and for the matrices.
+double CostModel::latent_seconds(const Op& op, int rank) const {
+    const auto& p = schedule_.problem();
+    const bool expands = op.kind == OpKind::expand;
+    const auto heads = (expands ? op.part : op.read()).heads.count();
+    const auto numbers = static_cast<double>(p.batch * op.part.tokens.size() * heads * p.expanded_dim());
+    const auto product = 2 * numbers * static_cast<double>(p.latent.rank) / (machine_.product_flops() * clock(rank));
+    const auto moved = [&](double bytes) { return bytes / machine_.memory_bytes_per_second; };
+    constexpr int launches = 3;
+    const auto launching = launches * machine_.accumulate_launch_seconds;
+    const auto element = static_cast<double>(layouts::bytes_of(p.dtype));
+    if (expands)
+        return launching + std::max(product, moved(static_cast<double>(schedule_.bytes(op.pool, op.slot(), op.part))));
+    return launching + moved(static_cast<double>(op.bytes) + numbers * element) + 2 * product;
+}
+
 Picoseconds CostModel::compute(const Op& op, int rank) {
     if (op.kind == OpKind::attend) return ticks(attend_seconds(op, rank));
+    if (op.kind == OpKind::expand || op.kind == OpKind::compress) return ticks(latent_seconds(op, rank));
     const bool copies = op.kind == OpKind::copy;
     const auto launch = copies ? machine_.copy_launch_seconds : machine_.accumulate_launch_seconds;
     auto ratio = copies                     ? machine_.copy_memory_ratio
@@ -163,8 +183,9 @@ Picoseconds CostModel::behind_pass(int rank) const {
     const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
     const int ring_rank = rank % schedule_.ranks();
+    const auto of_a_key = p.latent.is_given() ? p.latent.width() : p.kv_heads * (p.head_dim + p.value_dim);
     const auto numbers = schedule_.block_tokens(schedule_.row_block(ring_rank)) * p.query_heads * p.head_dim +
-                         schedule_.block_tokens(ring_rank) * p.kv_heads * (p.head_dim + p.value_dim);
+                         schedule_.block_tokens(ring_rank) * of_a_key;
     const auto bytes = p.batch * numbers * bytes_of(p.dtype);
     return stretched(
         ticks(cost.end_seconds + cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second),

@@ -139,7 +139,7 @@ public:
 
     int ranks() const { return schedule_.ranks() * options_.replicas; }
 
-    /// Duration of an attend, merge, add or copy of a rank: undisturbed, and where it is this operation of it. Attends
+    /// Duration of what a rank computes: undisturbed, and where it is this operation of it. Attends
     /// that are one launch have to be asked for in the rank's order.
     Picoseconds compute(const Op& op, int rank);
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
@@ -182,6 +182,7 @@ private:
     double attend_seconds(const Op& op, int rank);
     double joined_seconds(int rank);
     bool launches_apart() const { return machine_.inside_host.multiprocessors_per_channel > 0; }
+    double latent_seconds(const Op& op, int rank) const;
 
     const Schedule& schedule_;
     const Machine& machine_;

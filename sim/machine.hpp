@@ -133,6 +133,7 @@ struct Machine {
     // What rotates q and k, and dq and dk: memory traffic per byte of them; 0: at the speed of adds, read and written
     // once.
     double rotate_memory_ratio = 0, rotate_back_memory_ratio = 0;
+    double matrix_product_flops = 0;  ///< FLOP/s of large matrix products; 0: the file does not say, as forward attends
 
     LinkCost inside_host;
     LinkCost between_hosts;
@@ -151,6 +152,8 @@ struct Machine {
     const AttentionCost& attention(layouts::Pass pass) const {
         return pass == layouts::Pass::forward ? forward : backward;
     }
+
+    double product_flops() const { return matrix_product_flops > 0 ? matrix_product_flops : forward.flops; }
 
     /// Bytes per second, each way, that a leaf switch and the spine exchange.
     double leaf_bytes_per_second() const {

@@ -80,6 +80,8 @@ public:
             fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
             fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);
         }
+        if (fields_.section("matrix_product", m.matrix_product_flops > 0))
+            fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
         if (fields_.section("device_memory", m.device_memory_bytes > 0)) {
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);
             fields_.number("device_memory.reserved_gigabytes", m.reserved_memory_bytes, not_negative, giga);

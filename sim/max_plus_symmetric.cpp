@@ -167,7 +167,9 @@ private:
             case OpKind::attend:
             case OpKind::merge:
             case OpKind::add:
-            case OpKind::copy: add_compute(self); break;
+            case OpKind::copy:
+            case OpKind::expand:
+            case OpKind::compress: add_compute(self); break;
             case OpKind::fetch: add_durations(self, transfer_row(self.op)); break;
             case OpKind::send:
             case OpKind::receive: return meet(self);

@@ -174,7 +174,9 @@ private:
                 [[fallthrough]];
             case OpKind::merge:
             case OpKind::add:
-            case OpKind::copy: naive.add_compute(op.step, work); return;
+            case OpKind::copy:
+            case OpKind::expand:
+            case OpKind::compress: naive.add_compute(op.step, work); return;
             case OpKind::receive: totals.bytes_received += op.bytes; return;
             case OpKind::send: totals.bytes_sent += op.bytes; break;
             case OpKind::fetch: totals.bytes_received += op.bytes; break;

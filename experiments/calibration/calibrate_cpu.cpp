@@ -9,6 +9,8 @@
 #include "experiments/study/backend.hpp"
 #include "experiments/study/forecast.hpp"
 #include "reference/cpu/cpu_attention.hpp"
+#include "reference/cpu/cpu_product.hpp"
+#include "reference/cpu/executor.hpp"
 #include "sim/machine.hpp"
 
 #include <fmt/format.h>
@@ -123,6 +125,10 @@ public:
         }
         fit_messages();
         fit_sums();
+        if (config_.arithmetic == "fp64")
+            time_products<double>();
+        else
+            time_products<float>();
     }
 
     std::string text(const std::string& heading) const { return sim::machine_text(machine_, sources_, heading); }
@@ -307,6 +313,24 @@ private:
         source("accumulate", "fitted to processor time of sums and merges");
         for (const auto* key : {"accumulate.copy_launch_us", "accumulate.copy_memory_ratio"})
             source(key, "not calibrated: as of a sum");
+    }
+
+    /// The best of products as a latent is expanded by: rows of a block with a head's matrix.
+    template <class Real>
+    void time_products() {
+        constexpr std::int64_t rows = 512, columns = 128, inner = 512, repeats = 20;
+        constexpr double flop = 2.0 * rows * columns * inner;
+        std::vector<Real> a(rows * inner, Real(0.5)), b(columns * inner, Real(0.25)), c(rows * columns);
+        const reference::SingleThreadedBlas one_thread;
+        for (int i = 0; i < repeats; ++i) {
+            const auto begin = reference::thread_cpu_time();
+            reference::product<Real>(1, {a.data(), rows, inner, inner}, reference::Order::as_is,
+                                     {b.data(), columns, inner, inner}, reference::Order::transposed, 0,
+                                     {c.data(), rows, columns, columns});
+            const auto seconds = layouts::to_seconds(reference::thread_cpu_time() - begin);
+            if (seconds > 0) machine_.matrix_product_flops = std::max(machine_.matrix_product_flops, flop / seconds);
+        }
+        source("matrix_product", "measured: 512 rows with a matrix of 512 x 128, one thread");
     }
 
     void source(const std::string& key, const std::string& text) { sources_[key] = text; }

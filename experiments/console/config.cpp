@@ -74,6 +74,15 @@ void settle_rotary(Config& config, const Experiment& experiment) {
     }
 }
 
+/// A latent as it was asked for; none where K and V are what an experiment is about.
+void settle_latent(Config& config, const Experiment& experiment) {
+    if (config.latent_spec.empty() || config.latent_spec == "none") return;
+    config.latent = layouts::parse_latent(config.latent_spec);
+    if (!times_attention_alone(experiment) && !experiment.groups.layer && !experiment.groups.packs) return;
+    config.latent = {};
+    config.notes.push_back("K and V are taken as given here, not made of a latent (--latent)");
+}
+
 /// The arguments, with what was said otherwise in the past put as it is said now.
 std::vector<const char*> in_todays_words(int argc, const char* const* argv, std::vector<std::string>& notes) {
     std::vector<const char*> words(argv, argv + argc);
@@ -177,6 +186,7 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     options.require_fits(config.backend);
     check(config);
     settle_rotary(config, experiment);
+    settle_latent(config, experiment);
     guard_reads(config, experiment);
     if (experiment.groups.measures) fit_to_inputs(config);
     if (experiment.groups.lists) return config;

@@ -31,6 +31,8 @@ struct Config {
     std::int64_t value_dim = 0;  ///< 0: head_dim
     double scale = 0;
     double soft_cap = 0;
+    std::string latent_spec;  ///< as it was typed
+    layouts::Latent latent;
     layouts::Rotary rotary;  ///< but for what stands below as it was typed
     std::string rotary_pairs = "half";
     std::string rotary_scaling = "none";

@@ -85,6 +85,17 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
                  .target = &config.value_dim,
                  .absent = "the head dim, or that of the input",
                  .low = 0});
+    options.add({.name = "latent",
+                 .value = "RANK+SHARED",
+                 .help = "multi-head latent attention, as 512+64: K and V of all heads are made, by a matrix for each "
+                         "head, of RANK numbers a token, and SHARED more are the last dims of every K; those numbers "
+                         "travel, are expanded where they arrive, and so are their gradients compressed. "
+                         "--algorithms expanded:ring sends K and V that were expanded at home instead" +
+                         std::string(times_attention_alone(experiment)
+                                         ? ". Here attention alone is timed, over K and V as given"
+                                         : ""),
+                 .target = &config.latent_spec,
+                 .absent = "K and V are given"});
     options.add({.name = "scale",
                  .value = "X",
                  .help = "of q.k",

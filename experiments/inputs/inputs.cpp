@@ -8,6 +8,7 @@
 #include "reference/sampled.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace ringlab::experiments {
@@ -36,10 +37,10 @@ void for_each_element(Tensor& tensor, Change change) {
     });
 }
 
-Tensor normal_tensor(std::uint64_t seed, Stream stream, std::int64_t batch, std::int64_t tokens, std::int64_t heads,
-                     std::int64_t dim) {
-    const auto size = [](std::int64_t count) { return static_cast<std::size_t>(count); };
-    Tensor tensor = Tensor::from_shape({size(batch), size(tokens), size(heads), size(dim)});
+Tensor normal_tensor(std::uint64_t seed, Stream stream, const std::array<std::int64_t, 4>& shape) {
+    std::array<std::size_t, 4> sizes;
+    std::ranges::copy(shape, sizes.begin());
+    Tensor tensor = Tensor::from_shape(sizes);
     for_each_element(tensor, [&](double& value, auto b, auto t, auto h, auto d) {
         value = random_normal(seed, element(stream, b, h, t, d));
     });
@@ -155,8 +156,12 @@ InputData generate_inputs(const std::string& kind, const Problem& problem, std::
         InputData data{problem, {}, fmt::format("{}, seed {}", kind, seed), {}, {}};
         const auto& p = problem;
         data.inputs.q = normal_rows(seed, Stream::q, p, p.head_dim);
-        data.inputs.k = normal_tensor(seed, Stream::k, p.batch, p.tokens, p.kv_heads, p.head_dim);
-        data.inputs.v = normal_tensor(seed, Stream::v, p.batch, p.tokens, p.kv_heads, p.value_dim);
+        data.inputs.k = normal_tensor(seed, Stream::k, p.key_shape());
+        data.inputs.v = normal_tensor(seed, Stream::v, p.value_shape());
+        require(!p.latent.is_given() || kind == "normal",
+                "input {} is made for K and V, not for a latent (--latent {}); say --input normal", kind,
+                text_of(p.latent));
+        if (p.latent.is_given()) data.inputs.v /= std::sqrt(static_cast<double>(p.latent.rank));
         data.inputs.dout = normal_dout(p, seed);
         generator.shape(data, seed);
         for (auto* tensor : {&data.inputs.q, &data.inputs.k, &data.inputs.v, &data.inputs.dout})
@@ -174,6 +179,7 @@ void pad_inputs(InputData& data, std::int64_t tokens) {
     for (auto* tensor : {&data.inputs.q, &data.inputs.k, &data.inputs.v, &data.inputs.dout}) {
         const bool of_rows = tensor == &data.inputs.q || tensor == &data.inputs.dout;
         if (of_rows && !data.problem.queries.empty()) continue;
+        if (tensor == &data.inputs.v && data.problem.latent.is_given()) continue;  // matrices
         auto shape = tensor->shape();
         const auto before = shape[1] * shape[2] * shape[3];
         shape[1] = static_cast<std::size_t>(tokens);

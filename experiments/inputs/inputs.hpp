@@ -28,7 +28,8 @@ struct InputKind {
 
 /// Seeded distributions. All start from independent standard normal numbers n, one for each element; every number
 /// depends on (seed, tensor, batch, head, global position, dim) alone, never on rank, layout or the other sizes, and is
-/// the same from every compiler and processor. The last step rounds to problem.dtype. dO is always n.
+/// the same from every compiler and processor. The last step rounds to problem.dtype. dO is always n. With a latent
+/// (normal alone) k is the latent, n, and v its matrices, n / sqrt(rank), by (head, row, column).
 ///
 /// - normal:  q, k, v = n.
 /// - outlier: as normal, but max(1, dim/64) channels of each head of q, k and v, drawn by the seed for every tensor and

@@ -106,7 +106,7 @@ std::string Source::path_of(const std::string& input) const {
 
 layouts::Problem problem_from(const Config& config) {
     layouts::Problem problem;
-    std::tie(problem.query_heads, problem.kv_heads) = parse_heads(config.heads.empty() ? "4:2" : config.heads);
+    std::tie(problem.query_heads, problem.kv_heads) = parse_heads(!config.heads.empty() ? config.heads : config.latent.is_given() ? "4:4" : "4:2");
     problem.batch = config.batch;
     problem.head_dim = config.head_dim == 0 ? 128 : config.head_dim;
     problem.value_dim = config.value_dim == 0 ? problem.head_dim : config.value_dim;
@@ -114,10 +114,13 @@ layouts::Problem problem_from(const Config& config) {
     problem.soft_cap = config.soft_cap;
     problem.dtype = dtype_from(config.arithmetic);
     problem.rotary = config.rotary;
+    problem.latent = config.latent;
     return problem;
 }
 
 void Source::apply_overrides(const std::string& input, layouts::Problem& problem) const {
+    require(!config_.latent.is_given(),
+            "--latent {}: input '{}' holds K and V; latents are generated, by --input normal", config_.latent_spec, input);
     const auto require_same = [&](const char* option, std::int64_t asked, std::int64_t held) {
         require(asked == 0 || asked == held, "{} {} does not fit input '{}', which has {}; leave it out", option, asked,
                 input, held);

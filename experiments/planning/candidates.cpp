@@ -37,6 +37,7 @@ std::vector<std::string> schedules_for(const Config& config, const sim::Machine&
     if (!config.algorithms.empty()) return config.algorithms;
     if (ranks == 1) return {"ring"};
     std::vector<std::string> names{"ring", "bidirectional", "all-gather", "pass-q", "ulysses"};
+    if (config.latent.is_given()) names = {"ring", "bidirectional", "all-gather", "ulysses", "expanded:ring"};
     if (ranks <= machine.gpus_per_host) names.emplace_back("pull");
     // Over kernels a launch cannot wait for blocks inside.
     const bool copies = machine.inside_host.multiprocessors_per_channel == 0;

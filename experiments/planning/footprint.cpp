@@ -39,7 +39,8 @@ Capacity capacity_of(const sim::Machine& machine, const std::string& machine_nam
 Keeping keeping(const std::string& policy, const layouts::Problem& problem, const Config& config) {
     const auto element = bytes_of(problem.dtype), statistic = bytes_of(layouts::DType::fp32);
     const auto q = problem.query_heads * problem.head_dim * element;
-    const auto kv = problem.kv_heads * (problem.head_dim + problem.value_dim) * element;
+    const auto kv = element * (problem.latent.is_given() ? problem.latent.width()
+                                                         : problem.kv_heads * (problem.head_dim + problem.value_dim));
     const auto o = problem.query_heads * (problem.value_dim * element + statistic);  // and lse
     const auto input = (config.hidden > 0 ? config.hidden : problem.query_heads * problem.head_dim) * element;
     const auto apart = input + config.beside_bytes;

@@ -46,13 +46,13 @@ public:
         column<Number>("rank", "1", "ring rank that ran the span", &Span::rank);
         column<Number>("op", "1", "index of the operation in the rank's schedule", &Span::op);
         column<Number>("step", "1", "step of the algorithm", &Span::step);
-        column<Small>("kind", "1", "kind of operation", &Span::kind, names_up_to(layouts::OpKind::copy));
+        column<Small>("kind", "1", "kind of operation", &Span::kind, names_up_to(layouts::OpKind::compress));
         column<Small>("lane", "1",
                       "queue of the rank that the operation ran on: 0 computes, 1 + 2c sends on channel c, 2 + 2c "
                       "receives",
                       &Span::lane);
-        column<Small>("pool", "1", "what a transfer, merge, add or copy is about", &Span::pool,
-                      names_up_to(layouts::Pool::dq));
+        column<Small>("pool", "1", "what it is about, unless it is an attend", &Span::pool,
+                      names_up_to(layouts::Pool::dlatent));
         column<Number>("peer", "1", "ring rank at the other end of a transfer, -1 for compute", &Span::peer);
         column<Number>("block", "1",
                        "tokens that the operation is about: the shard of that ring rank, or from the number of ranks "

@@ -159,6 +159,14 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     writer.scale("kv_head", problem.kv_heads);
     writer.scale("head_dim", problem.head_dim);
     writer.scale("value_dim", problem.value_dim);
+    const bool latent = problem.latent.is_given();
+    if (latent) {
+        file.set("latent", text_of(problem.latent));
+        writer.scale("one", 1);
+        writer.scale("latent_number", problem.latent.width());
+        writer.scale("matrix_row", problem.expanded_dim());
+        writer.scale("matrix_column", problem.latent.rank);
+    }
     write_mask(writer, mask);
     write_rotary(writer, problem, mask);
     if (!notes.document_lengths.empty()) {
@@ -169,12 +177,16 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     }
 
     const Writer::Dimensions like_q{"batch", row, "query_head", "head_dim"},
-        like_k{"batch", "token", "kv_head", "head_dim"}, like_v{"batch", "token", "kv_head", "value_dim"},
         like_o{"batch", row, "query_head", "value_dim"};
+    const auto like_k = latent ? Writer::Dimensions{"batch", "token", "one", "latent_number"}
+                               : Writer::Dimensions{"batch", "token", "kv_head", "head_dim"};
+    const auto like_v = latent ? Writer::Dimensions{"one", "kv_head", "matrix_row", "matrix_column"}
+                               : Writer::Dimensions{"batch", "token", "kv_head", "value_dim"};
     const auto all = [](const auto& tensor) { return std::span<const double>(tensor.data(), tensor.size()); };
     writer.tensor("q", all(in.q), problem.dtype, like_q, "queries");
-    writer.tensor("k", all(in.k), problem.dtype, like_k, "keys");
-    writer.tensor("v", all(in.v), problem.dtype, like_v, "values");
+    writer.tensor("k", all(in.k), problem.dtype, like_k, latent ? "what keys and values are made of" : "keys");
+    writer.tensor("v", all(in.v), problem.dtype, like_v,
+                  latent ? "matrices that make them: rows of keys, then of values" : "values");
     writer.tensor("do", all(in.dout), problem.dtype, like_o, "gradient of the loss by the output");
     writer.tensor("o", all(out.o), DType::fp64, like_o, "output");
     writer.tensor("lse", all(out.lse), DType::fp64, {"batch", row, "query_head"},
@@ -191,8 +203,8 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
 void require_outputs(const layouts::Problem& p, const reference::Outputs& out) {
     reference::require_shape("o", out.o.shape(), {p.batch, p.rows(), p.query_heads, p.value_dim});
     reference::require_shape("dq", out.dq.shape(), {p.batch, p.rows(), p.query_heads, p.head_dim});
-    reference::require_shape("dk", out.dk.shape(), {p.batch, p.tokens, p.kv_heads, p.head_dim});
-    reference::require_shape("dv", out.dv.shape(), {p.batch, p.tokens, p.kv_heads, p.value_dim});
+    reference::require_shape("dk", out.dk.shape(), p.key_shape());
+    reference::require_shape("dv", out.dv.shape(), p.value_shape());
     require(out.lse.size() == static_cast<std::size_t>(p.batch * p.rows() * p.query_heads),
             "lse has {} values; it must have {}", out.lse.size(), p.batch * p.rows() * p.query_heads);
 }

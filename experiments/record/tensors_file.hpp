@@ -34,7 +34,8 @@ struct TensorNotes {
 /// row_end[i] or j < row_sink[i]). Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
 /// mask (lengths written out, over the first `tokens` tokens; the rest is padding), mask_as_typed, input, tokens, run;
 /// if q and k are rotated before they are attended to, rotary_frequency, rotary_first_dim, rotary_second_dim and
-/// rotary_position, with the attribute rotary_amplitude; if the input has documents, document_lengths, padding as the
+/// rotary_position, with the attribute rotary_amplitude; with the attribute latent, RANK+SHARED, k and v are a latent and
+/// its matrices (layouts::Problem), and dk and dv their gradients; if the input has documents, document_lengths, padding as the
 /// last one; the group /provenance as in a record. q, k, v and do make the file fit for --input, too.
 ///
 /// Returns the file's path, see tensors_path(). Throws Error if shapes do not fit or the file cannot be written.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 namespace ringlab::experiments {
 namespace {
@@ -138,6 +139,19 @@ const char* moment_text(gpu::ClockSample::Moment moment) {
 /// The larger of two errors; NaN, once met, stays.
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
+/// Of the first, the middle and the last rank, the most bytes that one sends or fetches.
+std::int64_t travelling_bytes(const layouts::Schedule& pass) {
+    std::int64_t most = 0;
+    for (const int rank : std::set{0, pass.ranks() / 2, pass.ranks() - 1}) {
+        std::int64_t bytes = 0;
+        auto ops = pass.ops(rank);
+        while (const auto* op = ops.next())
+            if (op->kind == layouts::OpKind::send || op->kind == layouts::OpKind::fetch) bytes += op->bytes;
+        most = std::max(most, bytes);
+    }
+    return most;
+}
+
 }  // namespace
 
 void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
@@ -160,6 +174,14 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     run.attribute("soft_cap", problem.soft_cap, "1", "c: scores become c*tanh(s/c); 0: they stay");
     run.attribute("dtype", std::string(to_string(problem.dtype)), "1", "of q, k, v and do");
     run.attribute("rotary", text_of(problem.rotary), "1", "how q and k are rotated before they are attended to");
+    run.attribute("latent", text_of(problem.latent), "1",
+                  "RANK+SHARED numbers a token that k and v are made of; dk and dv are then the gradients of these and "
+                  "of the matrices");
+    run.attribute("bytes_travelling_forward", travelling_bytes(*plan.forward), "B",
+                  "the most that one of the first, middle and last rank sends or fetches in the forward pass");
+    if (plan.backward)
+        run.attribute("bytes_travelling_backward", travelling_bytes(*plan.backward), "B",
+                      "the most that one of the first, middle and last rank sends or fetches in the backward pass");
     run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes(), "B",
                   "scratch of a rank that the schedule of the forward pass asks for");
     if (plan.backward)

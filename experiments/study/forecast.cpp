@@ -180,7 +180,7 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     const auto flop_per_pair = [](const layouts::Problem& p) {
         return p.forward_flop_per_cell() + p.backward_flop_per_cell();
     };
-    auto problem = like;
+    auto problem = like.expanded();
     problem.batch = problem.query_heads = problem.kv_heads = 1;
     problem.head_dim = std::min(like.head_dim, most_dims);
     problem.value_dim = std::min(like.value_dim, most_dims);
@@ -253,9 +253,9 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
         }
     }
     // Inputs on every process; on root each rank's own, in messages and gathered, what was expected, and o twice.
-    // And inputs again, rotated.
+    // And inputs again, rotated or made of a latent.
     const auto own = tensors / 2, results = tensors / 2;
-    const auto rotated = config_.judge && problem.rotary.rotates() ? own : 0;
+    const auto rotated = config_.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
     const auto scratch = static_cast<double>(
         std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
     add(which, seconds,

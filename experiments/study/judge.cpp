@@ -2,6 +2,7 @@
 
 #include "layouts/require.hpp"
 #include "reference/blocked.hpp"
+#include "reference/latent.hpp"
 #include "reference/rotary.hpp"
 #include "reference/sampled.hpp"
 
@@ -42,7 +43,7 @@ void rotate_gradients(reference::Outputs& outputs, const layouts::Problem& probl
                       std::span<const std::int64_t> rows, std::span<const std::int64_t> keys = {}) {
     const auto way = reference::Rotation::Way::back_undone;
     outputs.dq = rotated(std::move(outputs.dq), problem, mask, way, rows);
-    outputs.dk = rotated(std::move(outputs.dk), problem, mask, way, keys);
+    outputs.dk = rotated(std::move(outputs.dk), problem.with_latent_as_key(), mask, way, keys);
 }
 
 Verdict compare(const reference::Outputs& measured, const reference::Tensor& o_unrounded,
@@ -134,11 +135,13 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     if (!model_) {
         const auto& [o, lse, dq, dk, dv] = expected_;
         require(expected_.dk.size() > 0, "a tolerance is of results that have been judged");
-        model_ = extent_ == Extent::whole
-                     ? std::make_unique<reference::ErrorModel>(problem, mask, inputs, expected_)
-                     : std::make_unique<reference::ErrorModel>(problem, mask, inputs,
-                                                               reference::SampledRows{sampled_rows_, o, lse, dq},
-                                                               reference::SampledColumns{sample_, dk, dv}, statistics_);
+        model_ =
+            extent_ == Extent::whole
+                ? std::make_unique<reference::ErrorModel>(
+                      problem, mask, inputs, problem.latent.is_given() ? expected_of_heads_ : expected_, &raw_inputs)
+                : std::make_unique<reference::ErrorModel>(problem, mask, inputs,
+                                                          reference::SampledRows{sampled_rows_, o, lse, dq},
+                                                          reference::SampledColumns{sample_, dk, dv}, statistics_);
     }
     const bool sends_results = std::ranges::any_of(
         forward.slots(), [](const layouts::SlotGroup& group) { return group.pool == layouts::Pool::output; });
@@ -159,18 +162,29 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
 
 const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask,
                                         const reference::Inputs& raw_inputs, const std::string& input_name) {
-    const bool rotates = problem.rotary.rotates();
-    auto key = fmt::format("{} {} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
-                           problem.soft_cap, text_of(problem.rotary));
+    const bool rotates = problem.rotary.rotates(), expands = problem.latent.is_given();
+    auto key = fmt::format("{} {} {} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
+                           problem.soft_cap, text_of(problem.rotary), text_of(problem.latent));
     for (const auto& rows : problem.queries) key += fmt::format(" q{}-{}", rows.begin, rows.end);
     for (const auto& valid : mask.valid()) key += fmt::format(" {}-{}", valid.begin, valid.end);
-    const auto& inputs = rotates ? rotated_ : raw_inputs;
+    const auto& inputs = rotates || expands ? attended_ : raw_inputs;
     if (key == prepared_for_) return inputs;
-    if (rotates) rotated_ = with_rotation(problem, mask, raw_inputs);
+    const auto of_heads = problem.expanded();
+    if (expands) attended_ = expanded(problem, raw_inputs);
+    if (rotates) attended_ = with_rotation(of_heads, mask, expands ? attended_ : raw_inputs);
     extent_ = judging_of(problem, mask, limits_).extent;
     if (extent_ == Extent::whole) {
-        expected_ = reference::blocked_attention(problem, mask, inputs);
+        expected_ = reference::blocked_attention(of_heads, mask, inputs);
+        if (expands) {
+            expected_of_heads_ = expected_;
+            compress(problem, raw_inputs, expected_);
+        }
     } else {
+        require(
+            !expands,
+            "the gradient of latent {} is judged whole, up to {} tokens, not {}: it takes all heads' dk and dv; say "
+            "--no-judge, or --judge-limit {}",
+            text_of(problem.latent), limits_.whole_tokens, problem.tokens, problem.tokens);
         sample_ = sample_of(problem.tokens);
         const auto positions = problem.row_positions();
         sampled_rows_.clear();

@@ -64,9 +64,10 @@ Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, c
 
 /// Judges results against the fp64 reference, which is computed once for each problem, mask and input in a row.
 ///
-/// Where q and k are rotated, the reference attends to them rotated and rounded, and dq and dk are compared with its
-/// own after a rotation, which changes no norm: a gradient that was not rotated back, or not by the right position, is
-/// as far off as it was, and errors are those that the error model speaks of.
+/// Where K and V are made of a latent, the reference makes them first, and its dk and dv are those of the latent and of
+/// its matrices, judged whole. Where q and k are rotated, the reference attends to them rotated and rounded, and dq and
+/// dk are compared with its own after a rotation, which changes no norm: a gradient that was not rotated back, or not
+/// by the right position, is as far off as it was, and errors are those that the error model speaks of.
 class Judge {
 public:
     explicit Judge(const JudgeLimits& limits) : limits_(limits) {}
@@ -95,7 +96,8 @@ private:
     JudgeLimits limits_;
     std::string prepared_for_;
     Extent extent_ = Extent::whole;
-    reference::Inputs rotated_;                        // if q and k are rotated
+    reference::Inputs attended_;                       // if they are not the raw inputs
+    reference::Outputs expected_of_heads_;             // if there is a latent
     std::vector<std::int64_t> sample_;                 // columns, if not whole
     std::vector<std::int64_t> sampled_rows_;           // positions of rows, if not whole
     reference::RowStatistics statistics_;              // of the rows that see the sample, if not whole

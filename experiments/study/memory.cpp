@@ -36,6 +36,8 @@ std::int64_t cpu_numbers(const layouts::Problem& problem, Pool pool) {
         case Pool::state:
         case Pool::dout: return problem.value_dim + 2;
         case Pool::output: return problem.value_dim + 1;
+        case Pool::latent:
+        case Pool::dlatent: return problem.latent.width();
     }
     return 0;
 }
@@ -56,8 +58,8 @@ std::int64_t message_bytes(const Schedule& pass, int rank) {
         if (op->bytes > capacity) capacity = std::max(op->bytes, 2 * size);
         size = op->bytes;
     }
-    const layouts::HeadRange all{0, static_cast<int>(pass.problem().kv_heads)};
-    std::int64_t sum = fetches ? pass.bytes(Pool::kv, 0, pass.part(rank, all)) : 0;
+    const auto given = pass.problem().latent.is_given() ? Pool::latent : Pool::kv;
+    std::int64_t sum = fetches ? pass.bytes(given, 0, pass.part(rank, {0, heads_of(pass.problem(), given)})) : 0;
     for (const auto& lane : lanes) sum += lane.capacity;
     return sum;
 }
@@ -71,6 +73,15 @@ std::int64_t rows_of_one_attend(const Schedule& forward, int rank) {
     return most;
 }
 
+/// The most tokens whose gradients are brought together to be compressed.
+std::int64_t tokens_compressed_at_once(const Schedule& backward, int rank) {
+    std::int64_t most = 0;
+    auto ops = backward.ops(rank);
+    while (const auto* op = ops.next())
+        if (op->kind == OpKind::compress) most = std::max(most, op->part.tokens.size());
+    return most;
+}
+
 template <class Real>
 MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank) {
     const auto& problem = forward.problem();
@@ -79,18 +90,24 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
         return problem.batch * of_tokens * heads * cpu_numbers(problem, pool) * static_cast<std::int64_t>(sizeof(Real));
     };
     const auto own = [&](Pool pool) {
-        return bytes(pool, of_rows(pool) ? problem.query_heads : problem.kv_heads, tokens(pool));
+        return forward.keeps(pool) ? bytes(pool, heads_of(problem, pool), tokens(pool)) : 0;
     };
+    const auto matrices = problem.latent.is_given() ? problem.kv_heads * problem.expanded_dim() * problem.latent.rank *
+                                                          static_cast<std::int64_t>(sizeof(Real))
+                                                    : 0;
     MemoryNeed need;
-    need.inputs = own(Pool::q) + own(Pool::kv);
+    need.inputs = own(Pool::q) + own(Pool::kv) + own(Pool::latent) + matrices;
     need.results = own(Pool::state) + own(Pool::output);
     if (backward) {
         need.inputs += own(Pool::dout);
-        need.results += own(Pool::dq) + own(Pool::dkv);
+        need.results += own(Pool::dq) + own(Pool::dkv) + own(Pool::dlatent) + matrices;
     }
     need.statistics = reference::BlockAttention<Real>(problem, {}).workspace_bytes();
     need.statistics +=
         rows_of_one_attend(forward, rank) * (problem.value_dim + 2) * static_cast<std::int64_t>(sizeof(Real));
+    if (backward)
+        need.statistics += tokens_compressed_at_once(*backward, rank) * problem.expanded_dim() *
+                           static_cast<std::int64_t>(sizeof(Real));
     for (const auto* pass : {&forward, backward}) {
         if (!pass) continue;
         std::array<std::int64_t, layouts::pool_count> slots{};

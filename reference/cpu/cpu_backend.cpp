@@ -13,6 +13,7 @@ namespace {
 
 using layouts::DType;
 using layouts::Pass;
+using layouts::Pool;
 using layouts::Schedule;
 using layouts::Timeline;
 
@@ -35,7 +36,8 @@ void require_same_work(const Schedule& forward, const Schedule& backward) {
     const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries &&
                               a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
                               a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
-                              a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary;
+                              a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
+                              a.latent == b.latent && forward.keeps(Pool::kv) == backward.keeps(Pool::kv);
     require(same_problem, "the forward and the backward schedule are of different problems");
     bool same_layout = forward.ranks() == backward.ranks();
     for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
@@ -128,21 +130,21 @@ void finish_spans(Timeline& timeline, const layouts::Program& program) {
 
 CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const RankResult> ranks) {
     const auto& p = schedule.problem();
-    const auto zeros = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
-        return Tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens),
-                       static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)},
-                      0.0);
+    const auto zeros = [&](const std::array<std::int64_t, 4>& shape) {
+        std::array<std::size_t, 4> sizes;
+        std::ranges::copy(shape, sizes.begin());
+        return Tensor(sizes, 0.0);
     };
     CpuRun run;
     auto& out = run.outputs;
-    out.o = run.o_unrounded = zeros(p.rows(), p.query_heads, p.value_dim);
+    out.o = run.o_unrounded = zeros({p.batch, p.rows(), p.query_heads, p.value_dim});
     out.lse = Lse({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(p.rows()),
                    static_cast<std::size_t>(p.query_heads)},
                   0.0);
     if (with_backward) {
-        out.dq = zeros(p.rows(), p.query_heads, p.head_dim);
-        out.dk = zeros(p.tokens, p.kv_heads, p.head_dim);
-        out.dv = zeros(p.tokens, p.kv_heads, p.value_dim);
+        out.dq = zeros({p.batch, p.rows(), p.query_heads, p.head_dim});
+        out.dk = zeros(p.key_shape());
+        out.dv = zeros(p.value_shape());
     }
     run.forward.ranks = run.backward.ranks = schedule.ranks();
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -155,7 +157,10 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
         if (with_backward) {
             gather(part.dq, rows, out.dq);
             gather(part.dk, positions, out.dk);
-            gather(part.dv, positions, out.dv);
+            if (p.latent.is_given())  // of matrices that all ranks have
+                std::transform(part.dv.begin(), part.dv.end(), out.dv.data(), out.dv.data(), std::plus());
+            else
+                gather(part.dv, positions, out.dv);
         }
         run.forward.spans.insert(run.forward.spans.end(), part.forward.begin(), part.forward.end());
         run.backward.spans.insert(run.backward.spans.end(), part.backward.begin(), part.backward.end());

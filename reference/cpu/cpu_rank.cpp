@@ -1,6 +1,7 @@
 #include "reference/cpu/cpu_rank.hpp"
 
 #include "reference/counts.hpp"
+#include "reference/cpu/cpu_latent.hpp"
 #include "reference/cpu/cpu_slots.hpp"
 #include "reference/rotary.hpp"
 #include "reference/rounding.hpp"
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 namespace ringlab::reference {
@@ -44,12 +46,16 @@ public:
           attention_(problem_, options.tiles),
           slots_(problem_, static_cast<std::int64_t>(row_positions_.size()), schedule.layout().shard_tokens(rank)),
           pass_(&schedule) {
-        for (const auto pool : {Pool::q, Pool::kv, Pool::state, Pool::output}) slots_.make_own(pool);
-        load(scatter(inputs.v, positions_), Pool::kv, values);
+        for (const auto pool : {Pool::q, Pool::kv, Pool::latent, Pool::state, Pool::output})
+            if (schedule.keeps(pool)) slots_.make_own(pool);
+        if (problem_.latent.is_given())
+            matrices_.emplace(problem_, inputs.v);
+        else
+            load(scatter(inputs.v, positions_), Pool::kv, values);
         auto q = scatter(inputs.q, problem_.rows_at(row_positions_)), k = scatter(inputs.k, positions_);
         rotate(q, k, Pass::forward, Rotation::Way::ahead);
         load(std::move(q), Pool::q);
-        load(std::move(k), Pool::kv);
+        load(std::move(k), given_keys());
     }
 
     void begin(const Schedule& pass, const layouts::Program& program) override {
@@ -58,7 +64,7 @@ public:
         scratch_bytes_ = std::max(scratch_bytes_, pass.scratch_bytes());
         messages_.assign(size(pass.lanes()), {});
         exposed_.clear();
-        if (program.fetches()) slots_.pack(own(Pool::kv), exposed_);
+        if (program.fetches()) slots_.pack(own(given_keys()), exposed_);
         if (backward())
             prepare_backward();
         else
@@ -78,6 +84,8 @@ public:
             case OpKind::merge: merge(instruction); break;
             case OpKind::add: add(instruction); break;
             case OpKind::copy: copy(instruction); break;
+            case OpKind::expand: expand(instruction); break;
+            case OpKind::compress: compress(instruction); break;
             case OpKind::send:
             case OpKind::receive:
             case OpKind::fetch: fail("rank {}: a {} is no computing", rank_, to_string(instruction.op.kind));
@@ -103,7 +111,7 @@ public:
     std::size_t exposed_offset(const Instruction& instruction) const override {
         const auto& part = instruction.op.part;
         require(pass_->is_whole(part), "rank {}: a fetch of part of a block's tokens", rank_);
-        return size(pass_->bytes(Pool::kv, 0, {part.block, {0, part.heads.begin}, part.tokens}));
+        return size(pass_->bytes(given_keys(), 0, {part.block, {0, part.heads.begin}, part.tokens}));
     }
 
     void collect(RankResult& result) override {
@@ -113,12 +121,12 @@ public:
         result.lse = own_field(Pool::output, lse_field);
         if (has_gradients_) {
             result.dq = own_field(Pool::dq, 0);
-            result.dk = own_field(Pool::dkv, 0);
-            result.dv = own_field(Pool::dkv, values);
+            result.dk = own_field(matrices_ ? Pool::dlatent : Pool::dkv, 0);
+            result.dv = matrices_ ? matrices_->gradient() : own_field(Pool::dkv, values);
             rotate(result.dq, result.dk, Pass::backward, Rotation::Way::back);
         }
         result.rotation_seconds = rotation_seconds_;
-        result.own_bytes = slots_.own_bytes();
+        result.own_bytes = slots_.own_bytes() + (matrices_ ? matrices_->bytes() : 0);
         result.scratch_bytes = scratch_bytes_;
         result.workspace_bytes = workspace_bytes_;
     }
@@ -126,6 +134,7 @@ public:
 private:
     bool backward() const { return pass_->options().pass == Pass::backward; }
     std::int64_t group() const { return problem_.query_heads_per_kv_head(); }
+    Pool given_keys() const { return problem_.latent.is_given() ? Pool::latent : Pool::kv; }
 
     Place place(const Instruction& instruction) const { return place(instruction, instruction.op.pool); }
     Place place(const Instruction& instruction, Pool pool) const { return place_of(*pass_, instruction, pool); }
@@ -137,7 +146,7 @@ private:
         if (!problem_.rotary.rotates()) return;
         const auto begin = thread_cpu_time();
         for (const auto& [shard, own] : {std::pair(&of_rows, &row_positions_), std::pair(&of_keys, &positions_)})
-            rotate_shard(*shard, *own, problem_, pass_->mask(), way);
+            rotate_shard(*shard, *own, shard == &of_rows ? problem_ : key_problem_, pass_->mask(), way);
         rotation_seconds_[static_cast<std::size_t>(pass)] = layouts::to_seconds(thread_cpu_time() - begin);
     }
 
@@ -262,7 +271,9 @@ private:
     // ---- Backward ----
 
     void prepare_backward() {
-        for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv}) slots_.make_own(pool);
+        for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv, Pool::dlatent})
+            if (pass_->keeps(pool)) slots_.make_own(pool);
+        if (matrices_) matrices_->begin_gradient();
         has_gradients_ = true;
         load(scatter(inputs_.dout, problem_.rows_at(row_positions_)), Pool::dout);
         const auto dout = own(Pool::dout), output = own(Pool::output);
@@ -323,6 +334,31 @@ private:
         if (to.slot > 0) slots_.round(to);
     }
 
+    // ---- A latent ----
+
+    void expand(const Instruction& instruction) {
+        const auto to = place(instruction), from = source(instruction);
+        for_each_head(to.heads, [&](int head, std::int64_t b) {
+            matrices_->expand(head, slots_.matrix(from, 0, b), slots_.matrix(to, head, b),
+                              slots_.matrix(to, head, b, values));
+        });
+        slots_.round(to);
+    }
+
+    void compress(const Instruction& instruction) {
+        const auto to = place(instruction), latent = place(instruction, Pool::latent), from = source(instruction);
+        if (!instruction.op.adds)
+            for_each_head(to.heads, [&](int, std::int64_t b) {
+                const auto gradient = slots_.matrix(to, 0, b);
+                std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
+            });
+        for_each_head(from.heads, [&](int head, std::int64_t b) {
+            matrices_->compress(head, slots_.matrix(from, head, b), slots_.matrix(from, head, b, values),
+                                slots_.matrix(latent, 0, b), slots_.matrix(to, 0, b));
+        });
+        if (to.slot > 0) slots_.round(to);
+    }
+
     template <class Combine>
     void for_each_field(const Place& to, const Place& from, Combine combine) {
         for_each_head(to.heads, [&](int head, std::int64_t b) {
@@ -339,10 +375,12 @@ private:
                      static_cast<std::int64_t>(exposed_.capacity());
         for (const auto& message : messages_) bytes += static_cast<std::int64_t>(message.capacity());
         bytes += static_cast<std::int64_t>(softmax_.capacity() * sizeof(Real));
+        if (matrices_) bytes += matrices_->workspace_bytes();
         workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
 
     const layouts::Problem& problem_;
+    const layouts::Problem key_problem_ = problem_.with_latent_as_key();
     const int rank_;
     const Inputs& inputs_;
     const CpuOptions& options_;
@@ -350,6 +388,7 @@ private:
     const std::vector<std::int64_t> row_positions_;  // of Q
     BlockAttention<Real> attention_;
     CpuSlots<Real> slots_;
+    std::optional<LatentMatrices<Real>> matrices_;
     std::map<PlanKey, RowPlan> row_plans_;
     std::vector<Real> softmax_;
     std::vector<Bytes> messages_;  // by lane, of the transfer that is under way

@@ -5,7 +5,8 @@
 
 namespace ringlab::reference {
 
-/// What a rank hands back: its rows of o, lse and dq, its tokens of dk and dv, as scatter() orders them.
+/// What a rank hands back: its rows of o, lse and dq, its tokens of dk and dv, as scatter() orders them; with a
+/// latent its own part of the matrices' gradient as dv.
 struct RankResult {
     std::vector<double> o, o_unrounded, lse, dq, dk, dv;
     std::vector<layouts::Span> forward, backward;

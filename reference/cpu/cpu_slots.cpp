@@ -28,7 +28,9 @@ template <class Real>
 std::size_t CpuSlots<Real>::fields(Pool pool) const {
     switch (pool) {
         case Pool::q:
-        case Pool::dq: return 1;
+        case Pool::dq:
+        case Pool::latent:
+        case Pool::dlatent: return 1;
         case Pool::kv:
         case Pool::dkv:
         case Pool::output: return 2;
@@ -40,6 +42,7 @@ std::size_t CpuSlots<Real>::fields(Pool pool) const {
 
 template <class Real>
 std::int64_t CpuSlots<Real>::width(Pool pool, std::size_t field) const {
+    if (pool == Pool::latent || pool == Pool::dlatent) return problem_.latent.width();
     const bool keys = !of_rows(pool);
     if (field > 0) return keys ? problem_.value_dim : 1;
     return keys || pool == Pool::q || pool == Pool::dq ? problem_.head_dim : problem_.value_dim;
@@ -54,7 +57,7 @@ std::int64_t CpuSlots<Real>::head_numbers(Pool pool, std::int64_t tokens) const 
 
 template <class Real>
 void CpuSlots<Real>::make_own(Pool pool) {
-    const auto heads = of_rows(pool) ? problem_.query_heads : problem_.kv_heads;
+    const auto heads = heads_of(problem_, pool);
     own_[index(pool)].assign(size(heads * head_numbers(pool, of_rows(pool) ? own_rows_ : own_tokens_)), 0);
 }
 

@@ -161,6 +161,31 @@ BOOST_AUTO_TEST_CASE(packings_are_the_same_for_the_same_seed_and_balanced_shares
                4u);  // both passes of two
 }
 
+BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_traffic) {
+    const Folder folder;
+    const Words heads{"--heads", "4", "--head-dim", "24", "--value-dim", "16", "--latent", "32+8"};
+    for (const std::string arithmetic : {"fp64", "bf16"}) {
+        const auto ending = run(folder, gradient_equivalence,
+                                heads + Words{"--tokens",  "96",      "--ranks",         "1",       "4",
+                                              "--layouts", "zigzag",  "--masks",         "causal",  "--algorithms",
+                                              "ring",      "ulysses", "expanded:ring",   "--input", "normal",
+                                              "--rotary",  "100",     "--rotary-first",  "16",      "--arithmetic",
+                                              arithmetic,  "-o",      arithmetic + ".h5"});
+        BOOST_TEST(ending.status == 0, ending.out + ending.err);
+    }
+    const auto ending = run(folder, predict,
+                            heads + Words{"--tokens", "4096", "--ranks", "8", "--algorithms", "ring", "expanded:ring",
+                                          "--layouts", "zigzag", "--machines", "h200_nvswitch_nccl", "-o", "p.h5"});
+    BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
+    const auto record = experiments::hdf5::File::open((folder / "p.h5").string());
+    BOOST_TEST(record.dataset("runs/latent").texts().at(0) == "32+8");
+    const auto bytes = record.dataset("runs/bytes_travelling_forward").doubles();
+    BOOST_TEST(bytes.at(0) * 4 * (24 + 16) == bytes.at(1) * (32 + 8));
+    const auto refused = run(folder, gradient_equivalence, heads + Words{"--input", "real", "--ranks", "2"});
+    BOOST_TEST(refused.status == 1);
+    BOOST_TEST(refused.err.find("--input normal") != std::string::npos, refused.err);
+}
+
 BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
     const Folder folder;
     const auto ending = run(folder, compare_layouts,

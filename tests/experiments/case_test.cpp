@@ -5,6 +5,7 @@
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 #include "reference/blocked.hpp"
+#include "reference/latent.hpp"
 #include "reference/rotary.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -193,6 +194,30 @@ BOOST_AUTO_TEST_CASE(results_that_travel_have_a_tolerance_of_their_own) {
     const auto ring = o_unrounded("ring");
     BOOST_TEST(o_unrounded("ulysses") > 1.2 * ring);
     BOOST_TEST(o_unrounded("ring") == ring);
+}
+
+BOOST_AUTO_TEST_CASE(a_latent_is_judged_by_what_it_expands_to_and_whole) {
+    Judged one;
+    one.problem.kv_heads = 2;
+    one.problem.latent = {.rank = 6, .shared = 3};
+    one.problem.rotary = {.base = 50, .dims = 2, .first = 6};
+    one.inputs = generate_inputs("normal", one.problem, 7).inputs;
+    const auto heads = one.problem.expanded();
+    const auto attended = with_rotation(heads, one.mask, expanded(one.problem, one.inputs));
+    one.outputs = reference::blocked_attention(heads, one.mask, attended);
+    const auto way = reference::Rotation::Way::back;
+    one.outputs.dq = rotated(one.outputs.dq, heads, one.mask, way);
+    one.outputs.dk = rotated(one.outputs.dk, heads, one.mask, way);
+    compress(one.problem, one.inputs, one.outputs);
+    Judge judge({.whole_tokens = 1000});
+    BOOST_TEST(worst(one.by(judge)) < 1e-13);
+    for (const auto wrong : {&reference::Outputs::dk, &reference::Outputs::dv}) {
+        auto other = one;
+        *((other.outputs.*wrong).end() - 1) += 1;
+        BOOST_TEST(worst(other.by(judge)) > 1e-3);
+    }
+    Judge by_sample({.whole_tokens = 100});
+    BOOST_CHECK_THROW(one.by(by_sample), Error);
 }
 
 BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {

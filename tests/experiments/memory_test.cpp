@@ -25,10 +25,12 @@ const std::vector<std::string> memory_schedules{"ring",       "bidirectional", "
 /// The target of issue 9, of all that a rank holds.
 constexpr double largest_error = 0.02;
 
-Plan cpu_plan(const std::string& algorithm, const std::string& policy, layouts::DType dtype) {
+Plan cpu_plan(const std::string& algorithm, const std::string& policy, layouts::DType dtype,
+              layouts::Latent latent = {}) {
     layouts::Problem problem;
+    problem.latent = latent;
     problem.query_heads = 8;
-    problem.kv_heads = 4;
+    problem.kv_heads = latent.is_given() ? 8 : 4;
     problem.head_dim = 24;
     problem.value_dim = 20;
     problem.dtype = dtype;
@@ -112,6 +114,13 @@ BOOST_AUTO_TEST_SUITE(memory)
 BOOST_DATA_TEST_CASE(cpu_ranks_hold_what_is_predicted, data::make(memory_schedules), algorithm) {
     check_cpu(cpu_plan(algorithm, "", layouts::DType::bf16), policy_from("", layouts::DType::bf16), false);
     check_cpu(cpu_plan(algorithm, "", layouts::DType::fp64), policy_from("", layouts::DType::fp64), true);
+}
+
+BOOST_DATA_TEST_CASE(cpu_ranks_with_a_latent_hold_what_is_predicted,
+                     data::make({"ring", "all-gather", "pull", "ulysses:2", "seen", "expanded:ring"}), algorithm) {
+    for (const auto dtype : {layouts::DType::bf16, layouts::DType::fp64})
+        check_cpu(cpu_plan(algorithm, "", dtype, {.rank = 32, .shared = 8}), policy_from("", dtype),
+                  dtype == layouts::DType::fp64);
 }
 
 BOOST_AUTO_TEST_CASE(cpu_ranks_that_merge_partials_hold_what_is_predicted) {

@@ -191,8 +191,9 @@ BOOST_AUTO_TEST_CASE(a_timeline_comes_back_to_the_picosecond) {
         BOOST_TEST(bytes[6 + i] == span.bytes);
         BOOST_TEST(peer[6 + i] == span.peer);
     }
-    BOOST_TEST(spans.dataset("kind").text("flag_meanings") == "attend merge add send receive fetch copy");
-    BOOST_TEST(spans.dataset("pool").text("flag_meanings") == "K,V dK,dV Q state O dO dQ");
+    BOOST_TEST(spans.dataset("kind").text("flag_meanings") ==
+               "attend merge add send receive fetch copy expand compress");
+    BOOST_TEST(spans.dataset("pool").text("flag_meanings") == "K,V dK,dV Q state O dO dQ latent dlatent");
     // 3200 spans of 17 columns and an index, 95 bytes each uncompressed.
     BOOST_TEST(fs::file_size(path) < 3200 * 95 / 2);
 }

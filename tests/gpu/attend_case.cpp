@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <ostream>
 #include <random>
 
@@ -338,14 +340,16 @@ std::ostream& operator<<(std::ostream& out, const AttendCase& c) {
 reference::Inputs random_inputs(const layouts::Problem& p, std::uint64_t seed) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<double> normal;
-    const auto tensor = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
-        Tensor t({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens), static_cast<std::size_t>(heads),
-                  static_cast<std::size_t>(dim)});
-        for (auto& x : t) x = normal(generator);
+    const auto tensor = [&](const std::array<std::int64_t, 4>& shape, double size = 1) {
+        std::array<std::size_t, 4> sizes;
+        std::ranges::copy(shape, sizes.begin());
+        Tensor t(sizes);
+        for (auto& x : t) x = size * normal(generator);
         return reference::rounded(std::move(t), p.dtype);
     };
-    return {tensor(p.rows(), p.query_heads, p.head_dim), tensor(p.tokens, p.kv_heads, p.head_dim),
-            tensor(p.tokens, p.kv_heads, p.value_dim), tensor(p.rows(), p.query_heads, p.value_dim)};
+    const double of_matrices = p.latent.is_given() ? 1 / std::sqrt(static_cast<double>(p.latent.rank)) : 1;
+    return {tensor({p.batch, p.rows(), p.query_heads, p.head_dim}), tensor(p.key_shape()),
+            tensor(p.value_shape(), of_matrices), tensor({p.batch, p.rows(), p.query_heads, p.value_dim})};
 }
 
 AttendOutputs run_on_device(const AttendCase& c, const layouts::Mask& mask, const layouts::Layout& layout,

@@ -5,6 +5,7 @@
 #include "gpu/driver.hpp"
 #include "reference/blocked.hpp"
 #include "reference/error_model.hpp"
+#include "reference/latent.hpp"
 #include "reference/rotary.hpp"
 #include "reference/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
@@ -184,16 +185,20 @@ gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs) {
 }
 
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
-                   const reference::Outputs& expected) {
+                   const reference::Outputs& expected, const reference::Inputs* made_of) {
     const auto passes = make_passes(c);
     const auto& mask = passes.forward->mask();
-    const auto bounds = reference::ErrorModel(c.problem, mask, inputs, expected)
+    const auto bounds = reference::ErrorModel(c.problem, mask, inputs, expected, made_of)
                             .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
     auto found = to_reference(measured);
-    if (c.problem.rotary.rotates())
-        for (auto* gradient : {&found.dq, &found.dk})
-            *gradient = rotated(*gradient, c.problem, mask, reference::Rotation::Way::back_undone);
-    const auto d = reference::deviations(found, expected);
+    if (c.problem.rotary.rotates()) {
+        const auto way = reference::Rotation::Way::back_undone;
+        found.dq = rotated(found.dq, c.problem, mask, way);
+        found.dk = rotated(found.dk, c.problem.with_latent_as_key(), mask, way);
+    }
+    auto wanted = expected;
+    if (made_of) compress(c.problem, *made_of, wanted);
+    const auto d = reference::deviations(found, wanted);
     check("o", d.o, bounds.o_unrounded);
     check("lse", d.lse, bounds.lse);
     check("dq", d.dq, bounds.dq);
@@ -207,9 +212,13 @@ void agrees_with_the_reference(const RingCase& c) {
     BOOST_TEST_CONTEXT(c << ", seed " << seed) {
         const auto inputs = random_inputs(c.problem, seed);
         const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
-        const auto attended = c.problem.rotary.rotates() ? with_rotation(c.problem, mask, inputs) : inputs;
-        const auto expected = reference::blocked_attention(c.problem, mask, attended);
-        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, attended, expected);
+        const bool expands = c.problem.latent.is_given();
+        const auto heads = c.problem.expanded();
+        auto attended = expands ? expanded(c.problem, inputs) : inputs;
+        if (heads.rotary.rotates()) attended = with_rotation(heads, mask, attended);
+        const auto expected = reference::blocked_attention(heads, mask, attended);
+        check_against(c, run_case(c, host_inputs(inputs, c.problem.dtype)).outputs, attended, expected,
+                      expands ? &inputs : nullptr);
     }
 }
 

@@ -40,9 +40,10 @@ Passes make_passes(const RingCase& c);
 gpu::GpuRun run_case(const RingCase& c, const gpu::HostInputs& inputs);
 
 /// Checks every result by norm and by largest element against the fp64 ones, within what the error model allows. Where
-/// q and k are rotated, `inputs` are so already, and `expected` is by them.
+/// q and k are rotated, `inputs` are so already, and `expected` is by them; where they are made of a latent, `made_of`
+/// has it.
 void check_against(const RingCase& c, const gpu::HostOutputs& measured, const reference::Inputs& inputs,
-                   const reference::Outputs& expected);
+                   const reference::Outputs& expected, const reference::Inputs* made_of = nullptr);
 
 /// Draws fresh inputs, runs and checks.
 void agrees_with_the_reference(const RingCase& c);

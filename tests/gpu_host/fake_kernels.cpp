@@ -3,6 +3,7 @@
 #include "gpu/elementwise.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "gpu/kernels/rotate.hpp"
+#include "gpu/latent_products.hpp"
 #include "layouts/require.hpp"
 
 namespace ringlab::gpu {
@@ -68,6 +69,27 @@ void convert(std::span<const Conversion> conversions, cudaStream_t stream) {
         read(one.source, stream);
         write(one.destination, stream);
     }
+}
+
+class LatentProducts::Library {};
+LatentProducts::LatentProducts(const layouts::Schedule& forward, const layouts::Schedule*, int)
+    : problem_(forward.problem()) {}
+LatentProducts::~LatentProducts() = default;
+void LatentProducts::load(const HostTensor<std::uint16_t>&) {}
+void LatentProducts::load_random(int) {}
+void LatentProducts::begin_gradient(cudaStream_t) {}
+std::vector<float> LatentProducts::gradient() const {
+    const auto [one, heads, rows, rank] = problem_.value_shape();
+    return std::vector<float>(static_cast<std::size_t>(heads * rows * rank));
+}
+void LatentProducts::expand(const Extent&, const ConstView& latent, const View& k, const View& v, int,
+                            cudaStream_t stream) {
+    read(latent, stream);
+    for (const auto& view : {k, v}) write(view, stream);
+}
+void LatentProducts::compress(const Compression& what, cudaStream_t stream) {
+    for (const auto& view : {what.dk, what.dv, what.latent}) read(view, stream);
+    write(what.dlatent, stream);
 }
 
 void flag_not_finite(const Extent&, const ConstView& tensor, Infinity, std::uint32_t*, cudaStream_t stream) {

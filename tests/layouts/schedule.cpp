@@ -146,6 +146,75 @@ BOOST_DATA_TEST_CASE(every_schedule_serves_rows_that_are_fewer_than_keys,
         }
 }
 
+const std::vector<std::string> latent_algorithms{"ring",
+                                                 "bidirectional",
+                                                 "double-ring:2",
+                                                 "all-gather",
+                                                 "pull",
+                                                 "seen:1",
+                                                 "joined-ring:1",
+                                                 "ulysses:2",
+                                                 "ulysses:4",
+                                                 "expanded:ring",
+                                                 "expanded:seen",
+                                                 "expanded:all-gather:2",
+                                                 "expanded:pass-q",
+                                                 "expanded:merge",
+                                                 "expanded:ulysses:2",
+                                                 "expanded:joined-ring:1"};
+
+Problem latent_problem_of(const Mask& mask) {
+    return {.batch = 3,
+            .tokens = mask.tokens(),
+            .query_heads = 4,
+            .kv_heads = 4,
+            .head_dim = 24,
+            .value_dim = 16,
+            .latent = {.rank = 10, .shared = 6}};
+}
+
+BOOST_DATA_TEST_CASE(a_latent_is_there_for_each_visible_piece_of_work,
+                     data::make(latent_algorithms) * data::make({"contiguous", "zigzag", "striped:3", "shuffled"}),
+                     algorithm, layout_spec) {
+    int number = 0;
+    for (const auto& mask_spec : mask_specs())
+        for (const int ranks : {1, 2, 4, 8}) {
+            const auto inner = algorithm.starts_with("expanded:") ? algorithm.substr(9) : algorithm;
+            if (!suits(inner, ranks) || (inner == "ulysses:4" && ranks % 4 != 0)) continue;
+            const auto c = make_case(mask_spec, layout_spec, ranks);
+            for (const auto pass : passes) {
+                if (number++ % stride != 0) continue;
+                const auto made =
+                    make_schedule(latent_problem_of(c.mask), c.mask, c.layout, {.algorithm = algorithm, .pass = pass});
+                const auto found = violations(*made, written(*made));
+                BOOST_TEST(first_of(found) == "",
+                           mask_spec << ", " << ranks << " ranks, " << to_string(pass) << ": " << first_of(found));
+            }
+        }
+}
+
+BOOST_AUTO_TEST_CASE(what_travels_of_a_latent_is_as_long_as_it_is) {
+    const auto c = exact_case("full", "contiguous", 64, 4);
+    const auto problem = latent_problem_of(c.mask);
+    const auto made = [&](const std::string& algorithm, Pass pass) {
+        return make_schedule(problem, c.mask, c.layout, {.algorithm = algorithm, .pass = pass});
+    };
+    const std::int64_t block = 3 * 16;  // tokens of a shard, over the batch
+    for (const std::string algorithm : {"ring", "all-gather", "pull"}) {
+        // 3 blocks come to each of 4 ranks, of 16 numbers of 2 bytes; gradients as many times, and home, in 4 bytes.
+        BOOST_TEST(traffic_of(*made(algorithm, Pass::forward), Pool::latent) == (Traffic{12, 12 * block * 16 * 2}));
+        BOOST_TEST(traffic_of(*made(algorithm, Pass::forward), Pool::kv) == Traffic{});
+        const std::int64_t sums = algorithm == "ring" ? 16 : 12;
+        BOOST_TEST(traffic_of(*made(algorithm, Pass::backward), Pool::dlatent) ==
+                   (Traffic{sums, sums * block * 16 * 4}));
+    }
+    BOOST_TEST(traffic_of(*made("expanded:ring", Pass::forward), Pool::kv) ==
+               (Traffic{12, 12 * block * 4 * (24 + 16) * 2}));
+    // One slot for what is expanded, whichever block it is of.
+    for (const auto& group : made("ring", Pass::backward)->slots())
+        if (group.pool == Pool::kv || group.pool == Pool::dkv) BOOST_TEST(group.count == 1);
+}
+
 // What the checker must not let through: every single change to a right program that makes it wrong.
 BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(algorithms) * data::make(passes), algorithm,
                      pass) {
@@ -461,10 +530,10 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     const auto error = [&](const std::string& algorithm) {
         return error_of([&] { schedule_of(c, {.algorithm = algorithm}); });
     };
-    BOOST_TEST(
-        error("rings") ==
-        "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, bidirectional, double-ring, joined-ring, "
-        "merge, pass-q, pull, ring, seen, ulysses");
+    BOOST_TEST(error("rings") ==
+               "unknown schedule 'rings', did you mean 'ring'? Known: all-gather, bidirectional, double-ring, "
+               "expanded, joined-ring, "
+               "merge, pass-q, pull, ring, seen, ulysses");
     BOOST_TEST(error("ring:2") == "schedule ring takes no arguments, got '2'");
     BOOST_TEST(error("pull:x") == "the number of parts is 'x'; it must be a whole number of at least 1");
     BOOST_TEST(error("pull:3") == "4 kv heads do not divide into 3 parts; the parts must divide the kv heads");

@@ -9,7 +9,7 @@
 namespace ringlab::layouts::testing {
 namespace {
 
-constexpr std::size_t most_tokens = 128, most_heads_per_kv_head = 2;
+constexpr std::size_t most_tokens = 128, most_heads_per_kv_head = 8;
 using Tokens = std::bitset<most_tokens>;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -17,7 +17,8 @@ std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 /// What a slot holds for one token and head.
 struct Cell {
     std::int64_t token = -1;  // global; -1: nothing
-    // Of rows: the keys that were taken in. Of the gradient of a key: the rows whose part is in it, by query head.
+    // Of rows: the keys that were taken in. Of the gradient of a key: the rows whose part is in it, by query head of
+    // its kv head; of that of a latent by query head.
     std::array<Tokens, most_heads_per_kv_head> taken;
 };
 
@@ -57,9 +58,7 @@ private:
         std::vector<char> ended;
     };
 
-    int heads(Pool pool) const {
-        return static_cast<int>(of_rows(pool) ? schedule_.problem().query_heads : schedule_.problem().kv_heads);
-    }
+    int heads(Pool pool) const { return heads_of(schedule_.problem(), pool); }
     int group() const { return static_cast<int>(schedule_.problem().query_heads_per_kv_head()); }
     bool backward() const { return program_.pass == Pass::backward; }
 
@@ -70,7 +69,10 @@ private:
         state.front.resize(state.queue.size());
         state.ended.resize(code.size());
         for (std::size_t i = 0; i < code.size(); ++i) state.queue[index(code[i].op.lane())].push_back(i);
-        for (const auto pool : {Pool::q, Pool::kv, Pool::output, Pool::dout, Pool::dq, Pool::dkv}) {
+        for (const auto pool :
+             {Pool::q, Pool::kv, Pool::latent, Pool::output, Pool::dout, Pool::dq, Pool::dkv, Pool::dlatent}) {
+            const bool made_at_home = pool == Pool::kv && schedule_.problem().latent.is_given();
+            if (!schedule_.keeps(pool) || made_at_home) continue;
             const auto all = HeadRange{0, heads(pool)};
             const int block = schedule_.own_block(pool, rank);
             const auto tokens = positions(schedule_.part(block, all));
@@ -183,9 +185,36 @@ private:
             case OpKind::add: return take_in(rank, instruction, false);
             case OpKind::merge: return take_in(rank, instruction, op.begins);
             case OpKind::attend: return attend(rank, instruction);
+            case OpKind::expand: return expand(rank, instruction);
+            case OpKind::compress: return compress(rank, instruction);
             case OpKind::send:
             case OpKind::receive: return;
         }
+    }
+
+    void expand(int rank, const Instruction& instruction) {
+        const auto& op = instruction.op;
+        read(rank, instruction, Pool::latent, true, op.read());
+        for_each(rank, instruction, Pool::kv, false, op.part, [](Cell& cell, int, std::int64_t token) {
+            cell = {token, {}};
+        });
+    }
+
+    void compress(int rank, const Instruction& instruction) {
+        const auto& op = instruction.op;
+        const auto from = read(rank, instruction, Pool::dkv, true, op.read());
+        read(rank, instruction, Pool::latent, false, op.part);
+        if (op.adds) read(rank, instruction, Pool::dlatent, false, op.part);
+        std::size_t token_index = 0;
+        const auto tokens = index(op.part.tokens.size());
+        for_each(rank, instruction, Pool::dlatent, false, op.part, [&](Cell& cell, int, std::int64_t token) {
+            if (!op.adds) cell = {token, {}};
+            Cell part{token, {}};
+            for (int h = 0; h < op.read().heads.count(); ++h)
+                part.taken[index(op.read().heads.begin + h)] = from[index(h) * tokens + token_index].taken[0];
+            unite(rank, instruction, cell, part, 0);
+            ++token_index;
+        });
     }
 
     void take_in(int rank, const Instruction& instruction, bool overwrites) {
@@ -267,7 +296,10 @@ private:
                 continue;
             }
             check(Pool::dq, 1, seen_);
-            check(Pool::dkv, group(), seers_);
+            if (schedule_.keeps(Pool::dlatent))
+                check(Pool::dlatent, heads(Pool::kv), seers_);
+            else
+                check(Pool::dkv, group(), seers_);
         }
     }
 
@@ -293,6 +325,7 @@ Written written(const Schedule& schedule) {
 
 WrittenSchedule::WrittenSchedule(const Schedule& like, Written ops)
     : Schedule(like.problem(), like.mask(), like.layout(), like.options()), ops_(std::move(ops)) {
+    if (like.problem().latent.is_given() && like.keeps(Pool::kv)) expand_at_home();
     set_channels(like.channels());
     for (const auto& group : like.slots()) add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
     for (int block = blocks(); block < like.blocks(); ++block)

@@ -3,7 +3,9 @@
 #include "reference/cpu/transport_threads.hpp"
 #include "reference/dense.hpp"
 #include "reference/errors.hpp"
+#include "reference/latent.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 
@@ -23,17 +25,20 @@ layouts::Problem small_problem(std::int64_t tokens) {
 Inputs random_inputs(const layouts::Problem& p, unsigned seed) {
     std::mt19937_64 engine(seed);
     std::normal_distribution<double> normal;
-    const auto make = [&](std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
-        Tensor tensor({static_cast<std::size_t>(p.batch), static_cast<std::size_t>(tokens),
-                       static_cast<std::size_t>(heads), static_cast<std::size_t>(dim)});
+    const auto make = [&](const std::array<std::int64_t, 4>& shape) {
+        std::array<std::size_t, 4> sizes;
+        std::ranges::copy(shape, sizes.begin());
+        Tensor tensor(sizes);
         for (auto& x : tensor) x = normal(engine);
         return tensor;
     };
     Inputs inputs;
-    inputs.q = make(p.rows(), p.query_heads, p.head_dim);
-    inputs.k = make(p.tokens, p.kv_heads, p.head_dim);
-    inputs.v = make(p.tokens, p.kv_heads, p.value_dim);
-    inputs.dout = make(p.rows(), p.query_heads, p.value_dim);
+    inputs.q = make({p.batch, p.rows(), p.query_heads, p.head_dim});
+    inputs.k = make(p.key_shape());
+    inputs.v = make(p.value_shape());
+    inputs.dout = make({p.batch, p.rows(), p.query_heads, p.value_dim});
+    // Of matrices, so that what they make is as large as they are.
+    if (p.latent.is_given()) inputs.v /= std::sqrt(static_cast<double>(p.latent.rank));
     return inputs;
 }
 
@@ -98,6 +103,13 @@ Tensor turned(const Tensor& from, std::span<const std::int64_t> tokens, const la
 }  // namespace
 
 Outputs expected_of(const GateCase& c, const Inputs& inputs) {
+    if (c.problem.latent.is_given()) {
+        auto heads = c;
+        heads.problem = c.problem.expanded();
+        auto expected = expected_of(heads, expanded(c.problem, inputs));
+        compress(c.problem, inputs, expected);
+        return expected;
+    }
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     if (!c.problem.rotary.rotates()) return dense_attention<double>(c.problem, mask, inputs);
     auto attended = inputs;

@@ -35,7 +35,7 @@ std::unique_ptr<layouts::Schedule> schedule_of(const GateCase& gate_case, layout
 CpuRun run_case(World& world, const GateCase& gate_case, const Inputs& inputs, const CpuOptions& options);
 CpuRun run_case(const GateCase& gate_case, const Inputs& inputs, const CpuOptions& options);
 
-/// Dense fp64 attention of the case, its q and k rotated by a formula of its own.
+/// Dense fp64 attention of the case, a latent expanded before, its q and k rotated by a formula of its own.
 Outputs expected_of(const GateCase& gate_case, const Inputs& inputs);
 
 /// The gate: empty if o, lse, dq, dk and dv each agree with `expected`, in norm and in the largest element; otherwise

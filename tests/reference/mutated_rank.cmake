@@ -22,12 +22,12 @@ mistake([[#include "reference/cpu/cpu_rank.hpp"
 mistake([[pass_->runs(part)]]
   [[(tests::mutation == tests::Mutation::local_mask_coordinates ? std::vector<Run>{Run{0, 1, part.tokens.size()}}
                                                                  : pass_->runs(part))]])
-mistake([[rotate_shard(*shard, *own, problem_, pass_->mask(), way);]] [[{
+mistake([[rotate_shard(*shard, *own, shard == &of_rows ? problem_ : key_problem_, pass_->mask(), way);]] [[{
             auto positions = *own;
             if (tests::mutation == tests::Mutation::local_rotary_positions)
                 for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
             if (tests::mutation == tests::Mutation::gradients_left_rotated && way == Rotation::Way::back) continue;
-            rotate_shard(*shard, positions, problem_, pass_->mask(), way);
+            rotate_shard(*shard, positions, shard == &of_rows ? problem_ : key_problem_, pass_->mask(), way);
         }]])
 mistake([[BlockAttention<Real>::finish(softmax);]] [[BlockAttention<Real>::finish(softmax);
             if (tests::mutation == tests::Mutation::plus_infinity_for_empty_rows)

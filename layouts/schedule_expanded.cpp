@@ -1,0 +1,64 @@
+#include "layouts/latent.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+/// Another schedule, before which every rank makes K and V of all heads of its own latent, and behind whose backward
+/// pass it makes the latent's gradient of theirs: what multi-head latent attention costs where K and V travel.
+class ExpandedSchedule : public Schedule {
+public:
+    ExpandedSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+                     std::unique_ptr<Schedule> inner)
+        : Schedule(problem, mask, layout, options), inner_(std::move(inner)) {
+        expand_at_home();
+        for (const auto& group : inner_->slots())
+            add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
+        for (int block = blocks(); block < inner_->blocks(); ++block) {
+            const auto runs = inner_->block(block);
+            add_block({runs.begin(), runs.end()});
+        }
+        set_channels(inner_->channels());
+    }
+
+    Ops ops(int rank) const override {
+        const auto own = part(rank, kv_heads());
+        const OpIndex expanded = co_yield expand(0, own, 0, 0);
+        Op home = compress(0, own, 0, 0, 0);
+        auto stream = inner_->ops(rank);
+        while (const auto* made = stream.next()) {
+            require(made->kind != OpKind::fetch,
+                    "schedule {} reads K and V of other ranks without a word, who may not have expanded them yet; say "
+                    "{}, and the latent travels",
+                    inner_->options().algorithm, inner_->options().algorithm);
+            Op op = *made;
+            for (int i = 0; i < op.after_count; ++i) ++op.after_storage[static_cast<std::size_t>(i)];
+            if (op.kind == OpKind::send && op.pool == Pool::kv && op.slot() == 0) op.run_after(expanded);
+            const auto index = co_yield op;
+            if (op.kind == OpKind::receive && op.pool == Pool::dkv && op.slot() == 0) home.run_after(index);
+            home.step = std::max(home.step, op.step);
+        }
+        if (options().pass == Pass::backward) co_yield home;
+    }
+
+private:
+    std::unique_ptr<Schedule> inner_;
+};
+
+const ScheduleRegistration registered_expanded(
+    expanded_at_home, "expanded:SCHEDULE",
+    "K and V are expanded from a latent (--latent) before SCHEDULE, which they travel in, and their gradients "
+    "compressed behind it",
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent, as --latent 512+64",
+                arguments.empty() ? "SCHEDULE" : arguments);
+        require(!arguments.empty() && Spec::parse(arguments).name != expanded_at_home,
+                "schedule expanded wants the one that K and V travel in: expanded:ring");
+        auto inner = options;
+        inner.algorithm = arguments;
+        return std::make_unique<ExpandedSchedule>(problem, mask, layout, options,
+                                                  make_schedule(problem.expanded(), mask, layout, inner));
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

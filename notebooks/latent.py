@@ -1,0 +1,103 @@
+"""Draws what it takes to let the latent of multi-head latent attention travel and expand it on arrival, against K and V
+that are expanded at home and travel: traffic, memory and time by tokens, from records of predict or compare_layouts
+--latent RANK+SHARED --algorithms ring expanded:ring."""
+
+# %% [markdown]
+# # A latent that travels
+# Of a rank and both passes: bytes that it sends or fetches, the most memory that it holds, and the time of the slowest
+# rank, of which dotted what expands and compresses. Full lines and filled marks: the latent travels. Dashed lines and
+# hollow marks: K and V of all heads do. Lines are predicted, on one machine a panel; marks are measured, where the record
+# holds measurements.
+
+# %%
+import h5py
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+import figures
+
+arguments = figures.arguments(__doc__, "latent.h5", "latent_predicted.h5", "latent_2cpus.h5")
+COLORS = {"ring": figures.BLUE, "all-gather": figures.ORANGE, "pull": figures.GREEN, "ulysses": figures.SKY,
+          "bidirectional": figures.VERMILLION}
+MARKERS = {"ring": "o", "all-gather": "D", "pull": "s", "ulysses": "^", "bidirectional": "v"}
+AT_HOME = "expanded:"
+
+
+# %%
+def read(path):
+    with h5py.File(path) as file:
+        kind = file.attrs.get("experiment")
+    return figures.read_runs([path], kind if kind in ("predict", "compare_layouts") else "predict")
+
+
+def both(run, column):
+    return sum(run[column.format(which)] for which in figures.PASSES)
+
+
+def making_seconds(run, source):
+    """Of the rank that does most of it, both passes: what makes K and V of a latent, and its gradient of theirs."""
+    total = 0
+    for which in figures.PASSES:
+        path = f"{source}/{which}/spans"
+        if f"{path}/kind" not in run:
+            return None
+        kind, rank, busy = (run.read(f"{path}/{column}") for column in ("kind", "rank", "busy"))
+        makes = np.isin(kind, ("expand", "compress"))
+        total += np.bincount(rank[makes], busy[makes], minlength=1).max()
+    return total
+
+
+def draw(axis, cases, value, marks=False, style=None):
+    """A line, or marks, for each schedule: value(run), where it is something, by tokens of a rank."""
+    for schedule in cases.unique("algorithm"):
+        travels, name = not schedule.startswith(AT_HOME), schedule.removeprefix(AT_HOME)
+        points = sorted((run["tokens"] / run["ranks"], value(run)) for run in cases.where(algorithm=schedule))
+        points = [point for point in points if point[1] is not None]
+        if not points or (style and not travels):
+            continue
+        color = COLORS.get(name, figures.GREY)
+        if marks:
+            axis.plot(*zip(*points), MARKERS.get(name, "x"), color=color, mfc=color if travels else "none")
+        else:
+            axis.plot(*zip(*points), color=color, ls=style or ("-" if travels else (0, (4, 2))))
+
+
+def finish(axis, title, unit):
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.grid(True)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}k" if t >= 1024 else f"{t:g}"))
+    axis.minorticks_off()
+    axis.set_xlabel("tokens per rank")
+    axis.set_title(title)
+    axis.set_ylabel(unit)
+
+
+# %%
+for path in arguments.records:
+    for label, cases in read(path).groups("layout", "mask", "ranks", "latent"):
+        run = cases[0]
+        machines = run.machines()
+        figure, axes = figures.panels(1, 2 + len(machines), 2.5)
+        draw(axes[0, 0], cases, lambda run: both(run, "bytes_travelling_{}") / 1e6)
+        finish(axes[0, 0], "traffic", "MB")
+        draw(axes[0, 1], cases, lambda run: run["memory_predicted"] / 2**20)
+        if "memory_measured" in run.attributes:
+            draw(axes[0, 1], cases, lambda run: run["memory_measured"] / 2**20, marks=True)
+        finish(axes[0, 1], "memory", "MiB")
+        for axis, machine in zip(axes[0, 2:], machines):
+            draw(axis, cases, lambda run: 1e3 * both(run, "seconds_predicted_{}_" + machine))
+            draw(axis, cases, lambda run: (seconds := making_seconds(run, f"predicted/{machine}")) and 1e3 * seconds, style=":")
+            if "seconds_measured_forward" in run.attributes:
+                draw(axis, cases, lambda run: 1e3 * both(run, "seconds_measured_{}"), marks=True)
+            finish(axis, machine.replace("_", " "), "ms")
+        figure.suptitle(f"P = {run['ranks']}, {run['layout']}, {run['mask']}, {run['query_heads']} heads of "
+                        f"{run['head_dim']}/{run['value_dim']}, latent {run['latent']}")
+        names = dict.fromkeys(name.removeprefix(AT_HOME) for name in cases.unique("algorithm"))
+        figures.legend_below(figure, [
+            *(Line2D([], [], color=COLORS.get(name, figures.GREY), label=name) for name in names),
+            Line2D([], [], color="black", label="latent travels"),
+            Line2D([], [], color="black", ls=(0, (4, 2)), label="K, V travel"),
+            Line2D([], [], color="black", ls=":", label="of it expanding, compressing")], columns=6)
+        figures.save(figure, arguments.figures, path.stem, label)

@@ -1,0 +1,150 @@
+#include "reference/latent.hpp"
+
+#include "reference/dense.hpp"
+#include "tests/reference/cpu_gate.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+
+namespace ringlab::reference::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+
+/// 4 heads of 5 own dims and 3 shared ones, values of 5, all of 6 numbers and those 3; two of these are rotated.
+layouts::Problem latent_problem(std::int64_t tokens) {
+    auto problem = small_problem(tokens);
+    problem.kv_heads = problem.query_heads;
+    problem.latent = {.rank = 6, .shared = 3};
+    problem.rotary = {.base = 20, .dims = 2, .first = 6, .pairs = layouts::Rotary::Pairs::interleaved};
+    return problem;
+}
+
+double loss_through_latent(const GateCase& c, const Inputs& inputs) {
+    const auto o = expected_of(c, inputs).o;
+    double sum = 0;
+    for (std::size_t i = 0; i < o.size(); ++i) sum += o.data()[i] * inputs.dout.data()[i];
+    return sum;
+}
+
+std::string complaint_of_latent(const GateCase& c) {
+    const auto inputs = random_inputs(c.problem, 9);
+    return complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected_of(c, inputs));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(latent)
+
+BOOST_AUTO_TEST_CASE(keys_and_values_are_what_the_definition_says) {
+    auto problem = latent_problem(7);
+    problem.batch = 2;
+    const auto inputs = random_inputs(problem, 1);
+    const auto heads = expanded(problem, inputs);
+    require_inputs(problem.expanded(), layouts::make_mask("full", 7), heads);
+    for (std::size_t b = 0; b < 2; ++b)
+        for (std::size_t t = 0; t < 7; ++t)
+            for (std::size_t h = 0; h < 4; ++h)
+                for (std::size_t row = 0; row < 10; ++row) {
+                    double sum = 0;
+                    for (std::size_t r = 0; r < 6; ++r) sum += inputs.v(0, h, row, r) * inputs.k(b, t, 0, r);
+                    const double made = row < 5 ? heads.k(b, t, h, row) : heads.v(b, t, h, row - 5);
+                    BOOST_TEST(std::abs(made - sum) < 1e-14);
+                    if (row < 3) BOOST_TEST(heads.k(b, t, h, 5 + row) == inputs.k(b, t, 0, 6 + row));
+                }
+}
+
+// A central difference is off by h^2/6 times the third derivative, some 1e-9 here, and by roundoff / h, 1e-15 / 1e-5.
+BOOST_AUTO_TEST_CASE(gradients_are_those_of_the_latent_and_its_matrices) {
+    const GateCase c{latent_problem(12), "causal+documents:5,7", "zigzag", "ring", 2};
+    const auto inputs = random_inputs(c.problem, 2);
+    const auto found = run_case(c, inputs, small_tiles()).outputs;
+    BOOST_TEST((found.dk.shape() == inputs.k.shape()));
+    BOOST_TEST((found.dv.shape() == inputs.v.shape()));
+    constexpr double h = 1e-5;
+    for (const auto& [tensor, gradient] :
+         {std::pair(&Inputs::q, &found.dq), std::pair(&Inputs::k, &found.dk), std::pair(&Inputs::v, &found.dv)})
+        for (std::size_t i = 3; i < gradient->size(); i += 7) {
+            auto more = inputs, less = inputs;
+            (more.*tensor).data()[i] += h;
+            (less.*tensor).data()[i] -= h;
+            const double slope = (loss_through_latent(c, more) - loss_through_latent(c, less)) / (2 * h);
+            BOOST_TEST(std::abs(slope - gradient->data()[i]) < 1e-8);
+        }
+}
+
+BOOST_DATA_TEST_CASE(it_travels_in_every_schedule_that_sends_keys_and_values,
+                     data::make({"ring", "all-gather", "pull", "bidirectional", "double-ring:2", "seen", "joined-ring",
+                                 "joined-ring:1", "ulysses:2", "ulysses:4", "expanded:ring", "expanded:all-gather:2",
+                                 "expanded:bidirectional", "expanded:double-ring:2", "expanded:seen",
+                                 "expanded:joined-ring:1", "expanded:ulysses:2", "expanded:pass-q",
+                                 "expanded:merge:tree"}) *
+                         data::make({1, 2, 4, 8}),
+                     algorithm, ranks) {
+    const std::string name = algorithm;
+    if (ranks % (name.ends_with(":4") ? 4 : name.ends_with(":2") ? 2 : 1) != 0) return;
+    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3", "balanced:3"})
+        for (const std::string mask : {"causal", "causal+documents:7,21,20", "window:9,3+documents:29,19"})
+            for (const auto accumulation : {layouts::Accumulation::carry, layouts::Accumulation::partials}) {
+                GateCase c{latent_problem(48), mask, layout, name, ranks, accumulation};
+                c.problem.batch = ranks == 4 ? 2 : 1;
+                BOOST_TEST(complaint_of_latent(c) == "", layout << " " << mask);
+            }
+}
+
+BOOST_DATA_TEST_CASE(few_query_rows_attend_to_what_it_is_expanded_to,
+                     data::make({"ring", "all-gather", "seen", "expanded:merge:tree"}), algorithm) {
+    for (const std::string layout : {"contiguous", "zigzag", "striped:3"}) {
+        GateCase c{latent_problem(48), "causal+documents:7,21,20", layout, algorithm, 4};
+        c.problem.queries = {{6, 7}, {25, 28}, {47, 48}};
+        BOOST_TEST(complaint_of_latent(c) == "", layout);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(it_need_not_share_anything_nor_be_rotated) {
+    GateCase c{latent_problem(48), "causal", "zigzag", "ring", 4};
+    c.problem.rotary = {};
+    BOOST_TEST(complaint_of_latent(c) == "");
+    c.problem.latent.shared = 0;
+    BOOST_TEST(complaint_of_latent(c) == "");
+}
+
+BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
+    const auto refusal = [](auto change) {
+        GateCase c{latent_problem(48), "causal", "contiguous", "ring", 4};
+        change(c);
+        try {
+            schedule_of(c, layouts::Pass::forward)->ops(0).next();
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string("(no error)");
+    };
+    for (const std::string algorithm : {"pass-q", "merge", "merge:tree"})
+        BOOST_TEST(refusal([&](GateCase& c) { c.algorithm = algorithm; }).find("say expanded:" + algorithm) !=
+                   std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "all-gather:2"; }).find("2 head groups of 1 kv heads") !=
+               std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "expanded"; }).find("expanded:ring") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) {
+                   c.algorithm = "expanded:ring", c.problem.latent = {}, c.problem.rotary = {};
+               }).find("--latent 512+64") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.problem.latent.shared = 8; }).find("fewer dims") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.problem.kv_heads = 2; }).find("say 4:4") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.problem.rotary.first = 4; }).find("--rotary-first 5") != std::string::npos);
+    GateCase pull{latent_problem(48), "causal", "contiguous", "expanded:pull", 4};
+    BOOST_CHECK_EXCEPTION(layouts::resolve(*schedule_of(pull, layouts::Pass::forward)), Error, [](const Error& error) {
+        return std::string(error.what()).find("say pull") != std::string::npos;
+    });
+    for (const auto* spec : {"", "0+64", "512+", "+64", "512-64", "x"})
+        BOOST_CHECK_THROW(layouts::parse_latent(spec), Error);
+    BOOST_TEST((layouts::parse_latent("512+64") == layouts::Latent{512, 64}));
+    BOOST_TEST((layouts::parse_latent("512") == layouts::Latent{512, 0}));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::reference::tests

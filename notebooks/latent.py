@@ -17,7 +17,8 @@ from matplotlib.ticker import FuncFormatter
 
 import figures
 
-arguments = figures.arguments(__doc__, "latent.h5", "latent_predicted.h5", "latent_2cpus.h5")
+arguments = figures.arguments(__doc__, "latent.h5", "latent_predicted_cluster.h5", "latent_predicted.h5",
+                              "latent_2cpus.h5")
 COLORS = {"ring": figures.BLUE, "all-gather": figures.ORANGE, "pull": figures.GREEN, "ulysses": figures.SKY,
           "bidirectional": figures.VERMILLION}
 MARKERS = {"ring": "o", "all-gather": "D", "pull": "s", "ulysses": "^", "bidirectional": "v"}
@@ -56,9 +57,9 @@ def draw(axis, cases, value, marks=False, style=None):
         points = [point for point in points if point[1] is not None]
         if not points or (style and not travels):
             continue
-        color = COLORS.get(name, figures.GREY)
+        color = COLORS.get(name.split(":")[0], figures.GREY)
         if marks:
-            axis.plot(*zip(*points), MARKERS.get(name, "x"), color=color, mfc=color if travels else "none")
+            axis.plot(*zip(*points), MARKERS.get(name.split(":")[0], "x"), color=color, mfc=color if travels else "none")
         else:
             axis.plot(*zip(*points), color=color, ls=style or ("-" if travels else (0, (4, 2))))
 
@@ -96,7 +97,7 @@ for path in arguments.records:
                         f"{run['head_dim']}/{run['value_dim']}, latent {run['latent']}")
         names = dict.fromkeys(name.removeprefix(AT_HOME) for name in cases.unique("algorithm"))
         figures.legend_below(figure, [
-            *(Line2D([], [], color=COLORS.get(name, figures.GREY), label=name) for name in names),
+            *(Line2D([], [], color=COLORS.get(name.split(":")[0], figures.GREY), label=name) for name in names),
             Line2D([], [], color="black", label="latent travels"),
             Line2D([], [], color="black", ls=(0, (4, 2)), label="K, V travel"),
             Line2D([], [], color="black", ls=":", label="of it expanding, compressing")], columns=6)

@@ -1,0 +1,249 @@
+#include "sim/simulation.hpp"
+
+#include "layouts/require.hpp"
+#include "sim/prefetch.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace ringlab::sim {
+
+Prediction Simulation::run() {
+    for (int rank = 0; rank < cost_.ranks(); ++rank) advance(rank);
+    for (std::uint32_t ended = 0; engine_.next(ended);) {
+        prefetch_upcoming();
+        handle(tags_.rank(ended), tags_.lane(ended));
+    }
+    return result();
+}
+
+void Simulation::prefetch_upcoming() {
+    prefetch(&rank_of(tags_.rank(engine_.upcoming(1))), 2 * sizeof(SimulatedRank));
+    const auto& window = rank_of(tags_.rank(engine_.upcoming(0))).window;
+    prefetch(window.storage(), std::min<std::size_t>(window.storage_bytes(), 256));
+}
+
+void Simulation::hold(int rank, double multiprocessors) {
+    if (multiprocessors == 0) return;
+    auto& held = rank_of(rank).held;
+    held += static_cast<float>(multiprocessors);
+    leave(rank);
+}
+
+void Simulation::leave(int rank) {
+    const auto held = static_cast<double>(rank_of(rank).held);
+    resources_->leave_to_compute(
+        rank, room_ && attending(rank) ? room_->left(rank, held) : std::max(0.0, machine_.multiprocessors - held));
+}
+
+const PendingOp* Simulation::attending(int rank) {
+    auto& window = rank_of(rank).window;
+    const auto head = window.head(compute_lane);
+    if (head == OpWindow::none) return nullptr;
+    const auto& op = window[head];
+    return op.state == OpState::running && op.kind() == OpKind::attend ? &op : nullptr;
+}
+
+void Simulation::advance(int rank) {
+    refill(rank);
+    for (auto lanes = rank_of(rank).window.waiting(); lanes != 0; lanes &= lanes - 1)
+        try_start(rank, std::countr_zero(lanes));
+}
+
+bool Simulation::waits_for_room(int id, Lane lane, PendingOp& op) {
+    const auto* attend = attending(id);
+    if (!attend || attend->time == engine_.now() || transfer_cost(id, op).multiprocessors == 0) return false;
+    op.state = OpState::issuing;
+    const auto wait = room_->wait(id, engine_.now() - attend->time, attend->work);
+    (wait > 0 ? room_->admitted(id) : room_->waiting(id)) |= 1u << lane;
+    if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
+    return true;
+}
+
+void Simulation::try_start(int id, Lane lane, bool admitted) {
+    auto& window = rank_of(id).window;
+    const auto head = window.head(lane);
+    auto& op = window[head];
+    if (!window.may_run(head)) return;
+    window.leave_waiting(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
+    if (op.state == OpState::issuing) {
+        engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
+        return;
+    }
+    if (trace_ && !admitted) trace_->post(id, head, engine_.now());
+    if (lane == compute_lane) return start_compute(id, op);
+    if (room_ && !admitted && waits_for_room(id, lane, op)) return;
+    if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
+    if (holds_) hold(id, transfer_cost(id, op).multiprocessors);
+    if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
+    const auto other_lane = counterpart(lane);
+    auto& other = rank_of(op.peer).window;
+    const auto other_head = other.head(other_lane);
+    if (other_head == OpWindow::none) return;
+    const auto& match = other[other_head];
+    if (match.state != OpState::posted || match.peer != id) return;
+    check_match(id, op, match);
+    op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(op.peer, other_lane);
+}
+
+void Simulation::check_match(int id, const PendingOp& op, const PendingOp& match) const {
+    require(op.pool() == match.pool() && op.work == match.work,
+            "rank {} and rank {} disagree about a message: {} bytes of {} and {} of {}", id, op.peer, op.work,
+            layouts::to_string(op.pool()), match.work, layouts::to_string(match.pool()));
+}
+
+void Simulation::start_compute(int id, PendingOp& op) {
+    op.state = OpState::running;
+    op.time = engine_.now();
+    auto work = op.work;
+    if (op.peer >= 0 && begins_early(id)) {
+        work = first_items_[static_cast<std::size_t>(id)].front();
+        op.work -= work;
+    }
+    const auto tag = tags_.of(id, compute_lane);
+    const bool attends = op.kind() == OpKind::attend;
+    SharedResources::Demands demands;
+    if (resources_) demands = resources_->of_compute(id, attends);
+    if (room_ && attends) leave(id);
+    if (demands.count == 0) return engine_.start_timer(tag, work);
+    engine_.start({.duration = work,
+                   .demands = demands.span(),
+                   .priority = Priority::compute,
+                   .crowds = attends,
+                   .tag = tag,
+                   .place = place_of(id, compute_lane)});
+}
+
+void Simulation::start_transfer(int id, Lane lane) {
+    auto& op = head_of(id, lane);
+    begin_span(id, op);
+    if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
+    const auto cost = cost_.with_noise(transfer_cost(id, op), id, rank_of(id).window.head(lane));
+    if (!resources_ || cost.bytes_per_second == 0)
+        engine_.start_timer(tags_.of(id, lane), cost.whole());
+    else
+        op.kind() == OpKind::fetch ? start_flow(op.peer, id, cost, id, lane) : start_flow(id, op.peer, cost, id, lane);
+}
+
+void Simulation::start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane) {
+    const auto demands = resources_->of_transfer(source, destination, cost, id);
+    engine_.start({.duration = cost.duration,
+                   .delay = cost.latency,
+                   .demands = demands.span(),
+                   .weight = 1e9 / cost.bytes_per_second,  // flows on a short link get the same bytes per second
+                   .crowded_speed = cost.link->busy_speed_ratio,
+                   .tag = tags_.of(id, lane),
+                   .place = place_of(id, lane)});
+}
+
+void Simulation::begin_span(int id, PendingOp& op) {
+    op.state = OpState::running;
+    op.time = engine_.now();
+    auto& rank = rank_of(id);
+    if (rank.moving++ == 0) rank.moving_since = engine_.now();
+}
+
+void Simulation::handle(int rank, Lane lane) {
+    auto& op = head_of(rank, lane);
+    if (op.state == OpState::issuing) {
+        op.state = OpState::waiting;
+        if (!room_) return try_start(rank, lane);
+        const auto admitted = room_->admitted(rank);
+        room_->admitted(rank) &= ~(1u << lane);
+        return try_start(rank, lane, admitted >> lane & 1);
+    }
+    if (lane == compute_lane && op.peer >= 0) return go_on(rank, op);
+    const int peer = op.kind() == OpKind::send ? op.peer : -1;
+    const bool attended = room_ && op.kind() == OpKind::attend;
+    finish(rank, lane);
+    if (attended) make_room(rank);
+    if (peer >= 0) finish(peer, counterpart(lane));
+    advance(rank);
+    if (peer >= 0) advance(peer);
+}
+
+bool Simulation::begins_early(int id) {
+    auto& window = rank_of(id).window;
+    const auto head = window.head(compute_lane);
+    const bool early = first_items_[static_cast<std::size_t>(id)].front() > 0;
+    if (early && !window.has_gradient(head)) return true;
+    if (early) window[head].peer = -1;
+    return false;
+}
+
+void Simulation::go_on(int id, PendingOp& op) {
+    auto& window = rank_of(id).window;
+    const auto head = window.head(compute_lane);
+    totals_of(id).compute += engine_.now() - op.time;
+    if (trace_) trace_->end(id, head, op.time, engine_.now());
+    const bool arrived = window.has_gradient(head);
+    window.wait_for_gradient(compute_lane);
+    if (arrived) try_start(id, compute_lane);
+}
+
+void Simulation::make_room(int rank) {
+    room_->drop(rank);
+    for (auto lanes = std::exchange(room_->waiting(rank), 0u); lanes != 0; lanes &= lanes - 1) {
+        const Lane lane = std::countr_zero(lanes);
+        head_of(rank, lane).state = OpState::waiting;
+        try_start(rank, lane, true);
+    }
+}
+
+void Simulation::finish(int id, Lane lane) {
+    auto& rank = rank_of(id);
+    auto& totals = totals_of(id);
+    const auto now = engine_.now();
+    const auto index = rank.window.head(lane);
+    const auto& op = rank.window[index];
+    const auto length = now - op.time;
+    if (trace_) trace_->end(id, index, op.time, now);
+    totals.end = now;
+    if (lane == compute_lane) {
+        totals.compute += length;
+        if (!first_items_.empty() && op.kind() == OpKind::attend)
+            first_items_[static_cast<std::size_t>(id)].pop_front();
+    } else {
+        if (--rank.moving == 0) totals.communication += now - rank.moving_since;
+        if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
+        if (holds_) hold(id, -transfer_cost(id, op).multiprocessors);
+    }
+    rank.window.finish_head(lane);
+}
+
+void Simulation::require_finished() {
+    for (int id = 0; id < cost_.ranks(); ++id) {
+        auto& rank = rank_of(id);
+        for (Lane lane = 0; lane < lanes_; ++lane) {
+            const auto head = rank.window.head(lane);
+            if (head == OpWindow::none) continue;
+            const auto& op = rank.window[head];
+            fail("the schedule cannot be finished: operation {} of rank {} ({}, peer {}) waits for ever", head, id,
+                 layouts::to_string(op.kind()), op.peer);
+        }
+    }
+}
+
+Prediction Simulation::result() {
+    require_finished();
+    auto& prediction = prediction_;
+    prediction.events = engine_.events();
+    prediction.notes = cost_.notes();
+    prediction.timeline.ranks = cost_.ranks();
+    for (int id = 0; id < cost_.ranks(); ++id) {
+        auto& rank = rank_of(id);
+        auto& totals = totals_of(id);
+        totals.end = layouts::later(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
+        // Compute spans follow one another, so the time without one is what they do not cover.
+        totals.exposed = totals.end - totals.compute;
+        totals.waiting -= totals.communication;  // so far the time in which any was posted
+        prediction.makespan = std::max(prediction.makespan, totals.end);
+        prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
+        prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());
+    }
+    if (trace_) trace_->give(prediction);
+    return std::move(prediction);
+}
+
+}  // namespace ringlab::sim

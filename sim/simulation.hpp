@@ -1,0 +1,144 @@
+#pragma once
+
+#include "sim/clocks.hpp"
+#include "sim/room.hpp"
+#include "sim/shared_resources.hpp"
+#include "sim/simulated_rank.hpp"
+#include "sim/trace.hpp"
+
+#include <deque>
+#include <optional>
+
+namespace ringlab::sim {
+
+using layouts::compute_lane;
+using layouts::RankTotals;
+
+/// One play of a schedule on a machine.
+class Simulation {
+public:
+    /// All must outlive it, but `tiles`; see CostModel.
+    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
+               std::shared_ptr<TileModel> tiles);
+
+    Prediction run();
+
+    /// FLOP of visible pairs, by rank; counted for the sustained clock alone.
+    const std::vector<double>& flop() const { return flop_; }
+
+    /// Power of the GPU of each rank, by that of those of the calibration.
+    std::vector<double> powers(double of_calibrated) const;
+
+private:
+    SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+    RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
+
+    /// With thousands of ranks, what an event needs is hardly ever in the cache. A transfer also ends something at its
+    /// peer, which is often the next rank.
+    void prefetch_upcoming();
+
+    /// The first rank of the ring that `rank` is in.
+    int ring_of(int rank) const { return options_.replicas == 1 ? 0 : rank - rank % schedule_.ranks(); }
+
+    std::uint32_t place_of(int rank, Lane lane) const {
+        return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
+    }
+
+    /// Multiprocessors given to, or taken back from, the kernels that carry out transfers.
+    void hold(int rank, double multiprocessors);
+
+    /// To compute, what transfers do not hold.
+    void leave(int rank);
+
+    /// The attend that the rank runs, if any.
+    const PendingOp* attending(int rank);
+
+    // ---- Reading the schedule ----
+
+    /// Reads on until every lane knows its next operation.
+    void refill(int id);
+
+    static layouts::OpIndex next_of(const SimulatedRank& rank) {
+        return static_cast<layouts::OpIndex>(rank.window.end());
+    }
+
+    void read(int id, HostClock& host);
+
+    /// A transfer that was read, and not started, is issued later.
+    void put_off(int id, layouts::OpIndex transfer, Picoseconds delay);
+
+    void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);
+
+    // ---- Starting operations ----
+
+    void advance(int rank);
+
+    /// Whether the kernel of a transfer that is ready has to wait until an attend leaves it room.
+    bool waits_for_room(int id, Lane lane, PendingOp& op);
+
+    /// The head of a lane that waits; `admitted` if it is a transfer that has waited for room.
+    void try_start(int id, Lane lane, bool admitted = false);
+
+    void check_match(int id, const PendingOp& op, const PendingOp& match) const;
+
+    void start_compute(int id, PendingOp& op);
+
+    /// Starts what the head of `lane` stands for: a send with its receive, or a fetch.
+    void start_transfer(int id, Lane lane);
+
+    void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
+
+    TransferCost transfer_cost(int id, const PendingOp& op) {
+        return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work) : cost_.transfer(id, op.peer, op.work);
+    }
+
+    PendingOp& head_of(int rank, Lane lane) {
+        auto& window = rank_of(rank).window;
+        return window[window.head(lane)];
+    }
+
+    void begin_span(int id, PendingOp& op);
+
+    // ---- Ending operations ----
+
+    void handle(int rank, Lane lane);
+
+    /// Whether the attend at the head of the compute lane has to go on without its gradient for now; if not, it is an
+    /// attend like others.
+    bool begins_early(int id);
+
+    /// An attend whose first items have been done, all but adding to the gradient.
+    void go_on(int id, PendingOp& op);
+
+    /// For transfers that waited for the attend that has ended.
+    void make_room(int rank);
+
+    void finish(int id, Lane lane);
+
+    // ---- The result ----
+
+    void require_finished();
+
+    Prediction result();
+
+    const Schedule& schedule_;
+    const Machine& machine_;
+    const SimOptions& options_;
+    CostModel cost_;
+    int lanes_;
+    Tags tags_;
+    int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
+    Engine engine_;
+    bool holds_ = false;  // transfers take multiprocessors
+    std::optional<Room> room_;
+    Op workplace_;           // of all ranks' streams
+    Prediction prediction_;  // its ranks count up under way
+    std::vector<SimulatedRank> ranks_;
+    std::vector<double> flop_;  // by rank, for the sustained clock
+    // Of each rank's attends that were read, where they begin before the gradients that they add to have arrived.
+    std::vector<std::deque<Picoseconds>> first_items_;
+    std::optional<Trace> trace_;
+    std::optional<SharedResources> resources_;
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,107 @@
+#include "layouts/require.hpp"
+#include "sim/simulation.hpp"
+
+#include <utility>
+
+namespace ringlab::sim {
+
+Simulation::Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+                       std::vector<double> clocks, std::shared_ptr<TileModel> tiles)
+    : schedule_(schedule),
+      machine_(machine),
+      options_(options),
+      cost_(schedule, machine, options, std::move(clocks), std::move(tiles)),
+      lanes_(schedule.lanes()),
+      tags_(lanes_),
+      places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
+      engine_(tags_.of(cost_.ranks(), 0), static_cast<std::uint32_t>(places_ * cost_.ranks())) {
+    require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
+            schedule.channels().size(), most_channels);
+    const auto starts = cost_.starts();
+    ranks_.reserve(starts.size());
+    prediction_.ranks.resize(starts.size());
+    for (int rank = 0; rank < cost_.ranks(); ++rank)
+        ranks_.emplace_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_), lanes_,
+                            starts[static_cast<std::size_t>(rank)], cost_.issue_pass(), cost_.before_pass(rank));
+    if (options.trace) trace_.emplace(ranks_.size());
+    if (cost_.gradients_come_later()) first_items_.resize(ranks_.size());
+    if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
+    if (!options.sharing) return;
+    resources_.emplace(engine_, schedule, machine, cost_);
+    holds_ = resources_->kernels();
+    const auto pass = schedule.options().pass;
+    if (holds_ && options.compute == ComputeModel::tiles &&
+        machine.attention(pass).room != AttentionCost::Room::at_once)
+        room_.emplace(cost_, machine, pass);
+}
+
+std::vector<double> Simulation::powers(double of_calibrated) const {
+    std::vector<double> all(ranks_.size(), of_calibrated);
+    const auto& ratios = machine_.power_of_gpus;
+    for (std::size_t rank = 0; rank < all.size() && !ratios.empty(); ++rank)
+        all[rank] *= ratios[static_cast<std::size_t>(cost_.topology().gpu(static_cast<int>(rank))) % ratios.size()];
+    return all;
+}
+
+void Simulation::refill(int id) {
+    auto& rank = rank_of(id);
+    auto host = cost_.host_clock(rank.host, next_of(rank));
+    while (rank.more && (!rank.window.knows_all() || host.is_open(next_of(rank))) &&
+           rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead))
+        read(id, host);
+    rank.host = host.now();
+}
+
+void Simulation::read(int id, HostClock& host) {
+    auto& rank = rank_of(id);
+    const auto* op = rank.ops.next();
+    if (!op) {
+        rank.more = false;
+        const Ops done = std::move(rank.ops);
+        return;
+    }
+    require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
+            schedule_.channels().size());
+    const auto issue = cost_.issue(*op);
+    const auto issued = host.issue(*op, next_of(rank), issue,
+                                   [&](layouts::OpIndex transfer, Picoseconds delay) { put_off(id, transfer, delay); });
+    const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
+    const bool attends = op->kind == OpKind::attend;
+    if (room_ && attends) room_->add(id, *op);
+    if (!first_items_.empty() && attends)
+        first_items_[static_cast<std::size_t>(id)].push_back(std::min(work, cost_.item(id)));
+    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work,
+                     !first_items_.empty() && attends);
+    count(rank.naive, totals_of(id), id, *op, work);
+    if (trace_) trace_->read(id, ring_of(id), *op, {issued - issue, issued});
+}
+
+void Simulation::put_off(int id, layouts::OpIndex transfer, Picoseconds delay) {
+    auto& time = rank_of(id).window[static_cast<std::uint32_t>(transfer)].time;
+    time = layouts::later(time, delay);
+    if (trace_) trace_->put_off(id, transfer, delay);
+}
+
+void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
+    switch (op.kind) {
+        case OpKind::attend:
+            require(!__builtin_add_overflow(totals.cells, op.cells, &totals.cells),
+                    "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
+            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += schedule_.flop(op);
+            [[fallthrough]];
+        case OpKind::merge:
+        case OpKind::add:
+        case OpKind::copy:
+        case OpKind::expand:
+        case OpKind::compress: naive.add_compute(op.step, work); return;
+        case OpKind::receive: totals.bytes_received += op.bytes; return;
+        case OpKind::send: totals.bytes_sent += op.bytes; break;
+        case OpKind::fetch: totals.bytes_received += op.bytes; break;
+    }
+    const auto peer = ring_of(id) + op.peer;
+    const auto cost =
+        op.kind == OpKind::fetch ? cost_.transfer(peer, id, op.bytes) : cost_.transfer(id, peer, op.bytes);
+    naive.add_transfer(op.step, cost.whole());
+}
+
+}  // namespace ringlab::sim

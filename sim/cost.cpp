@@ -1,6 +1,7 @@
 #include "sim/cost.hpp"
 
 #include "layouts/require.hpp"
+#include "sim/few_rows.hpp"
 #include "sim/joined.hpp"
 
 #include <algorithm>
@@ -82,7 +83,9 @@ bool CostModel::gradients_come_later() const {
 Picoseconds CostModel::item(int rank) const { return ticks(joined_[static_cast<std::size_t>(rank)].item); }
 
 double CostModel::attend_seconds(const Op& op, int rank) {
-    if (joins_ && options_.compute == ComputeModel::tiles) return joined_seconds(rank);
+    const bool by_tiles = options_.compute == ComputeModel::tiles;
+    if (by_tiles && has_few_rows(schedule_, op, machine_)) return few_rows_seconds(schedule_, op, machine_);
+    if (joins_ && by_tiles) return joined_seconds(rank);
     const auto& cost = machine_.attention(schedule_.options().pass);
     double seconds = op.fused ? 0 : cost.launch_seconds;
     if (options_.compute == ComputeModel::rate) {

@@ -57,6 +57,15 @@ struct AttentionCost {
     double power_flops = std::numeric_limits<double>::infinity();
 };
 
+/// A forward kernel for a few rows of a long cache, whose keys thread blocks share: see few_rows_seconds().
+struct FewRows {
+    std::int64_t rows = 0;  ///< tokens that have so few query rows; also rows of a unit. 0: there is no such kernel
+    double launch_seconds = 0;
+    double bytes_per_second = std::numeric_limits<double>::infinity();        ///< of K and V
+    double block_bytes_per_second = std::numeric_limits<double>::infinity();  ///< that one thread block reads
+    std::vector<layouts::Sharing> groups{};                                   ///< blocks that may share a unit
+};
+
 /// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).
 struct LinkCost {
     struct Channels {
@@ -123,6 +132,7 @@ struct Machine {
 
     AttentionCost forward;
     AttentionCost backward;
+    FewRows few_rows;
 
     double accumulate_launch_seconds = 0;  ///< of a merge or an add
     double merge_memory_ratio = 0;         ///< memory traffic, bytes per byte of the operand taken in

@@ -53,6 +53,13 @@ public:
             fields_.numbers("power.of_gpus", m.power_of_gpus, {0.1, 10});
         attention("attention.forward", m.forward);
         attention("attention.backward", m.backward);
+        if (fields_.section("few_rows", m.few_rows.rows > 0)) {
+            fields_.number("few_rows.rows", m.few_rows.rows, count, 1);
+            fields_.number("few_rows.launch_us", m.few_rows.launch_seconds, not_negative, micro);
+            fields_.number("few_rows.gigabytes_per_second", m.few_rows.bytes_per_second, bandwidth, giga);
+            fields_.number("few_rows.block_gigabytes_per_second", m.few_rows.block_bytes_per_second, bandwidth, giga);
+            fields_.groups("few_rows.groups", m.few_rows.groups);
+        }
         fields_.number("accumulate.launch_us", m.accumulate_launch_seconds, not_negative, micro);
         fields_.number("accumulate.merge_memory_ratio", m.merge_memory_ratio, ratio, 1);
         fields_.number("accumulate.add_memory_ratio", m.add_memory_ratio, ratio, 1);

@@ -1,0 +1,30 @@
+#include "sim/few_rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::sim {
+
+bool has_few_rows(const Schedule& schedule, const Op& attend, const Machine& machine) {
+    return schedule.options().pass == layouts::Pass::forward && attend.rows().tokens.size() <= machine.few_rows.rows;
+}
+
+double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machine& machine) {
+    const auto& few = machine.few_rows;
+    const auto all = static_cast<double>(attend.part.tokens.size());
+    // No row sees more keys than it has pairs with.
+    const auto seen = all == 0 ? 0 : std::min(all, static_cast<double>(attend.cells)) / all;
+    const auto bytes = seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, 0, attend.part));
+    const auto kv_heads = schedule.problem().batch * attend.part.heads.count();
+    const auto group = attend.rows().heads.count() / std::max(1, attend.part.heads.count());
+    const auto units =
+        static_cast<double>(kv_heads * ((attend.rows().tokens.size() * group + few.rows - 1) / few.rows));
+    const auto unit_bytes = bytes / static_cast<double>(kv_heads);
+    auto share = std::ceil(units / machine.multiprocessors) * unit_bytes;  // of the block that has most
+    for (const auto& some : few.groups)
+        share = std::min(share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes /
+                                    static_cast<double>(some.processors));
+    return few.launch_seconds + std::max(bytes / few.bytes_per_second, share / few.block_bytes_per_second);
+}
+
+}  // namespace ringlab::sim

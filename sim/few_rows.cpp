@@ -14,7 +14,8 @@ double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machin
     const auto all = static_cast<double>(attend.part.tokens.size());
     // No row sees more keys than it has pairs with.
     const auto seen = all == 0 ? 0 : std::min(all, static_cast<double>(attend.cells)) / all;
-    const auto bytes = seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, 0, attend.part));
+    const auto bytes =
+        seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, attend.slot(layouts::Pool::kv), attend.part));
     const auto kv_heads = schedule.problem().batch * attend.part.heads.count();
     const auto group = attend.rows().heads.count() / std::max(1, attend.part.heads.count());
     const auto units =

@@ -10,7 +10,9 @@ For every row i and query head h, over the keys j that row i sees:
     o = sum_j p_j v_j       ds_j = p_j * (do.v_j - do.o)    (soft-capped: times 1 - (s_j/c)^2)
     dq = scale * sum_j ds_j k_j        dk_j += scale * ds_j q_i        dv_j += p_j do
 
-all in float64. Where the file has a latent (RANK+SHARED: multi-head latent attention), k and v are its numbers and the
+all in float64. Where the file has sinks, learned logits of the heads, exp(sink) is in the sum of lse, and
+dsink = -sum_i exp(sink - lse_i) do_i.o_i. Where it says that p is dropped out, o, dv and the dp = do.v in ds have d_j p_j and
+d_j dp_j, with d_j = 0 or 1/(1 - probability) by the generator Philox4x32-10. Where the file has a latent (RANK+SHARED: multi-head latent attention), k and v are its numbers and the
 matrices W of each head, of which come k_j = (W_k c_j, shared numbers) and v_j = W_v c_j, rounded to their type; dk and dv
 are made gradients by these behind it. Where the file says that q and k are rotated (rotary embedding), they are, and rounded to their type,
 before all that, and dq and dk are turned back behind it. Prints the error of each result, relative to the norm and to the
@@ -73,6 +75,31 @@ def compressed(file, dk, dv):
     return dlatent[:, :, None, :], np.einsum("bthd,btr->hdr", made, latent[:, :, 0, :rank])[None]
 
 
+def philox(counter, key):
+    """Philox4x32-10 (Salmon et al., SC 2011): four words for each counter, which is four arrays."""
+    c, key = [np.asarray(x, np.uint64) for x in counter], list(key)
+    for _ in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+        c = [(b >> shift) ^ c[1] ^ np.uint64(key[0]), b & low, (a >> shift) ^ c[3] ^ np.uint64(key[1]), a & low]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def factors(file, batch, head, rows, keys):
+    """d of the pairs of these global positions: 0 or 1/(1 - probability); 1 without dropout."""
+    probability = file.attrs.get("dropout", 0.0)
+    if probability == 0:
+        return 1.0
+    seed = int(file.attrs["dropout_seed"])
+    i, j = np.broadcast_arrays(rows[:, None].astype(np.uint64), keys[None, :].astype(np.uint64))
+    two = np.uint64(2)
+    words = philox((i // two, j // two, np.full(i.shape, head), np.full(i.shape, batch | 0x80000000)),
+                   (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
+    word = np.choose((i % two * two + j % two).astype(np.intp), words)
+    return np.where(word >= np.uint64(file.attrs["dropout_below"]), 1 / (1 - probability), 0.0)
+
+
 def read(file):
     """q and k as they are attended to, v, do and what each row sees: begin, end, sink (token, 1) and which keys are there
     (1, token)."""
@@ -107,8 +134,13 @@ def torch_attention(file):
     if cap > 0:
         scores = cap * torch.tanh(scores / cap)
     scores = scores.masked_fill(~sees[some], -torch.inf)
-    if cap > 0:  # which scaled_dot_product_attention does not know
-        out = scores.softmax(dim=-1) @ values
+    if "sinks" in file:
+        sys.exit("check_tensors.py: --by torch knows no sinks; leave it out")
+    if cap > 0 or file.attrs.get("dropout", 0.0) > 0:  # of which scaled_dot_product_attention knows none, or not the same
+        position = file["row_position"][()] if "row_position" in file else np.arange(row_count)
+        d = [[factors(file, b, h, position[some.numpy()], np.arange(k.shape[1])) for h in range(heads)]
+             for b in range(batches)]
+        out = (scores.softmax(dim=-1) * torch.tensor(np.array(d)).reshape(batches, heads, *np.shape(d)[2:])) @ values
     else:
         out = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, sees[some], scale=scale)
     out.backward(torch.from_numpy(do).transpose(1, 2)[:, :, some])
@@ -123,8 +155,12 @@ def attention(file):
     batches, row_count, heads, _ = q.shape
     group = heads // k.shape[2]
     key = np.arange(k.shape[1])[None, :]
+    position = file["row_position"][()] if "row_position" in file else np.arange(row_count)
+    sinks = file["sinks"][()] if "sinks" in file else np.full(heads, -np.inf)
     result = {"o": np.zeros_like(do), "lse": np.zeros((batches, row_count, heads)), "dq": np.zeros_like(q),
               "dk": np.zeros_like(k), "dv": np.zeros_like(v)}
+    if "sinks" in file:
+        result["dsinks"] = np.zeros(heads)
     for first in range(0, row_count, ROWS):
         rows = slice(first, first + ROWS)
         sees = seen_by(rows, key, begin, end, sink, valid)
@@ -136,19 +172,24 @@ def attention(file):
                 if cap > 0:
                     s = cap * np.tanh(s / cap)
                 top = np.where(empty, 0, np.where(sees, s, -np.inf).max(axis=1))[:, None]
+                top = np.maximum(top, np.where(np.isinf(sinks[h]), top, sinks[h]))
                 weight = np.where(sees, np.exp(np.where(sees, s - top, 0)), 0)
-                total = np.where(empty, 1, weight.sum(axis=1))[:, None]
+                total = (weight.sum(axis=1) + np.exp(sinks[h] - top[:, 0]))[:, None]
+                total[total == 0] = 1
                 p = weight / total
-                o = p @ v[b, :, g]
+                d = factors(file, b, h, position[rows], key[0])
+                o = (d * p) @ v[b, :, g]
                 delta = (do[b, rows, h] * o).sum(axis=1)[:, None]
-                ds = p * (do[b, rows, h] @ v[b, :, g].T - delta)
+                ds = p * (d * (do[b, rows, h] @ v[b, :, g].T) - delta)
                 if cap > 0:
                     ds *= 1 - (s / cap) ** 2
                 result["o"][b, rows, h] = o
-                result["lse"][b, rows, h] = np.where(empty, -np.inf, (top + np.log(total))[:, 0])
+                result["lse"][b, rows, h] = np.where(empty, sinks[h], (top + np.log(total))[:, 0])
+                if "sinks" in file:
+                    result["dsinks"][h] -= (np.exp(sinks[h] - result["lse"][b, rows, h]) * delta[:, 0]).sum()
                 result["dq"][b, rows, h] = scale * ds @ k[b, :, g]
                 result["dk"][b, :, g] += scale * ds.T @ q[b, rows, h]
-                result["dv"][b, :, g] += p.T @ do[b, rows, h]
+                result["dv"][b, :, g] += (d * p).T @ do[b, rows, h]
     return result
 
 

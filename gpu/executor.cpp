@@ -28,7 +28,7 @@ void require_same_work(const Schedule& forward, const Schedule& backward) {
     require(a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries && a.query_heads == b.query_heads &&
                 a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.value_dim == b.value_dim &&
                 a.effective_scale() == b.effective_scale() && a.soft_cap == b.soft_cap && a.dtype == b.dtype &&
-                a.rotary == b.rotary && a.latent == b.latent &&
+                a.rotary == b.rotary && a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
                 forward.keeps(layouts::Pool::kv) == backward.keeps(layouts::Pool::kv),
             "the forward and the backward schedule are of different problems");
     bool same = forward.ranks() == backward.ranks();

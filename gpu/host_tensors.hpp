@@ -31,9 +31,10 @@ struct HostInputs {
     HostTensor<std::uint16_t> q, k, v, dout;
 };
 
-/// Results as numbers. lse has dim 1. Without a backward pass dq, dk and dv are empty.
+/// Results as numbers. lse has dim 1. Without a backward pass dq, dk and dv are empty, and dsinks without sinks.
 struct HostOutputs {
     HostTensor<float> o, lse, dq, dk, dv;
+    std::vector<double> dsinks = {};  ///< by query head, the sum over ranks
 };
 
 /// The numbers that patterns of `dtype` (bf16 or fp16; anything else throws Error) stand for; equal lengths.

@@ -25,6 +25,8 @@ AttendShape attend_shape(const layouts::Problem& problem, layouts::HeadRange row
     shape.scale = problem.effective_scale();
     shape.soft_cap = problem.soft_cap;
     shape.dtype = problem.dtype;
+    shape.dropout = problem.dropout;
+    shape.first_query_head = rows.begin;
     return shape;
 }
 

@@ -3,6 +3,7 @@
 #include "gpu/driver.hpp"
 #include "gpu/elementwise.hpp"
 #include "gpu/kernels/rotate.hpp"
+#include "gpu/kernels/sinks.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -53,6 +54,7 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
     if (backward) require_supported(*backward);
+    if (problem_.dropout.drops()) options_.kernels = resolve(options_.kernels, problem_);
     std::vector<SlotMap> maps;  // of all ranks
     for (int other = 0; other < forward.ranks(); ++other) maps.emplace_back(forward, backward, other, options.memory);
     std::size_t instructions = 0;
@@ -64,6 +66,11 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
     }
     if (problem_.latent.is_given()) latent_ = std::make_unique<LatentProducts>(forward, backward, rank);
     if (options.check_finite) finite_.emplace(instructions);
+    if (const auto& sinks = problem_.sinks; !sinks.empty()) {
+        sinks_ = uploaded(std::vector<float>(sinks.begin(), sinks.end()));
+        sink_gradient_ = uploaded(std::vector<float>(sinks.size()));
+        memory_use_.work += 2 * static_cast<std::int64_t>(sinks.size() * sizeof(float));
+    }
     if (!problem_.rotary.rotates()) return;
     const auto upload = [&](const std::vector<std::int64_t>& tokens) {
         const auto positions = rotary_positions(problem_.rotary, forward.mask(), tokens);
@@ -186,6 +193,11 @@ void Rank::start(Pass which, cudaStream_t stream) {
              statistics_of(memory.rows(dout, statistics_field)), with_o ? memory.view(dq) : View{}, problem_.head_dim},
             stream);
         if (!with_o) memory_.fill(memory.field(dq), 0, stream);
+        if (sinks_)
+            sink_gradient(
+                {extent.batch, extent.tokens, extent.heads, statistics_of(memory.rows(dout, statistics_field)),
+                 sinks_->as<const float>(), sink_gradient_->as<float>()},
+                stream);
         return;
     }
     // Rows that nothing attends with see nothing: o = 0, lse = -inf.
@@ -410,13 +422,28 @@ void Rank::load_random(int seed) {
     if (latent_) latent_->load_random(seed);
 }
 
+void Rank::add_sinks(cudaStream_t stream) {
+    const auto output = memory_.own(Pool::output);
+    const auto field = memory_.field(Pass::forward, output);
+    if (!sinks_ || field.extent.tokens == 0) return;
+    const bool rounds = memory_.map().rounds_output();
+    gpu::add_sinks({field.extent, memory_.view(field), rounds ? memory_.view(memory_.rounded(Pool::output)) : View{},
+                    memory_.rows(memory_.field(Pass::forward, output, lse_field)), sinks_->as<const float>()},
+                   stream);
+}
+
 RankOutputs Rank::download() const {
     auto outputs = memory_.download();
     if (latent_ && of(Pass::backward).program) outputs.dv = latent_->gradient();
+    if (sinks_) {
+        outputs.dsinks.resize(problem_.sinks.size());
+        sink_gradient_->download(outputs.dsinks.data());
+    }
     return outputs;
 }
 
 void Rank::finish(Pass which, cudaStream_t stream) {
+    if (which == Pass::forward) add_sinks(stream);
     if (!options_.memory.round_results) return;
     const auto& pass = of(which);
     std::vector<Conversion> conversions;
@@ -426,8 +453,8 @@ void Rank::finish(Pass which, cudaStream_t stream) {
             conversions.push_back({from.extent, memory_.view(memory_.rounded(pool, field)), memory_.view(from)});
     };
     if (which == Pass::forward) {
-        // Otherwise the last attends have written both.
-        if (memory_.map().rounds_output() && pass.output_comes_late) round(Pool::output, 0);
+        // Otherwise the last attends have written both, or what adds sinks has.
+        if (memory_.map().rounds_output() && pass.output_comes_late && !sinks_) round(Pool::output, 0);
     } else {
         round(Pool::dq, 0);
         round(latent_ ? Pool::dlatent : Pool::dkv, 0);

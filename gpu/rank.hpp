@@ -85,7 +85,7 @@ public:
     /// Nobody else may use them meanwhile. Only where the problem says how.
     void rotate(layouts::Pass pass, cudaStream_t stream);
 
-    /// After the last operation: results in the problem's dtype, if asked for.
+    /// After the last operation: results with sinks, and in the problem's dtype, if asked for.
     void finish(layouts::Pass pass, cudaStream_t stream);
 
     /// Looks at what an operation has written, in stream order, if check_finite was asked for.
@@ -126,6 +126,7 @@ private:
     void attend_forward(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void attend_backward(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void attend_joined(const PassState& pass, const JoinedLaunch& launch, cudaStream_t stream);
+    void add_sinks(cudaStream_t stream);
     void merge(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void add(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void copy(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
@@ -144,9 +145,10 @@ private:
     std::vector<std::shared_ptr<const RowBounds>> row_bounds_;
     std::vector<std::shared_ptr<const KeyPositions>> key_positions_;
     std::optional<FiniteCheck> finite_;
-    std::unique_ptr<LatentProducts> latent_;     // where there is one
-    std::optional<DeviceBuffer> positions_;      // of own tokens, by which they are rotated
-    std::optional<DeviceBuffer> row_positions_;  // of own rows, where not all tokens have one
+    std::unique_ptr<LatentProducts> latent_;             // where there is one
+    std::optional<DeviceBuffer> positions_;              // of own tokens, by which they are rotated
+    std::optional<DeviceBuffer> row_positions_;          // of own rows, where not all tokens have one
+    std::optional<DeviceBuffer> sinks_, sink_gradient_;  // by query head, if there are sinks
 };
 
 }  // namespace ringlab::gpu

@@ -11,6 +11,7 @@ namespace ringlab::gpu {
 /// A rank's results in host memory, local tokens in local order; shapes (batch, shard tokens, heads, dim).
 struct RankOutputs {
     std::vector<float> o, lse, dq, dk, dv;
+    std::vector<float> dsinks;  ///< by query head, of its rows
 };
 
 /// The tensors of one rank on its device: exchange memory with the views of it that kernels want.

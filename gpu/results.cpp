@@ -28,6 +28,7 @@ void for_each_vector(Result& result, Visit visit) {
     visit(result.outputs.dq);
     visit(result.outputs.dk);
     visit(result.outputs.dv);
+    visit(result.outputs.dsinks);
     for (auto& pass : result.passes) {
         visit(pass.start);
         visit(pass.finish);
@@ -123,6 +124,7 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
         };
         out.dk = of_shape(p.key_shape());
         out.dv = of_shape(p.value_shape());
+        out.dsinks.assign(p.sinks.size(), 0);
     }
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const auto& local = ranks[rank]->outputs;
@@ -137,6 +139,7 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
             std::transform(local.dv.begin(), local.dv.end(), out.dv.values.begin(), out.dv.values.begin(), std::plus());
         else
             place_rows(local.dv, positions, out.dv);
+        for (std::size_t head = 0; head < out.dsinks.size(); ++head) out.dsinks[head] += double{local.dsinks[head]};
     }
 }
 

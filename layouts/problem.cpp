@@ -116,6 +116,12 @@ void Problem::validate() const {
     }
     require(std::isfinite(scale), "scale is {}; it must be finite (0 for 1/sqrt(head_dim))", scale);
     require(std::isfinite(soft_cap) && soft_cap >= 0, "soft-cap is {}; it must be positive, or 0 for none", soft_cap);
+    require(sinks.empty() || static_cast<std::int64_t>(sinks.size()) == query_heads,
+            "there are {} sink logits for {} query heads; give one for each head, or none (--sinks)", sinks.size(),
+            query_heads);
+    for (const double sink : sinks)
+        require(std::isfinite(sink), "a sink logit is {}; it must be finite (--sinks)", sink);
+    layouts::validate(dropout);
     if (rotary.rotates()) rotary_table(rotary, head_dim);
     if (!latent.is_given()) return;
     require(latent.rank <= most_dims && latent.shared >= 0 && latent.shared < head_dim,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layouts/dropout.hpp"
 #include "layouts/rotary.hpp"
 #include "layouts/units.hpp"
 
@@ -52,6 +53,10 @@ struct Problem {
     /// and K alone, which have the same dtype.
     Rotary rotary = {};
     Latent latent = {};
+    /// Learned sink logits, one for each query head, or none: the softmax's denominator of a head's rows gains exp of
+    /// its logit, which has a gradient. They are as scores behind scale and soft-cap, natural, and not dropped out.
+    std::vector<double> sinks = {};
+    Dropout dropout = {};  ///< of p in both passes; lse is without
     /// Positions that have a query row, sorted and disjoint; none given: all have. Fewer rows than tokens are a suffix
     /// after a prefix whose K and V are at hand, or the newest token of every sequence in decoding.
     std::vector<Interval> queries = {};

@@ -5,6 +5,7 @@
 #include "reference/blocked_tile.hpp"
 #include "reference/counts.hpp"
 #include "reference/dense.hpp"
+#include "reference/sinks.hpp"
 
 #include <atomic>
 #include <memory>
@@ -130,7 +131,9 @@ TileOperands operands(const Patch& patch, const Piece& piece, std::int64_t batch
             tokens_view(patch.v, batch, kv_head, piece.keys),
             part(patch.rows, piece.rows),
             part(patch.keys, piece.keys),
-            piece.hides};
+            piece.hides,
+            batch,
+            query_head};
 }
 
 void wait_for(const std::atomic<std::int64_t>& turn, std::int64_t value) {
@@ -222,6 +225,7 @@ void blocked_forward(const layouts::Problem& problem, const layouts::Mask& mask,
     require_inputs(problem, mask, inputs);
     const auto rows = problem.row_positions(), keys = all_positions(problem.tokens);
     patch_forward({problem, mask, rows, keys, inputs.q, inputs.k, inputs.v}, outputs.o, outputs.lse, options);
+    add_sinks(problem, outputs.o, outputs.lse);
 }
 
 void blocked_backward(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
@@ -229,8 +233,10 @@ void blocked_backward(const layouts::Problem& problem, const layouts::Mask& mask
     require_inputs(problem, mask, inputs);
     require_shape("o", outputs.o.shape(), {problem.batch, problem.rows(), problem.query_heads, problem.value_dim});
     const auto rows = problem.row_positions(), keys = all_positions(problem.tokens);
-    patch_backward({problem, mask, rows, keys, inputs.q, inputs.k, inputs.v}, inputs.dout, outputs.lse,
-                   row_delta(inputs.dout, outputs.o), {&outputs.dq, &outputs.dk, &outputs.dv}, options);
+    const auto delta = row_delta(inputs.dout, outputs.o);
+    patch_backward({problem, mask, rows, keys, inputs.q, inputs.k, inputs.v}, inputs.dout, outputs.lse, delta,
+                   {&outputs.dq, &outputs.dk, &outputs.dv}, options);
+    outputs.dsinks = sink_gradient(problem, outputs.lse, delta);
 }
 
 Outputs blocked_attention(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,

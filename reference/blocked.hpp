@@ -45,7 +45,8 @@ struct Patch {
     const Tensor& v;
 };
 
-/// o (batch, rows, query_heads, value_dim) and lse (batch, rows, query_heads) over the patch's keys; overwritten.
+/// o (batch, rows, query_heads, value_dim) and lse (batch, rows, query_heads) over the patch's keys, without sinks;
+/// overwritten.
 void patch_forward(const Patch& patch, Tensor& o, Lse& lse, const BlockedOptions& options);
 
 /// Gradients to compute: null leaves one out, and saves its product. Shapes as the patch's q, k and v; overwritten.

@@ -1,6 +1,7 @@
 #include "reference/blocked_tile.hpp"
 
 #include "reference/blocked_exp.hpp"
+#include "reference/counts.hpp"
 
 #include <cmath>
 #include <limits>
@@ -60,10 +61,12 @@ void add(ConstMatrix from, Matrix to) {
 Tile::Tile(const layouts::Problem& problem, const layouts::Mask& mask, const BlockedOptions& options)
     : problem_(problem),
       mask_(mask),
+      dropping_(problem.dropout),
       stride_(whole_vectors(options.tile_keys)),
       s_storage_(storage(options.tile_rows, stride_)),
       ds_storage_(s_storage_.size()),
       dq_storage_(storage(options.tile_rows, problem.head_dim)),
+      factors_(problem.dropout.drops() ? s_storage_.size() : 0),
       maximum_(storage(options.tile_rows, 1)),
       sum_(maximum_.size()),
       key_is_valid_(static_cast<std::size_t>(options.tile_keys)) {}
@@ -87,6 +90,7 @@ void Tile::score(const TileOperands& operands) {
     for (std::int64_t r = 0; r < s_.rows; ++r)
         std::fill(s_.row(r) + s_.columns, s_.row(r) + whole_vectors(s_.columns), -infinity);
     if (operands.hides) hide(operands);
+    if (dropping_.drops()) draw(operands);
 }
 
 void Tile::hide(const TileOperands& operands) {
@@ -100,7 +104,20 @@ void Tile::hide(const TileOperands& operands) {
     }
 }
 
-// m' = max(m, m_b)      l' = l*exp(m - m') + sum exp(s - m')      a' = a*exp(m - m') + exp(s - m') v
+// d of every pair, which is 0 or 1 / (1 - probability)
+void Tile::draw(const TileOperands& operands) {
+    for (std::int64_t r = 0; r < s_.rows; ++r)
+        dropping_.draw(std::span(factors_.data() + r * stride_, operands.keys.size()), operands.keys,
+                       {operands.batch, operands.head, operands.rows[static_cast<std::size_t>(r)]});
+}
+
+void Tile::drop(Matrix numbers) const {
+    if (!dropping_.drops()) return;
+    for (std::int64_t r = 0; r < numbers.rows; ++r)
+        for (std::int64_t c = 0; c < numbers.columns; ++c) numbers.row(r)[c] *= factors_[size(r * stride_ + c)];
+}
+
+// m' = max(m, m_b)      l' = l*exp(m - m') + sum exp(s - m')      a' = a*exp(m - m') + d exp(s - m') v
 void Tile::attend(const TileOperands& operands, std::int64_t first_row, Matrix o) {
     score(operands);
     for (std::int64_t r = 0; r < s_.rows; ++r) {
@@ -115,6 +132,7 @@ void Tile::attend(const TileOperands& operands, std::int64_t first_row, Matrix o
         }
         sum += exponentiate_row(s_.row(r), s_.columns, finite_or_zero(maximum));
     }
+    drop(s_);
     multiply_add(1, s_, operands.v, o);
 }
 
@@ -127,12 +145,13 @@ void Tile::finish_rows(Matrix o, StridedView<double> lse) {
     }
 }
 
-// p = exp(s - lse)      ds = p * (do v^T - delta) * cap'      cap' = 1 - (s/c)^2
+// p = exp(s - lse)      ds = p * (d do v^T - delta) * cap'      cap' = 1 - (s/c)^2; then p = d p
 void Tile::differentiate(const TileOperands& operands, ConstMatrix dout, StridedView<const double> lse,
                          StridedView<const double> delta) {
     score(operands);
     ds_ = {ds_storage_.data(), s_.rows, s_.columns, stride_};
     multiply(1, dout, transpose(operands.v), ds_);
+    drop(ds_);
     const double inverse_cap = problem_.soft_cap > 0 ? 1 / problem_.soft_cap : 0;
     for (std::int64_t r = 0; r < s_.rows; ++r) {
         const Vector row_lse(finite_or_zero(lse[r])), row_delta(delta[r]);
@@ -151,6 +170,7 @@ void Tile::differentiate(const TileOperands& operands, ConstMatrix dout, Strided
             gradient.store_unaligned(ds + c);
         }
     }
+    drop(s_);
 }
 
 void Tile::add_dk(const TileOperands& operands, Matrix dk) {

@@ -2,6 +2,7 @@
 
 #include "reference/blas.hpp"
 #include "reference/blocked.hpp"
+#include "reference/dropping.hpp"
 
 #include <span>
 #include <vector>
@@ -22,6 +23,7 @@ struct TileOperands {
     ConstMatrix q, k, v;
     std::span<const std::int64_t> rows, keys;  ///< global positions
     bool hides = false;                        ///< whether some pair may be invisible
+    std::int64_t batch = 0, head = 0;          ///< of the query: what dropout goes by
 };
 
 /// The scores of rows x keys, what becomes of them, and the sweeps that are no product. One per thread, with room for
@@ -50,11 +52,15 @@ public:
 private:
     void score(const TileOperands& operands);
     void hide(const TileOperands& operands);
+    void draw(const TileOperands& operands);
+    void drop(Matrix numbers) const;
 
     const layouts::Problem& problem_;
     const layouts::Mask& mask_;
+    const Dropping dropping_;
     std::int64_t stride_;  // of s and ds: tile_keys rounded up to whole vectors
     std::vector<double> s_storage_, ds_storage_, dq_storage_;
+    std::vector<double> factors_;        // of the tile's pairs, if p is dropped out
     Matrix s_, ds_;                      // the part of the storage in use
     std::vector<double> maximum_, sum_;  // of each row of the row tile so far
     std::vector<char> key_is_valid_;

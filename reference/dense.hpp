@@ -40,24 +40,32 @@ public:
     /// Keeps references; throws Error if shapes and mask do not belong to the problem.
     /// A latent has to be expanded before, see latent.hpp.
     Dense(const layouts::Problem& problem, const layouts::Mask& mask, const InputsOf<Scalar>& inputs)
-        : problem_(problem), mask_(mask), in_(inputs), scale_(problem.effective_scale()), cap_(problem.soft_cap) {
+        : problem_(problem),
+          mask_(mask),
+          in_(inputs),
+          scale_(problem.effective_scale()),
+          cap_(problem.soft_cap),
+          draw_(dropout_draw(problem.dropout)) {
         require_inputs(problem, mask, inputs);
         require(!problem.latent.is_given(), "dense attention is of K and V; expand latent {} first",
                 text_of(problem.latent));
     }
 
     /// o and lse:
-    ///     s_j = cap(scale * q.k_j)      lse = log sum_j exp(s_j)      o = sum_j exp(s_j - lse) v_j
-    /// A row that sees nothing has lse = -inf and o = 0.
+    ///     s_j = cap(scale * q.k_j)      lse = log sum_j exp(s_j)      o = sum_j d_j exp(s_j - lse) v_j
+    /// with a sink's logit among the s_j of lse, which has no v, and where d_j is 1 or, with dropout, 0 or 1 / (1 -
+    /// probability). A row that sees nothing has lse = -inf and o = 0.
     void forward(OutputsOf<Scalar>& out) const {
         using std::exp, std::log;
         out.o = zeros_like(in_.dout);
         out.lse = LseOf<Scalar>({size(problem_.batch), size(problem_.rows()), size(problem_.query_heads)},
                                 -std::numeric_limits<Scalar>::infinity());
         for_each_row([&](std::size_t b, std::size_t i, std::size_t h, std::size_t g, const Columns& keys) {
-            if (keys.empty()) return;
+            const bool sinks = !problem_.sinks.empty();
+            if (keys.empty() && !sinks) return;
             std::vector<Scalar> s;
             for (const auto j : keys) s.push_back(score(b, i, h, j, g));
+            if (sinks) s.push_back(problem_.sinks[h]);  // of no key: it takes a share of the sum and has no value
 
             // Shifted by the largest score, so that no exponential overflows.
             Scalar largest = s[0], sum = 0;
@@ -67,38 +75,42 @@ public:
             out.lse(b, i, h) = lse;
 
             for (std::size_t n = 0; n < keys.size(); ++n) {
-                const Scalar p = exp(s[n] - lse);
+                const Scalar p = dropped(b, i, h, keys[n]) * exp(s[n] - lse);
                 for (std::size_t d = 0; d < value_dim(); ++d) out.o(b, i, h, d) += p * in_.v(b, keys[n], g, d);
             }
         });
     }
 
     /// dq, dk and dv from the o and lse of forward():
-    ///     delta = do.o          p_j = exp(s_j - lse)          ds_j = p_j * (do.v_j - delta) * cap'
-    ///     dq = scale * sum_j ds_j k_j      dk_j += scale * ds_j q      dv_j += p_j do
+    ///     delta = do.o          p_j = exp(s_j - lse)          ds_j = p_j * (d_j do.v_j - delta) * cap'
+    ///     dq = scale * sum_j ds_j k_j      dk_j += scale * ds_j q      dv_j += d_j p_j do
+    ///     dsink = -sum of exp(sink - lse) delta
     /// where, for s = c*tanh(x/c), cap' = 1 - (s/c)^2.
     void backward(OutputsOf<Scalar>& out) const {
         using std::exp;
         out.dq = zeros_like(in_.q);
         out.dk = zeros_like(in_.k);
         out.dv = zeros_like(in_.v);
+        out.dsinks.assign(problem_.sinks.size(), 0);
         for_each_row([&](std::size_t b, std::size_t i, std::size_t h, std::size_t g, const Columns& keys) {
             Scalar delta = 0;
             for (std::size_t d = 0; d < value_dim(); ++d) delta += in_.dout(b, i, h, d) * out.o(b, i, h, d);
 
+            if (!out.dsinks.empty()) out.dsinks[h] -= exp(problem_.sinks[h] - out.lse(b, i, h)) * delta;
             for (const auto j : keys) {
                 const Scalar s = score(b, i, h, j, g);
                 const Scalar p = exp(s - out.lse(b, i, h));
                 Scalar dp = 0;
                 for (std::size_t d = 0; d < value_dim(); ++d) dp += in_.dout(b, i, h, d) * in_.v(b, j, g, d);
-                Scalar ds = p * (dp - delta);
+                const Scalar factor = dropped(b, i, h, j);
+                Scalar ds = p * (factor * dp - delta);
                 if (cap_ > 0) ds *= 1 - (s / cap_) * (s / cap_);
 
                 for (std::size_t d = 0; d < head_dim(); ++d) {
                     out.dq(b, i, h, d) += scale_ * ds * in_.k(b, j, g, d);
                     out.dk(b, j, g, d) += scale_ * ds * in_.q(b, i, h, d);
                 }
-                for (std::size_t d = 0; d < value_dim(); ++d) out.dv(b, j, g, d) += p * in_.dout(b, i, h, d);
+                for (std::size_t d = 0; d < value_dim(); ++d) out.dv(b, j, g, d) += factor * p * in_.dout(b, i, h, d);
             }
         });
     }
@@ -123,14 +135,21 @@ private:
         return x;
     }
 
+    /// What dropout multiplies p by.
+    Scalar dropped(std::size_t b, std::size_t i, std::size_t h, std::size_t j) const {
+        if (!problem_.dropout.drops()) return 1;
+        const auto number = [](auto n) { return static_cast<std::uint32_t>(n); };
+        const bool kept = draw_.keeps(number(b), number(h), number(positions_[i]), number(j));
+        return kept ? 1 / (1 - Scalar(problem_.dropout.probability)) : Scalar(0);
+    }
+
     /// visit(batch, row i, query head h, kv head g that h reads, keys that i sees)
     template <class Visit>
     void for_each_row(Visit visit) const {
-        const auto positions = problem_.row_positions();
-        for (std::size_t i = 0; i < positions.size(); ++i) {
+        for (std::size_t i = 0; i < positions_.size(); ++i) {
             Columns keys;
             for (std::int64_t j = 0; j < problem_.tokens; ++j)
-                if (mask_.visible(positions[i], j)) keys.push_back(size(j));
+                if (mask_.visible(positions_[i], j)) keys.push_back(size(j));
             for (std::int64_t b = 0; b < problem_.batch; ++b)
                 for (std::int64_t h = 0; h < problem_.query_heads; ++h)
                     visit(size(b), i, size(h), size(h / problem_.query_heads_per_kv_head()), keys);
@@ -141,6 +160,8 @@ private:
     const layouts::Mask& mask_;
     const InputsOf<Scalar>& in_;
     Scalar scale_, cap_;
+    const layouts::DropoutDraw draw_;
+    const std::vector<std::int64_t> positions_ = problem_.row_positions();
 };
 
 /// Forward and backward together. Time grows with tokens squared, one multiplication at a time: for small cases.

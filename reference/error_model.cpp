@@ -3,6 +3,7 @@
 #include "layouts/require.hpp"
 #include "reference/blas.hpp"
 #include "reference/counts.hpp"
+#include "reference/dropping.hpp"
 #include "reference/latent.hpp"
 #include "reference/rounding.hpp"
 
@@ -162,11 +163,11 @@ struct Roundings {
 
 DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
-/// A tile of some head: scores with -inf where hidden, and dp.
+/// A tile of some head: scores with -inf where hidden, what dropout multiplies p by, and dp, multiplied by it.
 struct Pairs {
     std::int64_t batch, query_head, kv_head;
     std::int64_t first_row, first_key;
-    Matrix s, dp;
+    Matrix s, dp, dropped;
 };
 
 /// Calls visit(Pairs) for the visible tiles of rows x keys, which lie at tokens 0, 1, ... of q and dout, and of k and
@@ -178,7 +179,9 @@ void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, c
     constexpr std::int64_t side = 256;
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto row_count = static_cast<std::int64_t>(rows.size()), key_count = static_cast<std::int64_t>(keys.size());
-    std::vector<double> s_storage(size(side * side)), dp_storage(size(side * side));
+    std::vector<double> s_storage(size(side * side)), dp_storage(size(side * side)),
+        dropped_storage(size(side * side), 1);
+    const Dropping dropping(problem.dropout);
     std::vector<char> visible(size(side * side));
     std::vector<char> valid;
     for (const auto key : keys) valid.push_back(mask.key_is_valid(key));
@@ -196,26 +199,38 @@ void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, c
             }
             if (!any) continue;
             const Matrix s{s_storage.data(), height, width, side}, dp{dp_storage.data(), height, width, side};
+            const Matrix dropped{dropped_storage.data(), height, width, side};
             for (std::int64_t b = 0; b < problem.batch; ++b)
                 for (std::int64_t h = 0; h < problem.query_heads; ++h) {
                     const auto g = h / problem.query_heads_per_kv_head();
                     multiply(problem.effective_scale(), tokens_view(q, b, h, i, height),
                              transpose(tokens_view(k, b, g, j, width)), s);
                     multiply(1, tokens_view(dout, b, h, i, height), transpose(tokens_view(v, b, g, j, width)), dp);
-                    for (std::int64_t r = 0; r < height; ++r)
+                    for (std::int64_t r = 0; r < height; ++r) {
+                        if (dropping.drops())
+                            dropping.draw(std::span(dropped.row(r), size(width)),
+                                          std::span(keys).subspan(size(j), size(width)), {b, h, rows[size(i + r)]});
                         for (std::int64_t c = 0; c < width; ++c) {
+                            dp.row(r)[c] *= dropped.row(r)[c];
                             auto& score = s.row(r)[c];
                             if (problem.soft_cap > 0) score = problem.soft_cap * std::tanh(score / problem.soft_cap);
                             if (!visible[size(r * side + c)]) score = -infinity;
                         }
-                    visit(Pairs{b, h, g, i, j, s, dp});
+                    }
+                    visit(Pairs{b, h, g, i, j, s, dp, dropped});
                 }
         }
 }
 
+/// do.v of a pair that is not dropped out, from dp; of another one nothing is asked.
+double of_kept(double dp, double factor) { return factor == 0 ? 0 : dp / factor; }
+
 double slope_of_cap(const layouts::Problem& problem, double s) {
     return problem.soft_cap > 0 ? 1 - square(s / problem.soft_cap) : 1;
 }
+
+/// How much more than on average a rounding is off at a binade's lower end.
+constexpr double worst_mantissa = 1.37;
 
 /// The bound of one result from the expected squared errors of its rows, of `width` elements each.
 struct Errors {
@@ -232,7 +247,7 @@ struct Errors {
     Bound bound(double norm, double largest_expected, double width, double crest) const {
         if (sum == 0) return {};
         if (largest_expected == 0) norm = largest_expected = 1;  // as deviations are counted
-        constexpr double worst_mantissa = 1.37, largest_of_one_rounding = 2.4, normal_tail = 5.5;
+        constexpr double largest_of_one_rounding = 2.4, normal_tail = 5.5;
         const double independent = square(sum) / sum_of_squares;
         Bound bound;
         bound.expected = std::sqrt(sum / norm);
@@ -329,6 +344,9 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
         double p = 0, v = 0, dp = 0;
     };
     std::vector<Largest> largest(row_.size());
+    // Of a key that dropout takes out, its p still takes o and delta back: all of them, rather than what is left by it.
+    const bool drops = problem_.dropout.drops();
+    const double taken_back = drops ? 1 : 0;
     std::vector<double> mean_key(row_.size() * size(problem_.head_dim));
     const auto heads = size(problem_.query_heads), kv_heads = size(problem_.kv_heads);
     for_each_tile(
@@ -349,17 +367,21 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
                                      size(tile.kv_head);
                     const auto &k = k_norms[key], &v = v_norms[key];
                     const double p = std::exp(s[c] - row.lse), dp = tile.dp.row(r)[c];
+                    const double factor = tile.dropped.row(r)[c];
                     const double ds = p * (dp - row.delta) * slope_of_cap(problem_, s[c]);
                     const double score = roundings.of_score(s[c], scale, q4, k.four);
                     if (p > largest[at].p) largest[at] = {p, v.two, dp};
+                    const double pv = factor * p, own = drops ? p : p * (1 - p);
                     row.keys += 1;
-                    row.pv_all += square(p) * v.two;
+                    row.pv_all += square(pv) * v.two;
                     row.pdp += square(p * dp);
                     row.dsk += (square(ds) + step) * k.two;
                     row.scores_lse += p * score;
-                    row.scores_o += square(p * (1 - p)) * v.two * score;
-                    row.scores_delta += square(p * (1 - p) * dp) * score;
-                    row.scores_dq += (square(ds) * score + square(p) * roundings.of_dp(dp, row.dout4, v.four)) * k.two;
+                    row.scores_o += square(own) * (square(factor) * v.two + taken_back * row.o) * score;
+                    row.scores_delta += square(own) * (square(dp) + taken_back * square(row.delta)) * score;
+                    row.scores_dq +=
+                        (square(ds) * score + square(pv) * roundings.of_dp(of_kept(dp, factor), row.dout4, v.four)) *
+                        k.two;
                     s[c] = p;
                 }
                 const Matrix mean{mean_key.data() + at * size(problem_.head_dim), 1, problem_.head_dim,
@@ -370,8 +392,9 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
         });
     for (std::size_t at = 0; at < row_.size(); ++at) {
         auto& row = row_[at];
-        row.pv = std::max(0.0, row.pv_all - square(largest[at].p) * largest[at].v);
-        row.pdp = std::max(0.0, row.pdp - square(largest[at].p * largest[at].dp));
+        const auto& exact = drops ? Largest{} : largest[at];  // a factor that is no power of 2 leaves none exact
+        row.pv = std::max(0.0, row.pv_all - square(exact.p) * exact.v);
+        row.pdp = std::max(0.0, row.pdp - square(exact.p * exact.dp));
         row.mean_key = norms_of(mean_key.data() + at * size(problem_.head_dim), size(problem_.head_dim)).two;
     }
 }
@@ -437,16 +460,19 @@ ErrorModel::Columns ErrorModel::measure_columns(const Inputs& inputs, const std:
                 const auto key = (b * columns_.size() + column) * kv_heads + size(tile.kv_head);
                 const auto at = (b * kv_heads + size(tile.kv_head)) * columns_.size() + column;
                 const double p = std::exp(s - lse), dp = tile.dp.row(r)[c];
+                const double factor = tile.dropped.row(r)[c];
                 const double ds = p * (dp - delta) * slope_of_cap(problem_, s);
                 const double score =
                     e2 * roundings.of_score(s, scale, qn.four, k_norms[key].four) + lse_errors[head_row];
-                const double dp_error = e2 * roundings.of_dp(dp, don.four, v_norms[key].four) + delta_errors[head_row];
+                const double dp_error =
+                    e2 * square(factor) * roundings.of_dp(of_kept(dp, factor), don.four, v_norms[key].four) +
+                    delta_errors[head_row];
                 columns.dk[at] +=
                     square(scale) * qn.two * (u2 * (square(ds) + step) + square(ds) * score + square(p) * dp_error);
-                columns.dv[at] += don.two * (u2 * (square(p) + step) + square(p) * score);
+                columns.dv[at] += don.two * (u2 * (square(factor * p) + step) + square(factor * p) * score);
                 terms[at] += 1;
                 dsq[at] += square(scale * ds) * qn.two;
-                pdo[at] += square(p) * don.two;
+                pdo[at] += square(factor * p) * don.two;
             }
         }
     });
@@ -698,6 +724,40 @@ void ErrorModel::set_latent_bounds(const Columns& columns, Bounds& bounds) const
     bounds.dv = bound(of_matrices, expected_latent_.dv, rank, crest_of(latent));
 }
 
+/// Of ds = -sum over rows of exp(s - lse) delta. Rows that are not in the statistics are taken to be as those that are.
+Bound ErrorModel::sink_bound(const std::vector<double>& var_delta, const std::vector<double>& var_lse,
+                             double e2) const {
+    Errors errors;
+    if (problem_.sinks.empty()) return errors.bound(0, 0, 1, 1);
+    const auto delta_errors = at_statistics(var_delta), lse_errors = at_statistics(var_lse);
+    const auto rows = statistics_.rows.size(), heads = problem_.sinks.size();
+    double norm = 0, largest = 0;
+    for (std::size_t h = 0; h < heads; ++h) {
+        double gradient = 0, variance = 0, squares = 0;
+        for (std::size_t b = 0; b < size(problem_.batch); ++b)
+            for (std::size_t r = 0; r < rows; ++r) {
+                const double p = std::exp(problem_.sinks[h] - statistics_.lse(b, r, h));
+                const double part = p * statistics_.delta(b, r, h);
+                const auto at = (b * heads + h) * rows + r;
+                gradient -= part;
+                squares += square(part);
+                variance += square(p) * delta_errors[at] + square(part) * (lse_errors[at] + 4 * e2);
+            }
+        const auto terms = static_cast<double>(rows * size(problem_.batch));
+        errors.add(variance + e2 * terms / 2 * (squares + square(gradient)));
+        norm += square(gradient);
+        largest = std::max(largest, std::abs(gradient));
+    }
+    // Of so few numbers a root mean square has no normal tail: it is within this but for once in 3 million, by the
+    // bound of Laurent and Massart (Annals of Statistics 28, 2000, lemma 1) on a sum of squares of normal numbers.
+    auto bound = errors.bound(norm, largest, 1, 1);
+    const double independent = square(errors.sum) / errors.sum_of_squares, tail = 15;
+    if (errors.sum > 0)
+        bound.relative_rms =
+            bound.expected * worst_mantissa * std::sqrt(1 + 2 * std::sqrt(tail / independent) + 2 * tail / independent);
+    return bound;
+}
+
 Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward, const layouts::Schedule* backward,
                           bool round_running_output) const {
     const auto dtype = problem_.dtype;
@@ -726,8 +786,11 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
             continue;
         }
         const double sums = e2 * sum_roundings(row.keys, dtype);
-        const double exact_o = e2 * row.scores_o + sums * (row.pv_all + row.o) + error_of_expanding() * row.pv_all;
         const int merged = rounds_results ? blocks.count[at] : 0;
+        const bool sinks = !problem_.sinks.empty();
+        const double own_lse = e2 * (row.scores_lse + (2 + merged + (sinks ? 2 : 0)) * square(row.lse) + square(7.0));
+        const double exact_o = e2 * row.scores_o + sums * (row.pv_all + row.o) + error_of_expanding() * row.pv_all +
+                               (sinks ? own_lse * row.o : 0);
         const double var_o = u2 * row.pv + exact_o + (rounds_results ? blocks.o[at] : 0);
         // A single partial is the output, and rounded already; so is a running one.
         const bool rounds = merged != 1 && !round_running_output;
@@ -737,7 +800,7 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
         var_delta.push_back(u2 * row.pdp + (rounds_results ? blocks.delta[at] : 0) + arrival * row.dout4 * row.o4 +
                             e2 * row.scores_delta + exact_o * row.dout4 / std::sqrt(value_dim) +
                             e2 * value_dim / 2 * (square(row.delta) + row.dout4 * row.o4));
-        var_lse.push_back(e2 * (row.scores_lse + (2 + merged) * square(row.lse) + square(7.0)));
+        var_lse.push_back(own_lse);
         lse.add(both * var_lse.back());
         dq.add(both * (scale2 * ((u2 + error_of_expanding()) * row.dsk + var_delta.back() * row.mean_key +
                                  e2 * row.scores_dq) +
@@ -760,6 +823,7 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
     in_the_largest(bounds.o_unrounded, steps.o, largest_o_);
     in_the_largest(bounds.lse, steps.score, largest_lse_);
     if (backward == nullptr) return bounds;
+    bounds.dsinks = sink_bound(var_delta, var_lse, both * e2);
     auto columns = measure_columns(inputs, var_delta, var_lse);
     if (backward->options().gradient_dtype != accumulator) add_gradient_blocks(inputs, *backward, columns);
     bounds.dq = dq.bound(dq_norm, largest_dq_, head_dim, crest_of(inputs.k));

@@ -16,7 +16,7 @@ struct Bound {
 };
 
 struct Bounds {
-    Bound o, o_unrounded, lse, dq, dk, dv;
+    Bound o, o_unrounded, lse, dq, dk, dv, dsinks;
 };
 
 /// The error that the roundings of an arithmetic and of an accumulation policy leave in these very inputs, to first
@@ -39,8 +39,9 @@ struct Bounds {
 ///                     weighted by p. dp likewise.
 ///   sums over n keys  e^2 n/2 (sum of squared terms + squared result); the tensor cores that 16-bit types run on cut
 ///                     sums off 16 terms at a time rather than round them: (0.07 n)^2 besides.
-///   partials          each block's share of o, w_b o_b, is rounded to the dtype.
-///   running output    so is the sum after each block; but an element that a block moves by less than half a step keeps
+///   sinks             o' = o exp(lse - lse') takes over lse's error as a relative one, and ds that of delta and of
+///   lse'. partials          each block's share of o, w_b o_b, is rounded to the dtype. running output    so is the sum
+///   after each block; but an element that a block moves by less than half a step keeps
 ///                     its old value, and that loss is known, not random: it is added up with its sign.
 ///   narrow gradients  each rank's part of dk and dv that leaves it, and each sum that travels on, is rounded.
 ///
@@ -104,6 +105,7 @@ private:
     double error_of_expanding() const;  // squared, relative to an element of K or V
     void set_latent_bounds(const Columns& columns, Bounds& bounds) const;
     void add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const;
+    Bound sink_bound(const std::vector<double>& var_delta, const std::vector<double>& var_lse, double e2) const;
     std::vector<double> at_statistics(const std::vector<double>& of_rows) const;
     std::size_t row_index(std::int64_t batch, std::int64_t head, std::size_t row) const;
 

@@ -54,10 +54,19 @@ Deviation deviation(const char* name, const Lse& measured, const Lse& expected) 
     return compare(name, measured, expected);
 }
 
+Deviation deviation(const char* name, const std::vector<double>& measured, const std::vector<double>& expected) {
+    const auto tensor = [](const std::vector<double>& numbers) {
+        Tensor all({numbers.size(), 1, 1, 1});
+        std::copy(numbers.begin(), numbers.end(), all.begin());
+        return all;
+    };
+    return compare(name, tensor(measured), tensor(expected));
+}
+
 OutputDeviations deviations(const Outputs& measured, const Outputs& expected) {
-    return {deviation("o", measured.o, expected.o), deviation("lse", measured.lse, expected.lse),
+    return {deviation("o", measured.o, expected.o),    deviation("lse", measured.lse, expected.lse),
             deviation("dq", measured.dq, expected.dq), deviation("dk", measured.dk, expected.dk),
-            deviation("dv", measured.dv, expected.dv)};
+            deviation("dv", measured.dv, expected.dv), deviation("dsinks", measured.dsinks, expected.dsinks)};
 }
 
 }  // namespace ringlab::reference

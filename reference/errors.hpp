@@ -17,9 +17,11 @@ struct Deviation {
 Deviation deviation(const char* name, const Tensor& measured, const Tensor& expected);
 Deviation deviation(const char* name, const Lse& measured, const Lse& expected);
 
+Deviation deviation(const char* name, const std::vector<double>& measured, const std::vector<double>& expected);
+
 /// Each result on its own: a gate that looks at one gradient does not see an error of another.
 struct OutputDeviations {
-    Deviation o, lse, dq, dk, dv;
+    Deviation o, lse, dq, dk, dv, dsinks;
 };
 OutputDeviations deviations(const Outputs& measured, const Outputs& expected);
 

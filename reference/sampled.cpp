@@ -2,6 +2,7 @@
 
 #include "reference/counts.hpp"
 #include "reference/dense.hpp"
+#include "reference/sinks.hpp"
 
 #include <algorithm>
 
@@ -48,6 +49,7 @@ SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& m
     const auto q = take_rows(problem, inputs.q, sample.rows), dout = take_rows(problem, inputs.dout, sample.rows);
     const Patch patch{problem, mask, sample.rows, keys, q, inputs.k, inputs.v};
     patch_forward(patch, sample.o, sample.lse, options);
+    add_sinks(problem, sample.o, sample.lse);
     patch_backward(patch, dout, sample.lse, row_delta(dout, sample.o), {.dq = &sample.dq}, options);
     return sample;
 }
@@ -77,6 +79,7 @@ RowStatistics row_statistics(const layouts::Problem& problem, const layouts::Mas
                dout = take_rows(problem, inputs.dout, statistics.rows);
     Tensor o;
     patch_forward({problem, mask, statistics.rows, keys, q, inputs.k, inputs.v}, o, statistics.lse, options);
+    add_sinks(problem, o, statistics.lse);
     statistics.delta = row_delta(dout, o);
     return statistics;
 }

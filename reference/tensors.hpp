@@ -6,6 +6,8 @@
 #include <xtensor/xtensor.hpp>
 #endif
 
+#include <vector>
+
 namespace ringlab::reference {
 
 /// (batch, tokens, heads, dim), row-major; tokens in global order.
@@ -25,12 +27,13 @@ struct InputsOf {
 };
 using Inputs = InputsOf<double>;
 
-/// What a forward and a backward pass give: o like dout, dq, dk and dv like q, k and v.
+/// What a forward and a backward pass give: o like dout, dq, dk and dv like q, k and v, gradients by sink logits.
 template <class Scalar>
 struct OutputsOf {
     TensorOf<Scalar> o;
     LseOf<Scalar> lse;
     TensorOf<Scalar> dq, dk, dv;
+    std::vector<Scalar> dsinks = {};  ///< by query head; empty where the problem has no sinks
 };
 using Outputs = OutputsOf<double>;
 

@@ -82,6 +82,15 @@ bool CostModel::gradients_come_later() const {
 
 Picoseconds CostModel::item(int rank) const { return ticks(joined_[static_cast<std::size_t>(rank)].item); }
 
+/// Of the rate model, of the visible pairs.
+double CostModel::dropout_seconds(const Op& op, int rank) const {
+    const auto& cost = machine_.attention(schedule_.options().pass);
+    const auto pairs = static_cast<double>(op.cells) * static_cast<double>(schedule_.problem().batch) *
+                       static_cast<double>(op.rows().heads.count());
+    const auto tiles = pairs / (static_cast<double>(cost.tile_rows) * static_cast<double>(cost.tile_keys));
+    return std::max(0.0, cost.dropout_tile_seconds) * tiles / (machine_.multiprocessors * clock(rank));
+}
+
 double CostModel::attend_seconds(const Op& op, int rank) {
     const bool by_tiles = options_.compute == ComputeModel::tiles;
     if (by_tiles && has_few_rows(schedule_, op, machine_)) return few_rows_seconds(schedule_, op, machine_);
@@ -94,7 +103,9 @@ double CostModel::attend_seconds(const Op& op, int rank) {
         const auto all = static_cast<double>(op.part.tokens.size());
         const auto read =
             all == 0 ? 0 : keys / all * static_cast<double>(schedule_.bytes(layouts::Pool::kv, 0, op.part));
-        seconds += std::max(schedule_.flop(op) / (cost.flops * clock(rank)), read / machine_.memory_bytes_per_second);
+        const auto dropped = schedule_.problem().dropout.drops() ? dropout_seconds(op, rank) : 0;
+        seconds +=
+            std::max(schedule_.flop(op) / (cost.flops * clock(rank)) + dropped, read / machine_.memory_bytes_per_second);
     } else {
         const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
         seconds += (op.fused ? time.continued : time.alone) / clock(rank);
@@ -182,6 +193,16 @@ Picoseconds CostModel::before_pass(int rank) const {
         draws_.gpu_factor(rank));
 }
 
+/// What adds sinks to the merged rows of a rank: o read and written in a launch of its own, as sums of gradients are.
+double CostModel::sink_seconds(std::int64_t rows) const {
+    const auto& p = schedule_.problem();
+    if (p.sinks.empty() || schedule_.options().pass == Pass::backward) return 0;
+    constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
+    const auto bytes = p.batch * rows * p.query_heads * p.value_dim * bytes_of(schedule_.accumulator());
+    return machine_.accumulate_launch_seconds +
+           of_an_add * machine_.add_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second;
+}
+
 Picoseconds CostModel::behind_pass(int rank) const {
     const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
@@ -191,7 +212,8 @@ Picoseconds CostModel::behind_pass(int rank) const {
                          schedule_.block_tokens(ring_rank) * of_a_key;
     const auto bytes = p.batch * numbers * bytes_of(p.dtype);
     return stretched(
-        ticks(cost.end_seconds + cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second),
+        ticks(cost.end_seconds + cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second +
+              sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
         draws_.gpu_factor(rank));
 }
 
@@ -213,6 +235,8 @@ std::vector<std::string> CostModel::notes() const {
         notes.push_back(fmt::format(
             "tile times were calibrated for head and value dims {} and {}, and are stretched by FLOP to {} and {}",
             cost.head_dim, cost.value_dim, problem.head_dim, problem.value_dim));
+    if (problem.dropout.drops() && cost.dropout_tile_seconds < 0)
+        notes.emplace_back("the machine file does not say what dropout takes: it is predicted to take nothing");
     if (layouts::bytes_of(problem.dtype) != 2)
         notes.push_back(fmt::format("attention times are those of 16-bit arithmetic, the problem's is {}",
                                     layouts::to_string(problem.dtype)));

@@ -180,6 +180,8 @@ public:
 private:
     double clock(int rank) const { return clocks_.empty() ? 1 : clocks_[static_cast<std::size_t>(rank)]; }
     double attend_seconds(const Op& op, int rank);
+    double dropout_seconds(const Op& op, int rank) const;
+    double sink_seconds(std::int64_t rows) const;
     double joined_seconds(int rank);
     bool launches_apart() const { return machine_.inside_host.multiprocessors_per_channel > 0; }
     double latent_seconds(const Op& op, int rank) const;

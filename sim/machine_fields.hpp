@@ -89,6 +89,10 @@ public:
         }
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
+        if (fields_.section("dropout", m.forward.dropout_tile_seconds >= 0)) {
+            fields_.number("dropout.forward_tile_us", m.forward.dropout_tile_seconds, not_negative, micro);
+            fields_.number("dropout.backward_tile_us", m.backward.dropout_tile_seconds, not_negative, micro);
+        }
         if (fields_.section("device_memory", m.device_memory_bytes > 0)) {
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);
             fields_.number("device_memory.reserved_gigabytes", m.reserved_memory_bytes, not_negative, giga);

@@ -135,6 +135,10 @@ TileModel::TileModel(const Schedule& schedule, const Machine& machine)
     const auto stretch = flop(problem.head_dim, problem.value_dim) / flop(cost_.head_dim, cost_.value_dim);
     cost_.full_tile_seconds *= stretch;
     cost_.partial_tile_seconds *= stretch;
+    if (!problem.dropout.drops()) return;
+    // What is drawn for a pair is the same for every dim.
+    cost_.full_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
+    cost_.partial_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
 }
 
 /// Of a whole block they are there, of others made in `storage`.

@@ -161,8 +161,12 @@ private:
         Measurement one;
         if (with_results) {
             one.o_unrounded = widened<4>(ring.outputs.o);
-            one.outputs = {reference::rounded(one.o_unrounded, dtype), widened<3>(ring.outputs.lse),
-                           widened<4>(ring.outputs.dq), widened<4>(ring.outputs.dk), widened<4>(ring.outputs.dv)};
+            one.outputs = {reference::rounded(one.o_unrounded, dtype),
+                           widened<3>(ring.outputs.lse),
+                           widened<4>(ring.outputs.dq),
+                           widened<4>(ring.outputs.dk),
+                           widened<4>(ring.outputs.dv),
+                           ring.outputs.dsinks};
         }
         one.forward = std::move(ring.forward.timelines[at]);
         one.forward_seconds = ring.forward.rank_seconds[at];
@@ -183,7 +187,7 @@ private:
     /// What does each pass, for describe().
     void note_kernels(const Plan& plan) {
         using layouts::Pass;
-        const auto family = gpu::resolve(options_.kernels, plan.problem.head_dim, plan.problem.value_dim);
+        const auto family = gpu::resolve(options_.kernels, plan.problem);
         kernels_ = {{to_string(Pass::forward), to_string(family)}};
         if (plan.backward) kernels_[to_string(Pass::backward)] = to_string(family);
     }

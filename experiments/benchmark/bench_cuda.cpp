@@ -125,8 +125,7 @@ private:
     }
 
     static KernelsUsed kernels_used(const Plan& plan, const std::string& asked) {
-        const std::string family =
-            to_string(gpu::resolve(gpu::kernel_family(asked), plan.problem.head_dim, plan.problem.value_dim));
+        const std::string family = to_string(gpu::resolve(gpu::kernel_family(asked), plan.problem));
         return {family, family};
     }
 

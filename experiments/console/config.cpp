@@ -36,6 +36,7 @@ void print_list() {
     for (const auto& kind : input_kinds()) fmt::print("  {:<34}  {}\n", kind.name, kind.help);
     fmt::print("Machines\n  {}\n", fmt::join(resources("machines", ".toml"), "\n  "));
     fmt::print("Published tables\n  {}\n", fmt::join(resources("published", ".toml"), "\n  "));
+    fmt::print("Stacks of layers\n  {}\n", fmt::join(resources("stacks", ".stack"), "\n  "));
     fmt::print("Presets\n  {}\n", fmt::join(resources("presets", ".cfg"), "\n  "));
 }
 
@@ -187,6 +188,9 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     check(config);
     settle_rotary(config, experiment);
     settle_latent(config, experiment);
+    layouts::validate(config.dropout);
+    require(config.dropout.drops() || !config.given.contains("dropout-seed"),
+            "--dropout-seed is given, but nothing is dropped out; give the probability by --dropout");
     guard_reads(config, experiment);
     if (experiment.groups.measures) fit_to_inputs(config);
     if (experiment.groups.lists) return config;

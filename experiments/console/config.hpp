@@ -37,8 +37,14 @@ struct Config {
     std::string rotary_pairs = "half";
     std::string rotary_scaling = "none";
     std::string rotary_positions = "global";
+    layouts::Dropout dropout;
+    std::vector<std::string> sinks;   ///< logits: one for all query heads, one for each, or "normal"
     std::vector<std::string> inputs;  ///< "real", a generator's name, or an HDF5 file
     std::uint64_t seed = 1;
+
+    // Whose layers are looked at.
+    std::string stack = "gemma-3-27b";  ///< a model, by name or file
+    std::int64_t scale_down = 64;       ///< how many times less is executed
 
     // How sequences grow.
     int sequences = 1;
@@ -147,6 +153,7 @@ struct OptionGroups {
     bool lists = false;       ///< prints what a layout is, and keeps no record
     bool decodes = false;     ///< sequences that grow, instead of inputs, masks and padding of one's choice
     bool breaks = false;      ///< makes mistakes on purpose, on layouts and masks of its own choice
+    bool stacks = false;      ///< layers of a whole model
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 

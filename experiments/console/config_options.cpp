@@ -16,6 +16,12 @@ std::string generators() {
 
 bool calibrates(const Experiment& experiment) { return experiment.output == FileKind::machine; }
 
+/// Where p is computed, and not in decoding or for the parts of a machine file.
+bool can_drop(const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    return !groups.decodes && !groups.lists && !groups.breaks && !calibrates(experiment);
+}
+
 void add_mpi(Options& options, Config& config) {
     options.add(
         {.name = "mpi", .value = "", .help = "a process for each rank, under mpirun or srun", .target = &config.mpi});
@@ -42,6 +48,21 @@ void add_tokens(Options& options, Config& config, const Experiment& experiment) 
 void add_problem(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
     const auto& groups = experiment.groups;
     options.section("What is computed");
+    if (groups.stacks) {
+        options.add(
+            {.name = "stack",
+             .value = "NAME",
+             .help = "a model's layers, by name (see --list) or a file that says '46 layers: LOCAL 5x GLOBAL', with "
+                     "names of presets",
+             .target = &config.stack});
+        options.add({.name = "scale-down",
+                     .value = "N",
+                     .help = "executed are so many times fewer tokens, under windows and chunks so many times shorter, "
+                             "with one kv head",
+                     .target = &config.scale_down,
+                     .low = 1,
+                     .high = 1 << 20});
+    }
     if (!groups.plans || groups.advises) add_tokens(options, config, experiment);
     if (groups.decodes) {
         options.add({.name = "sequences",
@@ -166,6 +187,30 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
                          "of the shortest stretches of tokens that see, and are seen by, none outside",
                  .target = &config.rotary_positions,
                  .choices = {"global", "documents"}});
+}
+
+void add_sinks(Options& options, Config& config) {
+    options.add(
+        {.name = "sinks",
+         .value = "X...",
+         .help = "learned sink logits: the softmax's denominator of a query head gains exp(X). One for all heads, one "
+                 "for each, or normal: drawn by --seed",
+         .target = &config.sinks,
+         .absent = "there are none"});
+}
+
+void add_dropout(Options& options, Config& config) {
+    options.add({.name = "dropout",
+                 .value = "P",
+                 .help = "probability that a p is set to 0 behind the softmax, the others being divided by 1 - P: the "
+                         "same ones for every layout, schedule, number of ranks and backend",
+                 .target = &config.dropout.probability,
+                 .absent = "nothing is dropped out"});
+    options.add({.name = "dropout-seed",
+                 .value = "N",
+                 .help = "of what is dropped out, by batch element, head, query and key",
+                 .target = &config.dropout.seed,
+                 .low = 0});
 }
 
 void add_packing(Options& options, Config& config) {
@@ -586,6 +631,8 @@ bool times_attention_alone(const Experiment& experiment) {
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);
+    if (!experiment.groups.lists && !experiment.groups.breaks && !calibrates(experiment)) add_sinks(options, config);
+    if (can_drop(experiment)) add_dropout(options, config);
     if (!experiment.groups.breaks) add_rotary(options, config, experiment);
     if (experiment.groups.packs) add_packing(options, config);
     add_layout(options, config, experiment);

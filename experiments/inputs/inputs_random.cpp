@@ -1,5 +1,8 @@
 #include "experiments/inputs/inputs_random.hpp"
 
+#include "layouts/philox.hpp"
+
+#include <array>
 #include <cmath>
 
 namespace ringlab::experiments {
@@ -27,18 +30,6 @@ double portable_log(double x) {
 }
 
 }  // namespace
-
-std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
-    constexpr int rounds = 10;
-    for (int round = 0; round < rounds; ++round) {
-        const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0], b = std::uint64_t{0xCD9E8D57} * counter[2];
-        counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
-                   static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-        key[0] += 0x9E3779B9;
-        key[1] += 0xBB67AE85;
-    }
-    return counter;
-}
 
 // Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37 (1988), PPND16.
 double normal_quantile(double p) {
@@ -92,8 +83,8 @@ double normal_quantile(double p) {
 
 std::uint64_t random_bits(std::uint64_t seed, const ElementIndex& index) {
     // One call of the generator has bits for two neighbours in dim.
-    const auto words = philox({index.position, index.head, index.batch, index.tensor << 24 | index.dim / 2},
-                              {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    const auto words = layouts::philox({index.position, index.head, index.batch, index.tensor << 24 | index.dim / 2},
+                                       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     const std::size_t at = index.dim % 2 * 2;
     return std::uint64_t{words[at]} << 32 | words[at + 1];
 }

@@ -1,13 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 namespace ringlab::experiments {
-
-/// The counter-based generator Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011):
-/// four random words for every counter and key, whatever came before.
-std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
 
 /// The x that a standard normal number stays below with probability p, 0 < p < 1, to about 1e-15 relative. Uses
 /// additions, multiplications, divisions, square roots and exact scalings alone, so the result is the same everywhere.

@@ -2,6 +2,7 @@
 
 #include "experiments/console/resources.hpp"
 #include "experiments/console/values.hpp"
+#include "experiments/inputs/inputs_random.hpp"
 #include "layouts/checked.hpp"
 #include "layouts/names.hpp"
 
@@ -9,6 +10,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 
 namespace ringlab::experiments {
@@ -104,9 +107,38 @@ std::string Source::path_of(const std::string& input) const {
          hint.empty() ? ":" : hint + " Known:", fmt::join(names, ", "));
 }
 
+namespace {
+
+/// What --sinks says, for so many query heads.
+std::vector<double> sinks_of(const Config& config, std::int64_t query_heads) {
+    const auto count = static_cast<std::size_t>(query_heads);
+    std::vector<double> sinks;
+    if (config.sinks == std::vector<std::string>{"normal"}) {
+        for (std::size_t head = 0; head < count; ++head)
+            sinks.push_back(random_normal(config.seed, {.tensor = 255, .head = static_cast<std::uint32_t>(head)}));
+        return sinks;
+    }
+    for (const auto& word : config.sinks) {
+        double value = 0;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        require(error == std::errc{} && end == word.data() + word.size() && std::isfinite(value),
+                "--sinks {}: must be finite numbers, one for all query heads or one for each, or normal", word);
+        sinks.push_back(value);
+    }
+    require(sinks.size() <= 1 || sinks.size() == count,
+            "--sinks: there are {} logits for {} query heads; give one for all of them, one for each, or normal",
+            sinks.size(), count);
+    if (sinks.size() == 1) sinks.resize(count, sinks.front());
+    return sinks;
+}
+
+}  // namespace
+
 layouts::Problem problem_from(const Config& config) {
     layouts::Problem problem;
-    std::tie(problem.query_heads, problem.kv_heads) = parse_heads(!config.heads.empty() ? config.heads : config.latent.is_given() ? "4:4" : "4:2");
+    std::tie(problem.query_heads, problem.kv_heads) = parse_heads(!config.heads.empty()      ? config.heads
+                                                                  : config.latent.is_given() ? "4:4"
+                                                                                             : "4:2");
     problem.batch = config.batch;
     problem.head_dim = config.head_dim == 0 ? 128 : config.head_dim;
     problem.value_dim = config.value_dim == 0 ? problem.head_dim : config.value_dim;
@@ -115,12 +147,15 @@ layouts::Problem problem_from(const Config& config) {
     problem.dtype = dtype_from(config.arithmetic);
     problem.rotary = config.rotary;
     problem.latent = config.latent;
+    problem.dropout = config.dropout;
+    problem.sinks = sinks_of(config, problem.query_heads);
     return problem;
 }
 
 void Source::apply_overrides(const std::string& input, layouts::Problem& problem) const {
     require(!config_.latent.is_given(),
-            "--latent {}: input '{}' holds K and V; latents are generated, by --input normal", config_.latent_spec, input);
+            "--latent {}: input '{}' holds K and V; latents are generated, by --input normal", config_.latent_spec,
+            input);
     const auto require_same = [&](const char* option, std::int64_t asked, std::int64_t held) {
         require(asked == 0 || asked == held, "{} {} does not fit input '{}', which has {}; leave it out", option, asked,
                 input, held);
@@ -136,6 +171,8 @@ void Source::apply_overrides(const std::string& input, layouts::Problem& problem
     if (config_.scale != 0) problem.scale = config_.scale;
     if (config_.soft_cap != 0) problem.soft_cap = config_.soft_cap;
     problem.rotary = config_.rotary;
+    problem.dropout = config_.dropout;
+    problem.sinks = sinks_of(config_, problem.query_heads);
 }
 
 InputData Source::inspect(const std::string& input) const {

@@ -147,6 +147,14 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     file.set("dtype", std::string(layouts::to_string(problem.dtype)));
     file.set("arithmetic", std::string(layouts::to_string(arithmetic)));
 
+    file.set("sinks", static_cast<std::int64_t>(problem.sinks.size()));
+    file.set("dropout", problem.dropout.probability);
+    if (problem.dropout.drops()) {
+        const auto draw = dropout_draw(problem.dropout);
+        file.set("dropout_seed", std::int64_t{draw.key[0]} | std::int64_t{draw.key[1]} << 32);
+        file.set("dropout_below", std::int64_t{draw.below});
+    }
+
     writer.scale("batch", problem.batch);
     writer.scale("token", problem.tokens);
     const std::string row = problem.queries.empty() ? "token" : "row";
@@ -176,6 +184,10 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
         writer.values("document_lengths", lengths, {"document"}, "tokens of each packed document of the input");
     }
 
+    if (!problem.sinks.empty()) {
+        writer.values("sinks", problem.sinks, {"query_head"}, "learned logits in the softmax's denominator");
+        writer.values("dsinks", out.dsinks, {"query_head"}, "gradient by them");
+    }
     const Writer::Dimensions like_q{"batch", row, "query_head", "head_dim"},
         like_o{"batch", row, "query_head", "value_dim"};
     const auto like_k = latent ? Writer::Dimensions{"batch", "token", "one", "latent_number"}

@@ -34,9 +34,11 @@ struct TensorNotes {
 /// row_end[i] or j < row_sink[i]). Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
 /// mask (lengths written out, over the first `tokens` tokens; the rest is padding), mask_as_typed, input, tokens, run;
 /// if q and k are rotated before they are attended to, rotary_frequency, rotary_first_dim, rotary_second_dim and
-/// rotary_position, with the attribute rotary_amplitude; with the attribute latent, RANK+SHARED, k and v are a latent and
-/// its matrices (layouts::Problem), and dk and dv their gradients; if the input has documents, document_lengths, padding as the
-/// last one; the group /provenance as in a record. q, k, v and do make the file fit for --input, too.
+/// rotary_position, with the attribute rotary_amplitude; with the attribute latent, RANK+SHARED, k and v are a latent
+/// and its matrices (layouts::Problem), and dk and dv their gradients; sinks (how many learned sink logits there are)
+/// and, if some, the datasets sinks and dsinks; dropout (a probability) and, unless that is 0, dropout_seed and
+/// dropout_below (see layouts/dropout.hpp); if the input has documents, document_lengths, padding as the last one; the
+/// group /provenance as in a record. q, k, v and do make the file fit for --input, too.
 ///
 /// Returns the file's path, see tensors_path(). Throws Error if shapes do not fit or the file cannot be written.
 std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,

@@ -182,6 +182,9 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     if (plan.backward)
         run.attribute("bytes_travelling_backward", travelling_bytes(*plan.backward), "B",
                       "the most that one of the first, middle and last rank sends or fetches in the backward pass");
+    run.attribute("sinks", fmt::format("{}", fmt::join(problem.sinks, " ")), "1",
+                  "learned sink logits of the query heads, if there are any");
+    run.attribute("dropout", text_of(problem.dropout), "1", "probability that a p is set to 0, and the seed of which");
     run.attribute("scratch_bytes_forward", plan.forward->scratch_bytes(), "B",
                   "scratch of a rank that the schedule of the forward pass asks for");
     if (plan.backward)

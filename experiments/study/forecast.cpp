@@ -185,6 +185,7 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     problem.head_dim = std::min(like.head_dim, most_dims);
     problem.value_dim = std::min(like.value_dim, most_dims);
     problem.rotary = {};  // of heads that large, and no part of a pass
+    problem.sinks = {};   // of other heads, and next to nothing
     // Short sequences cost more for each pair, and so are measured as short as they are.
     const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
     problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);

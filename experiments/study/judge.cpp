@@ -5,6 +5,7 @@
 #include "reference/latent.hpp"
 #include "reference/rotary.hpp"
 #include "reference/sampled.hpp"
+#include "reference/sinks.hpp"
 
 #include <fmt/format.h>
 
@@ -49,7 +50,8 @@ void rotate_gradients(reference::Outputs& outputs, const layouts::Problem& probl
 Verdict compare(const reference::Outputs& measured, const reference::Tensor& o_unrounded,
                 const reference::Outputs& expected) {
     const auto all = reference::deviations(measured, expected);
-    return {all.o, reference::deviation("o_unrounded", o_unrounded, expected.o), all.lse, all.dq, all.dk, all.dv};
+    return {all.o,     reference::deviation("o_unrounded", o_unrounded, expected.o), all.lse, all.dq, all.dk, all.dv,
+            all.dsinks};
 }
 
 }  // namespace
@@ -105,13 +107,20 @@ Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& 
     }
     if (extent_ == Extent::sampled_by_own_rows)
         columns_by_own_rows(problem, mask, reference_inputs, measured, o_unrounded);
+    sinks_by_own_rows(problem, reference_inputs, measured, o_unrounded);
     using reference::take_tokens;
     const auto rows = problem.rows_at(sampled_rows_);
-    reference::Outputs sampled{take_tokens(measured.o, rows), lse_of_tokens(measured.lse, rows),
-                               take_tokens(measured.dq, rows), take_tokens(measured.dk, sample_),
-                               take_tokens(measured.dv, sample_)};
+    reference::Outputs sampled{take_tokens(measured.o, rows),     lse_of_tokens(measured.lse, rows),
+                               take_tokens(measured.dq, rows),    take_tokens(measured.dk, sample_),
+                               take_tokens(measured.dv, sample_), measured.dsinks};
     if (problem.rotary.rotates()) rotate_gradients(sampled, problem, mask, sampled_rows_, sample_);
     return compare(sampled, take_tokens(o_unrounded, rows), expected_);
+}
+
+/// The gradient of a sink is of all rows: what the run's own lse and o make of it, whose sampled rows are judged.
+void Judge::sinks_by_own_rows(const layouts::Problem& problem, const reference::Inputs& inputs,
+                              const reference::Outputs& measured, const reference::Tensor& o_unrounded) {
+    expected_.dsinks = reference::sink_gradient(problem, measured.lse, reference::row_delta(inputs.dout, o_unrounded));
 }
 
 void Judge::columns_by_own_rows(const layouts::Problem& problem, const layouts::Mask& mask,
@@ -133,7 +142,7 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     const auto& mask = forward.mask();
     const auto& inputs = prepare(problem, mask, raw_inputs, input_name);
     if (!model_) {
-        const auto& [o, lse, dq, dk, dv] = expected_;
+        const auto& [o, lse, dq, dk, dv, dsinks] = expected_;
         require(expected_.dk.size() > 0, "a tolerance is of results that have been judged");
         model_ =
             extent_ == Extent::whole
@@ -153,7 +162,8 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     const auto& bounds = *known;
     Tolerance tolerance;
     std::size_t i = 0;
-    for (const auto& bound : {bounds.o, bounds.o_unrounded, bounds.lse, bounds.dq, bounds.dk, bounds.dv}) {
+    for (const auto& bound :
+         {bounds.o, bounds.o_unrounded, bounds.lse, bounds.dq, bounds.dk, bounds.dv, bounds.dsinks}) {
         tolerance.relative_rms[i] = bound.relative_rms;
         tolerance.max_relative[i++] = bound.max_to_largest;
     }
@@ -163,8 +173,10 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
 const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const layouts::Mask& mask,
                                         const reference::Inputs& raw_inputs, const std::string& input_name) {
     const bool rotates = problem.rotary.rotates(), expands = problem.latent.is_given();
-    auto key = fmt::format("{} {} {} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
-                           problem.soft_cap, text_of(problem.rotary), text_of(problem.latent));
+    auto key =
+        fmt::format("{} {} {} {} {} {} {} {}", input_name, mask.name(), problem.tokens, problem.effective_scale(),
+                    problem.soft_cap, text_of(problem.rotary), text_of(problem.latent), text_of(problem.dropout));
+    for (const double sink : problem.sinks) key += fmt::format(" s{}", sink);
     for (const auto& rows : problem.queries) key += fmt::format(" q{}-{}", rows.begin, rows.end);
     for (const auto& valid : mask.valid()) key += fmt::format(" {}-{}", valid.begin, valid.end);
     const auto& inputs = rotates || expands ? attended_ : raw_inputs;
@@ -191,7 +203,7 @@ const reference::Inputs& Judge::prepare(const layouts::Problem& problem, const l
         for (const auto row : sample_of(problem.rows()))
             sampled_rows_.push_back(positions[static_cast<std::size_t>(row)]);
         auto rows = reference::sampled_rows(problem, mask, inputs, sampled_rows_);
-        expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), {}, {}};
+        expected_ = {std::move(rows.o), std::move(rows.lse), std::move(rows.dq), {}, {}, {}};
     }
     if (extent_ == Extent::sampled) {
         statistics_ = reference::row_statistics(problem, mask, inputs, sample_);

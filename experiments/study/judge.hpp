@@ -16,8 +16,9 @@
 
 namespace ringlab::experiments {
 
-/// The results that are judged, each on its own. "o" is in the problem's dtype, "o_unrounded" before its last rounding.
-inline constexpr std::array<const char*, 6> judged_tensors{"o", "o_unrounded", "lse", "dq", "dk", "dv"};
+/// The results that are judged, each on its own. "o" is in the problem's dtype, "o_unrounded" before its last rounding;
+/// "dsinks" is nothing, and right, where the problem has no sinks.
+inline constexpr std::array<const char*, 7> judged_tensors{"o", "o_unrounded", "lse", "dq", "dk", "dv", "dsinks"};
 
 /// Deviations from fp64, in the order of judged_tensors.
 using Verdict = std::array<reference::Deviation, judged_tensors.size()>;
@@ -89,6 +90,8 @@ private:
     /// Returns the inputs that are attended to.
     const reference::Inputs& prepare(const layouts::Problem& problem, const layouts::Mask& mask,
                                      const reference::Inputs& inputs, const std::string& input_name);
+    void sinks_by_own_rows(const layouts::Problem& problem, const reference::Inputs& inputs,
+                           const reference::Outputs& measured, const reference::Tensor& o_unrounded);
     void columns_by_own_rows(const layouts::Problem& problem, const layouts::Mask& mask,
                              const reference::Inputs& inputs, const reference::Outputs& measured,
                              const reference::Tensor& o_unrounded);

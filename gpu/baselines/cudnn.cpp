@@ -207,6 +207,7 @@ Cudnn::~Cudnn() {
 std::vector<TimedCall> Cudnn::calls(const layouts::Problem& problem, const layouts::Mask& mask) const {
     require(available(), "{}", why_not_);
     require(problem.soft_cap == 0, "the cuDNN baseline has no soft cap");
+    require(!problem.dropout.drops(), "the cuDNN baseline has no dropout");
     const auto attention = std::make_shared<Attention>(library_->handle, problem, band_of(mask));
     return {{"cudnn_forward", [attention](cudaStream_t stream) { attention->forward(stream); }},
             {"cudnn_backward", [attention](cudaStream_t stream) { attention->backward(stream); }}};

@@ -51,7 +51,7 @@ struct DeviceAttention::Work {
                  .head_dim = problem.head_dim,
                  .value_dim = problem.value_dim,
                  .deterministic = deterministic,
-                 .family = kernels}};
+                 .family = resolve(kernels, problem)}};
     }
 
     static std::int64_t elements(const Tensor& t) {
@@ -86,7 +86,8 @@ struct DeviceAttention::Work {
                 .value_dim = problem.value_dim,
                 .scale = problem.effective_scale(),
                 .soft_cap = problem.soft_cap,
-                .dtype = problem.dtype};
+                .dtype = problem.dtype,
+                .dropout = problem.dropout};
     }
     ForwardArgs forward_args() const {
         return {.shape = shape(),

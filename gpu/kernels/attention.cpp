@@ -1,6 +1,7 @@
 #include "gpu/kernels/attention.hpp"
 
 #include "gpu/cuda_check.hpp"
+#include "gpu/kernels/dropout_params.hpp"
 #include "gpu/kernels/hopper/backward.hpp"
 #include "gpu/kernels/hopper/few_rows.hpp"
 #include "gpu/kernels/hopper/forward.hpp"
@@ -199,7 +200,22 @@ ForwardParams forward_params(const ForwardArgs& args, const Geometry& geometry, 
     return params;
 }
 
+/// Parameters of a kernel that drops out.
+template <class Params>
+Dropping<Params> dropping(const Params& params, const AttendShape& shape) {
+    return {params,
+            {dropout_draw(shape.dropout), static_cast<float>(shape.dropout.factor()),
+             static_cast<int>(shape.first_query_head)}};
+}
+
+void require_no_dropout(const AttendShape& shape) {
+    require(!shape.dropout.drops(),
+            "dropout {}: the hopper kernels have none; make the work list for the portable family",
+            text_of(shape.dropout));
+}
+
 void launch_on_hopper(const hopper::ForwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
+    require_no_dropout(shape);
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_forward<dims>(launch, shape.dtype, stream); });
 }
 
@@ -225,6 +241,10 @@ void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t 
     if (work.has_few_rows()) return launch_few_rows(params, work, shape, stream);
     if (work.options().family == KernelFamily::hopper)
         return launch_on_hopper(hopper::make_forward_launch(args, work, params), shape, stream);
+    if (shape.dropout.drops())
+        return for_dims(shape, [&]<DimClass dims>() {
+            launch_dropping_forward<dims>(dropping(params, shape), shape.dtype, stream);
+        });
     for_dims(shape, [&]<DimClass dims>() { launch_forward<dims>(params, shape.dtype, stream); });
 }
 
@@ -303,6 +323,7 @@ BackwardParams backward_params(const BackwardArgs& args, const Geometry& geometr
 }
 
 void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& shape, cudaStream_t stream) {
+    require_no_dropout(shape);
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_backward<dims>(launch, shape.dtype, stream); });
 }
 
@@ -344,6 +365,10 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);
     }
+    if (shape.dropout.drops())
+        return for_dims(shape, [&]<DimClass dims>() {
+            launch_dropping_backward<dims>(dropping(params, shape), shape.dtype, query_tiles != nullptr, stream);
+        });
     for_dims(shape, [&]<DimClass dims>() {
         launch_backward<dims>(params, shape.dtype, query_tiles != nullptr, stream);
         if (query_tiles) launch_query_gradient<dims>(params, shape.dtype, stream);

@@ -21,11 +21,13 @@ struct AttendShape {
     std::int64_t batch = 1;
     std::int64_t kv_heads = 1;
     std::int64_t query_heads_per_kv_head = 1;
-    std::int64_t head_dim = 128;   ///< of q and k, 1 to 256
-    std::int64_t value_dim = 128;  ///< of v, o and dout, 1 to 256
-    double scale = 1;              ///< of q.k, as Problem::effective_scale() gives it; any sign
-    double soft_cap = 0;           ///< c > 0 turns a score s into c*tanh(s/c); 0 leaves it
-    DType dtype = DType::bf16;     ///< of q, k, v and dout: bf16 or fp16
+    std::int64_t head_dim = 128;        ///< of q and k, 1 to 256
+    std::int64_t value_dim = 128;       ///< of v, o and dout, 1 to 256
+    double scale = 1;                   ///< of q.k, as Problem::effective_scale() gives it; any sign
+    double soft_cap = 0;                ///< c > 0 turns a score s into c*tanh(s/c); 0 leaves it
+    DType dtype = DType::bf16;          ///< of q, k, v and dout: bf16 or fp16
+    layouts::Dropout dropout = {};      ///< of p, in the portable family alone
+    std::int64_t first_query_head = 0;  ///< number in the problem of the first head, which dropout goes by
 
     std::int64_t query_heads() const { return kv_heads * query_heads_per_kv_head; }
 };

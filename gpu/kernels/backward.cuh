@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/drops_out.hpp"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile.cuh"
 #include "gpu/kernels/tile_config.hpp"
@@ -56,9 +57,9 @@ struct BackwardShared {
     static constexpr int dq_row_groups = Config::rows / 32, dq_cols = Config::head / (warps / dq_row_groups);
 };
 
-template <class T, DimClass dims, bool with_dq>
+template <class T, DimClass dims, bool with_dq, class Params>
 __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<dims>::blocks_per_multiprocessor)
-    backward_kernel(const __grid_constant__ BackwardParams params) {
+    backward_kernel(const __grid_constant__ Params params) {
     using namespace device;
     using Config = BackwardConfig<dims>;
     using Shared = BackwardShared<dims>;
@@ -168,12 +169,40 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
             }
         }
 
+        // One bit of each p, by n and c.
+        [[maybe_unused]] std::uint32_t kept = 0;
+        [[maybe_unused]] const auto dropped = [&](float x, int n, int c) {
+            if constexpr (DropsOut<Params>)
+                return kept >> (4 * n + c) & 1 ? x * params.dropout.factor : 0.0f;
+            else
+                return x;
+        };
+        if constexpr (DropsOut<Params>) {
+#pragma unroll 1
+            for (int n = 0; n < q_tiles; ++n) {
+                const int4* const bounds = geometry.row_bounds + tile * Config::rows + 8 * n + pair_column;
+                const int2 query = make_int2(__ldg(&bounds[0].w), __ldg(&bounds[1].w));
+                for (int r = 0; r < 2; ++r) {
+                    const int key = r == 0 ? positions.x : positions.y;
+                    kept |= kept_of(params.dropout, batch, tile_head, query, make_int2(key, key)) << (4 * n + 2 * r);
+                }
+            }
+        }
+
         const std::uint32_t dout_lane =
             lane_address<Config::value, LaneOrder::straight>(dout_tile, 0) + dim_group * dv_cols * 2;
 #pragma unroll
         for (int query = 0; query < Config::rows / 16; ++query) {
             std::uint32_t a[1][4];
-            pack_operand<T>(a[0], p[0][2 * query], p[0][2 * query + 1]);
+            if constexpr (DropsOut<Params>) {
+                float both[2][4];
+#pragma unroll
+                for (int c = 0; c < 8; ++c)
+                    both[c / 4][c % 4] = dropped(p[0][2 * query + c / 4][c % 4], 2 * query + c / 4, c % 4);
+                pack_operand<T>(a[0], both[0], both[1]);
+            } else {
+                pack_operand<T>(a[0], p[0][2 * query], p[0][2 * query + 1]);
+            }
             multiply_patch<T>(dv, a, dout_lane + query * 16 * (Config::value * 2));
         }
 
@@ -186,7 +215,7 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
             const float4 rows = *reinterpret_cast<const float4*>(statistics + 8 * n + pair_column);
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                ds[0][n][c] = p[0][n][c] * (ds[0][n][c] - (c % 2 ? rows.w : rows.y));
+                ds[0][n][c] = p[0][n][c] * (dropped(ds[0][n][c], n, c) - (c % 2 ? rows.w : rows.y));
                 // The score again, from p: where p is 0, so is ds.
                 if (params.rule.cap_log2 > 0 && p[0][n][c] > 0)
                     ds[0][n][c] *= slope_of(params.rule, __log2f(p[0][n][c]) + (c % 2 ? rows.z : rows.x));
@@ -290,10 +319,10 @@ struct QueryGradientShared {
     static constexpr int bytes = v + 2 * v_bytes;
 };
 
-template <class T, DimClass dims>
+template <class T, DimClass dims, class Params>
 __global__ void __launch_bounds__(QueryGradientConfig<dims>::warps * 32,
                                   QueryGradientConfig<dims>::blocks_per_multiprocessor)
-    query_gradient_kernel(const __grid_constant__ BackwardParams params) {
+    query_gradient_kernel(const __grid_constant__ Params params) {
     using namespace device;
     using Config = QueryGradientConfig<dims>;
     using Shared = QueryGradientShared<dims>;
@@ -363,6 +392,23 @@ __global__ void __launch_bounds__(QueryGradientConfig<dims>::warps * 32,
             p, q_lane, lane_address<Config::head, LaneOrder::crossed>(k_tile, 0));
         multiply_rows<T, Config::value / 16, Config::value, Config::value>(
             ds, dout_lane, lane_address<Config::value, LaneOrder::crossed>(v_tile, 0));
+        if constexpr (DropsOut<Params>) {
+            std::uint32_t kept = 0;  // one bit of each dp, by n and c
+#pragma unroll 1
+            for (int n = 0; n < s_tiles; ++n) {
+                const int2 key = __ldg(
+                    reinterpret_cast<const int2*>(geometry.key_positions + tile * Config::keys + 8 * n + pair_column));
+                for (int r = 0; r < 2; ++r) {
+                    const int query = r == 0 ? bounds[0].w : bounds[1].w;
+                    kept |= kept_of(params.dropout, batch, head, make_int2(query, query), key) << (4 * n + 2 * r);
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < s_tiles; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c)
+                    ds[0][n][c] = kept >> (4 * n + c) & 1 ? ds[0][n][c] * params.dropout.factor : 0.0f;
+        }
 #pragma unroll
         for (int n = 0; n < s_tiles; ++n) {
             const int2 key = partial ? __ldg(reinterpret_cast<const int2*>(geometry.key_positions +
@@ -405,24 +451,37 @@ __global__ void __launch_bounds__(QueryGradientConfig<dims>::warps * 32,
     }
 }
 
-template <DimClass dims>
-void launch_backward(const BackwardParams& params, DType dtype, bool ordered, cudaStream_t stream) {
+template <DimClass dims, class Params>
+void launch_backward_of(const Params& params, DType dtype, bool ordered, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(params.geometry.query_heads / params.geometry.group * params.geometry.batch),
                     static_cast<unsigned>(params.work.count));
     const bool bf16 = dtype == DType::bf16;
     const auto kernel =
-        ordered ? (bf16 ? backward_kernel<__nv_bfloat16, dims, false> : backward_kernel<__half, dims, false>)
-                : (bf16 ? backward_kernel<__nv_bfloat16, dims, true> : backward_kernel<__half, dims, true>);
+        ordered
+            ? (bf16 ? backward_kernel<__nv_bfloat16, dims, false, Params>
+                    : backward_kernel<__half, dims, false, Params>)
+            : (bf16 ? backward_kernel<__nv_bfloat16, dims, true, Params> : backward_kernel<__half, dims, true, Params>);
     launch(kernel, "backward kernel", grid, BackwardShared<dims>::threads, BackwardShared<dims>::bytes, params, stream);
 }
 
 template <DimClass dims>
-void launch_query_gradient(const BackwardParams& params, DType dtype, cudaStream_t stream) {
+void launch_backward(const BackwardParams& params, DType dtype, bool ordered, cudaStream_t stream) {
+    launch_backward_of<dims>(params, dtype, ordered, stream);
+}
+
+template <DimClass dims, class Params>
+void launch_query_gradient_of(const Params& params, DType dtype, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(params.geometry.query_heads * params.geometry.batch),
                     static_cast<unsigned>(params.query_work.count));
-    launch(dtype == DType::bf16 ? query_gradient_kernel<__nv_bfloat16, dims> : query_gradient_kernel<__half, dims>,
+    launch(dtype == DType::bf16 ? query_gradient_kernel<__nv_bfloat16, dims, Params>
+                                : query_gradient_kernel<__half, dims, Params>,
            "query gradient kernel", grid, QueryGradientConfig<dims>::warps * 32, QueryGradientShared<dims>::bytes,
            params, stream);
+}
+
+template <DimClass dims>
+void launch_query_gradient(const BackwardParams& params, DType dtype, cudaStream_t stream) {
+    launch_query_gradient_of<dims>(params, dtype, stream);
 }
 
 }  // namespace ringlab::gpu

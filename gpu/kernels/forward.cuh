@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gpu/kernels/drops_out.hpp"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile.cuh"
 #include "gpu/kernels/tile_config.hpp"
@@ -13,9 +14,9 @@
 
 namespace ringlab::gpu {
 
-template <class T, DimClass dims>
+template <class T, DimClass dims, class Params>
 __global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig<dims>::blocks_per_multiprocessor)
-    forward_kernel(const __grid_constant__ ForwardParams params) {
+    forward_kernel(const __grid_constant__ Params params) {
     using namespace device;
     using Config = ForwardConfig<dims>;
     constexpr int threads = Config::warps * 32, m_tiles = Config::warp_rows / 16;
@@ -165,6 +166,29 @@ __global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig
                 }
             }
 
+        if constexpr (DropsOut<Params>) {
+            // One bit of each p, by i, r, n and column: what becomes of o, and not of l.
+            std::uint64_t kept = 0;
+#pragma unroll 1
+            for (int pair = 0; pair < m_tiles * 2 * s_tiles; ++pair) {
+                const int i = pair / (2 * s_tiles), r = pair / s_tiles % 2, n = pair % s_tiles;
+                const int query = __ldg(&geometry.row_bounds[first_row + 16 * i + 8 * r].w);
+                const int2 key = __ldg(
+                    reinterpret_cast<const int2*>(geometry.key_positions + tile * Config::keys + 8 * n + first_column));
+                const std::uint64_t two = kept_of(params.dropout, batch, head, make_int2(query, query), key);
+                kept |= two << (2 * pair);
+            }
+#pragma unroll
+            for (int i = 0; i < m_tiles; ++i)
+#pragma unroll
+                for (int n = 0; n < s_tiles; ++n)
+#pragma unroll
+                    for (int c = 0; c < 4; ++c) {
+                        const int bit = 2 * ((i * 2 + c / 2) * s_tiles + n) + c % 2;
+                        s[i][n][c] = kept >> bit & 1 ? s[i][n][c] * params.dropout.factor : 0.0f;
+                    }
+        }
+
         wait_copies<1>();
         __syncthreads();  // V is there
 #pragma unroll
@@ -219,15 +243,20 @@ __global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig
         }
 }
 
-template <DimClass dims>
-void launch_forward(const ForwardParams& params, DType dtype, cudaStream_t stream) {
+template <DimClass dims, class Params>
+void launch_forward_of(const Params& params, DType dtype, cudaStream_t stream) {
     using Config = ForwardConfig<dims>;
     constexpr int shared_bytes =
         2 * (Config::rows * Config::head + Config::keys * Config::head + Config::keys * Config::value);
     const dim3 grid(static_cast<unsigned>(params.geometry.query_heads * params.geometry.batch),
                     static_cast<unsigned>(params.work.count));
-    launch(dtype == DType::bf16 ? forward_kernel<__nv_bfloat16, dims> : forward_kernel<__half, dims>, "forward kernel",
-           grid, Config::warps * 32, shared_bytes, params, stream);
+    launch(dtype == DType::bf16 ? forward_kernel<__nv_bfloat16, dims, Params> : forward_kernel<__half, dims, Params>,
+           "forward kernel", grid, Config::warps * 32, shared_bytes, params, stream);
+}
+
+template <DimClass dims>
+void launch_forward(const ForwardParams& params, DType dtype, cudaStream_t stream) {
+    launch_forward_of<dims>(params, dtype, stream);
 }
 
 }  // namespace ringlab::gpu

@@ -46,6 +46,13 @@ KernelFamily resolve(KernelFamily asked, std::int64_t head_dim, std::int64_t val
     return exists ? KernelFamily::hopper : KernelFamily::portable;
 }
 
+KernelFamily resolve(KernelFamily asked, const layouts::Problem& problem) {
+    if (!problem.dropout.drops()) return resolve(asked, problem.head_dim, problem.value_dim);
+    require(asked != KernelFamily::hopper, "kernels hopper: they have no dropout ({}); say auto or portable",
+            text_of(problem.dropout));
+    return KernelFamily::portable;
+}
+
 KernelItems kernel_items(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {
     const auto dims = dim_class(head_dim, value_dim);
     if (pass == layouts::Pass::forward) return {false, forward_tile(dims, family), {}};

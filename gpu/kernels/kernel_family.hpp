@@ -34,6 +34,9 @@ bool has_kernels(KernelFamily family, std::int64_t head_dim, std::int64_t value_
 /// kernels for the dims. Throws Error if the device cannot run the one asked for.
 KernelFamily resolve(KernelFamily asked, std::int64_t head_dim, std::int64_t value_dim);
 
+/// The same for a problem: dropout has portable kernels alone. Throws Error also if it is to drop out in others.
+KernelFamily resolve(KernelFamily asked, const layouts::Problem& problem);
+
 /// What thread blocks of a family's kernel take up one after another: what a model of its time has to know.
 struct KernelItems {
     bool are_key_tiles = false;  ///< of a kv head, its query heads in turn; otherwise query tiles, of a query head

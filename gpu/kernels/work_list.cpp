@@ -87,7 +87,7 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
         for (std::int64_t i = 0; i < run.count; ++i) {
             const auto row = mask.row(run.at(i));
             *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),
-                       static_cast<std::int32_t>(row.sink), 0};
+                       static_cast<std::int32_t>(row.sink), static_cast<std::int32_t>(run.at(i))};
         }
     device_ = uploaded(bounds);
 }

@@ -73,9 +73,12 @@ MatrixView<Element> rows_of(MatrixView<Element> matrix, std::int64_t begin, std:
 }  // namespace
 
 RowPlan plan_rows(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes) {
-    RowPlan plan{sizes.rows, {}, {}};
+    RowPlan plan{sizes.rows, {}, {}, {}};
     for (const auto& run : shard)
-        for (std::int64_t i = 0; i < run.count; ++i) plan.rows.push_back(mask.row(run.at(i)));
+        for (std::int64_t i = 0; i < run.count; ++i) {
+            plan.rows.push_back(mask.row(run.at(i)));
+            plan.positions.push_back(run.at(i));
+        }
     const auto count = static_cast<std::int64_t>(plan.rows.size());
     for (std::int64_t begin = 0; begin < count; begin += sizes.rows)
         plan.tiles.push_back(layouts::row_hull(mask, shard, begin, std::min(begin + sizes.rows, count)));
@@ -95,19 +98,20 @@ KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard
 template <class Real>
 BlockAttention<Real>::BlockAttention(const layouts::Problem& problem, const TileSizes& sizes)
     : problem_(problem),
+      dropping_(problem.dropout),
       stride_(whole_vectors<Real>(sizes.keys)),
       s_storage_(static_cast<std::size_t>(sizes.rows * stride_)),
-      ds_storage_(s_storage_.size()) {}
+      ds_storage_(s_storage_.size()),
+      factors_(problem.dropout.drops() ? s_storage_.size() : 0) {}
 
 template <class Real>
 std::int64_t BlockAttention<Real>::workspace_bytes() const {
-    return static_cast<std::int64_t>((s_storage_.size() + ds_storage_.size()) * sizeof(Real));
+    return static_cast<std::int64_t>((s_storage_.size() + ds_storage_.size() + factors_.size()) * sizeof(Real));
 }
 
 /// s = cap(scale * q k^T), and -inf where the mask hides the key.
 template <class Real>
-void BlockAttention<Real>::score(const RowPlan& rows, std::int64_t first_row, const KeyPlan& keys,
-                                 const layouts::KeyTile& tile, TileKind kind, ConstView q, ConstView k) {
+void BlockAttention<Real>::score(const TileOf& tile, TileKind kind, ConstView q, ConstView k) {
     using Vector = xsimd::batch<Real>;
     s_ = {s_storage_.data(), q.rows, k.rows, stride_};
     ds_ = {ds_storage_.data(), q.rows, k.rows, stride_};
@@ -121,19 +125,39 @@ void BlockAttention<Real>::score(const RowPlan& rows, std::int64_t first_row, co
         // So that sweeps in whole vectors take nothing in past the last key.
         std::fill(s + s_.columns, s + whole_vectors<Real>(s_.columns), -infinity<Real>);
         if (kind == TileKind::full) continue;
-        const auto seen = rows.rows[static_cast<std::size_t>(first_row + r)];
-        const auto* positions = keys.positions.data() + tile.begin;
+        const auto seen = tile.rows.rows[static_cast<std::size_t>(tile.first_row + r)];
+        const auto* positions = tile.keys.positions.data() + tile.columns.begin;
         for (std::int64_t c = 0; c < s_.columns; ++c) {
             const auto key = positions[c];
             const bool visible = ((seen.begin <= key) & (key < seen.end)) | (key < seen.sink);
             s[c] = visible ? s[c] : -infinity<Real>;
         }
     }
+    if (dropping_.drops()) draw(tile);
 }
 
-/// m' = max(m, m_b); l' = l*exp(m - m') + sum exp(s - m'); o' = o*exp(m - m') + exp(s - m') v
+/// d of every pair of the tile, which is 0 or 1 / (1 - probability).
 template <class Real>
-void BlockAttention<Real>::accumulate(ConstView v, const Softmax& state, std::int64_t first_row) {
+void BlockAttention<Real>::draw(const TileOf& tile) {
+    const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+    const auto keys =
+        std::span(tile.keys.positions).subspan(at(tile.columns.begin), at(tile.columns.end - tile.columns.begin));
+    for (std::int64_t r = 0; r < s_.rows; ++r)
+        dropping_.draw(std::span(factors_.data() + r * stride_, keys.size()), keys,
+                       {tile.head.batch, tile.head.head, tile.rows.positions[at(tile.first_row + r)]});
+}
+
+/// A row of the tile's numbers times d.
+template <class Real>
+void BlockAttention<Real>::drop(std::int64_t row, Real* numbers) const {
+    const Real* factors = factors_.data() + row * stride_;
+    for (std::int64_t c = 0; c < s_.columns; ++c) numbers[c] *= factors[c];
+}
+
+/// m' = max(m, m_b); l' = l*exp(m - m') + sum exp(s - m'); o' = o*exp(m - m') + d exp(s - m') v
+template <class Real>
+void BlockAttention<Real>::accumulate(const TileOf& tile, ConstView v, const Softmax& state) {
+    const auto first_row = tile.first_row;
     for (std::int64_t r = 0; r < s_.rows; ++r) {
         const auto row = static_cast<std::size_t>(first_row + r);
         auto& maximum = state.maximum[row];
@@ -146,21 +170,23 @@ void BlockAttention<Real>::accumulate(ConstView v, const Softmax& state, std::in
             maximum = larger;
         }
         state.sum[row] += exponentiate(s_.row(r), s_.columns, finite_or_zero(maximum));
+        if (dropping_.drops()) drop(r, s_.row(r));
         round_in_place(std::span(s_.row(r), static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
     product<Real>(1, s_, Order::as_is, v, Order::as_is, 1, rows_of(state.o, first_row, first_row + s_.rows));
 }
 
 template <class Real>
-void BlockAttention<Real>::forward(const RowPlan& rows, const KeyPlan& keys, ConstView q, ConstView k, ConstView v,
-                                   const Softmax& state) {
+void BlockAttention<Real>::forward(const RowPlan& rows, const KeyPlan& keys, Head head, ConstView q, ConstView k,
+                                   ConstView v, const Softmax& state) {
     for (std::int64_t first = 0, tile = 0; first < q.rows; first += rows.tile_rows, ++tile) {
         const auto q_tile = rows_of(q, first, std::min(first + rows.tile_rows, q.rows));
         for (const auto& columns : keys.tiles) {
             const auto kind = classify(rows.tiles[static_cast<std::size_t>(tile)], columns);
             if (kind == TileKind::empty) continue;
-            score(rows, first, keys, columns, kind, q_tile, rows_of(k, columns.begin, columns.end));
-            accumulate(rows_of(v, columns.begin, columns.end), state, first);
+            const TileOf of{head, rows, first, keys, columns};
+            score(of, kind, q_tile, rows_of(k, columns.begin, columns.end));
+            accumulate(of, rows_of(v, columns.begin, columns.end), state);
         }
     }
 }
@@ -177,10 +203,11 @@ void BlockAttention<Real>::finish(const Softmax& state) {
     }
 }
 
-/// p = exp(s - lse) in place of s; ds = p * (dout v^T - delta) * cap', where cap' = 1 - (s/cap)^2.
+/// d p, with p = exp(s - lse), in place of s; ds = p * (d dout v^T - delta) * cap', where cap' = 1 - (s/cap)^2.
 template <class Real>
-void BlockAttention<Real>::differentiate(const Rows& rows, std::int64_t first_row, ConstView v) {
+void BlockAttention<Real>::differentiate(const TileOf& tile, const Rows& rows, ConstView v) {
     using Vector = xsimd::batch<Real>;
+    const auto first_row = tile.first_row;
     product<Real>(1, rows_of(rows.dout, first_row, first_row + s_.rows), Order::as_is, v, Order::transposed, 0, ds_);
     const auto cap = static_cast<Real>(problem_.soft_cap);
     for (std::int64_t r = 0; r < s_.rows; ++r) {
@@ -189,6 +216,7 @@ void BlockAttention<Real>::differentiate(const Rows& rows, std::int64_t first_ro
         const Vector lse(finite_or_zero(rows.lse[row]));
         Real* ds = ds_.row(r);
         Real* s = s_.row(r);
+        if (dropping_.drops()) drop(r, ds);
         for (std::int64_t c = 0; c < s_.columns; ++c) ds[c] -= delta;
         if (cap > 0)
             for (std::int64_t c = 0; c < s_.columns; ++c) {
@@ -202,13 +230,14 @@ void BlockAttention<Real>::differentiate(const Rows& rows, std::int64_t first_ro
             p.store_unaligned(at);
             (p * Vector::load_unaligned(gradient)).store_unaligned(gradient);
         });
+        if (dropping_.drops()) drop(r, s);
         round_in_place(std::span(s, static_cast<std::size_t>(s_.columns)), problem_.dtype);
         round_in_place(std::span(ds, static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
 }
 
 template <class Real>
-void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, const Rows& rows, ConstView k,
+void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, Head head, const Rows& rows, ConstView k,
                                     ConstView v, View dk, View dv) {
     const auto scale = static_cast<Real>(problem_.effective_scale());
     for (std::int64_t first = 0, tile = 0; first < rows.q.rows; first += plan.tile_rows, ++tile) {
@@ -218,8 +247,9 @@ void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, co
             const auto kind = classify(plan.tiles[static_cast<std::size_t>(tile)], columns);
             if (kind == TileKind::empty) continue;
             const auto k_tile = rows_of(k, columns.begin, columns.end), v_tile = rows_of(v, columns.begin, columns.end);
-            score(plan, first, keys, columns, kind, q, k_tile);
-            differentiate(rows, first, v_tile);
+            const TileOf of{head, plan, first, keys, columns};
+            score(of, kind, q, k_tile);
+            differentiate(of, rows, v_tile);
             product<Real>(1, s_, Order::transposed, dout, Order::as_is, 1, rows_of(dv, columns.begin, columns.end));
             product<Real>(scale, ds_, Order::transposed, q, Order::as_is, 1, rows_of(dk, columns.begin, columns.end));
             product<Real>(scale, ds_, Order::as_is, k_tile, Order::as_is, 1, rows_of(rows.dq, first, last));

@@ -3,6 +3,7 @@
 #include "layouts/problem.hpp"
 #include "layouts/work.hpp"
 #include "reference/blas.hpp"
+#include "reference/dropping.hpp"
 
 #include <span>
 #include <vector>
@@ -20,6 +21,7 @@ struct TileSizes {
 struct RowPlan {
     std::int64_t tile_rows = 0;
     std::vector<layouts::RowKeys> rows;
+    std::vector<std::int64_t> positions;
     std::vector<layouts::RowHull> tiles;
 };
 RowPlan plan_rows(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
@@ -52,8 +54,14 @@ public:
         std::span<Real> sum;      ///< 0 before the first visible key
     };
 
+    /// The query head, which dropout goes by.
+    struct Head {
+        std::int64_t batch = 0, head = 0;
+    };
+
     /// Takes the block into the running softmax.
-    void forward(const RowPlan& rows, const KeyPlan& keys, ConstView q, ConstView k, ConstView v, const Softmax& state);
+    void forward(const RowPlan& rows, const KeyPlan& keys, Head head, ConstView q, ConstView k, ConstView v,
+                 const Softmax& state);
 
     /// From the running softmax: o divided by its sum, and lse in place of the maximum; empty rows get 0 and -inf.
     static void finish(const Softmax& state);
@@ -66,21 +74,32 @@ public:
     };
 
     /// Adds this block's part to dq, and these rows' part to dk and dv.
-    void backward(const RowPlan& plan, const KeyPlan& keys, const Rows& rows, ConstView k, ConstView v, View dk,
-                  View dv);
+    void backward(const RowPlan& plan, const KeyPlan& keys, Head head, const Rows& rows, ConstView k, ConstView v,
+                  View dk, View dv);
 
     std::int64_t workspace_bytes() const;
 
 private:
-    void score(const RowPlan& rows, std::int64_t first_row, const KeyPlan& keys, const layouts::KeyTile& tile,
-               layouts::TileKind kind, ConstView q, ConstView k);
-    void accumulate(ConstView v, const Softmax& state, std::int64_t first_row);
-    void differentiate(const Rows& rows, std::int64_t first_row, ConstView v);
+    /// What a tile is of.
+    struct TileOf {
+        Head head;
+        const RowPlan& rows;
+        std::int64_t first_row;
+        const KeyPlan& keys;
+        const layouts::KeyTile& columns;
+    };
+    void score(const TileOf& tile, layouts::TileKind kind, ConstView q, ConstView k);
+    void draw(const TileOf& tile);
+    void drop(std::int64_t row, Real* numbers) const;
+    void accumulate(const TileOf& tile, ConstView v, const Softmax& state);
+    void differentiate(const TileOf& tile, const Rows& rows, ConstView v);
 
     const layouts::Problem& problem_;
+    const Dropping dropping_;
     std::int64_t stride_;  // of s and ds: the tile's keys in whole vectors
     std::vector<Real> s_storage_, ds_storage_;
-    View s_, ds_;  // of the current tile
+    std::vector<Real> factors_;  // of the tile's pairs, if p is dropped out
+    View s_, ds_;                // of the current tile
 };
 
 }  // namespace ringlab::reference

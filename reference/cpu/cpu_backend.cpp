@@ -37,7 +37,8 @@ void require_same_work(const Schedule& forward, const Schedule& backward) {
                               a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
                               a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
                               a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
-                              a.latent == b.latent && forward.keeps(Pool::kv) == backward.keeps(Pool::kv);
+                              a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
+                              forward.keeps(Pool::kv) == backward.keeps(Pool::kv);
     require(same_problem, "the forward and the backward schedule are of different problems");
     bool same_layout = forward.ranks() == backward.ranks();
     for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
@@ -73,6 +74,7 @@ void for_each_vector(Result& result, Visit visit) {
     visit(result.dq);
     visit(result.dk);
     visit(result.dv);
+    visit(result.dsinks);
     visit(result.forward);
     visit(result.backward);
 }
@@ -142,6 +144,7 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
                    static_cast<std::size_t>(p.query_heads)},
                   0.0);
     if (with_backward) {
+        out.dsinks.assign(p.sinks.size(), 0.0);
         out.dq = zeros({p.batch, p.rows(), p.query_heads, p.head_dim});
         out.dk = zeros(p.key_shape());
         out.dv = zeros(p.value_shape());
@@ -161,6 +164,7 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
                 std::transform(part.dv.begin(), part.dv.end(), out.dv.data(), out.dv.data(), std::plus());
             else
                 gather(part.dv, positions, out.dv);
+            for (std::size_t head = 0; head < out.dsinks.size(); ++head) out.dsinks[head] += part.dsinks[head];
         }
         run.forward.spans.insert(run.forward.spans.end(), part.forward.begin(), part.forward.end());
         run.backward.spans.insert(run.backward.spans.end(), part.backward.begin(), part.backward.end());

@@ -6,6 +6,7 @@
 #include "reference/rotary.hpp"
 #include "reference/rounding.hpp"
 #include "reference/shards.hpp"
+#include "reference/sinks.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -72,6 +73,7 @@ public:
     }
 
     void end() override {
+        if (!backward()) add_sinks();
         note_memory();
         slots_.drop_scratch();
     }
@@ -124,6 +126,7 @@ public:
             result.dk = own_field(matrices_ ? Pool::dlatent : Pool::dkv, 0);
             result.dv = matrices_ ? matrices_->gradient() : own_field(Pool::dkv, values);
             rotate(result.dq, result.dk, Pass::backward, Rotation::Way::back);
+            result.dsinks = sink_gradient();
         }
         result.rotation_seconds = rotation_seconds_;
         result.own_bytes = slots_.own_bytes() + (matrices_ ? matrices_->bytes() : 0);
@@ -211,7 +214,7 @@ private:
             const auto softmax = only ? whole_softmax(op.rows().tokens.size()) : this->softmax(state, head, b);
             if (op.begins) reset(softmax);
             const int kv_head = head / static_cast<int>(group());
-            attention_.forward(plan, keys, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
+            attention_.forward(plan, keys, {b, head}, slots_.matrix(q, head, b), slots_.matrix(kv, kv_head, b),
                                slots_.matrix(kv, kv_head, b, values), softmax);
             if (!op.ends) return;
             BlockAttention<Real>::finish(softmax);
@@ -268,7 +271,39 @@ private:
         if (options_.round_running_output) slots_.round(to);
     }
 
+    /// Behind the last merge: lse' = log(exp(lse) + exp(s)) and o' = o exp(lse - lse') of the rank's rows.
+    void add_sinks() {
+        if (problem_.sinks.empty()) return;
+        const auto output = own(Pool::output);
+        for_each_head(output.heads, [&](int head, std::int64_t b) {
+            const auto o = slots_.matrix(output, head, b);
+            const auto lses = slots_.vector(output, head, b, lse_field);
+            const auto sink = static_cast<Real>(problem_.sinks[size(head)]);
+            for (std::int64_t row = 0; row < o.rows; ++row) {
+                auto& lse = lses[size(row)];
+                const Real with = lse_with_sink(lse, sink), share = std::exp(lse - with);
+                for (std::int64_t d = 0; d < o.columns; ++d) o.row(row)[d] *= share;
+                lse = with;
+            }
+        });
+    }
+
     // ---- Backward ----
+
+    /// ds = -sum over the rank's rows of exp(s - lse') delta.
+    std::vector<double> sink_gradient() {
+        std::vector<double> gradient(problem_.sinks.size());
+        if (gradient.empty()) return gradient;
+        const auto dout = own(Pool::dout);
+        for_each_head(dout.heads, [&](int head, std::int64_t b) {
+            const auto lses = slots_.vector(dout, head, b, lse_field);
+            const auto deltas = slots_.vector(dout, head, b, delta_field);
+            const auto sink = static_cast<Real>(problem_.sinks[size(head)]);
+            for (std::size_t row = 0; row < lses.size(); ++row)
+                gradient[size(head)] -= static_cast<double>(std::exp(sink - lses[row]) * deltas[row]);
+        });
+        return gradient;
+    }
 
     void prepare_backward() {
         for (const auto pool : {Pool::dout, Pool::dq, Pool::dkv, Pool::dlatent})
@@ -314,7 +349,7 @@ private:
             if (op.begins) std::fill_n(gradient.data, gradient.rows * gradient.columns, Real(0));
             const auto lse = slots_.vector(dout, head, b, lse_field);
             const auto delta = slots_.vector(dout, head, b, delta_field);
-            attention_.backward(plan, keys,
+            attention_.backward(plan, keys, {b, head},
                                 {slots_.matrix(q, head, b), slots_.matrix(dout, head, b), lse, delta, gradient}, k, v,
                                 slots_.matrix(dkv, kv_head, b), slots_.matrix(dkv, kv_head, b, values));
         });

@@ -9,6 +9,7 @@ namespace ringlab::reference {
 /// latent its own part of the matrices' gradient as dv.
 struct RankResult {
     std::vector<double> o, o_unrounded, lse, dq, dk, dv;
+    std::vector<double> dsinks;  ///< by query head, of its own rows
     std::vector<layouts::Span> forward, backward;
     std::int64_t own_bytes = 0;
     std::int64_t scratch_bytes = 0;

@@ -17,9 +17,10 @@ namespace ringlab::cli::test {
 BOOST_AUTO_TEST_SUITE(cli_experiments)
 
 BOOST_DATA_TEST_CASE(help_says_the_purpose_and_an_example,
-                     boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error, packings,
-                                                   list_positions, predict, calibrate, throughput, validate, advise,
-                                                   longest_context, layer_gradients, faults}),
+                     boost::unit_test::data::make({compare_layouts, decode, gradient_equivalence, bf16_error,
+                                                   model_stack, packings, list_positions, predict, calibrate,
+                                                   throughput, validate, advise, longest_context, layer_gradients,
+                                                   faults}),
                      program) {
     const Folder folder;
     const auto name = fs::path(program).filename().string();
@@ -201,6 +202,76 @@ BOOST_AUTO_TEST_CASE(what_rotates_is_predicted_and_measured_beside_the_passes) {
     }
     BOOST_TEST(record.dataset("runs/rotary").texts().at(0) ==
                "base 10000, all dims from 0, half, scaling none, global positions");
+}
+
+BOOST_AUTO_TEST_CASE(a_stack_adds_up_its_layers) {
+    const Folder folder;
+    write_file(folder / "near.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:63,0\nsinks = normal\n");
+    write_file(folder / "far.cfg", "heads = 8:2\nhead-dim = 16\nsoft-cap = 20\n");
+    write_file(folder / "model.stack", "5 layers: 2x near.cfg far.cfg\n");
+    const auto ending =
+        run(folder, model_stack,
+            {"--stack", "model.stack", "--tokens", "1024", "--scale-down", "4", "--ranks", "2", "--layouts", "zigzag",
+             "--machines", "ideal", "2cpus_calibrated", "--repeats", "1", "-o", "r.h5"});
+    BOOST_TEST_REQUIRE(ending.status == 0, ending.out << ending.err);
+    const auto number = [&](const std::string& name, const std::string& column) {
+        const auto record = experiments::hdf5::File::open((folder / "r.h5").string());
+        const auto names = record.dataset("run").texts();
+        const auto at = std::find(names.begin(), names.end(), name + " zigzag") - names.begin();
+        return record.dataset("runs/" + column).doubles().at(static_cast<std::size_t>(at));
+    };
+    for (const std::string column :
+         {"seconds_predicted_forward_2cpus_calibrated", "scaled_compute_measured_backward"}) {
+        auto of_stack = column;
+        of_stack.insert(column.starts_with("scaled") ? 7 : 0, "stack_");
+        // Layers: near, near, far, near, near.
+        BOOST_TEST(number("stack", of_stack) == 4 * number("near.cfg", column) + number("far.cfg", column),
+                   boost::test_tools::tolerance(1e-12));
+    }
+    BOOST_TEST(number("near.cfg", "share_of_tolerance") < 1);
+    BOOST_TEST(number("far.cfg", "share_of_tolerance") < 1);
+    BOOST_TEST(number("near.cfg", "share_of_tolerance") > 0);
+}
+
+BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
+    const Folder folder;
+    const Words dropped{"--dropout", "0.25", "--dropout-seed", "9"};
+    const Words sinks{"--sinks", "1.5", "-2", "4", "0"};
+    const Words case_words{"--tokens",
+                           "200",
+                           "--ranks",
+                           "4",
+                           "--layouts",
+                           "contiguous",
+                           "zigzag",
+                           "striped",
+                           "--masks",
+                           "causal",
+                           "full+valid:0-70,90-190",
+                           "--algorithms",
+                           "ring",
+                           "pull",
+                           "pass-q",
+                           "merge",
+                           "--pad",
+                           "-o",
+                           "g.h5"};
+    const auto judged = run(folder, gradient_equivalence, case_words + dropped + sinks);
+    BOOST_TEST(judged.status == 0, judged.out << judged.err);
+    const auto of = experiments::hdf5::File::open((folder / "g.h5").string());
+    for (const auto& text : of.dataset("runs/dropout").texts()) BOOST_TEST(text == "0.25, seed 9");
+    const auto seconds = [&](const std::string& file, const Words& more) {
+        const auto ending = run(folder, predict,
+                                Words{"--tokens", "4096", "--ranks", "4", "--layouts", "zigzag", "--masks", "causal",
+                                      "--machines", "2cpus_calibrated", "-o", file} +
+                                    more);
+        BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
+        return experiments::hdf5::File::open((folder / file).string())
+            .dataset("runs/seconds_predicted_forward_2cpus_calibrated")
+            .doubles()
+            .at(0);
+    };
+    BOOST_TEST(seconds("with.h5", dropped) > 1.2 * seconds("without.h5", {}));
 }
 
 BOOST_DATA_TEST_CASE(a_preset_works_at_the_first_try,

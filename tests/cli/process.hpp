@@ -14,6 +14,7 @@ inline const std::string compare_layouts = RINGLAB_COMPARE_LAYOUTS;
 inline const std::string gradient_equivalence = RINGLAB_GRADIENT_EQUIVALENCE;
 inline const auto& gradients = gradient_equivalence;
 inline const std::string bf16_error = RINGLAB_BF16_ERROR;
+inline const std::string model_stack = RINGLAB_MODEL_STACK;
 inline const std::string packings = RINGLAB_PACKINGS;
 inline const std::string list_positions = RINGLAB_POSITIONS;
 inline const std::string decode = RINGLAB_DECODE;

@@ -30,6 +30,8 @@ BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
          {std::pair("fp64", Words{}),
           {"bf16", {}},
           {"bf16", {"--rotary", "10000"}},
+          {"fp64", {"--sinks", "normal", "--dropout", "0.2"}},
+          {"fp64", {"--dropout", "0.3", "--dropout-seed", "81985529216486895"}},
           {"fp64",
            {"--rotary", "500", "--rotary-dims", "32", "--rotary-first", "16", "--rotary-pairs", "interleaved",
             "--rotary-scaling", "yarn:8,64", "--rotary-positions", "documents"}}}) {

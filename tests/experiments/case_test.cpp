@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(a_latent_is_judged_by_what_it_expands_to_and_whole) {
 
 BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
     for (const std::int64_t limit : {1000, 100}) {
-        for (std::size_t wrong = 0; wrong < judged_tensors.size(); ++wrong) {
+        for (std::size_t wrong = 0; wrong < 6; ++wrong) {
             Judged one;
             auto o_unrounded = one.outputs.o;
             if (wrong == 0) one.outputs.o *= 2.0;
@@ -239,10 +239,28 @@ BOOST_AUTO_TEST_CASE(each_tensor_is_judged_on_its_own_also_by_sample) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(gradients_of_sinks_are_judged_whole_and_by_the_runs_own_rows) {
+    Judged one;
+    one.problem.sinks = {0.5, 3};
+    one.outputs = reference::blocked_attention(one.problem, one.mask, one.inputs);
+    auto wrong = one;
+    wrong.outputs.dsinks[1] *= 1.01;
+    auto none = one;
+    none.problem.sinks = {-1000, -1000};
+    for (const std::int64_t limit : {1000, 100}) {
+        Judge judge({.whole_tokens = limit});
+        BOOST_TEST(worst(one.by(judge)) < 1e-13);
+        const auto verdict = wrong.by(judge);
+        for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor)
+            BOOST_TEST((verdict[tensor].relative_rms > 1e-3) == (tensor == 6), judged_tensors[tensor]);
+        BOOST_TEST(none.by(judge)[0].relative_rms > 1e-3);  // another problem, and not the one before
+    }
+}
+
 // The lse that columns are judged by is the run's own, so a wrong one shows in them too; nothing that is wrong passes.
 BOOST_AUTO_TEST_CASE(whatever_is_wrong_shows_where_columns_are_judged_by_the_runs_own_rows) {
     Judge judge({.whole_tokens = 100, .statistics_flop = 1});
-    for (std::size_t wrong = 0; wrong < judged_tensors.size(); ++wrong) {
+    for (std::size_t wrong = 0; wrong < 6; ++wrong) {
         Judged one;
         auto o_unrounded = one.outputs.o;
         if (wrong == 0) one.outputs.o *= 1.01;

@@ -26,8 +26,10 @@ std::map<std::string, std::vector<double>> errors_in(const std::string& file, co
     const auto all = record.dataset(dataset).doubles();
     std::map<std::string, std::vector<double>> errors;
     for (auto at = all.begin(); const auto& name : record.dataset("run").texts()) {
-        errors[name].assign(at, at + judged_tensors.size());
-        at += judged_tensors.size();
+        // Before there were sinks, theirs was not judged.
+        const auto judged = static_cast<std::ptrdiff_t>(all.size() / record.dataset("run").texts().size());
+        errors[name].assign(at, at + judged);
+        at += judged;
     }
     return errors;
 }
@@ -119,7 +121,7 @@ BOOST_DATA_TEST_CASE(every_case_of_the_records_lies_within_it,
     for (const auto& [input_and_mask, alike] : by_input_and_mask)
         for (const auto& which : alike) {
             const auto allowed = model.allowed(which);
-            for (std::size_t i = 0; i < judged_tensors.size(); ++i) {
+            for (std::size_t i = 0; i < rms.at(which.name()).size(); ++i) {
                 const auto what = which.name() + ", " + judged_tensors[i];
                 BOOST_TEST(rms.at(which.name()).at(i) <= allowed.relative_rms[i], what);
                 BOOST_TEST(largest.at(which.name()).at(i) <= allowed.max_relative[i], what);

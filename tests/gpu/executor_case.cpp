@@ -158,6 +158,7 @@ reference::Outputs to_reference(const gpu::HostOutputs& outputs) {
                                                          static_cast<std::size_t>(outputs.lse.shape[1]),
                                                          static_cast<std::size_t>(outputs.lse.shape[2])});
     std::copy(outputs.lse.values.begin(), outputs.lse.values.end(), wide.lse.begin());
+    wide.dsinks = outputs.dsinks;
     return wide;
 }
 
@@ -204,6 +205,7 @@ void check_against(const RingCase& c, const gpu::HostOutputs& measured, const re
     check("dq", d.dq, bounds.dq);
     check("dk", d.dk, bounds.dk);
     check("dv", d.dv, bounds.dv);
+    check("dsinks", d.dsinks, bounds.dsinks);
 }
 
 void agrees_with_the_reference(const RingCase& c) {

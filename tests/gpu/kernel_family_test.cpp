@@ -25,6 +25,16 @@ BOOST_AUTO_TEST_CASE(portable_kernels_take_every_dim_up_to_256) {
     BOOST_CHECK_THROW(gpu::has_kernels(KernelFamily::portable, 257, 64), Error);
 }
 
+BOOST_AUTO_TEST_CASE(dropout_has_portable_kernels_alone) {
+    layouts::Problem problem;
+    problem.dropout.probability = 0.1;
+    for (const auto asked : {KernelFamily::automatic, KernelFamily::portable})
+        BOOST_TEST((gpu::resolve(asked, problem) == KernelFamily::portable));
+    BOOST_CHECK_EXCEPTION(gpu::resolve(KernelFamily::hopper, problem), Error, [](const Error& error) {
+        return std::string(error.what()) == "kernels hopper: they have no dropout (0.1, seed 0); say auto or portable";
+    });
+}
+
 BOOST_AUTO_TEST_CASE(hopper_kernels_take_dims_that_fill_16_bytes) {
     const auto has = [](std::int64_t head_dim, std::int64_t value_dim) {
         return gpu::has_kernels(KernelFamily::hopper, head_dim, value_dim);

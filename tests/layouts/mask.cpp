@@ -91,7 +91,8 @@ struct BadMask {
 std::ostream& operator<<(std::ostream& out, const BadMask& c) { return out << c.spec; }
 
 const std::string known =
-    "block-causal, causal, documents, full, padded-segments, prefix, prefix-documents, shared-question, sink, valid, "
+    "block-causal, causal, chunks, documents, full, padded-segments, prefix, prefix-documents, shared-question, sink, "
+    "valid, "
     "window";
 
 const std::vector<BadMask> bad_masks{

@@ -54,6 +54,17 @@ const std::vector<BadProblem> bad_problems{
      "give a smaller --batch, --tokens, --heads or --head-dim"},
     {[](Problem& p) { p.scale = nan; }, "scale is nan; it must be finite (0 for 1/sqrt(head_dim))"},
     {[](Problem& p) { p.scale = infinity; }, "scale is inf; it must be finite (0 for 1/sqrt(head_dim))"},
+    {[](Problem& p) {
+         p.sinks = {1, 2};
+     },
+     "there are 2 sink logits for 8 query heads; give one for each head, or none (--sinks)"},
+    {[](Problem& p) { p.sinks.assign(8, nan); }, "a sink logit is nan; it must be finite (--sinks)"},
+    {[](Problem& p) { p.dropout.probability = 1; },
+     "the probability of dropout is 1; it must be from 0, for none, to below 1 (--dropout)"},
+    {[](Problem& p) { p.dropout.probability = -0.5; },
+     "the probability of dropout is -0.5; it must be from 0, for none, to below 1 (--dropout)"},
+    {[](Problem& p) { p.dropout.probability = nan; },
+     "the probability of dropout is nan; it must be from 0, for none, to below 1 (--dropout)"},
     {[](Problem& p) { p.soft_cap = -1; }, "soft-cap is -1; it must be positive, or 0 for none"},
     {[](Problem& p) { p.soft_cap = infinity; }, "soft-cap is inf; it must be positive, or 0 for none"},
 };

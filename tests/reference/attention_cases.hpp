@@ -41,7 +41,8 @@ struct ErrorBounds {
         const double u = std::numeric_limits<double>::epsilon() / 2;
         const double head_dim = static_cast<double>(p.head_dim), value_dim = static_cast<double>(p.value_dim),
                      tokens = static_cast<double>(p.tokens);
-        const double q = largest(in.q), k = largest(in.k), v = largest(in.v), dout = largest(in.dout);
+        const double kept = p.dropout.factor();  // of a p that is kept, wherever one meets v or do
+        const double q = largest(in.q), k = largest(in.k), v = kept * largest(in.v), dout = largest(in.dout);
         const double scale = std::abs(p.effective_scale());
         // exp, log and tanh are good to 2 units here, and a running softmax rescales once per tile: 8 covers a few.
         const double slack = 8;
@@ -59,7 +60,7 @@ struct ErrorBounds {
         const double rows = tokens * static_cast<double>(p.query_heads_per_kv_head());
         dq = scale * k * (ds + (tokens + slack) * u * 2 * dp_size);
         dk = rows * scale * q * (ds + (rows + slack) * u * 2 * dp_size);
-        dv = rows * dout * (p_relative + (rows + slack) * u);
+        dv = rows * kept * dout * (p_relative + (rows + slack) * u);
     }
 };
 
@@ -72,7 +73,7 @@ struct AttentionCase {
         const auto& p = c.problem;
         return out << c.mask << ", batch " << p.batch << ", tokens " << p.tokens << ", heads " << p.query_heads << ":"
                    << p.kv_heads << ", dims " << p.head_dim << "/" << p.value_dim << ", scale " << p.scale
-                   << ", soft-cap " << p.soft_cap;
+                   << ", soft-cap " << p.soft_cap << ", dropout " << text_of(p.dropout);
     }
 };
 

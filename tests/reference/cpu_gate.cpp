@@ -138,6 +138,7 @@ std::string complaint(const Outputs& measured, const Outputs& expected) {
     judge("dq", d.dq);
     judge("dk", d.dk);
     judge("dv", d.dv);
+    judge("dsinks", d.dsinks);
     return text;
 }
 

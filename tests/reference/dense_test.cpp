@@ -41,6 +41,8 @@ const Problem grouped{.tokens = 13, .query_heads = 6, .kv_heads = 2, .head_dim =
 const Problem wide_values{.tokens = 7, .query_heads = 3, .kv_heads = 1, .head_dim = 2, .value_dim = 7, .scale = 0.7};
 const Problem capped{
     .tokens = 13, .query_heads = 2, .kv_heads = 1, .head_dim = 4, .value_dim = 4, .scale = 1.5, .soft_cap = 2.5};
+const Problem dropping{
+    .tokens = 13, .query_heads = 2, .kv_heads = 1, .head_dim = 4, .value_dim = 3, .dropout = {0.3, 8}};
 const Problem negative_scale{.tokens = 5, .head_dim = 3, .value_dim = 2, .scale = -0.5};
 
 const std::vector<AttentionCase> cases{
@@ -58,6 +60,7 @@ const std::vector<AttentionCase> cases{
     {wide_values, "causal"},
     {wide_values, "full+valid:0-1,3-6"},
     {capped, "causal"},
+    {dropping, "causal"},
     {capped, "window:4,0+sink:3+valid:1-12"},
     {negative_scale, "causal"},
 };
@@ -113,12 +116,24 @@ const Problem tiny_capped{.batch = 2,
                           .value_dim = 3,
                           .scale = 0.8,
                           .soft_cap = 1.5};
+const Problem tiny_dropping{.batch = 2,
+                            .tokens = 4,
+                            .query_heads = 2,
+                            .kv_heads = 1,
+                            .head_dim = 2,
+                            .value_dim = 3,
+                            .soft_cap = 2,
+                            .dropout = {0.4, 3}};
+const Problem tiny_sinks{
+    .batch = 2, .tokens = 4, .query_heads = 2, .kv_heads = 1, .head_dim = 2, .value_dim = 3, .sinks = {0.5, -1}};
 const std::vector<AttentionCase> differentiated{{tiny, "full"},
                                                 {tiny, "causal"},
                                                 {tiny, "window:1,0+sink:1"},
                                                 {tiny, "documents:2,3"},
                                                 {tiny, "causal+valid:1-4"},
                                                 {tiny_capped, "causal"},
+                                                {tiny_dropping, "full"},
+                                                {tiny_sinks, "causal+valid:1-4"},
                                                 {tiny_capped, "full+valid:0-1,2-4"}};
 
 BOOST_DATA_TEST_CASE(dq_is_the_numerical_derivative, data::make(differentiated), c) {

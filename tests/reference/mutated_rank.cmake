@@ -29,6 +29,16 @@ mistake([[rotate_shard(*shard, *own, shard == &of_rows ? problem_ : key_problem_
             if (tests::mutation == tests::Mutation::gradients_left_rotated && way == Rotation::Way::back) continue;
             rotate_shard(*shard, positions, shard == &of_rows ? problem_ : key_problem_, pass_->mask(), way);
         }]])
+mistake([[keys, {b, head}, slots_]]
+  [[keys, {b + (tests::mutation == tests::Mutation::dropout_by_rank ? rank_ : 0) +
+                               (tests::mutation == tests::Mutation::dropout_by_step ? op.step : 0),
+                           head}, slots_]])
+mistake([[keys, {b, head},
+                                {slots_]]
+  [[keys, {b + (tests::mutation == tests::Mutation::dropout_by_rank ? rank_ : 0) +
+                               (tests::mutation == tests::Mutation::dropout_by_step ? op.step : 0),
+                           head},
+                                {slots_]])
 mistake([[BlockAttention<Real>::finish(softmax);]] [[BlockAttention<Real>::finish(softmax);
             if (tests::mutation == tests::Mutation::plus_infinity_for_empty_rows)
                 for (auto& lse : softmax.maximum) lse = std::isinf(lse) ? -lse : lse;]])
@@ -43,7 +53,7 @@ mistake([[const auto lse = slots_.vector(dout, head, b, lse_field);
             if (tests::mutation == tests::Mutation::per_block_statistics) {
                 const auto softmax = whole_softmax(op.rows().tokens.size());
                 reset(softmax);
-                attention_.forward(plan, keys, slots_.matrix(q, head, b), k, v, softmax);
+                attention_.forward(plan, keys, {b, head}, slots_.matrix(q, head, b), k, v, softmax);
                 BlockAttention<Real>::finish(softmax);
                 block_delta.resize(softmax.sum.size());
                 set_delta(slots_.matrix(dout, head, b), softmax.o, block_delta);

@@ -11,6 +11,8 @@ enum class Mutation {
     plus_infinity_for_empty_rows,  ///< the forward kernel reports lse = +inf for a row that sees nothing
     local_rotary_positions,        ///< q and k are rotated by their index in the shard
     gradients_left_rotated,        ///< dq and dk are those of rotated q and k
+    dropout_by_rank,               ///< what is dropped out depends on the rank
+    dropout_by_step,               ///< or on the step, which is another one in the backward pass
     local_mask_coordinates,        ///< the mask is asked with positions inside the shard
 };
 

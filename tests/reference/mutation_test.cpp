@@ -1,7 +1,7 @@
 // Mistakes that shipped in other systems: each is made on purpose, and the gate that passes every right run must
 // complain. The numbers in the names tell them apart: 1 per-block statistics, 2 stale K/V, 3 peers of a sub-ring, 4
 // rotary positions, 5 empty rows, 6 local mask coordinates, 7 cut documents, 8 averaged and 12 doubled gradients, 10
-// expanded kv heads.
+// expanded kv heads, 11 dropout by rank or step.
 #include "tests/reference/mutation.hpp"
 #include "reference/blocked.hpp"
 #include "reference/cpu/faulty_world.hpp"
@@ -167,6 +167,15 @@ BOOST_AUTO_TEST_CASE(rotary_positions_inside_a_shard_are_caught_4) {
         c.problem.rotary.base = 100;
         check_that_the_gate_sees(c, Mutation::local_rotary_positions);
         check_that_the_gate_sees(c, Mutation::gradients_left_rotated);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(dropout_that_depends_on_the_rank_or_the_step_is_caught_11) {
+    for (const std::string layout : {"contiguous", "zigzag", "striped"}) {
+        GateCase c{small_problem(48), "causal", layout, "ring", 4};
+        c.problem.dropout = {0.2, 7};
+        check_that_the_gate_sees(c, Mutation::dropout_by_rank);
+        check_that_the_gate_sees(c, Mutation::dropout_by_step);
     }
 }
 

@@ -362,6 +362,43 @@ BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
     }
 }
 
+// 2 batch elements x 4 query heads x 2 x 2 tiles of 128 x 128, all of them full: 32 tiles, on a processor that takes no
+// time for anything else; whatever the head dim.
+BOOST_AUTO_TEST_CASE(dropout_takes_its_time_for_every_tile) {
+    for (const auto model : {ComputeModel::tiles, ComputeModel::rate})
+        for (const std::int64_t head_dim : {64, 128}) {
+            ringlab::layouts::Problem problem{.batch = 2,
+                                              .tokens = 256,
+                                              .query_heads = 4,
+                                              .kv_heads = 2,
+                                              .head_dim = head_dim,
+                                              .value_dim = head_dim};
+            Machine machine;
+            SimOptions options;
+            options.compute = model;
+            const auto predicted = [&] {
+                return simulate(
+                    *ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", 256),
+                                                     ringlab::layouts::make_layout("contiguous", 256, 1), {}),
+                    machine, options);
+            };
+            const auto unknown = [&] {
+                return std::ranges::any_of(predicted().notes, [](const auto& note) {
+                    return note.find("what dropout takes") != std::string::npos;
+                });
+            };
+            BOOST_TEST(!unknown());
+            problem.dropout.probability = 0.1;
+            BOOST_TEST(unknown());
+            BOOST_TEST(predicted().makespan == 0);
+            machine.forward.dropout_tile_seconds = 1e-6;
+            BOOST_TEST(!unknown());
+            BOOST_TEST(predicted().makespan == 32'000'000);
+            problem.dropout.probability = 0;
+            BOOST_TEST(predicted().makespan == 0);
+        }
+}
+
 BOOST_AUTO_TEST_CASE(what_rotates_q_and_k_reads_and_writes_them_once) {
     auto machine = cell_machine(Scenario{});
     machine.accumulate_launch_seconds = 3e-6;

@@ -83,13 +83,18 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     auto machine = load_machine(machines / (std::string(name) + ".toml"));
     machine.backward.item = Item::key_tile;
     machine.backward.groups = {{2, 66}, {4, 30}};
+    const bool knew_dropout = machine.forward.dropout_tile_seconds >= 0;
+    machine.forward.dropout_tile_seconds = 1.5e-6;
+    machine.backward.dropout_tile_seconds = 2.5e-6;
     std::map<std::string, std::string> sources;
     for (const auto& figure : machine.figures) sources[figure.name] = figure.source;
     for (const auto* pass : {"forward", "backward"}) sources[fmt::format("attention.{}.groups", pass)] = "this test";
+    for (const auto* pass : {"forward", "backward"}) sources[fmt::format("dropout.{}_tile_us", pass)] = "this test";
     const auto text = machine_text(machine, sources, "Two lines,\nas comments.");
     BOOST_TEST(text.starts_with("# Two lines,\n# as comments.\n"));
     const auto again = parse_machine(text, "again.toml");
-    BOOST_TEST(again.figures.size() == machine.figures.size() + 2);  // the groups
+    BOOST_TEST(again.figures.size() ==
+               machine.figures.size() + (knew_dropout ? 2 : 4));  // the groups, and what dropout takes
     std::map<std::string, double> values;
     for (const auto& figure : again.figures) {
         BOOST_TEST(figure.source == sources[figure.name]);
@@ -101,6 +106,8 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
                         std::abs(values.at(figure.name) - figure.value) <= 5e-5 * figure.value),
                        figure.name);
     BOOST_TEST((again.backward.item == Item::key_tile));
+    BOOST_TEST(again.forward.dropout_tile_seconds == 1.5e-6, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(again.backward.dropout_tile_seconds == 2.5e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(again.backward.groups.back().at_a_time == 30);
     BOOST_TEST(again.inside_host.channels.size() == machine.inside_host.channels.size());
 

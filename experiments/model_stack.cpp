@@ -1,0 +1,352 @@
+// What does attention of a whole model take, whose layers differ? Every kind of layer predicted at full size, and,
+// scaled down, executed, measured, predicted again and judged against fp64; then all layers of the model one by one.
+
+#include "experiments/console/run_main.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/study/memory.hpp"
+#include "experiments/study/predictor.hpp"
+#include "experiments/study/stack.hpp"
+#include "experiments/study/study.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+
+const Experiment experiment{
+    "model_stack",
+    "Time and memory of the attention of a whole model, layer by layer: local and global layers, each kind with mask, "
+    "soft-cap,\n"
+    "sinks and heads of its own (--stack names a model). Every kind is predicted at full size; scaled down "
+    "(--scale-down: so many\n"
+    "times fewer tokens, windows and chunks, one kv head) it is executed, measured, predicted again and judged against "
+    "fp64.",
+    "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --machines h200_nvswitch_copy_engine",
+    {.measures = true, .predicts = true, .stacks = true}};
+
+constexpr std::array passes{Pass::forward, Pass::backward};
+
+Config defaults() {
+    Config config;
+    config.inputs = {"normal"};
+    config.layouts = {"contiguous", "zigzag"};
+    config.masks = {"causal"};
+    config.algorithms = {"ring"};
+    config.tokens = {131072};
+    config.ranks = {8};
+    config.arithmetic = "bf16";
+    config.machines = {"h200_nvswitch_copy_engine", "2cpus_calibrated"};
+    config.output = "model_stack.h5";
+    return config;
+}
+
+/// A kind of layer, as its preset and the command line have it.
+struct Kind {
+    std::string name;
+    Config config;
+    std::int64_t layers = 0;
+};
+
+/// One kind in one layout: at full size, or of so much less.
+struct Laid {
+    Case which;
+    Plan plan;
+};
+
+Laid laid_out(const Kind& kind, const std::string& layout, std::int64_t factor) {
+    const auto& config = kind.config;
+    Case which{.input = config.inputs[0],
+               .mask = factor == 1 ? config.masks[0] : scaled_down(config.masks[0], factor),
+               .layout = layout,
+               .algorithm = config.algorithms[0],
+               .policy = {},
+               .ranks = config.ranks[0],
+               .tokens = std::max<std::int64_t>(1, config.tokens[0] / factor)};
+    auto problem = problem_from(config);
+    if (factor > 1) problem = one_kv_head(problem);
+    auto plan = make_plan(which, problem, config, {});
+    return {std::move(which), std::move(plan)};
+}
+
+/// Seconds of both passes of a layer, by what tells of them: "measured", or machines.
+using Seconds = std::array<std::map<std::string, double>, passes.size()>;
+
+/// What the whole model's layers take, one after another.
+struct LayerTimes {
+    Seconds full, scaled;
+    std::int64_t kept = 0, scratch = 0;  // bytes on the rank with most
+};
+
+class StackStudy {
+public:
+    StackStudy(std::vector<Kind> kinds, Stack stack, const Config& config, int argc, char** argv)
+        : kinds_(std::move(kinds)),
+          stack_(std::move(stack)),
+          config_(config),
+          predictor_(config),
+          judge_({.whole_tokens = config.judge_limit}) {
+        Forecast forecast(config);
+        forecast.require_ranks_to_execute();
+        for (const auto& layout : config.layouts)
+            for (const auto& kind : kinds_) {
+                const auto small = laid_out(kind, layout, config.scale_down);
+                laid_out(kind, layout, 1);  // refuse now, not midway
+                forecast.add_executed(small.which, small.plan);
+            }
+        backend_ = make_backend(config, config.ranks[0]);
+        say_notes(config);
+        forecast.announce();
+        auto provenance = collect_provenance(argc, argv);
+        predictor_.add_provenance(provenance);
+        provenance.set("seed", static_cast<std::int64_t>(config.seed));
+        provenance.set("backend", config.backend);
+        backend_->add_provenance(provenance);
+        record_.emplace(config.output, record_mode(config),
+                        RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
+    }
+
+    void run() {
+        for (const auto& layout : config_.layouts) {
+            std::vector<LayerTimes> times;
+            for (const auto& kind : kinds_) {
+                const auto name = run_name(kind, layout);
+                if (!record_->has(name)) commit(kind, layout, name);
+                times.push_back(times_of(name));
+            }
+            if (!record_->has("stack " + layout)) commit_stack(layout, times);
+        }
+        record_->finish();
+        print();
+    }
+
+private:
+    static std::string run_name(const Kind& kind, const std::string& layout) {
+        return fmt::format("{} {}", kind.name, layout);
+    }
+
+    void commit(const Kind& kind, const std::string& layout, const std::string& name) {
+        RunWriter run;
+        const auto full = laid_out(kind, layout, 1), small = laid_out(kind, layout, config_.scale_down);
+        run.attribute("layers", kind.layers, "1", "of the model, that are of this kind");
+        run.attribute("kind", kind.name, "1", "preset of the layer");
+        run.attribute("scaled_mask", small.plan.mask().name(), "1", "of what was executed");
+        run.attribute("scaled_tokens", small.plan.problem.tokens, "1", "of what was executed");
+        run.attribute("scaled_query_heads", small.plan.problem.query_heads, "1",
+                      "of what was executed, on one kv head");
+        describe_case(run, full.which, full.plan);
+        predictor_.predict(run, name, full.plan);
+        const auto policy = policy_from("", full.plan.problem.dtype);
+        const auto need = describe_predicted_memory(run, full.plan, memory_model(config_, policy, false));
+        run.attribute("kept_bytes", kept_bytes(full.plan.problem, full.plan.layout().largest_shard()), "B",
+                      "q, k, v, o and lse that a layer leaves for its backward pass, on the rank with most tokens");
+        run.attribute("scratch_bytes", need.scratch(), "B", "of the layer at work, on the rank with most");
+        predict_scaled(run, small.plan);
+        measure_scaled(run, kind, small, policy);
+        record_->commit(name, run);
+    }
+
+    void predict_scaled(RunWriter& run, const Plan& plan) const {
+        for (std::size_t i = 0; i < predictor_.machines().size(); ++i)
+            for (const auto pass : passes) {
+                const auto predicted =
+                    sim::simulate(*plan.schedule(pass), predictor_.descriptions()[i], predictor_.options());
+                layouts::Picoseconds busiest = 0;
+                for (const auto& rank : predicted.ranks) busiest = std::max(busiest, rank.compute);
+                run.attribute(fmt::format("scaled_compute_predicted_{}_{}", to_string(pass), predictor_.machines()[i]),
+                              layouts::to_seconds(busiest), "s",
+                              "of what was executed: predicted compute time of the busiest rank");
+            }
+    }
+
+    void measure_scaled(RunWriter& run, const Kind& kind, const Laid& small, const Policy& policy) {
+        const auto inputs = generate_inputs(small.which.input, small.plan.problem, config_.seed).inputs;
+        const auto repeats = backend_->run(small.plan, policy, std::span(&inputs, 1), kind.config.repeats);
+        describe_measurements(run, repeats);
+        const auto& last = repeats.back().front();
+        if (config_.judge) {
+            const auto verdict = judge_(small.plan.problem, small.plan.mask(), inputs, small.which.input, last.outputs,
+                                        last.o_unrounded);
+            describe_verdicts(run, {verdict}, judge_.extent());
+            const auto allowed = judge_.tolerance(*small.plan.forward, *small.plan.backward, inputs, small.which.input,
+                                                  policy.running_output_rounded);
+            double share = 0;
+            for (std::size_t i = 0; i < verdict.size(); ++i)
+                if (verdict[i].relative_rms != 0)
+                    share = worse(share, verdict[i].relative_rms / allowed.relative_rms[i]);
+            run.attribute("share_of_tolerance", share, "1",
+                          "largest relative RMS error of any result over the largest that passes");
+        }
+        for (const auto pass : passes) {
+            // What every rank's own processor or GPU was busy with, the slowest of them.
+            const auto seconds = median_attend_seconds(repeats, pass);
+            run.attribute(fmt::format("scaled_compute_measured_{}", to_string(pass)),
+                          *std::max_element(seconds.begin(), seconds.end()), "s",
+                          "of what was executed: the busiest rank's attends, median of the repeats");
+        }
+    }
+
+    LayerTimes times_of(const std::string& name) const {
+        LayerTimes times;
+        const auto number = [&](const std::string& column) { return record_->number(name, column); };
+        for (const auto pass : passes) {
+            const auto at = static_cast<std::size_t>(pass);
+            for (const auto& machine : predictor_.machines()) {
+                times.full[at][machine] = number(fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
+                times.scaled[at][machine] =
+                    number(fmt::format("scaled_compute_predicted_{}_{}", to_string(pass), machine));
+            }
+            times.scaled[at]["measured"] = number(fmt::format("scaled_compute_measured_{}", to_string(pass)));
+        }
+        times.kept = static_cast<std::int64_t>(number("kept_bytes"));
+        times.scratch = static_cast<std::int64_t>(number("scratch_bytes"));
+        return times;
+    }
+
+    /// All layers one by one, and their sums.
+    void commit_stack(const std::string& layout, const std::vector<LayerTimes>& times) {
+        RunWriter run;
+        const auto layers = static_cast<std::int64_t>(stack_.layers.size());
+        run.attribute("kind", config_.stack, "1", "the whole model");
+        run.attribute("layers", layers, "1", "of the model");
+        run.attribute("layout", layout, "1", "which rank owns which tokens");
+        std::vector<std::string> kinds;
+        std::vector<double> memory;
+        std::int64_t kept = 0, scratch = 0;
+        for (const auto kind : stack_.layers) {
+            kinds.push_back(kinds_[kind].name);
+            kept += times[kind].kept;
+            scratch = std::max(scratch, times[kind].scratch);
+            memory.push_back(static_cast<double>(kept));
+        }
+        run.dataset("stack/kind", kinds, {{"layer", layers}}, "1", "preset of each layer");
+        run.dataset("stack/kept_memory", std::move(memory), {{"layer", layers}}, "B",
+                    "what all layers so far leave for their backward passes, on the rank with most tokens");
+        run.attribute("stack_memory", kept + scratch, "B", "what all layers leave, and the scratch of the largest");
+        for (const auto pass : passes) {
+            const auto at = static_cast<std::size_t>(pass);
+            const auto by_layer = [&](const char* dataset, const Seconds LayerTimes::*size, const std::string& source,
+                                      const std::string& column, const char* what) {
+                std::vector<double> seconds;
+                double sum = 0;
+                for (const auto kind : stack_.layers) {
+                    seconds.push_back((times[kind].*size)[at].at(source));
+                    sum += seconds.back();
+                }
+                run.dataset(
+                    dataset, std::move(seconds),
+                    {Dimension::at("source", source), Dimension::at("pass", to_string(pass)), {"layer", layers}}, "s",
+                    what);
+                run.attribute(column, sum, "s", fmt::format("{}: sum of all layers", what));
+            };
+            for (const auto& machine : predictor_.machines()) {
+                by_layer("stack/seconds", &LayerTimes::full, machine,
+                         fmt::format("stack_seconds_predicted_{}_{}", to_string(pass), machine),
+                         "a layer's attention at full size, predicted");
+                by_layer("stack/scaled_compute", &LayerTimes::scaled, machine,
+                         fmt::format("scaled_stack_compute_predicted_{}_{}", to_string(pass), machine),
+                         "the busiest rank's attends of a layer scaled down, predicted on machines and measured");
+            }
+            by_layer("stack/scaled_compute", &LayerTimes::scaled, "measured",
+                     fmt::format("scaled_stack_compute_measured_{}", to_string(pass)),
+                     "the busiest rank's attends of a layer scaled down, predicted on machines and measured");
+        }
+        record_->commit("stack " + layout, run);
+    }
+
+    void print() const {
+        std::vector<std::string> header{"layers", "kind", "layout", "kept"};
+        for (const auto& machine : predictor_.machines())
+            header.insert(header.end(), {machine + ": fwd ms", "bwd ms", "scaled fwd", "bwd"});
+        header.insert(header.end(), {"measured fwd", "bwd", "of tolerance"});
+        Table table(header);
+        const auto ms = [&](const std::string& run, const std::string& column) {
+            return fmt::format("{:.4g}", 1e3 * record_->number(run, column));
+        };
+        for (const auto& layout : config_.layouts) {
+            const auto add = [&](const std::string& run, const std::string& kind, bool whole) {
+                const auto* memory = whole ? "stack_memory" : "kept_bytes";
+                std::vector<std::string> row{
+                    fmt::format("{}", static_cast<std::int64_t>(record_->number(run, "layers"))), kind, layout,
+                    memory_text(static_cast<std::int64_t>(record_->number(run, memory)))};
+                const std::string stack = whole ? "stack_" : "";
+                for (const auto& machine : predictor_.machines()) {
+                    for (const auto pass : passes)
+                        row.push_back(
+                            ms(run, fmt::format("{}seconds_predicted_{}_{}", stack, to_string(pass), machine)));
+                    for (const auto pass : passes)
+                        row.push_back(
+                            ms(run, fmt::format("scaled_{}compute_predicted_{}_{}", stack, to_string(pass), machine)));
+                }
+                for (const auto pass : passes)
+                    row.push_back(ms(run, fmt::format("scaled_{}compute_measured_{}", stack, to_string(pass))));
+                row.push_back(whole || !config_.judge
+                                  ? "-"
+                                  : fmt::format("{:.0f} %", 100 * record_->number(run, "share_of_tolerance")));
+                table.add(row);
+            };
+            for (const auto& kind : kinds_) add(run_name(kind, layout), kind.name, false);
+            add("stack " + layout, config_.stack, true);
+        }
+        fmt::print(
+            "{}\nA layer of each kind, then all layers: ms of attention on {} ranks, predicted at full size ({} "
+            "tokens) "
+            "and scaled\ndown by {}, and there measured, median, backend {}; kept: q, k, v, o, lse of a layer on a "
+            "rank, "
+            "of all with scratch.\nRecord: {}\n",
+            table.text(), config_.ranks[0], config_.tokens[0], config_.scale_down, config_.backend, config_.output);
+    }
+
+    const std::vector<Kind> kinds_;
+    const Stack stack_;
+    const Config& config_;
+    Predictor predictor_;
+    Judge judge_;
+    std::unique_ptr<Backend> backend_;
+    std::optional<Record> record_;
+};
+
+/// The configuration of each kind: as if its preset had been given.
+std::vector<Kind> kinds_of(const Stack& stack, const Config& config, int argc, char** argv) {
+    require(!config.given.contains("preset") && !config.given.contains("heads") && config.masks == defaults().masks,
+            "--stack names presets, which say heads and masks; leave out --preset, --heads and --masks");
+    std::vector<Kind> kinds;
+    for (const auto& name : stack.kinds) {
+        std::vector<const char*> words(argv, argv + argc);
+        words.insert(words.end(), {"--preset", name.c_str()});
+        auto parsed = parse(experiment, defaults(), static_cast<int>(words.size()), words.data());
+        require(parsed && parsed->masks.size() == 1, "preset {} of the stack has several masks; give one", name);
+        kinds.push_back({name, std::move(*parsed), 0});
+    }
+    for (const auto kind : stack.layers) ++kinds[kind].layers;
+    return kinds;
+}
+
+int body(int argc, char** argv) {
+    const auto config = parse(experiment, defaults(), argc, argv);
+    if (!config) return 0;
+    require(!config->mpi, "--mpi: model_stack runs in one process");
+    require(config->tokens.size() == 1 && config->ranks.size() == 1 && config->algorithms.size() == 1 &&
+                config->inputs.size() == 1,
+            "a stack is of one number of tokens, ring size, algorithm and input at a time");
+    auto stack = load_stack(config->stack);
+    auto kinds = kinds_of(stack, *config, argc, argv);
+    return run_in_session(*config, argc, argv, [&] {
+        StackStudy(std::move(kinds), std::move(stack), *config, argc, argv).run();
+        return 0;
+    });
+}
+
+}  // namespace
+}  // namespace ringlab::experiments
+
+int main(int argc, char** argv) {
+    using namespace ringlab::experiments;
+    return run_main(experiment.name, body, argc, argv);
+}

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "layouts/dropout.hpp"
+
+#include <cstdint>
+#include <span>
+
+namespace ringlab::reference {
+
+/// Dropout of rows of p, on a CPU.
+class Dropping {
+public:
+    explicit Dropping(const layouts::Dropout& dropout)
+        : drops_(dropout.drops()), factor_(dropout.factor()), draw_(layouts::dropout_draw(dropout)) {}
+
+    bool drops() const { return drops_; }
+
+    /// One row of one query head.
+    struct Row {
+        std::int64_t batch, head, query;  ///< the query by its global position
+    };
+
+    /// factors[c] = d of the row and the key at global position keys[c]: 0, or 1 / (1 - probability).
+    template <class Real>
+    void draw(std::span<Real> factors, std::span<const std::int64_t> keys, const Row& row) const;
+
+private:
+    bool drops_;
+    double factor_;
+    layouts::DropoutDraw draw_;
+};
+
+}  // namespace ringlab::reference

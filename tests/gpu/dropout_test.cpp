@@ -1,0 +1,126 @@
+// Dropout on a device: the pairs that the reference drops, in both passes, whatever the schedule and the kernels' dims.
+
+#include "reference/blocked.hpp"
+#include "reference/errors.hpp"
+#include "tests/gpu/attend_case.hpp"
+#include "tests/gpu/executor_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Accumulation;
+using layouts::DType;
+
+const std::vector<std::string> dropping_schedules{
+    "ring", "all-gather", "pull", "seen", "bidirectional", "pass-q", "merge", "merge:tree", "joined-ring:2", "ulysses"};
+const std::vector<std::string> dropping_layouts{"contiguous", "zigzag", "striped", "balanced:6"};
+
+layouts::Problem dropping_problem() {
+    auto p = small_problem();
+    p.dropout = {0.3, 1234567890123};
+    return p;
+}
+
+/// Inputs whose v and do of token t are 1 in dim t alone: o of row i has d_ij p_ij in dim j, dv of key j that of rows.
+reference::Inputs telling_inputs(const layouts::Problem& problem) {
+    auto inputs = random_inputs(problem, 3);
+    for (auto* tensor : {&inputs.v, &inputs.dout})
+        for (std::size_t b = 0; b < tensor->shape(0); ++b)
+            for (std::size_t t = 0; t < tensor->shape(1); ++t)
+                for (std::size_t h = 0; h < tensor->shape(2); ++h)
+                    for (std::size_t d = 0; d < tensor->shape(3); ++d) (*tensor)(b, t, h, d) = d == t ? 1 : 0;
+    return inputs;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(dropout_on_gpu, *boost::unit_test::precondition(has_gpu))
+
+BOOST_DATA_TEST_CASE(every_pair_is_dropped_as_the_reference_says, data::make(dropping_schedules) * data::make({1, 4}),
+                     schedule, ranks) {
+    for (const auto& layout : dropping_layouts)
+        for (const bool deterministic : {false, true}) {
+            auto problem = dropping_problem();
+            problem.batch = 2;
+            problem.tokens = problem.value_dim = 240;  // not whole tiles
+            problem.kv_heads = problem.query_heads;
+            RingCase c{problem, "causal", layout, schedule, ranks};
+            c.options.deterministic = deterministic;
+            const auto found = to_reference(run_case(c, host_inputs(telling_inputs(problem), problem.dtype)).outputs);
+            const auto draw = layouts::dropout_draw(problem.dropout);
+            int wrong = 0;
+            for (std::uint32_t b = 0; b < 2; ++b)
+                for (std::uint32_t h = 0; h < 4; ++h)
+                    for (std::uint32_t i = 0; i < 240; ++i)
+                        for (std::uint32_t j = 0; j < 240; ++j) {
+                            const bool kept = j <= i && draw.keeps(b, h, i, j);
+                            wrong += (found.o(b, i, h, j) != 0) != kept;
+                            wrong += (found.dv(b, j, h, i) != 0) != kept;
+                        }
+            BOOST_TEST(wrong == 0, c);
+        }
+}
+
+BOOST_DATA_TEST_CASE(every_schedule_agrees_with_the_reference, data::make(dropping_schedules) * data::make({1, 4}),
+                     schedule, ranks) {
+    for (const auto& layout : dropping_layouts)
+        for (const std::string mask : {"causal", "causal+documents:97,43,300,136", "window:31,17+valid:100-200"})
+            agrees_with_the_reference({dropping_problem(), mask, layout, schedule, ranks});
+    agrees_with_the_reference(
+        {dropping_problem(), "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
+}
+
+BOOST_DATA_TEST_CASE(every_dim_agrees_with_the_reference,
+                     data::make({64, 128, 192, 256, 40, 130}) * data::make({DType::bf16, DType::fp16}) *
+                         data::make({false, true}),
+                     head_dim, dtype, deterministic) {
+    auto p = dropping_problem();
+    p.batch = 2;
+    p.tokens = 390;
+    p.query_heads = 6;
+    p.head_dim = head_dim;
+    p.value_dim = head_dim == 192 ? 128 : head_dim;
+    p.dtype = dtype;
+    for (const double cap : {0.0, 20.0}) {
+        p.soft_cap = cap;
+        RingCase c{p, "causal+documents:111,200,79", "zigzag", "ring", 3};
+        c.options.deterministic = deterministic;
+        agrees_with_the_reference(c);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(few_query_rows_drop_by_their_position) {
+    auto p = dropping_problem();
+    p.queries = {{96, 97}, {439, 440}, {570, 576}};
+    for (const auto& layout : dropping_layouts) agrees_with_the_reference({p, "causal", layout, "ring", 4});
+}
+
+// Where sums are in a fixed order, one rank and eight differ by the order alone.
+BOOST_AUTO_TEST_CASE(every_number_of_ranks_gives_the_same_but_for_the_order_of_sums) {
+    const auto p = dropping_problem();
+    const auto inputs = host_inputs(random_inputs(p, 5), p.dtype);
+    const auto one = to_reference(run_case({p, "causal", "contiguous", "ring", 1}, inputs).outputs);
+    const auto eight = to_reference(run_case({p, "causal", "striped", "ring", 8}, inputs).outputs);
+    // A pair that is dropped here and kept there would move its row by a hundredth or more.
+    const auto d = reference::deviations(eight, one);
+    for (const auto& each : {d.o, d.dq, d.dk, d.dv}) BOOST_TEST(each.relative_rms < 5e-3);
+}
+
+BOOST_AUTO_TEST_CASE(hopper_kernels_are_refused_with_one_line) {
+    RingCase c{dropping_problem(), "causal", "zigzag", "ring", 2};
+    c.options.kernels = gpu::KernelFamily::hopper;
+    const auto inputs = host_inputs(random_inputs(c.problem, 5), c.problem.dtype);
+    const auto error = error_of([&] { run_case(c, inputs); });
+    BOOST_TEST(error.find("kernels hopper: they have no dropout (0.3, seed 1234567890123); say auto or portable") !=
+                   std::string::npos,
+               error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::tests

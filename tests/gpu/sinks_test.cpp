@@ -1,0 +1,95 @@
+// Learned sink logits on a device.
+
+#include "reference/rounding.hpp"
+#include "tests/gpu/attend_case.hpp"
+#include "tests/gpu/executor_case.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Accumulation;
+using layouts::DType;
+
+const std::vector<std::string> sink_schedules{"ring",   "all-gather", "pull",       "seen",          "bidirectional",
+                                              "pass-q", "merge",      "merge:tree", "joined-ring:2", "ulysses"};
+const std::vector<std::string> sink_layouts{"contiguous", "zigzag", "striped", "balanced:6"};
+
+layouts::Problem sink_problem() {
+    auto p = small_problem();
+    p.sinks = {0.5, -4, 9, 3};
+    return p;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(sinks_on_gpu, *boost::unit_test::precondition(has_gpu))
+
+BOOST_DATA_TEST_CASE(every_schedule_agrees_with_the_reference, data::make(sink_schedules) * data::make({1, 4}),
+                     schedule, ranks) {
+    for (const auto& layout : sink_layouts)
+        for (const std::string mask : {"causal", "window:40,0", "window:31,17+valid:100-200"}) {
+            RingCase c{sink_problem(), mask, layout, schedule, ranks};
+            c.options.repeats = 2;  // each from o as attends leave it
+            agrees_with_the_reference(c);
+        }
+    agrees_with_the_reference(
+        {sink_problem(), "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
+    auto all = sink_problem();
+    all.dropout = {0.2, 4};
+    all.soft_cap = 20;
+    agrees_with_the_reference({all, "causal", "zigzag", schedule, ranks});
+}
+
+BOOST_DATA_TEST_CASE(every_dim_agrees_with_the_reference,
+                     data::make({64, 128, 192, 256, 40, 33}) * data::make({DType::bf16, DType::fp16}), head_dim,
+                     dtype) {
+    auto p = sink_problem();
+    p.batch = 2;
+    p.tokens = 390;
+    p.head_dim = head_dim;
+    p.value_dim = head_dim == 192 ? 128 : head_dim;
+    p.dtype = dtype;
+    agrees_with_the_reference({p, "causal+documents:111,200,79", "zigzag", "ring", 3});
+}
+
+BOOST_DATA_TEST_CASE(rounded_results_are_the_fp32_ones_rounded_with_sinks_too,
+                     data::make(sink_schedules) * data::make({1, 4}), schedule, ranks) {
+    RingCase c{sink_problem(), "causal", "zigzag", schedule, ranks};
+    c.options.deterministic = true;
+    const auto inputs = host_inputs(random_inputs(c.problem, 5), c.problem.dtype);
+    const auto exact = run_case(c, inputs).outputs;
+    c.options.round_results = true;
+    c.options.repeats = 3;
+    const auto rounded = run_case(c, inputs).outputs;
+    const auto in_bf16 = [](gpu::HostTensor<float> tensor) {
+        reference::round_in_place(tensor.values, DType::bf16);
+        return tensor;
+    };
+    check_identical(rounded, {in_bf16(exact.o), exact.lse, in_bf16(exact.dq), in_bf16(exact.dk), in_bf16(exact.dv)});
+    BOOST_TEST(rounded.dsinks == exact.dsinks, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(logits_far_below_all_scores_change_no_bit_and_far_above_leave_nothing) {
+    RingCase c{small_problem(), "causal", "zigzag", "ring", 4};
+    const auto inputs = host_inputs(random_inputs(c.problem, 5), c.problem.dtype);
+    c.options.deterministic = true;
+    const auto without = run_case(c, inputs).outputs;
+    c.problem.sinks.assign(4, -1e4);
+    auto with = run_case(c, inputs).outputs;
+    for (const double gradient : with.dsinks) BOOST_TEST(gradient == 0);
+    check_identical(with, without);
+    c.problem.sinks.assign(4, 1e4);
+    with = run_case(c, inputs).outputs;
+    for (const float o : with.o.values) BOOST_TEST_REQUIRE(o == 0);
+    for (const float lse : with.lse.values) BOOST_TEST_REQUIRE(lse == 1e4f);
+    for (const float dv : with.dv.values) BOOST_TEST_REQUIRE(dv == 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::tests

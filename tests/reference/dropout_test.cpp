@@ -1,0 +1,135 @@
+// Dropout in the reference and on CPU ranks: the same pairs for every layout, ring and schedule.
+#include "reference/blocked.hpp"
+#include "reference/errors.hpp"
+#include "reference/sampled.hpp"
+#include "tests/reference/cpu_gate.hpp"
+
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::reference::tests {
+namespace {
+
+namespace data = boost::unit_test::data;
+using layouts::Accumulation;
+
+const std::vector<std::string> dropping_schedules{"ring",          "all-gather",    "pull",   "joined-ring:1",
+                                                  "bidirectional", "double-ring:2", "merge",  "merge:tree",
+                                                  "pass-q",        "seen:1",        "ulysses"};
+
+/// 48 tokens, whose v and do tell which pairs were kept: v of token j, and do of row j, are 1 in dim j alone, so that
+/// o of row i has d_ij p_ij in dim j, and dv of key j that of all rows.
+GateCase telling_case(const std::string& algorithm, const std::string& layout, int ranks) {
+    GateCase c{small_problem(48), "causal", layout, algorithm, ranks, Accumulation::carry};
+    c.problem.batch = 2;
+    c.problem.query_heads = c.problem.kv_heads = 4;
+    c.problem.value_dim = c.problem.tokens;
+    c.problem.dropout = {0.4, 99};
+    return c;
+}
+
+Inputs telling_inputs(const layouts::Problem& problem) {
+    auto inputs = random_inputs(problem, 3);
+    for (auto* tensor : {&inputs.v, &inputs.dout})
+        for (std::size_t b = 0; b < tensor->shape(0); ++b)
+            for (std::size_t t = 0; t < tensor->shape(1); ++t)
+                for (std::size_t h = 0; h < tensor->shape(2); ++h)
+                    for (std::size_t d = 0; d < tensor->shape(3); ++d) (*tensor)(b, t, h, d) = d == t ? 1 : 0;
+    return inputs;
+}
+
+/// Pairs of both passes that were kept though they should not have been, or the other way round.
+int wrong_pairs(const GateCase& c, const Outputs& outputs) {
+    const auto draw = layouts::dropout_draw(c.problem.dropout);
+    int wrong = 0;
+    const auto tokens = static_cast<std::uint32_t>(c.problem.tokens);
+    for (std::uint32_t b = 0; b < 2; ++b)
+        for (std::uint32_t h = 0; h < 4; ++h)
+            for (std::uint32_t i = 0; i < tokens; ++i)
+                for (std::uint32_t j = 0; j < tokens; ++j) {
+                    const bool kept = j <= i && draw.keeps(b, h, i, j);
+                    wrong += (outputs.o(b, i, h, j) != 0) != kept;
+                    wrong += (outputs.dv(b, j, h, i) != 0) != kept;
+                }
+    return wrong;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(dropout)
+
+BOOST_DATA_TEST_CASE(every_schedule_and_layout_drops_the_same_pairs_in_both_passes,
+                     data::make(dropping_schedules) * data::make({"contiguous", "zigzag", "striped", "balanced:3"}),
+                     algorithm, layout) {
+    for (const int ranks : {1, 2, 4}) {
+        if (algorithm == "double-ring:2" && ranks == 1) continue;
+        const auto c = telling_case(algorithm, layout, ranks);
+        BOOST_TEST(wrong_pairs(c, run_case(c, telling_inputs(c.problem), small_tiles()).outputs) == 0, "P=" << ranks);
+    }
+}
+
+BOOST_DATA_TEST_CASE(every_schedule_and_layout_equals_dense_attention,
+                     data::make(dropping_schedules) * data::make({"contiguous", "zigzag", "striped:3", "balanced:3"}),
+                     algorithm, layout) {
+    for (const auto accumulation : {Accumulation::carry, Accumulation::partials})
+        for (const std::string mask :
+             {"causal", "window:8,0+sink:3", "causal+documents:1,13,7,27", "valid:2-19,23-45"}) {
+            GateCase c{small_problem(48), mask, layout, algorithm, 4, accumulation};
+            c.problem.batch = 2;
+            c.problem.soft_cap = mask == "causal" ? 2.5 : 0;
+            c.problem.dropout = {0.3, 1234567890123};
+            const auto inputs = random_inputs(c.problem, 2);
+            const auto found =
+                complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected_of(c, inputs));
+            BOOST_TEST(found == "", mask << ": " << found);
+        }
+}
+
+BOOST_AUTO_TEST_CASE(rows_fewer_than_keys_drop_by_their_position) {
+    GateCase c{small_problem(48), "causal", "zigzag", "ring", 4};
+    c.problem.queries = {{12, 13}, {37, 45}};
+    c.problem.dropout = {0.3, 5};
+    const auto inputs = random_inputs(c.problem, 2);
+    BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
+    BOOST_TEST(
+        complaint(blocked_attention(c.problem, layouts::make_mask(c.mask, 48), inputs), expected_of(c, inputs)) == "");
+}
+
+BOOST_AUTO_TEST_CASE(lse_is_that_of_all_keys_and_o_the_same_on_average) {
+    GateCase c{small_problem(48), "full", "contiguous", "ring", 2};
+    const auto inputs = random_inputs(c.problem, 2);
+    const auto whole = run_case(c, inputs, small_tiles()).outputs;
+    Tensor mean(whole.o.shape(), 0.0);
+    constexpr int seeds = 400;
+    for (int seed = 0; seed < seeds; ++seed) {
+        c.problem.dropout = {0.2, static_cast<std::uint64_t>(seed)};
+        const auto out = run_case(c, inputs, {}).outputs;
+        BOOST_TEST(deviation("lse", out.lse, whole.lse).max_to_largest < 1e-13);
+        mean += out.o / seeds;
+    }
+    // var(o_d) = p/(1-p) sum_j p_j^2 v_jd^2 of one seed; all rows and dims together 5.5 standard deviations, and no
+    // sum_j p_j^2 v^2 is above the largest |v|^2.
+    double largest = 0;
+    for (const double x : inputs.v) largest = std::max(largest, std::abs(x));
+    BOOST_TEST(deviation("o", mean, whole.o).max_abs < 5.5 * std::sqrt(0.25 / seeds) * largest);
+}
+
+BOOST_AUTO_TEST_CASE(samples_of_rows_and_columns_are_those_of_the_whole) {
+    auto problem = small_problem(60);
+    problem.dropout = {0.25, 3};
+    const auto mask = layouts::make_mask("window:30,0", 60);
+    const auto inputs = random_inputs(problem, 2);
+    const auto whole = blocked_attention(problem, mask, inputs);
+    const std::vector<std::int64_t> some{0, 3, 17, 44, 59};
+    const auto rows = sampled_rows(problem, mask, inputs, some);
+    const auto columns = sampled_columns(problem, mask, inputs, some, row_statistics(problem, mask, inputs, some));
+    BOOST_TEST(deviation("o", rows.o, take_tokens(whole.o, some)).max_to_largest < 1e-13);
+    BOOST_TEST(deviation("dq", rows.dq, take_tokens(whole.dq, some)).max_to_largest < 1e-13);
+    BOOST_TEST(deviation("dk", columns.dk, take_tokens(whole.dk, some)).max_to_largest < 1e-13);
+    BOOST_TEST(deviation("dv", columns.dv, take_tokens(whole.dv, some)).max_to_largest < 1e-13);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::reference::tests

@@ -64,10 +64,15 @@ double cosine(const Values& a, const Values& b) {
     return dot(a, b) / std::sqrt(dot(a, a) * dot(b, b));
 }
 
+/// NaN of what there is none of.
 ByTensor cosines(const Measurement& a, const Measurement& b) {
-    return {cosine(a.outputs.o, b.outputs.o),     cosine(a.o_unrounded, b.o_unrounded),
-            cosine(a.outputs.lse, b.outputs.lse), cosine(a.outputs.dq, b.outputs.dq),
-            cosine(a.outputs.dk, b.outputs.dk),   cosine(a.outputs.dv, b.outputs.dv)};
+    const std::array<double, 6> of_all{cosine(a.outputs.o, b.outputs.o),     cosine(a.o_unrounded, b.o_unrounded),
+                                       cosine(a.outputs.lse, b.outputs.lse), cosine(a.outputs.dq, b.outputs.dq),
+                                       cosine(a.outputs.dk, b.outputs.dk),   cosine(a.outputs.dv, b.outputs.dv)};
+    ByTensor cosines;
+    cosines.fill(std::numeric_limits<double>::quiet_NaN());
+    std::ranges::copy(of_all, cosines.begin());
+    return cosines;
 }
 
 template <class Values>
@@ -94,17 +99,19 @@ void describe_gate(RunWriter& run, const std::string& kind, const std::string& n
 RunWriter made(const Config& config, const Mistake& mistake, int ranks, Source& source, Judge& judge) {
     auto asked = config;
     asked.rotary.base = mistake.rotary;
+    asked.dropout = {mistake.dropout, config.seed};
     Case which{config.inputs.front(), mistake.mask, mistake.layout,       "ring",
                mistake.policy,        ranks,        config.tokens.front()};
     which.queries = mistake.decodes ? 1 : 0;
     auto problem = source.inspect(which.input).problem;
     problem.rotary = asked.rotary;
+    problem.dropout = asked.dropout;
     const auto plan = make_plan(which, problem, asked, {});
     const auto policy = policy_from(mistake.policy, plan.problem.dtype);
     const auto& inputs = source.get(which, plan.problem).front().inputs;
     const auto backend = make_backend(asked, ranks);
     const auto right = std::move(backend->run(plan, policy, std::span(&inputs, 1), 1).front().front());
-    const auto name = fmt::format("{} {}", which.input, mistake.rotary);
+    const auto name = fmt::format("{} {} {}", which.input, mistake.rotary, mistake.dropout);
     const auto judged = [&](const Measurement& one) {
         return judge(plan.problem, plan.mask(), inputs, name, one.outputs, one.o_unrounded);
     };

@@ -2,7 +2,6 @@
 
 #include "experiments/faults/broken_schedule.hpp"
 #include "experiments/study/decoding.hpp"
-#include "experiments/study/machine_fault.hpp"
 #include "reference/cpu/cpu_backend.hpp"
 #include "reference/cpu/faulty_world.hpp"
 #include "reference/cpu/transport_threads.hpp"
@@ -242,6 +241,36 @@ Consequence expanded_heads(const Scene& scene) {
             .said = fmt::format("{} bytes between ranks, the schedule has {}", sent, bound)};
 }
 
+void copy_token(const Tensor& from, std::int64_t token, Tensor& to) {
+    const auto at = static_cast<std::size_t>(token);
+    for (std::size_t b = 0; b < from.shape(0); ++b)
+        std::copy_n(&from(b, at, 0, 0), from.shape(2) * from.shape(3), &to(b, at, 0, 0));
+}
+
+/// 11. Each rank's rows come from a run with a seed of that rank's own, in which no other row has a gradient.
+Consequence dropout_by_rank(const Scene& scene) {
+    auto wrong = scene.right;
+    auto& out = wrong.outputs;
+    for (auto* gradient : {&out.dk, &out.dv}) scale_by(*gradient, 0);
+    for (int rank = 0; rank < scene.which.ranks; ++rank) {
+        auto problem = scene.plan.problem;
+        problem.dropout.seed += static_cast<std::uint64_t>(rank);
+        auto inputs = scene.inputs;
+        for (int other = 0; other < scene.which.ranks; ++other)
+            if (other != rank)
+                for (const auto row : scene.plan.layout().positions(other)) fill_token(inputs.dout, row, 0);
+        const auto own = scene.run(scene.plan_of(problem, scene.plan.mask()), inputs);
+        for (const auto row : scene.plan.layout().positions(rank)) {
+            copy_token(own.outputs.o, row, out.o);
+            copy_token(own.o_unrounded, row, wrong.o_unrounded);
+            copy_token(own.outputs.dq, row, out.dq);
+        }
+        add_to(out.dk, own.outputs.dk);
+        add_to(out.dv, own.outputs.dv);
+    }
+    return {.results = std::move(wrong)};
+}
+
 /// 12. Every gradient is twice too large.
 Consequence doubled_gradients(const Scene& scene) {
     auto wrong = scene.right;
@@ -275,6 +304,7 @@ std::vector<Mistake> mistakes(std::int64_t tokens, int ranks) {
         {8, "dK, dV averaged over the ring", "causal", "zigzag", averaged_gradients},
         {9, "last token by the shard's count", "causal", "contiguous", local_last_token, 0, true},
         {10, "kv heads expanded before the hop", "causal", "zigzag", expanded_heads},
+        {11, "dropout drawn by each rank", "causal", "zigzag", dropout_by_rank, 0, false, "", 0.1},
         {12, "gradients twice too large", "causal", "zigzag", doubled_gradients},
     };
 }

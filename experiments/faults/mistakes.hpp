@@ -46,6 +46,7 @@ struct Mistake {
     double rotary = 0;        ///< base; 0: nothing is rotated
     bool decodes = false;     ///< one query row, that of the last token
     std::string policy = {};  ///< of accumulation
+    double dropout = 0;       ///< probability
 };
 
 /// All of them, for sequences of `tokens` over `ranks`.

@@ -52,6 +52,7 @@ public:
     Set(const Mistake& mistake, int ranks)
         : which_{"normal", mistake.mask, mistake.layout, "ring", mistake.policy, ranks, tokens} {
         config_.rotary.base = mistake.rotary;
+        config_.dropout.probability = mistake.dropout;
         which_.queries = mistake.decodes ? 1 : 0;
         plan_ = make_plan(which_, source_.inspect("normal").problem, config_, {});
         backend_ = make_backend(config_, ranks);

@@ -70,6 +70,7 @@ Laid laid_out(const Kind& kind, const std::string& layout, std::int64_t factor) 
                .ranks = config.ranks[0],
                .tokens = std::max<std::int64_t>(1, config.tokens[0] / factor)};
     auto problem = problem_from(config);
+    require(!problem.latent.is_given(), "preset {} has a latent; a stack is of layers that send K and V", kind.name);
     if (factor > 1) problem = one_kv_head(problem);
     auto plan = make_plan(which, problem, config, {});
     return {std::move(which), std::move(plan)};
@@ -322,6 +323,7 @@ std::vector<Kind> kinds_of(const Stack& stack, const Config& config, int argc, c
         words.insert(words.end(), {"--preset", name.c_str()});
         auto parsed = parse(experiment, defaults(), static_cast<int>(words.size()), words.data());
         require(parsed && parsed->masks.size() == 1, "preset {} of the stack has several masks; give one", name);
+        parsed->tokens = config.tokens;  // of the stack, also where inputs are generated
         kinds.push_back({name, std::move(*parsed), 0});
     }
     for (const auto kind : stack.layers) ++kinds[kind].layers;

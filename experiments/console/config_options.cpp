@@ -194,7 +194,7 @@ void add_sinks(Options& options, Config& config) {
         {.name = "sinks",
          .value = "X...",
          .help = "learned sink logits: the softmax's denominator of a query head gains exp(X). One for all heads, one "
-                 "for each, or normal: drawn by --seed",
+                 "for each as in --sinks=1.5,-2, or normal: drawn by --seed",
          .target = &config.sinks,
          .absent = "there are none"});
 }

@@ -13,6 +13,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 namespace ringlab::experiments {
 
@@ -118,7 +119,8 @@ std::vector<double> sinks_of(const Config& config, std::int64_t query_heads) {
             sinks.push_back(random_normal(config.seed, {.tensor = 255, .head = static_cast<std::uint32_t>(head)}));
         return sinks;
     }
-    for (const auto& word : config.sinks) {
+    std::istringstream words(fmt::format("{}", fmt::join(config.sinks, ",")));
+    for (std::string word; std::getline(words, word, ',');) {
         double value = 0;
         const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
         require(error == std::errc{} && end == word.data() + word.size() && std::isfinite(value),

@@ -236,7 +236,7 @@ BOOST_AUTO_TEST_CASE(a_stack_adds_up_its_layers) {
 BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
     const Folder folder;
     const Words dropped{"--dropout", "0.25", "--dropout-seed", "9"};
-    const Words sinks{"--sinks", "1.5", "-2", "4", "0"};
+    const Words sinks{"--sinks=1.5,-2,4,0"};
     const Words case_words{"--tokens",
                            "200",
                            "--ranks",

@@ -16,7 +16,8 @@ from matplotlib.ticker import FuncFormatter
 
 import figures
 
-arguments = figures.arguments(__doc__, "throughput.h5", "throughput_h200.h5", "throughput_4xh200_schedules.h5")
+arguments = figures.arguments(__doc__, "throughput.h5", "throughput_h200.h5", "throughput_4xh200_schedules.h5",
+                              "throughput_2xh200_schedules.h5")
 runs = figures.read_runs(arguments.records, "throughput")
 PASS_TITLES = {"forward": "forward", "both": "forward and backward"}
 SCHEDULE_STYLES = [figures.Style(color, marker) for color, marker in zip(figures.PALETTE, "os^vDPX*")]

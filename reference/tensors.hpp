@@ -20,7 +20,8 @@ template <class Scalar>
 using LseOf = xt::xtensor<Scalar, 3>;
 using Lse = LseOf<double>;
 
-/// What attention is computed from; shapes as in layouts::Problem: k and v may be a latent and its matrices. `dout` is the gradient of the loss by the output.
+/// What attention is computed from; shapes as in layouts::Problem: k and v may be a latent and its matrices. `dout` is
+/// the gradient of the loss by the output.
 template <class Scalar>
 struct InputsOf {
     TensorOf<Scalar> q, k, v, dout;

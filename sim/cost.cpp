@@ -104,8 +104,8 @@ double CostModel::attend_seconds(const Op& op, int rank) {
         const auto read =
             all == 0 ? 0 : keys / all * static_cast<double>(schedule_.bytes(layouts::Pool::kv, 0, op.part));
         const auto dropped = schedule_.problem().dropout.drops() ? dropout_seconds(op, rank) : 0;
-        seconds +=
-            std::max(schedule_.flop(op) / (cost.flops * clock(rank)) + dropped, read / machine_.memory_bytes_per_second);
+        seconds += std::max(schedule_.flop(op) / (cost.flops * clock(rank)) + dropped,
+                            read / machine_.memory_bytes_per_second);
     } else {
         const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
         seconds += (op.fused ? time.continued : time.alone) / clock(rank);

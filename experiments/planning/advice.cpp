@@ -19,7 +19,6 @@
 namespace ringlab::experiments {
 namespace {
 
-
 // What the simulator may be asked for: operations of both passes of one candidate, and of all of them. Some seconds.
 constexpr std::int64_t most_simulated = 800'000, most_simulated_in_all = 4'000'000;
 // Of the recurrence over all ranks, whose operations are hundreds of times cheaper.

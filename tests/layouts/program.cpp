@@ -143,8 +143,8 @@ BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
     for (const auto& rank : program.ranks)
         for (const auto& one : rank.code) {
             if (one.partner < 0) continue;
-            // Two slots of K and V in turns: from step 3 on a block is taken once the attend two steps before has ended,
-            // and not sent sooner. A gradient comes when the step before has ended at its sender.
+            // Two slots of K and V in turns: from step 3 on a block is taken once the attend two steps before has
+            // ended, and not sent sooner. A gradient comes when the step before has ended at its sender.
             int step = -1;
             if (one.op.pool == Pool::kv && one.sends() && one.op.step >= 2) step = one.op.step - 1;
             if (one.op.pool == Pool::dkv && one.receives()) step = one.op.step - 1;

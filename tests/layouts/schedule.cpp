@@ -211,7 +211,8 @@ BOOST_AUTO_TEST_CASE(what_travels_of_a_latent_is_as_long_as_it_is) {
     BOOST_TEST(traffic_of(*made("expanded:ring", Pass::forward), Pool::kv) ==
                (Traffic{12, 12 * block * 4 * (24 + 16) * 2}));
     // One slot for what is expanded, whichever block it is of.
-    for (const auto& group : made("ring", Pass::backward)->slots())
+    const auto ring = made("ring", Pass::backward);
+    for (const auto& group : ring->slots())
         if (group.pool == Pool::kv || group.pool == Pool::dkv) BOOST_TEST(group.count == 1);
 }
 

@@ -25,15 +25,15 @@ std::string text_of(const fs::path& path) {
     return text.str();
 }
 
-/// The Python block of README in which `word` occurs.
+/// The Python block of notebooks/README.md in which `word` occurs.
 std::string block_with(const std::string& word) {
-    const std::string readme = text_of(RINGLAB_SOURCE_DIR "/README.md"), opening = "```python\n";
+    const std::string readme = text_of(RINGLAB_SOURCE_DIR "/notebooks/README.md"), opening = "```python\n";
     for (auto begin = readme.find(opening); begin != std::string::npos; begin = readme.find(opening, begin)) {
         begin += opening.size();
         const auto block = readme.substr(begin, readme.find("```", begin) - begin);
         if (contains(block, word)) return block;
     }
-    BOOST_FAIL("README.md has no Python block with '" << word << "'");
+    BOOST_FAIL("notebooks/README.md has no Python block with '" << word << "'");
     return {};
 }
 

@@ -1,8 +1,8 @@
 // What does bf16 lose, and what does the ring lose on top of it? Errors against fp64 on the same bf16 inputs, by ring
 // size, layout, accumulation policy and kind of input, with one device (P = 1) beside them.
 
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
+#include "experiments/study/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -68,15 +68,10 @@ int study(const Config& config, int argc, char** argv) {
     return finite ? 0 : 2;
 }
 
-int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
-    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
-}
-
 }  // namespace
 }  // namespace ringlab::experiments
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_study(experiment, defaults, study, argc, argv);
 }

@@ -1,10 +1,10 @@
 // Which layout should a long sequence have? Every layout x mask x ring size x sequence length: predicted on described
 // machines, executed and measured on the backend, and judged against fp64.
 
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/memory.hpp"
 #include "experiments/study/predictor.hpp"
+#include "experiments/study/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -132,15 +132,10 @@ int study(const Config& config, int argc, char** argv) {
     return finite ? 0 : 2;
 }
 
-int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
-    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
-}
-
 }  // namespace
 }  // namespace ringlab::experiments
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_study(experiment, defaults, study, argc, argv);
 }

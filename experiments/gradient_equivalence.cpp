@@ -1,8 +1,8 @@
 // Is attention over P ranks the same function as attention on one device? Every layout, mask, schedule and ring size
 // against the dense fp64 reference, in fp64 or in what a device computes in: o, lse, dq, dk and dv each on its own.
 
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
+#include "experiments/study/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -106,15 +106,10 @@ int study(const Config& config, int argc, char** argv) {
     return all_pass ? 0 : 2;
 }
 
-int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
-    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
-}
-
 }  // namespace
 }  // namespace ringlab::experiments
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_study(experiment, defaults, study, argc, argv);
 }

@@ -2,9 +2,9 @@
 // from what each rank has of its own tokens: by the rule that is right, and by the wrong ones that are easily taken for
 // it.
 
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/layer.hpp"
+#include "experiments/study/run_study.hpp"
 #include "experiments/study/study.hpp"
 #include "reference/blocked.hpp"
 
@@ -267,15 +267,10 @@ int study(const Config& config, int argc, char** argv) {
     return pass ? 0 : 2;
 }
 
-int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
-    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
-}
-
 }  // namespace
 }  // namespace ringlab::experiments
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_study(experiment, defaults, study, argc, argv);
 }

@@ -3,9 +3,9 @@
 
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/run_main.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/backend.hpp"
+#include "experiments/study/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -102,15 +102,10 @@ int study(const Config& config, int argc, char** argv) {
     return 0;
 }
 
-int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
-    return config ? run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); }) : 0;
-}
-
 }  // namespace
 }  // namespace ringlab::experiments
 
 int main(int argc, char** argv) {
     using namespace ringlab::experiments;
-    return run_main(experiment.name, body, argc, argv);
+    return run_study(experiment, defaults, study, argc, argv);
 }

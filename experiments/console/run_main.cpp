@@ -12,7 +12,7 @@
 
 namespace ringlab::experiments {
 
-int run_main(const std::string& name, int (*body)(int, char**), int argc, char** argv) {
+int run_main(const std::string& name, const std::function<int(int, char**)>& body, int argc, char** argv) {
     end_on_signals();
     const std::string not_printed = "cannot write to standard output; what is printed is not complete";
     try {

@@ -40,8 +40,9 @@ struct Bounds {
 ///   sums over n keys  e^2 n/2 (sum of squared terms + squared result); the tensor cores that 16-bit types run on cut
 ///                     sums off 16 terms at a time rather than round them: (0.07 n)^2 besides.
 ///   sinks             o' = o exp(lse - lse') takes over lse's error as a relative one, and ds that of delta and of
-///   lse'. partials          each block's share of o, w_b o_b, is rounded to the dtype. running output    so is the sum
-///   after each block; but an element that a block moves by less than half a step keeps
+///                     lse'.
+///   partials          each block's share of o, w_b o_b, is rounded to the dtype.
+///   running output    so is the sum after each block; but an element that a block moves by less than half a step keeps
 ///                     its old value, and that loss is known, not random: it is added up with its sign.
 ///   narrow gradients  each rank's part of dk and dv that leaves it, and each sum that travels on, is rounded.
 ///
@@ -86,7 +87,14 @@ private:
         double scores_o = 0, scores_delta = 0, scores_lse = 0, scores_dq = 0;  // by scores and dp, units of e^2
         double dout = 0, dout4 = 0, o4 = 0;                                    // |do|^2, sqrt(sum do^4), sqrt(sum o^4)
     };
-    struct Columns;
+    /// By (batch, kv head, column): squared norms of expected gradients, and the expected squared errors.
+    struct Columns {
+        std::vector<double> dk, dv;
+        std::vector<double> dk_parts, dv_parts;  // by roundings of gradients that travel, beside the above
+        std::vector<double> latent_parts;        // the same of a latent's that travels, by (batch, column)
+        double dk_own = 0, dv_own = 0;           // of those, the largest of one element
+    };
+    struct RowErrors;
     struct Blocks {
         std::vector<double> o, delta;  // by row: what partials add to var(o) and var(delta)
         std::vector<int> count;        // by row: blocks that were seen
@@ -97,6 +105,7 @@ private:
     void measure_columns(const SampledColumns& columns);
     Columns measure_columns(const Inputs& inputs, const std::vector<double>& var_delta,
                             const std::vector<double>& var_lse) const;
+    RowErrors row_errors(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
     Blocks forward_blocks(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
     struct Steps {
         double score = 0, o = 0, dq = 0;
@@ -104,6 +113,7 @@ private:
     Steps steps_of_expanding(const Inputs& inputs) const;
     double error_of_expanding() const;  // squared, relative to an element of K or V
     void set_latent_bounds(const Columns& columns, Bounds& bounds) const;
+    static bool output_arrives(const layouts::Schedule& forward);  // as a message, of partials summed elsewhere
     void add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const;
     Bound sink_bound(const std::vector<double>& var_delta, const std::vector<double>& var_lse, double e2) const;
     std::vector<double> at_statistics(const std::vector<double>& of_rows) const;

@@ -1,0 +1,161 @@
+// Experiments that predict.
+
+#include "experiments/record/hdf5.hpp"
+#include "process.hpp"
+
+#include <fmt/format.h>
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <thread>
+
+namespace ringlab::cli::test {
+
+BOOST_AUTO_TEST_SUITE(cli_prediction)
+
+BOOST_AUTO_TEST_CASE(predict_takes_seconds_for_1024_ranks) {
+    const Folder folder;
+    const auto ending = run(folder, predict,
+                            {"--ranks", "1024", "--layouts", "zigzag", "--compute-model", "rate", "--machines",
+                             "h200_cluster", "--tokens-per-rank", "512", "-o", "r.h5"},
+                            120);
+    BOOST_TEST(ending.status == 0, ending.err);
+    BOOST_TEST(ending.seconds < 60);  // about 4 s on a busy core
+    BOOST_TEST(contains(ending.out, "1024"), ending.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_is_json_of_the_ranks_and_runs_asked_for) {
+    const Folder folder;
+    const auto trace_of = [&](const Words& more) {
+        const auto ending = run(folder, predict,
+                                Words{"--ranks", "4", "--tokens-per-rank", "512", "--layouts", "zigzag", "--machines",
+                                      "ideal", "--trace", "t.json", "-o", "r.h5", "--overwrite"} +
+                                    more);
+        BOOST_TEST(ending.status == 0, ending.err);
+        return nlohmann::json::parse(contents_of(folder / "t.json"));
+    };
+    const auto events = [](const nlohmann::json& trace) {
+        std::size_t complete = 0;
+        for (const auto& event : trace.at("traceEvents"))
+            if (event.at("ph") == "X" && event.at("cat") != "wait") {
+                ++complete;
+                BOOST_TEST(event.at("dur").get<double>() >= 0);
+            }
+        return complete;
+    };
+    const auto all = events(trace_of({})), some = events(trace_of({"--trace-ranks", "1-2"})),
+               first_step = events(trace_of({"--trace-ranks", "1-2", "--trace-steps", "0-0"}));
+    BOOST_TEST(first_step > 0u);
+    BOOST_TEST(first_step < some);
+    BOOST_TEST(some < all);
+    BOOST_TEST(2 * some == all);  // the ranks of a zigzag ring all do the same
+}
+
+BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
+    const Folder folder;
+    const auto ending =
+        run(folder, calibrate,
+            {"--tokens", "128", "192", "256", "--repeats", "1", "--arithmetic", "fp32", "--output", "this_cpu.toml"});
+    BOOST_REQUIRE(ending.status == 0);
+    BOOST_TEST(run(folder, calibrate, {"--output", "this_cpu.toml"}).status == 1);
+    const auto predicted =
+        run(folder, predict,
+            {"--machines", "./this_cpu.toml", "--tokens-per-rank", "512", "--head-dim", "128", "-o", "r.h5"});
+    BOOST_TEST(predicted.status == 0, predicted.err);
+    if (std::thread::hardware_concurrency() < 2) return;
+    const auto scored = run(
+        folder, validate,
+        {"--backend", "cpu", "--machines", "./this_cpu.toml", "--tokens-per-rank", "128", "--heads", "4:2", "--masks",
+         "causal", "--layouts", "contiguous", "zigzag", "--seconds", "0.001", "--warm-up", "0", "-o", "v.h5"});
+    BOOST_REQUIRE(scored.status == 0);
+    BOOST_TEST(contains(scored.out, "predicted balance"), scored.out);
+    const auto record = experiments::hdf5::File::open(folder / "v.h5");
+    for (const auto* pass : {"forward", "backward"}) {
+        const auto column = [&](const std::string& name) { return record.dataset("runs/" + name).doubles(); };
+        const auto measured = column(fmt::format("rate_{}_seconds", pass)),
+                   predicted_seconds = column(fmt::format("seconds_predicted_{}_this_cpu", pass)),
+                   error = column(fmt::format("error_{}_this_cpu", pass));
+        BOOST_TEST_REQUIRE(measured.size() == 2u);
+        for (std::size_t i = 0; i < 2; ++i)
+            BOOST_TEST(std::abs(error[i] - (predicted_seconds[i] / measured[i] - 1)) < 1e-12);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
+    const Folder folder;
+    const std::string measured = RINGLAB_SOURCE_DIR "/experiments/results/validate_2xh200.h5";
+    const auto ending =
+        run(folder, validate, {"--measured", measured, "--machines", "2xh200_calibrated", "ideal", "-o", "again.h5"});
+    BOOST_REQUIRE(ending.status == 0);
+    const auto before = experiments::hdf5::File::open(measured),
+               now = experiments::hdf5::File::open(folder / "again.h5");
+    BOOST_TEST(before.dataset("runs/name").texts() == now.dataset("runs/name").texts(),
+               boost::test_tools::per_element());
+    for (const std::string column :
+         {"rate_forward_seconds", "rate_backward_seconds", "rate_both_spread", "period_backward", "extra_bytes"})
+        BOOST_TEST(before.dataset("runs/" + column).doubles() == now.dataset("runs/" + column).doubles(),
+                   boost::test_tools::per_element());
+    // Another machine, where nothing but attention takes time.
+    for (const auto error : now.dataset("runs/error_forward_ideal").doubles()) BOOST_TEST(error < 0);
+    const auto ends = [](const auto& file) {  // of what was measured, all together
+        const auto sources = file.dataset("source").texts();
+        const auto place = std::find(sources.begin(), sources.end(), "measured") - sources.begin();
+        const auto source = file.dataset("spans/source").integers();
+        const auto end = file.dataset("spans/end").doubles();
+        double sum = 0;
+        for (std::size_t i = 0; i < end.size(); ++i) sum += source[i] == place ? end[i] : 0;
+        return sum;
+    };
+    BOOST_TEST(ends(before) > 0);
+    BOOST_TEST(std::abs(ends(now) / ends(before) - 1) < 1e-9);
+}
+
+BOOST_AUTO_TEST_CASE(advice_is_a_table_a_record_and_json_that_agree) {
+    const Folder folder;
+    const Words words{"--tokens", "16k",  "--ranks", "4",          "--machines", "h200_nvswitch_copy_engine",
+                      "-o",       "a.h5", "--json",  "advice.json"};
+    const auto ending = run(folder, advise, words);
+    BOOST_REQUIRE(ending.status == 0);
+    const auto json = nlohmann::json::parse(contents_of(folder / "advice.json"));
+    const auto record = experiments::hdf5::File::open(folder / "a.h5");
+    const auto places = record.dataset("runs/place").integers();
+    const auto schedules = record.dataset("runs/algorithm").texts();
+    const auto seconds = record.dataset("runs/seconds_predicted_backward").doubles();
+    std::size_t ranked = 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        if (places[i] == 0) continue;
+        ++ranked;
+        const auto& entry = json.at("ranked").at(static_cast<std::size_t>(places[i] - 1));
+        BOOST_TEST(entry.at("schedule") == schedules[i]);
+        BOOST_TEST(entry.at("backward_seconds").get<double>() == seconds[i]);
+    }
+    BOOST_TEST(ranked == json.at("ranked").size());
+    BOOST_TEST(contains(ending.out, json.at("ranked").at(0).at("reason").get<std::string>()), ending.out);
+
+    // What is there stays, unless it is said otherwise; and only what advise itself wrote is replaced.
+    BOOST_TEST(run(folder, advise, words).status == 1);
+    BOOST_TEST(run(folder, advise, words + Words{"--overwrite"}).status == 0);
+    write_file(folder / "advice.json", "{\"mine\": 1}");
+    BOOST_TEST(run(folder, advise, words + Words{"--overwrite"}).status == 1);
+    BOOST_TEST(contents_of(folder / "advice.json") == "{\"mine\": 1}");
+}
+
+BOOST_AUTO_TEST_CASE(the_longest_context_of_less_memory_is_shorter) {
+    const Folder folder;
+    const auto tokens = [&](const std::string& gigabytes, const std::string& file) {
+        const auto ending =
+            run(folder, longest_context,
+                {"--algorithms", "ring", "--keep", "kv", "--reserved", "0", "--device-memory", gigabytes, "-o", file});
+        BOOST_REQUIRE(ending.status == 0);
+        return experiments::hdf5::File::open(folder / file).dataset("runs/longest_tokens").doubles().front();
+    };
+    const auto less = tokens("10", "less.h5"), more = tokens("20", "more.h5");
+    // Nearly all of it goes as tokens; work lists grow a little faster.
+    BOOST_TEST(more > 1.9 * less);
+    BOOST_TEST(more < 2.05 * less);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

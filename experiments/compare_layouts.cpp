@@ -44,6 +44,54 @@ double measured_balance(const Record& record, const Case& which, layouts::Pass p
     return record.number(which.name(), fmt::format("balance_measured_{}", to_string(pass)));
 }
 
+using Words = std::vector<std::string>;
+
+Words header_of(const Config& config, const Words& machines) {
+    Words header{"mask",   "layout", "P",        "tokens",   "cells",  "fwd bal.", "bwd bal.",
+                 "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"};
+    if (!config.queries.empty()) header.insert(header.begin() + 4, "queries");
+    if (config.algorithms.size() > 1) header.insert(header.begin() + 2, "schedule");
+    for (const auto& machine : machines) {
+        header.push_back(machine + ": balance");
+        header.push_back("fwd ms");
+        header.push_back("bwd ms");
+    }
+    for (const auto* tensor : {"o", "dq", "dk", "dv"}) header.push_back(tensor);
+    return header;
+}
+
+/// The line of a case.
+Words row_of(const Record& record, const Case& which, const Config& config, const Words& machines) {
+    const auto name = which.name();
+    Words row{which.mask,
+              which.layout,
+              fmt::format("{}", which.ranks),
+              fmt::format("{}", which.tokens),
+              ratio(record.number(name, "balance_cells")),
+              ratio(measured_balance(record, which, layouts::Pass::forward)),
+              ratio(measured_balance(record, which, layouts::Pass::backward))};
+    if (!config.queries.empty())
+        row.insert(row.begin() + 4, which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
+    if (config.algorithms.size() > 1) row.insert(row.begin() + 2, which.algorithm);
+    for (const auto* pass : {"forward", "backward"})
+        row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
+    for (const auto* pass : {"forward", "backward"})
+        row.push_back(quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12,
+                               record.number(name, fmt::format("seconds_measured_{}", pass)), "{:.3g}"));
+    for (const auto* memory : {"memory_measured", "memory_predicted"})
+        row.push_back(memory_text(static_cast<std::int64_t>(record.number(name, memory))));
+    for (const auto& machine : machines) {
+        const auto column = [&](const char* what) { return record.number(name, fmt::format("{}_{}", what, machine)); };
+        // The symmetric engine predicts no balance.
+        row.push_back(config.engine == "symmetric" ? "-" : ratio(column("balance_predicted_forward")));
+        for (const auto* seconds : {"seconds_predicted_forward", "seconds_predicted_backward"})
+            row.push_back(fmt::format("{:.3g}", column(seconds) * 1e3));
+    }
+    const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
+    for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(config.judge ? format_error(errors[tensor]) : "-");
+    return row;
+}
+
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; read the machines; open the record.
     Predictor predictor(config);
@@ -75,53 +123,13 @@ int study(const Config& config, int argc, char** argv) {
     predictor.write_trace();
 
     // 5. The table: one line a case.
-    std::vector<std::string> header{"mask",   "layout", "P",        "tokens",   "cells",  "fwd bal.", "bwd bal.",
-                                    "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"};
-    const bool several = config.algorithms.size() > 1, few_rows = !config.queries.empty();
-    if (few_rows) header.insert(header.begin() + 4, "queries");
-    if (several) header.insert(header.begin() + 2, "schedule");
-    for (const auto& machine : predictor.machines()) {
-        header.push_back(machine + ": balance");
-        header.push_back("fwd ms");
-        header.push_back("bwd ms");
-    }
-    for (const auto* tensor : {"o", "dq", "dk", "dv"}) header.push_back(tensor);
-    Table table(header);
     const auto& record = *study.record();
+    Table table(header_of(config, predictor.machines()));
     bool finite = true;
     for (const auto& which : study.cases()) {
-        const auto name = which.name();
-        std::vector<std::string> row{which.mask,
-                                     which.layout,
-                                     fmt::format("{}", which.ranks),
-                                     fmt::format("{}", which.tokens),
-                                     ratio(record.number(name, "balance_cells")),
-                                     ratio(measured_balance(record, which, layouts::Pass::forward)),
-                                     ratio(measured_balance(record, which, layouts::Pass::backward))};
-        if (few_rows)
-            row.insert(row.begin() + 4,
-                       which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
-        if (several) row.insert(row.begin() + 2, which.algorithm);
-        for (const auto* pass : {"forward", "backward"})
-            row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
-        for (const auto* pass : {"forward", "backward"})
-            row.push_back(quotient(record.number(name, fmt::format("flop_{}", pass)) / which.ranks * 1e-12,
-                                   record.number(name, fmt::format("seconds_measured_{}", pass)), "{:.3g}"));
-        for (const auto* memory : {"memory_measured", "memory_predicted"})
-            row.push_back(memory_text(static_cast<std::int64_t>(record.number(name, memory))));
-        for (const auto& machine : predictor.machines()) {
-            const auto column = [&](const char* what) {
-                return record.number(name, fmt::format("{}_{}", what, machine));
-            };
-            // The symmetric engine predicts no balance.
-            row.push_back(config.engine == "symmetric" ? "-" : ratio(column("balance_predicted_forward")));
-            for (const auto* seconds : {"seconds_predicted_forward", "seconds_predicted_backward"})
-                row.push_back(fmt::format("{:.3g}", column(seconds) * 1e3));
-        }
-        const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
-        for (const auto error : errors) finite &= std::isfinite(error);
-        for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(config.judge ? format_error(errors[tensor]) : "-");
-        table.add(row);
+        table.add(row_of(record, which, config, predictor.machines()));
+        if (!config.judge) continue;
+        for (const auto error : record.numbers(which.name(), "judged/relative_rms")) finite &= std::isfinite(error);
     }
     fmt::print(
         "{}\nBalance (cells, measured attends forward and backward, predicted compute time): largest rank over mean.\n"

@@ -133,6 +133,32 @@ std::string confirmation_text(const Record& record, const std::string& name) {
     return fmt::format("ran, {:.1f} % left", 100 * left / record.number(name, "memory_device"));
 }
 
+Table table_of(const Record& record, const std::vector<Search>& searches, bool confirmed) {
+    std::vector<std::string> columns{"machine",        "mask",   "layout",  "algorithm", "P",    "kept",
+                                     "computed again", "tokens", "per GPU", "memory",    "limit"};
+    if (confirmed) columns.emplace_back("on GPUs");
+    Table table(columns);
+    for (const auto& search : searches) {
+        const auto name = search.name();
+        const auto whole = [&](const char* column) { return static_cast<std::int64_t>(record.number(name, column)); };
+        const auto tokens = whole("longest_tokens");
+        std::vector<std::string> line{search.device->name,
+                                      search.which.mask,
+                                      search.which.layout,
+                                      search.which.algorithm,
+                                      fmt::format("{}", search.which.ranks),
+                                      search.policy,
+                                      record.text(name, "computed_again"),
+                                      tokens == 0 ? "none" : fmt::format("{}", tokens),
+                                      tokens == 0 ? "-" : fmt::format("{}", tokens / search.which.ranks),
+                                      memory_text(whole("memory")),
+                                      record.text(name, "limit")};
+        if (confirmed) line.push_back(tokens == 0 ? "-" : confirmation_text(record, name));
+        table.add(line);
+    }
+    return table;
+}
+
 int body(int argc, char** argv) {
     // 1. Configuration, machines, record.
     const auto config = parse(experiment, defaults(), argc, argv);
@@ -179,33 +205,12 @@ int body(int argc, char** argv) {
     record.finish();
 
     // 3. The table.
-    std::vector<std::string> columns{"machine",        "mask",   "layout",  "algorithm", "P",    "kept",
-                                     "computed again", "tokens", "per GPU", "memory",    "limit"};
-    if (bench) columns.emplace_back("on GPUs");
-    Table table(columns);
-    for (const auto& search : searches) {
-        const auto name = search.name();
-        const auto whole = [&](const char* column) { return static_cast<std::int64_t>(record.number(name, column)); };
-        const auto tokens = whole("longest_tokens");
-        std::vector<std::string> line{search.device->name,
-                                      search.which.mask,
-                                      search.which.layout,
-                                      search.which.algorithm,
-                                      fmt::format("{}", search.which.ranks),
-                                      search.policy,
-                                      record.text(name, "computed_again"),
-                                      tokens == 0 ? "none" : fmt::format("{}", tokens),
-                                      tokens == 0 ? "-" : fmt::format("{}", tokens / search.which.ranks),
-                                      memory_text(whole("memory")),
-                                      record.text(name, "limit")};
-        if (bench) line.push_back(tokens == 0 ? "-" : confirmation_text(record, name));
-        table.add(line);
-    }
     fmt::print(
         "{}\nAttention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
         "Limit: the largest part of that memory, or what else ends it. Record: {}\n",
-        table.text(), config->model_layers, config->model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads,
-        problem.head_dim, problem.batch, memory_text(devices.front().capacity.device), config->output);
+        table_of(record, searches, bench != nullptr).text(), config->model_layers, config->model_layers == 1 ? "" : "s",
+        problem.query_heads, problem.kv_heads, problem.head_dim, problem.batch,
+        memory_text(devices.front().capacity.device), config->output);
     std::vector<std::string> names;
     for (const auto& search : searches) names.push_back(search.name());
     const auto too_long = refuted(record, names);

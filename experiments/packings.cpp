@@ -148,6 +148,30 @@ void describe_measured(RunWriter& run, const std::vector<Plan>& plans, const Con
 
 std::string three(double value) { return fmt::format("{:.3f}", value); }
 
+Table table_of(const Record& record, const std::vector<Case>& cases, const Config& config,
+               const std::vector<std::string>& machines) {
+    std::vector<std::string> header{"layout", "cells: mean", "95 %", "worst"};
+    for (const auto& machine : machines) header.insert(header.end(), {machine + ": balance", "fwd ms", "bwd ms"});
+    if (config.measured_packings > 0) header.insert(header.end(), {"measured fwd bal.: mean", "worst"});
+    Table table(header);
+    for (const auto& which : cases) {
+        const auto number = [&](const std::string& column) { return three(record.number(which.name(), column)); };
+        std::vector<std::string> row{which.layout, number("balance_cells_mean"), number("balance_cells_p95"),
+                                     number("balance_cells_max")};
+        for (const auto& machine : machines) {
+            row.push_back(number(fmt::format("balance_predicted_forward_{}_mean", machine)));
+            for (const auto* pass : {"forward", "backward"})
+                row.push_back(fmt::format(
+                    "{:.4g}",
+                    1e3 * record.number(which.name(), fmt::format("seconds_predicted_{}_{}_mean", pass, machine))));
+        }
+        if (config.measured_packings > 0)
+            row.insert(row.end(), {number("balance_measured_forward_mean"), number("balance_measured_forward_max")});
+        table.add(row);
+    }
+    return table;
+}
+
 int study(const Config& config, int argc, char** argv) {
     // 1. Lengths, packings, machines, record.
     require(config.masks.size() == 1 && config.ranks.size() == 1 && config.algorithms.size() == 1 &&
@@ -210,31 +234,12 @@ int study(const Config& config, int argc, char** argv) {
     record.finish();
 
     // 3. The table.
-    std::vector<std::string> header{"layout", "cells: mean", "95 %", "worst"};
-    for (const auto& machine : predictor.machines())
-        header.insert(header.end(), {machine + ": balance", "fwd ms", "bwd ms"});
-    if (config.measured_packings > 0) header.insert(header.end(), {"measured fwd bal.: mean", "worst"});
-    Table table(header);
-    for (const auto& which : cases) {
-        const auto number = [&](const std::string& column) { return three(record.number(which.name(), column)); };
-        std::vector<std::string> row{which.layout, number("balance_cells_mean"), number("balance_cells_p95"),
-                                     number("balance_cells_max")};
-        for (const auto& machine : predictor.machines()) {
-            row.push_back(number(fmt::format("balance_predicted_forward_{}_mean", machine)));
-            for (const auto* pass : {"forward", "backward"})
-                row.push_back(fmt::format(
-                    "{:.4g}",
-                    1e3 * record.number(which.name(), fmt::format("seconds_predicted_{}_{}_mean", pass, machine))));
-        }
-        if (config.measured_packings > 0)
-            row.insert(row.end(), {number("balance_measured_forward_mean"), number("balance_measured_forward_max")});
-        table.add(row);
-    }
     fmt::print(
         "{}\nBalance: largest rank over mean, in visible pairs, and in processor time of the first {} of {} packings.\n"
         "After a machine's name: predicted, mean of the packings; balance of the forward pass in compute "
         "time.\nRecord: {}\n",
-        table.text(), config.measured_packings, config.packings, config.output);
+        table_of(record, cases, config, predictor.machines()).text(), config.measured_packings, config.packings,
+        config.output);
     return 0;
 }
 

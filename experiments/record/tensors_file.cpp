@@ -131,11 +131,8 @@ void write_rotary(Writer& writer, const layouts::Problem& problem, const layouts
                   "what the token's q and k are rotated by: t = position * frequency");
 }
 
-void write_all(const fs::path& path, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
-               const reference::Inputs& in, const reference::Outputs& out, DType arithmetic,
-               const Provenance& provenance, const TensorNotes& notes) {
-    Writer writer(path);
-    auto& file = writer.file();
+void write_facts(hdf5::File& file, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
+                 DType arithmetic, const TensorNotes& notes) {
     file.set("description", tensors_file_description);
     file.set("run", run);
     file.set("input", notes.input);
@@ -154,10 +151,11 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
         file.set("dropout_seed", std::int64_t{draw.key[0]} | std::int64_t{draw.key[1]} << 32);
         file.set("dropout_below", std::int64_t{draw.below});
     }
+}
 
+void write_scales(Writer& writer, const layouts::Problem& problem) {
     writer.scale("batch", problem.batch);
     writer.scale("token", problem.tokens);
-    const std::string row = problem.queries.empty() ? "token" : "row";
     if (!problem.queries.empty()) {
         writer.scale("row", problem.rows());
         writer.values("row_position", problem.row_positions(), {"row"},
@@ -167,23 +165,27 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     writer.scale("kv_head", problem.kv_heads);
     writer.scale("head_dim", problem.head_dim);
     writer.scale("value_dim", problem.value_dim);
-    const bool latent = problem.latent.is_given();
-    if (latent) {
-        file.set("latent", text_of(problem.latent));
+    if (problem.latent.is_given()) {
+        writer.file().set("latent", text_of(problem.latent));
         writer.scale("one", 1);
         writer.scale("latent_number", problem.latent.width());
         writer.scale("matrix_row", problem.expanded_dim());
         writer.scale("matrix_column", problem.latent.rank);
     }
-    write_mask(writer, mask);
-    write_rotary(writer, problem, mask);
-    if (!notes.document_lengths.empty()) {
-        auto lengths = notes.document_lengths;
-        if (notes.tokens < problem.tokens) lengths.push_back(problem.tokens - notes.tokens);
-        writer.scale("document", static_cast<std::int64_t>(lengths.size()));
-        writer.values("document_lengths", lengths, {"document"}, "tokens of each packed document of the input");
-    }
+}
 
+void write_documents(Writer& writer, const layouts::Problem& problem, const TensorNotes& notes) {
+    if (notes.document_lengths.empty()) return;
+    auto lengths = notes.document_lengths;
+    if (notes.tokens < problem.tokens) lengths.push_back(problem.tokens - notes.tokens);
+    writer.scale("document", static_cast<std::int64_t>(lengths.size()));
+    writer.values("document_lengths", lengths, {"document"}, "tokens of each packed document of the input");
+}
+
+void write_tensors(Writer& writer, const layouts::Problem& problem, const reference::Inputs& in,
+                   const reference::Outputs& out) {
+    const std::string row = problem.queries.empty() ? "token" : "row";
+    const bool latent = problem.latent.is_given();
     if (!problem.sinks.empty()) {
         writer.values("sinks", problem.sinks, {"query_head"}, "learned logits in the softmax's denominator");
         writer.values("dsinks", out.dsinks, {"query_head"}, "gradient by them");
@@ -206,10 +208,21 @@ void write_all(const fs::path& path, const std::string& run, const layouts::Prob
     writer.tensor("dq", all(out.dq), DType::fp64, like_q, "gradient by q");
     writer.tensor("dk", all(out.dk), DType::fp64, like_k, "gradient by k");
     writer.tensor("dv", all(out.dv), DType::fp64, like_v, "gradient by v");
+}
 
-    auto group = file.make_group("provenance");
+void write_all(const fs::path& path, const std::string& run, const layouts::Problem& problem, const layouts::Mask& mask,
+               const reference::Inputs& in, const reference::Outputs& out, DType arithmetic,
+               const Provenance& provenance, const TensorNotes& notes) {
+    Writer writer(path);
+    write_facts(writer.file(), run, problem, mask, arithmetic, notes);
+    write_scales(writer, problem);
+    write_mask(writer, mask);
+    write_rotary(writer, problem, mask);
+    write_documents(writer, problem, notes);
+    write_tensors(writer, problem, in, out);
+    auto group = writer.file().make_group("provenance");
     for (const auto& [name, value] : provenance.entries()) group.set(name, value);
-    file.flush();
+    writer.file().flush();
 }
 
 void require_outputs(const layouts::Problem& p, const reference::Outputs& out) {

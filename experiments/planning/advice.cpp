@@ -87,8 +87,8 @@ private:
             const auto granularity = layouts::layout_granularity(one.which.layout, one.which.ranks);
             const auto tokens = (one.which.tokens + granularity - 1) / granularity * granularity;
             const auto mask = layouts::make_mask(expand_mask(one.which.mask, one.which.tokens, {}), one.which.tokens);
-            const auto layout = layouts::make_layout(one.which.layout, tokens, one.which.ranks);
             const auto padded = layouts::pad(mask, tokens);
+            const auto layout = layouts::make_layout(one.which.layout, padded, one.which.ranks);
             const layouts::Run all{0, 1, tokens};
             const layouts::KeyCounter keys({&all, 1});
             auto pairs = static_cast<double>(layouts::visible_pairs(padded, {&all, 1}, keys)) / one.which.ranks;
@@ -186,12 +186,11 @@ private:
             if (over) return tried;
             const auto plan = plan_of(tried.one);
             tried.operations = operations_of(plan);
-            if (tried.operations <= most_simulated)
-                take(tried.one,
-                     play_all_ranks(tried.one, plan,
-                                    static_cast<int>(std::min<std::int64_t>(rings_that_share(tried.one),
-                                                                            most_simulated / tried.operations))),
-                     Advised::Method::events);
+            if (tried.operations <= most_simulated) {
+                const auto rings = std::min<std::int64_t>(rings_that_share(tried.one),
+                                                          most_simulated / std::max<std::int64_t>(tried.operations, 1));
+                take(tried.one, play_all_ranks(tried.one, plan, static_cast<int>(rings)), Advised::Method::events);
+            }
             return tried;
         };
         // As one by one, with what is simulated beyond the last that may be the best dropped.

@@ -85,12 +85,17 @@ Played play_all_ranks(const Advised& one, const Plan& plan, int rings) {
 }
 
 std::int64_t operations_of(const Plan& plan) {
-    std::int64_t count = 0;
-    for (const auto pass : advised_passes) {
-        auto ops = plan.schedule(pass)->ops(plan.layout().ranks() - 1);
-        while (ops.next()) ++count;
+    std::int64_t most = 0;
+    const int ranks = plan.layout().ranks();
+    for (const int rank : std::set{0, ranks / 2, ranks - 1}) {  // one that sees nothing may have none
+        std::int64_t count = 0;
+        for (const auto pass : advised_passes) {
+            auto ops = plan.schedule(pass)->ops(rank);
+            while (ops.next()) ++count;
+        }
+        most = std::max(most, count);
     }
-    return count * plan.layout().ranks();
+    return most * ranks;
 }
 
 }  // namespace ringlab::experiments

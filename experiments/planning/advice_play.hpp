@@ -24,7 +24,7 @@ Played play_some_ranks(const Advised& one, const Plan& plan, sim::ComputeModel m
 /// By the simulator, with so many rings side by side; the operations are not counted.
 Played play_all_ranks(const Advised& one, const Plan& plan, int rings);
 
-/// Of all ranks, if they have as many as the last one, in both passes.
+/// Of all ranks, if they have as many as the first, middle or last one with most, in both passes.
 std::int64_t operations_of(const Plan& plan);
 
 }  // namespace ringlab::experiments

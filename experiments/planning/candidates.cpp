@@ -80,6 +80,7 @@ std::vector<Advised> candidates(const Question& question, const AdvisedMachine& 
         for (const auto ranks : sizes)
             for (const auto tokens : sequence_lengths(config, gpus, 0)) {
                 const auto visible = density(layouts::make_mask(expand_mask(mask, tokens, {}), tokens));
+                require(visible > 0, "mask {} lets no row see anything; there is nothing to advise on", mask);
                 for (const auto& layout : layouts_for(config, visible))
                     for (const auto& schedule : schedules_for(config, machine.machine, ranks, visible)) {
                         if (config.layouts.empty() && !differs(layout, schedule)) continue;

@@ -235,7 +235,7 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Ext
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats) {
     describe_pass(run, repeats, layouts::Pass::forward);
     const auto& last = repeats.back().front();
-    if (!last.backward.spans.empty()) describe_pass(run, repeats, layouts::Pass::backward);
+    if (last.backward.ranks > 0) describe_pass(run, repeats, layouts::Pass::backward);
     run.dataset("measured/memory", last.memory_bytes, {{"rank", static_cast<std::int64_t>(last.memory_bytes.size())}},
                 "B", "scratch memory of a rank beyond inputs and results");
     run.attribute("clock_uncertainty", last.clock_uncertainty, "s",

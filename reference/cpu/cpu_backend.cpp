@@ -149,7 +149,8 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
         out.dk = zeros(p.key_shape());
         out.dv = zeros(p.value_shape());
     }
-    run.forward.ranks = run.backward.ranks = schedule.ranks();
+    run.forward.ranks = schedule.ranks();
+    run.backward.ranks = with_backward ? schedule.ranks() : 0;
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         const auto& part = ranks[static_cast<std::size_t>(rank)];
         const auto positions = schedule.layout().positions(rank);

@@ -180,6 +180,32 @@ BOOST_AUTO_TEST_CASE(a_window_makes_contiguous_blocks_or_seen_keys_win) {
     BOOST_TEST((best.which.layout == "contiguous" || best.which.algorithm == "seen"), best.name());
 }
 
+BOOST_AUTO_TEST_CASE(a_layout_that_depends_on_the_mask_is_advised_for_packed_documents) {
+    auto config = question_config("causal+documents:24576,4096x2", 32768, 8);
+    config.algorithms = {"ring"};
+    config.ranks = {8};
+    const std::vector machines{advised_machine("h200_nvswitch_copy_engine")};
+    const auto advice = advice_for(config, machines);
+    const auto &balanced = found(advice, "balanced", "ring", 8), &zigzag = found(advice, "zigzag", "ring", 8);
+    BOOST_TEST((balanced.verdict == Verdict::ranked), balanced.reason);
+    // Zigzag's ranks have 1.2 times the mean: those with a chunk at the end of the long document.
+    BOOST_TEST(balanced.floor_seconds < zigzag.floor_seconds);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_see_nothing_are_advised_on_but_not_masks_under_which_all_are_blind) {
+    const std::vector machines{advised_machine("h200_nvswitch_copy_engine")};
+    auto config =
+        question_config("causal+valid:0-1000", 8192, 8);  // the last rank of contiguous blocks has nothing to do
+    config.layouts = {"contiguous"};
+    config.algorithms = {"ring"};
+    config.ranks = {8};
+    BOOST_TEST((advice_for(config, machines).ranked().front()->method == Advised::Method::events));
+    config.masks = {"padded-segments:8192/0"};
+    BOOST_CHECK_EXCEPTION(advice_for(config, machines), Error, [](const Error& error) {
+        return std::string(error.what()).find("lets no row see anything") != std::string::npos;
+    });
+}
+
 BOOST_AUTO_TEST_CASE(a_ring_in_one_launch_is_a_candidate_where_copy_engines_join_all_ranks) {
     const auto tried = [](const char* machine, int ranks) {
         auto config = question_config("causal", 65536, ranks);

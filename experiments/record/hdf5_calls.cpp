@@ -11,6 +11,12 @@ std::string reason() {
     };
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &text);
     H5Eclear2(H5E_DEFAULT);
+    // Of "file write failed: time = ..., errno = 28, error message = 'No space left on device', buf = ..." the message.
+    const std::string before = "error message = '";
+    if (const auto at = text.find(before); at != std::string::npos) {
+        text.erase(0, at + before.size());
+        text.erase(std::min(text.find('\''), text.size()));
+    }
     std::replace_if(
         text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
     return text.empty() ? "HDF5 gives no reason" : text;

@@ -5,6 +5,11 @@
 namespace ringlab::experiments::hdf5 {
 namespace {
 
+/// Said before any other call. A file that could not be written, as on a full disk, cannot be closed either, and
+/// HDF5 1.10 crashes when it tries that again at exit. Nothing is left for it to do there: whatever was written whole
+/// is closed.
+const bool left_open_at_exit = H5dont_atexit() >= 0;
+
 Handle file_access() {
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     Handle plist(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);

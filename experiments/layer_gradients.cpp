@@ -213,7 +213,6 @@ void describe(RunWriter& run, const Errors& errors) {
 }
 
 int study(const Config& config, int argc, char** argv) {
-    require(config.save_tensors.empty(), "--save-tensors: layer_gradients has no use for it; gradient_equivalence has");
     require(!config.rotary.rotates(),
             "--rotary: layer_gradients attends to q and k as projected; gradient_equivalence rotates them");
     for (const auto tokens : config.tokens)

@@ -31,7 +31,7 @@ const Experiment experiment{
     "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --machines h200_nvswitch_copy_engine",
     {.measures = true, .predicts = true, .stacks = true}};
 
-constexpr std::array passes{Pass::forward, Pass::backward};
+constexpr std::array both_passes{Pass::forward, Pass::backward};
 
 Config defaults() {
     Config config;
@@ -77,7 +77,7 @@ Laid laid_out(const Kind& kind, const std::string& layout, std::int64_t factor) 
 }
 
 /// Seconds of both passes of a layer, by what tells of them: "measured", or machines.
-using Seconds = std::array<std::map<std::string, double>, passes.size()>;
+using Seconds = std::array<std::map<std::string, double>, both_passes.size()>;
 
 /// What the whole model's layers take, one after another.
 struct LayerTimes {
@@ -113,7 +113,8 @@ public:
                         RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
     }
 
-    void run() {
+    /// The exit status.
+    int run() {
         for (const auto& layout : config_.layouts) {
             std::vector<LayerTimes> times;
             for (const auto& kind : kinds_) {
@@ -124,7 +125,8 @@ public:
             if (!record_->has("stack " + layout)) commit_stack(layout, times);
         }
         record_->finish();
-        print();
+        predictor_.write_trace();
+        return print();
     }
 
 private:
@@ -155,7 +157,7 @@ private:
 
     void predict_scaled(RunWriter& run, const Plan& plan) const {
         for (std::size_t i = 0; i < predictor_.machines().size(); ++i)
-            for (const auto pass : passes) {
+            for (const auto pass : both_passes) {
                 const auto predicted =
                     sim::simulate(*plan.schedule(pass), predictor_.descriptions()[i], predictor_.options());
                 layouts::Picoseconds busiest = 0;
@@ -184,7 +186,7 @@ private:
             run.attribute("share_of_tolerance", share, "1",
                           "largest relative RMS error of any result over the largest that passes");
         }
-        for (const auto pass : passes) {
+        for (const auto pass : both_passes) {
             // What every rank's own processor or GPU was busy with, the slowest of them.
             const auto seconds = median_attend_seconds(repeats, pass);
             run.attribute(fmt::format("scaled_compute_measured_{}", to_string(pass)),
@@ -196,7 +198,7 @@ private:
     LayerTimes times_of(const std::string& name) const {
         LayerTimes times;
         const auto number = [&](const std::string& column) { return record_->number(name, column); };
-        for (const auto pass : passes) {
+        for (const auto pass : both_passes) {
             const auto at = static_cast<std::size_t>(pass);
             for (const auto& machine : predictor_.machines()) {
                 times.full[at][machine] = number(fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
@@ -230,7 +232,7 @@ private:
         run.dataset("stack/kept_memory", std::move(memory), {{"layer", layers}}, "B",
                     "what all layers so far leave for their backward passes, on the rank with most tokens");
         run.attribute("stack_memory", kept + scratch, "B", "what all layers leave, and the scratch of the largest");
-        for (const auto pass : passes) {
+        for (const auto pass : both_passes) {
             const auto at = static_cast<std::size_t>(pass);
             const auto by_layer = [&](const char* dataset, const Seconds LayerTimes::*size, const std::string& source,
                                       const std::string& column, const char* what) {
@@ -261,7 +263,8 @@ private:
         record_->commit("stack " + layout, run);
     }
 
-    void print() const {
+    int print() const {
+        double worst = 0;  // share of its tolerance that any result needs
         std::vector<std::string> header{"layers", "kind", "layout", "kept"};
         for (const auto& machine : predictor_.machines())
             header.insert(header.end(), {machine + ": fwd ms", "bwd ms", "scaled fwd", "bwd"});
@@ -278,18 +281,19 @@ private:
                     memory_text(static_cast<std::int64_t>(record_->number(run, memory)))};
                 const std::string stack = whole ? "stack_" : "";
                 for (const auto& machine : predictor_.machines()) {
-                    for (const auto pass : passes)
+                    for (const auto pass : both_passes)
                         row.push_back(
                             ms(run, fmt::format("{}seconds_predicted_{}_{}", stack, to_string(pass), machine)));
-                    for (const auto pass : passes)
+                    for (const auto pass : both_passes)
                         row.push_back(
                             ms(run, fmt::format("scaled_{}compute_predicted_{}_{}", stack, to_string(pass), machine)));
                 }
-                for (const auto pass : passes)
+                for (const auto pass : both_passes)
                     row.push_back(ms(run, fmt::format("scaled_{}compute_measured_{}", stack, to_string(pass))));
-                row.push_back(whole || !config_.judge
-                                  ? "-"
-                                  : fmt::format("{:.0f} %", 100 * record_->number(run, "share_of_tolerance")));
+                const bool judged = config_.judge && !whole;
+                const double share = judged ? record_->number(run, "share_of_tolerance") : 0;
+                worst = worse(worst, share);
+                row.push_back(judged ? fmt::format("{:.0f} %", 100 * share) : "-");
                 table.add(row);
             };
             for (const auto& kind : kinds_) add(run_name(kind, layout), kind.name, false);
@@ -300,8 +304,13 @@ private:
             "tokens) "
             "and scaled\ndown by {}, and there measured, median, backend {}; kept: q, k, v, o, lse of a layer on a "
             "rank, "
-            "of all with scratch.\nRecord: {}\n",
-            table.text(), config_.ranks[0], config_.tokens[0], config_.scale_down, config_.backend, config_.output);
+            "of all with scratch. {}\nRecord: {}\n",
+            table.text(), config_.ranks[0], config_.tokens[0], config_.scale_down, config_.backend,
+            !config_.judge       ? "Not judged."
+            : passes(worst, 1.0) ? "All pass."
+                                 : "NOT ALL PASS.",
+            config_.output);
+        return passes(worst, 1.0) ? 0 : 2;
     }
 
     const std::vector<Kind> kinds_;
@@ -331,18 +340,17 @@ std::vector<Kind> kinds_of(const Stack& stack, const Config& config, int argc, c
 }
 
 int body(int argc, char** argv) {
-    const auto config = parse(experiment, defaults(), argc, argv);
+    auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     require(!config->mpi, "--mpi: model_stack runs in one process");
+    if (!config->tokens_per_rank.empty()) config->tokens = sequence_lengths(*config, config->ranks[0], 0);
     require(config->tokens.size() == 1 && config->ranks.size() == 1 && config->algorithms.size() == 1 &&
                 config->inputs.size() == 1,
             "a stack is of one number of tokens, ring size, algorithm and input at a time");
     auto stack = load_stack(config->stack);
     auto kinds = kinds_of(stack, *config, argc, argv);
-    return run_in_session(*config, argc, argv, [&] {
-        StackStudy(std::move(kinds), std::move(stack), *config, argc, argv).run();
-        return 0;
-    });
+    return run_in_session(*config, argc, argv,
+                          [&] { return StackStudy(std::move(kinds), std::move(stack), *config, argc, argv).run(); });
 }
 
 }  // namespace

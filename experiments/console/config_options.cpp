@@ -85,7 +85,7 @@ void add_results(Options& options, Config& config, const Experiment& experiment)
                      .target = &config.json,
                      .absent = "no JSON",
                      .decides_results = false});
-    if (groups.measures && !groups.decodes && !calibrates(experiment))
+    if (studies(experiment) && !groups.layer)
         options.add({.name = "save-tensors",
                      .value = "FOLDER",
                      .help = "for an HDF5 file of inputs and outputs of every run (check one with "
@@ -131,6 +131,12 @@ void add_general(Options& options, Config& config, Requests& requests) {
 
 bool calibrates(const Experiment& experiment) { return experiment.output == FileKind::machine; }
 
+bool studies(const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    return groups.measures && !groups.decodes && !groups.breaks && !groups.stacks && !groups.packs &&
+           !calibrates(experiment);
+}
+
 bool times_attention_alone(const Experiment& experiment) {
     return experiment.groups.throughput || experiment.groups.decodes || calibrates(experiment);
 }
@@ -150,7 +156,7 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     add_layout(options, config, experiment);
     add_measuring(options, config, experiment);
     if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
-    if (experiment.groups.predicts) add_predicting(options, config);
+    if (experiment.groups.predicts) add_predicting(options, config, experiment);
     if (experiment.groups.disturbs) add_disturbing(options, config);
     if (experiment.groups.plans) add_planning(options, config, experiment);
     if (!experiment.groups.lists) add_results(options, config, experiment);

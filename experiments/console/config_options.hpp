@@ -27,7 +27,7 @@ void add_packing(Options& options, Config& config);
 void add_measuring(Options& options, Config& config, const Experiment& experiment);
 /// `rings_alone`: nothing is timed but rings, which other backends than cuda have too.
 void add_timing(Options& options, Config& config, bool rings_alone);
-void add_predicting(Options& options, Config& config);
+void add_predicting(Options& options, Config& config, const Experiment& experiment);
 void add_disturbing(Options& options, Config& config);
 void add_planning(Options& options, Config& config, const Experiment& experiment);
 
@@ -37,6 +37,9 @@ void add_mpi(Options& options, Config& config);
 
 /// Whether the experiment makes a machine file.
 bool calibrates(const Experiment& experiment);
+
+/// Whether each run of a sweep is executed, judged and recorded by itself (study/study.hpp).
+bool studies(const Experiment& experiment);
 
 /// Whether what an experiment times is attention as kernels have it, with nothing around.
 bool times_attention_alone(const Experiment& experiment);

@@ -85,14 +85,14 @@ void add_endings(Options& options, Config& config, const Experiment& experiment)
 
 void add_judging(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
-    if (groups.measures && !groups.decodes && !calibrates(experiment))
+    if (groups.measures && !groups.decodes && !groups.packs && !calibrates(experiment))
         options.add({.name = "judge-limit",
                      .value = "N",
                      .help = "tokens up to which every element is judged against fp64; above, a sample of rows and "
                              "columns",
                      .target = &config.judge_limit,
                      .low = 0});
-    if (groups.predicts && groups.measures)
+    if (groups.predicts && groups.measures && !groups.packs)
         options.add({.name = "no-judge",
                      .value = "",
                      .help = "measure times, compare nothing with fp64",
@@ -123,7 +123,7 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
         options.section("How it is measured");
         add_backends(options, config);
         add_execution(options, config, experiment);
-        if (!groups.decodes && !groups.breaks && !calibrates(experiment)) add_replicas(options, config, experiment);
+        if (studies(experiment)) add_replicas(options, config, experiment);
         if (!groups.breaks)
             options.add({.name = "repeats",
                          .value = "N",

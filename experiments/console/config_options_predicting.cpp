@@ -2,7 +2,7 @@
 
 namespace ringlab::experiments {
 
-void add_predicting(Options& options, Config& config) {
+void add_predicting(Options& options, Config& config, const Experiment& experiment) {
     options.section("What it is predicted on");
     options.add({.name = "machines",
                  .value = "NAME",
@@ -14,6 +14,7 @@ void add_predicting(Options& options, Config& config) {
                          "takes longer, for thousands of ranks",
                  .target = &config.compute_model,
                  .choices = {"tiles", "rate"}});
+    if (experiment.groups.packs) return;  // figures over all packings, by the simulator, and no operations
     options.add({.name = "engine",
                  .value = "NAME",
                  .help = "events: the simulator; symmetric: a recurrence for rings in which all ranks do the same "

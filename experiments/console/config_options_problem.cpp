@@ -135,7 +135,7 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
     if (!groups.plans || groups.advises) add_tokens(options, config, experiment);
     if (groups.decodes) add_growth(options, config);
     const bool has_sequences_of_its_own =
-        groups.plans || groups.throughput || groups.layer || groups.lists || groups.decodes;
+        groups.plans || groups.throughput || groups.layer || groups.lists || groups.decodes || groups.stacks;
     if (!has_sequences_of_its_own && !calibrates(experiment))
         options.add({.name = "queries",
                      .value = "N",

@@ -126,6 +126,21 @@ BOOST_AUTO_TEST_CASE(a_stack_adds_up_its_layers) {
     BOOST_TEST(number("near.cfg", "share_of_tolerance") > 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_stack_says_by_its_exit_status_whether_all_layers_pass) {
+    const Folder folder;
+    const Words stack{
+        "--stack",    "gemma-3-27b", "--tokens-per-rank", "2048", "--ranks",   "2", "--layouts",   "zigzag",
+        "--machines", "ideal",       "--compute-model",   "rate", "--repeats", "1", "--overwrite", "--output",
+        "r.h5"};
+    const auto right = run(folder, model_stack, stack + Words{"--trace", "t.json"});
+    BOOST_TEST(right.status == 0, right.err);
+    BOOST_TEST(contains(right.out, "All pass."), right.out);
+    BOOST_TEST(fs::exists(folder / "t.json"));
+    const auto overflowing = run(folder, model_stack, stack + Words{"--soft-cap", "1e300"});
+    BOOST_TEST(overflowing.status == 2, overflowing.err);
+    BOOST_TEST(contains(overflowing.out, "NOT ALL PASS."), overflowing.out);
+}
+
 BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
     const Folder folder;
     const Words dropped{"--dropout", "0.25", "--dropout-seed", "9"};

@@ -91,7 +91,7 @@ private:
         std::size_t count = 0;
         for (const auto before : made.after()) {
             const auto passed = std::upper_bound(attends.begin(), attends.end(), before) - attends.begin();
-            after[count++] = before + around * passed;
+            after[count++] = before + around * static_cast<OpIndex>(passed);
         }
         return after;
     }

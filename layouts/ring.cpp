@@ -1,6 +1,17 @@
 #include "layouts/ring.hpp"
 
+#include <new>
+
 namespace ringlab::layouts {
+namespace {
+
+/// Makes an operation where it is to lie: one that was just made is not quickly copied.
+template <class Make>
+void make_in(Op& op, Make make) {
+    new (&op) Op(make());
+}
+
+}  // namespace
 
 void RingSchedule::find_hops(int first_block, int first_rows, int size) {
     hops_.resize(std::max(hops_.size(), index(first_block + size)));
@@ -50,8 +61,9 @@ int RingSchedule::last_needed(const Member& self) const {
     return step;
 }
 
-// Both coroutines make all operations in one place: each Op in the frame, temporaries included, would count, as
-// thousands of ranks have a frame each. So an Op is made anew before it is yielded, and not looked at afterwards.
+// Both coroutines make all operations in one place: each Op in the frame, temporaries and references included, would
+// count, as thousands of ranks have a frame each. So an Op is made anew before it is yielded, and not looked at
+// afterwards.
 
 Ops RingSchedule::forward(Member self) const {
     Op& op = co_await Ops::workplace;
@@ -60,27 +72,25 @@ Ops RingSchedule::forward(Member self) const {
     bool begun = false;
     const int last = last_needed(self);
     for (int step = 0; step < self.size; ++step) {
-        auto& here = readers[index(slot_of_step(self, step) - self.slot)];
-        auto& coming = readers[index(slot_of_step(self, step + 1) - self.slot)];
         if (passes_on(self, step)) {
-            op = pass_on(self, step, arrival);
-            here.send = co_yield op;
+            make_in(op, [&] { return pass_on(self, step, arrival); });
+            readers[turn(step)].send = co_yield op;
         }
         OpIndex next_arrival = -1;
         if (receives(self, step + 1)) {
-            op = take(self, step + 1, coming);
+            make_in(op, [&] { return take(self, step + 1, readers[turn(step + 1)]); });
             next_arrival = co_yield op;
-            coming = {};
+            readers[turn(step + 1)] = {};
         }
-        op = attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step));
+        make_in(op, [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
         if (op.cells > 0) {
             op.begins |= !begun;
             op.ends |= step == last;
             op.run_after(arrival);
             if (!begun && arrival != self.ready) op.run_after(self.ready);
-            here.attend = co_yield op;
+            readers[turn(step)].attend = co_yield op;
             if (partials()) {
-                op = merge(step, self.rows, self.slot, self.slot + 1);
+                make_in(op, [&] { return merge(step, self.rows, self.slot, self.slot + 1); });
                 op.begins = !begun;
                 co_yield op;
             }
@@ -97,17 +107,15 @@ Ops RingSchedule::backward(Member self) const {
     std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the send that last read it
     bool begun = false;
     for (int step = 0; step < self.size; ++step) {
-        auto& here = readers[index(slot_of_step(self, step) - self.slot)];
-        auto& coming = readers[index(slot_of_step(self, step + 1) - self.slot)];
         if (passes_on(self, step)) {
-            op = pass_on(self, step, arrival);
-            here.send = co_yield op;
+            make_in(op, [&] { return pass_on(self, step, arrival); });
+            readers[turn(step)].send = co_yield op;
         }
         OpIndex next_arrival = -1;
         if (receives(self, step + 1)) {
-            op = take(self, step + 1, coming);
+            make_in(op, [&] { return take(self, step + 1, readers[turn(step + 1)]); });
             next_arrival = co_yield op;
-            coming = {};
+            readers[turn(step + 1)] = {};
         }
 
         const int owner = self.at(step);
@@ -120,40 +128,46 @@ Ops RingSchedule::backward(Member self) const {
             OpIndex complete = -1;  // when the travelling gradient holds all contributions so far
             OpIndex gradient_arrival = -1;
             if (!starts) {
-                op = gradient(OpKind::receive, self, step, self.previous(), owner, travelling);
+                make_in(op, [&] { return gradient(OpKind::receive, self, step, self.previous(), owner, travelling); });
                 op.run_after(travelling_sent);
                 complete = gradient_arrival = co_yield op;
             }
-            op = attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step));
+            make_in(op,
+                    [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
             if (op.cells > 0) {
                 op.slot(Pool::dkv) = starts ? travelling : partial_slot(self);
                 op.begins = !begun;
                 op.run_after(arrival);
                 if (!begun && arrival != self.ready) op.run_after(self.ready);
                 if (starts) op.run_after(travelling_sent);
-                complete = here.attend = co_yield op;
+                complete = readers[turn(step)].attend = co_yield op;
                 begun = true;
                 if (!starts) {
-                    op = add(Pool::dkv, step, keys_at(self, step), travelling, partial_slot(self));
+                    make_in(op,
+                            [&] { return add(Pool::dkv, step, keys_at(self, step), travelling, partial_slot(self)); });
                     op.run_after(gradient_arrival);
                     complete = co_yield op;
                 }
             }
             if (last > 0) {
-                op = gradient(OpKind::send, self, step, step == last ? self.rank(owner) : self.next(), owner,
-                              travelling);
+                make_in(op, [&] {
+                    return gradient(OpKind::send, self, step, step == last ? self.rank(owner) : self.next(), owner,
+                                    travelling);
+                });
                 op.run_after(complete);
                 travelling_sent = co_yield op;
             }
         }
         // The own gradient comes home from its last contributor, which sends it at the end of this step.
         if (const int last_step = hops(self, self.position).last; last_step > 0 && step == last_step) {
-            op = gradient(OpKind::receive, self, step + 1, self.rank(self.at(-step)), self.position,
-                          arrives_narrow() ? arrival_slot(self) : self.slot);
+            make_in(op, [&] {
+                return gradient(OpKind::receive, self, step + 1, self.rank(self.at(-step)), self.position,
+                                arrives_narrow() ? arrival_slot(self) : self.slot);
+            });
             const auto home = co_yield op;
             if (arrives_narrow()) {
                 const auto own = keys_at(self, 0);
-                op = copy(Pool::dkv, step + 1, own, self.slot, own, arrival_slot(self));
+                make_in(op, [&] { return copy(Pool::dkv, step + 1, own, self.slot, own, arrival_slot(self)); });
                 op.run_after(home);
                 co_yield op;
             }

@@ -66,11 +66,12 @@ protected:
 private:
     // Blocks on the way alternate between two slots, gradients likewise; the member's own part to add waits in a third,
     // and a gradient that arrives in another type than it is kept in, in a fourth.
-    static int slot_of_step(const Member& self, int step) { return step == 0 ? self.slot : self.slot + 1 + step % 2; }
+    static constexpr std::size_t turn(int step) { return step == 0 ? 0 : 1 + index(step % 2); }
+    static int slot_of_step(const Member& self, int step) { return self.slot + static_cast<int>(turn(step)); }
     static int partial_slot(const Member& self) { return self.slot + 3; }
     static int arrival_slot(const Member& self) { return self.slot + 4; }
 
-    /// Operations that read a K/V slot and must end before it is overwritten.
+    /// Operations that read a K/V slot (by turn) and must end before it is overwritten.
     struct Readers {
         OpIndex attend = -1;
         OpIndex send = -1;

@@ -66,14 +66,12 @@ void Op::run_after(OpIndex index) {
 }
 
 const Op* Ops::next() {
-    auto& promise = handle_.promise();
     if (!handle_.done()) handle_.resume();
-    if (promise.error) std::rethrow_exception(std::exchange(promise.error, nullptr));
-    return handle_.done() ? nullptr : promise.current;
+    return handle_.done() ? nullptr : handle_.promise().current;
 }
 
 Ops Ops::made_in(Op& op) && {
-    handle_.promise().lent = &op;
+    handle_.promise().place = &op;
     return std::move(*this);
 }
 

@@ -84,7 +84,7 @@ struct Part {
 };
 
 /// Index of an operation in its rank's schedule, from 0.
-using OpIndex = std::int64_t;
+using OpIndex = std::int32_t;
 
 /// One queue of a rank: operations of a lane run one at a time, in schedule order. Lanes of a rank run beside each
 /// other. Lane 0 computes; channel c of messages has lane 1 + 2c out and 2 + 2c in.
@@ -155,10 +155,16 @@ public:
     static constexpr WorkplaceTag workplace{};
     using Handle = std::coroutine_handle<promise_type>;
 
+    // Small: thousands of ranks have one each.
     struct promise_type {
         const Op* current = nullptr;
+        Op* place = nullptr;
         OpIndex made = 0;
-        std::exception_ptr error;
+        bool owns_place = false;
+
+        ~promise_type() {
+            if (owns_place) delete place;
+        }
 
         struct YieldIndex {
             OpIndex index;
@@ -178,11 +184,10 @@ public:
             void await_suspend(Handle) const noexcept {}
             Op& await_resume() const noexcept { return op; }
         };
-        Op* lent = nullptr;
-        std::unique_ptr<Op> own;
         Workplace await_transform(WorkplaceTag) {
-            if (!lent) lent = (own = std::make_unique<Op>()).get();
-            return {*lent};
+            owns_place = !place;
+            if (owns_place) place = new Op;
+            return {*place};
         }
 
         YieldIndex yield_value(const Op& op) noexcept {
@@ -190,7 +195,7 @@ public:
             return {made++};
         }
         void return_void() noexcept {}
-        void unhandled_exception() noexcept { error = std::current_exception(); }
+        void unhandled_exception() { throw; }  // to who asks for the next operation
     };
 
     Ops(Ops&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -201,6 +206,9 @@ public:
     ~Ops() {
         if (handle_) handle_.destroy();
     }
+
+    /// Where the stream's own state is in memory, for those who prefetch.
+    const void* frame() const { return handle_.address(); }
 
     /// The next operation, or nullptr after the last. Valid until the next call.
     const Op* next();

@@ -55,6 +55,7 @@ std::int64_t run_sum_below(const Run& run, std::int64_t start, std::int64_t step
 /// Sum of keys.below(clamp(start + step*i, low, high)) over 0 <= i < count.
 std::int64_t sum_below_clamped(const KeyCounter& keys, std::int64_t start, std::int64_t step, std::int64_t count,
                                Interval limits) {
+    if (limits.begin <= start && start + step * (count - 1) <= limits.end) return keys.sum_below(start, step, count);
     const auto at_low = first_reaching(start, step, limits.begin, count);
     const auto at_high = std::max(at_low, first_reaching(start, step, limits.end, count));
     std::int64_t sum = 0;
@@ -96,6 +97,12 @@ void for_each_part(std::span<const Run> runs, std::int64_t begin, std::int64_t e
 }  // namespace
 
 KeyCounter::KeyCounter(std::span<const Run> runs) : runs_(runs.begin(), runs.end()) {
+    for (const auto& run : runs_) {
+        if (run.count == 0) continue;
+        first_ = count_ == 0 ? run.first : std::min(first_, run.first);
+        end_ = std::max(end_, run.last() + 1);
+        count_ += run.count;
+    }
     if (runs_.size() <= few_runs) return;
     // Many runs: as maximal stride-1 runs in order, so that a search finds a position.
     std::vector<Run> pieces;
@@ -150,6 +157,9 @@ std::int64_t KeyCounter::area_below(std::int64_t x) const {
 }
 
 std::int64_t KeyCounter::sum_below(std::int64_t start, std::int64_t step, std::int64_t count) const {
+    // All below, or none: so most pairs of shards are, and the beginnings of most rows.
+    if (start + step * (count - 1) <= first_) return 0;
+    if (start >= end_) return count * count_;
     if (step == 0) return count * below(start);
     std::int64_t sum = 0;
     if (!contiguous_) {

@@ -21,6 +21,8 @@ private:
     std::int64_t area_below(std::int64_t x) const;  // sum of below(y) over 0 <= y < x; stride-1 runs only
 
     std::vector<Run> runs_;
+    std::int64_t first_ = 0, end_ = 0;        // all positions are in [first_, end_)
+    std::int64_t count_ = 0;                  // of them
     bool contiguous_ = false;                 // all runs have stride 1, sorted, not touching
     std::vector<std::int64_t> count_before_;  // of contiguous_ runs: positions in earlier runs
     std::vector<std::int64_t> area_before_;   // area_below(runs_[i].first)

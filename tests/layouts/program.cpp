@@ -259,9 +259,9 @@ BOOST_AUTO_TEST_CASE(a_message_begins_when_the_later_side_is_posted) {
     set_begins(timeline, program);
     for (const auto& span : timeline.spans) {
         const auto& one = program.ranks[static_cast<std::size_t>(span.rank)].code[static_cast<std::size_t>(span.op)];
-        BOOST_TEST(
-            span.begin ==
-            (one.partner < 0 ? span.posted : std::max(span.posted, 200 + (span.rank == 1 ? span.op : one.partner))));
+        BOOST_TEST(span.begin == (one.partner < 0 ? span.posted
+                                                  : std::max<Picoseconds>(
+                                                        span.posted, 200 + (span.rank == 1 ? span.op : one.partner))));
     }
     for (const auto& rank : totals(timeline)) BOOST_TEST(rank.waiting >= 0);
     BOOST_TEST(totals(timeline)[0].waiting > 0);

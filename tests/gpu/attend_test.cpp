@@ -119,7 +119,7 @@ const std::vector<Dims> all_dims{{64, 64},   {128, 128}, {192, 128}, {256, 256},
 // A block of the hopper family's backward kernel has 128 keys, or 64 where dims are split between warpgroups.
 const std::vector<std::int64_t> whole_and_split_dims{128, 256};
 
-// In order, 192/128 has a kernel of its own.
+// A warpgroup hands over one part of dq, two, or two that lie in the stages of dO and Q.
 const std::vector<Dims> dims_in_order{{128, 128}, {192, 128}, {256, 256}};
 
 BOOST_AUTO_TEST_SUITE(attend, *boost::unit_test::precondition(has_gpu))

@@ -25,8 +25,10 @@
 // same 64 keys, both compute S and dP, and each has half of the dims of dK, dV and dQ. Nothing goes between them but
 // that they are done with a stage: each puts its parts of dQ into the half of dO and Q that it alone reads last.
 //
-// What runs under what: a step's products are issued in the order S, dP, dV, dQ, dK. exp2 runs under dP, dS under dV,
-// dQ's way to shared memory under dK. While one warpgroup waits, the other's products run.
+// What runs under what: products are issued in the order S, dQ of the step before, dP, dV, dK. exp2 runs under that dQ,
+// dQ's way to shared memory under dP, dS under dV; and the other warpgroup's dS, which dQ wants as well, has long been
+// there. Where dims are split there are no registers for that: S, dP, dV, dQ, dK, exp2 under dP and dQ's way under dK.
+// While one warpgroup waits, the other's products run.
 
 namespace ringlab::gpu::hopper {
 
@@ -46,14 +48,13 @@ struct BackwardKernelParams {
     int* flags;  // to take turns by
 };
 
-/// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 both do the
-/// last 64 dims too, each over its own keys; of head dim 256 each does 64 more; of head dim 64 each does half of the
+/// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 each does half
+/// of the rows of the last 64 dims too; of head dim 256 each does 64 dims more; of head dim 64 each does half of the
 /// rows.
 template <class Config>
 struct DqPart {
     static constexpr bool split_by_dim = Config::head > 64;
-    static constexpr bool has_shared_dims = Config::shares_dims, has_second = Config::head > 128;
-    static constexpr bool second_by_rows = Config::head == 192 && !has_shared_dims;
+    static constexpr bool has_second = Config::head > 128, second_by_rows = Config::head == 192;
     static constexpr int rows = split_by_dim ? Config::rows : Config::rows / 2, count = rows / 2;  // registers
     static constexpr int second_rows = second_by_rows ? rows / 2 : rows, second_count = second_rows / 2;
     static constexpr int added_rows = second_rows;  // by a bulk copy, 32 dims of each
@@ -71,25 +72,22 @@ struct BackwardBarriers {
     std::uint32_t first;
 
     static constexpr int q_stages = Config::q_stages, dout_stages = Config::dout_stages;
-    static constexpr int count =
-        8 + 2 * q_stages + 2 * dout_stages + (Config::split_dims ? 2 * (q_stages + dout_stages) : 0);
+    static constexpr int count = 6 + 4 * q_stages + 2 * dout_stages + (Config::split_dims ? 2 * dout_stages : 0);
 
     __device__ Barrier at(int i) const { return {first + static_cast<std::uint32_t>(i) * 8}; }
     __device__ Barrier keys_full() const { return at(0); }
     __device__ Barrier scores_ended() const { return at(1); }
     __device__ Barrier ds_full(int warpgroup) const { return at(2 + (Config::split_dims ? warpgroup : 0)); }
-    __device__ Barrier dq_full(int warpgroup) const { return at(4 + warpgroup); }
-    __device__ Barrier dq_empty(int warpgroup) const { return at(6 + warpgroup); }
-    __device__ Barrier q_full(int stage) const { return at(8 + stage); }
-    __device__ Barrier q_empty(int stage) const { return at(8 + q_stages + stage); }
-    __device__ Barrier dout_full(int stage) const { return at(8 + 2 * q_stages + stage); }
-    __device__ Barrier dout_empty(int stage) const { return at(8 + 2 * q_stages + dout_stages + stage); }
-    // Where a warpgroup's part of dq lies in its half of a stage.
-    __device__ Barrier dq_full_in_q(int warpgroup, int stage) const {
-        return at(8 + (2 + warpgroup) * q_stages + 2 * dout_stages + stage);
-    }
+    __device__ Barrier dq_empty(int warpgroup) const { return at(4 + warpgroup); }
+    __device__ Barrier q_full(int stage) const { return at(6 + stage); }
+    __device__ Barrier q_empty(int stage) const { return at(6 + q_stages + stage); }
+    // Of the step whose Q lies in that stage, so that several threads may take steps in turns. Where dims are split, of
+    // the part of dq that lies in the warpgroup's half of it; and the other part in that of dO.
+    __device__ Barrier dq_full(int warpgroup, int stage) const { return at(6 + (2 + warpgroup) * q_stages + stage); }
+    __device__ Barrier dout_full(int stage) const { return at(6 + 4 * q_stages + stage); }
+    __device__ Barrier dout_empty(int stage) const { return at(6 + 4 * q_stages + dout_stages + stage); }
     __device__ Barrier dq_full_in_dout(int warpgroup, int stage) const {
-        return at(8 + 4 * q_stages + (2 + warpgroup) * dout_stages + stage);
+        return at(6 + 4 * q_stages + (2 + warpgroup) * dout_stages + stage);
     }
 
     __device__ void initialise() const {
@@ -99,8 +97,8 @@ struct BackwardBarriers {
         constexpr int emptying = Config::split_dims ? 2 : warps;  // threads that add dq, or warps that read
         for (int i = 0; i < 2; ++i) {
             ds_full(i).initialise(Config::split_dims ? warpgroup_warps : warps);
-            dq_full(i).initialise(warpgroup_warps);
             dq_empty(i).initialise(1);
+            for (int stage = 0; stage < q_stages; ++stage) dq_full(i, stage).initialise(warpgroup_warps);
         }
         for (int i = 0; i < q_stages; ++i) {
             q_full(i).initialise(1 + lanes);  // the bulk copies, and each lane's copies of statistics and bounds
@@ -111,10 +109,8 @@ struct BackwardBarriers {
             dout_empty(i).initialise(emptying);
         }
         if constexpr (Config::split_dims)
-            for (int warpgroup = 0; warpgroup < 2; ++warpgroup) {
-                for (int i = 0; i < q_stages; ++i) dq_full_in_q(warpgroup, i).initialise(warpgroup_warps);
+            for (int warpgroup = 0; warpgroup < 2; ++warpgroup)
                 for (int i = 0; i < dout_stages; ++i) dq_full_in_dout(warpgroup, i).initialise(warpgroup_warps);
-            }
     }
 };
 
@@ -404,81 +400,124 @@ __device__ inline void end_turn(int* flag, int turn) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(turn + 1) : "memory");
 }
 
-/// The same two, where the turn before, at `before` if not null, has not been ended: the way of its part to memory and
-/// this flag's way from there lie beside each other.
-__device__ inline void change_turn(const int* flag, int turn, int* before, int turn_before) {
-    int taken;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(taken) : "l"(flag) : "memory");
-    if (before) end_turn(before, turn_before);
-    if (taken == turn)
-        fence_all_for_async();
-    else
-        await_turn(flag, turn);
+/// By one thread: adds 64 dims of rows of dq, as they lie from `place` on.
+template <class Config>
+__device__ inline void add_dims(const BackwardKernelParams& all, std::uint32_t place, int dim, int token, int rows,
+                                int head, int batch) {
+    using Part = DqPart<Config>;
+    for (int i = 0; i < 2; ++i)
+        for (int row = 0; row < rows; row += Part::added_rows)
+            add_box(all.dq, place + i * Part::box_bytes + row * 128, dim + 32 * i, token + row, head, batch);
 }
 
-/// By one thread: adds a warpgroup's parts of dq.
+/// By one thread: adds a warpgroup's parts of dq, where they are handed over at once.
+template <class Config>
+__device__ inline void add_parts(const BackwardKernelParams& all, std::uint32_t base, int warpgroup, int tile, int head,
+                                 int batch) {
+    using Layout = BackwardLayout<Config>;
+    using Part = DqPart<Config>;
+    const int token = tile * Config::rows + Part::first_row(warpgroup);
+    add_dims<Config>(all, base + Layout::dq_of(warpgroup), Part::first_dim(warpgroup), token, Part::rows, head, batch);
+    if constexpr (Part::has_second)
+        add_dims<Config>(all, base + Layout::dq_of(warpgroup) + Part::bytes, Part::second_dim(warpgroup),
+                         token + Part::second_row(warpgroup), Part::second_rows, head, batch);
+    commit_stores();
+}
+
+/// By one thread: adds the part that lies in a warpgroup's half of a stage, which may then be written again.
+template <class Config>
+__device__ inline void add_from_stage(const BackwardKernelParams& all, std::uint32_t stage, int warpgroup, int dim,
+                                      int tile, int head, int batch) {
+    using Part = DqPart<Config>;
+    add_dims<Config>(all, stage + warpgroup * Part::bytes, dim, tile * Config::rows, Part::rows, head, batch);
+    commit_stores();
+    wait_stores_read<0>();
+}
+
+/// By one thread for each warpgroup: adds its parts of dq.
 template <class Config>
 __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
-    const BackwardParams& params = all.params;
-    const int query_tiles = (params.geometry.query_tokens + Config::rows - 1) / Config::rows;
     QueryTiles tiles(all, share);
     Stage<Config::q_stages> q;
     Stage<Config::dout_stages> dout;
-    int* flag_before = nullptr;
-    int turn_before = 0;
     for (int step = 0; step < share.steps; ++step) {
-        const int tile = tiles.entry() >> 1, token = tile * Config::rows + Part::first_row(warpgroup);
-        // A flag for each warpgroup, or one that they pass between them where both add to the same dims.
-        int* const flag =
-            all.flags +
-            ((static_cast<std::int64_t>(share.batch) * params.geometry.query_heads + tiles.head) * query_tiles + tile) *
-                2 +
-            (Part::has_shared_dims ? 0 : warpgroup);
-        const int turn = !all.turns ? 0 : Part::has_shared_dims ? 2 * tiles.turn() + warpgroup : tiles.turn();
-        if constexpr (Config::ends_turns_late) {
-            if (all.turns) change_turn(flag, turn, flag_before, turn_before);
-            flag_before = flag;
-            turn_before = turn;
-        } else if (all.turns) {
-            await_turn(flag, turn);
-        }
-        const auto add = [&](int place, int dim, int rows, int first_row = 0) {
-            for (int i = 0; i < 2; ++i)
-                for (int row = 0; row < rows; row += Part::added_rows)
-                    add_box(all.dq, base + place + i * Part::box_bytes + row * 128, dim + 32 * i,
-                            token + first_row + row, tiles.head, share.batch);
-        };
-        const auto wait_read = [&] {
-            commit_stores();
-            wait_stores_read<0>();
-        };
+        const int tile = tiles.entry() >> 1;
         if constexpr (Config::split_dims) {
             barriers.dq_full_in_dout(warpgroup, dout.index).wait(dout.parity);
-            add(Layout::dq_in_dout(dout.index) + warpgroup * Part::bytes, Part::first_dim(warpgroup), Part::rows);
-            wait_read();
+            add_from_stage<Config>(all, base + Layout::dq_in_dout(dout.index), warpgroup, Part::first_dim(warpgroup),
+                                   tile, tiles.head, share.batch);
             barriers.dout_empty(dout.index).arrive();
-            barriers.dq_full_in_q(warpgroup, q.index).wait(q.parity);
-            add(Layout::dq_in_q(q.index) + warpgroup * Part::bytes, Part::second_dim(warpgroup), Part::rows);
-            wait_read();
+            barriers.dq_full(warpgroup, q.index).wait(q.parity);
+            add_from_stage<Config>(all, base + Layout::dq_in_q(q.index), warpgroup, Part::second_dim(warpgroup), tile,
+                                   tiles.head, share.batch);
             barriers.q_empty(q.index).arrive();
         } else {
-            barriers.dq_full(warpgroup).wait(step & 1);
-            add(Layout::dq_of(warpgroup), Part::first_dim(warpgroup), Part::rows);
-            if constexpr (Part::has_second)
-                add(Layout::dq_of(warpgroup) + Part::bytes, Part::second_dim(warpgroup), Part::second_rows,
-                    Part::second_row(warpgroup));
-            wait_read();
+            barriers.dq_full(warpgroup, q.index).wait(q.parity);
+            add_parts<Config>(all, base, warpgroup, tile, tiles.head, share.batch);
+            wait_stores_read<0>();
             barriers.dq_empty(warpgroup).arrive();
         }
-        if (!Config::ends_turns_late && all.turns) end_turn(flag, turn);
         q.advance();
         dout.advance();
         tiles.advance();
     }
-    if (Config::ends_turns_late && all.turns && flag_before) end_turn(flag_before, turn_before);
+}
+
+/// Warps that add dq in order.
+template <class Config>
+constexpr int adders_in_order = Config::q_stages;
+
+/// By one thread of each of those warps, which take steps in turns: adds the parts of both warpgroups. One alone would
+/// need longer than a step for it: to wait for the turn, to add, to wait until the sum is in memory, to tell.
+template <class Config>
+__device__ inline void add_dq_in_order(const BackwardKernelParams& all, std::uint32_t base, const Share& share,
+                                       int adder) {
+    using Layout = BackwardLayout<Config>;
+    using Part = DqPart<Config>;
+    constexpr int adders = adders_in_order<Config>;
+    static_assert(adders <= 3 && (!Config::split_dims || Config::dout_stages == adders));
+    const BackwardBarriers<Config> barriers{base + Layout::barriers};
+    const int query_tiles = (all.params.geometry.query_tokens + Config::rows - 1) / Config::rows;
+    QueryTiles tiles(all, share);
+    for (int i = 0; i < adder; ++i) tiles.advance();
+    std::uint32_t parity = 0;
+    for (int step = adder; step < share.steps; step += adders) {
+        const int tile = tiles.entry() >> 1, turn = tiles.turn();
+        int* const flag =
+            all.flags +
+            (static_cast<std::int64_t>(share.batch) * all.params.geometry.query_heads + tiles.head) * query_tiles +
+            tile;
+        await_turn(flag, turn);
+        if constexpr (Config::split_dims) {
+            for (int i = 0; i < 2; ++i) {
+                barriers.dq_full_in_dout(i, adder).wait(parity);
+                add_from_stage<Config>(all, base + Layout::dq_in_dout(adder), i, Part::first_dim(i), tile, tiles.head,
+                                       share.batch);
+                barriers.dout_empty(adder).arrive();
+            }
+            for (int i = 0; i < 2; ++i) {
+                barriers.dq_full(i, adder).wait(parity);
+                add_from_stage<Config>(all, base + Layout::dq_in_q(adder), i, Part::second_dim(i), tile, tiles.head,
+                                       share.batch);
+                barriers.q_empty(adder).arrive();
+            }
+        } else {
+            for (int i = 0; i < 2; ++i) {
+                barriers.dq_full(i, adder).wait(parity);
+                add_parts<Config>(all, base, i, tile, tiles.head, share.batch);
+            }
+            wait_stores_read<1>();
+            barriers.dq_empty(0).arrive();
+            wait_stores_read<0>();
+            barriers.dq_empty(1).arrive();
+        }
+        end_turn(flag, turn);
+        parity ^= 1;
+        for (int i = 0; i < adders; ++i) tiles.advance();
+    }
 }
 
 /// Without an answer: no register waits for it.
@@ -498,7 +537,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
     using Layout = BackwardLayout<Config>;
     using Part = DqPart<Config>;
     constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
-    constexpr bool late_lse = rewrite ? Config::late_lse_rewriting : Config::late_lse;
+    constexpr bool late_dq = !Config::split_dims;                          // issued in the step that follows
     constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
     const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
     const BackwardBarriers<Config> barriers{base + Layout::barriers};
@@ -527,10 +566,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         const Operand<Order::rows_outer> own_v(base + Layout::v, keys, first_key);
         const Operand<Order::rows_summed> all_k(base + Layout::k, keys);
         const auto dq_k = all_k.after_stretches(Part::first_dim(warpgroup) / 64, keys);
-        // The second part of dq is over all keys, or the own ones.
-        const int second_key = Part::second_by_rows ? 0 : first_key;
-        constexpr int second_keys = Part::has_shared_dims ? 64 : keys;
-        const auto second_dq_k = all_k.after_stretches(Part::second_dim(warpgroup) / 64, keys).after_rows(second_key);
+        const auto second_dq_k = all_k.after_stretches(Part::second_dim(warpgroup) / 64, keys);
         // A lane's row of dS (a key) and chunk of 8 queries for stmatrix, swizzled.
         const int ds_row = lane % 16;
         const std::uint32_t ds_place =
@@ -550,6 +586,18 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                     store_shared((dq_place ^ (c % 2 * 16 + c / 2 * 32)) + place + c % 2 * 128 + n * 1024,
                                  dq[4 * n + c] * params.scale);
         };
+        const auto issue_dq = [&](auto& dq, const auto& dims_of_k, int step, int first_row) {
+            const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
+            multiply<T, keys / 16, keys, keys>(dq, dims_of_k, ds.after_columns(first_row), false);
+        };
+        const auto issue_first_dq = [&](auto& dq, int step) { issue_dq(dq, dq_k, step, Part::first_row(warpgroup)); };
+        const auto issue_second_dq = [&](auto& dq, int step) {
+            issue_dq(dq, second_dq_k, step, Part::second_row(warpgroup));
+        };
+        const auto hand_over_dq = [&](Barrier full) {
+            fence_shared_for_async();
+            arrive(full);
+        };
         Stage<Config::q_stages> q;
         Stage<Config::dout_stages> dout;
         int last_q = 0;
@@ -563,29 +611,37 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             const std::uint32_t row_data = base + Layout::rows + q.index * Layout::rows_bytes;
             const std::uint32_t statistics = row_data + t * Layout::thread_rows_bytes;
 
-            float s[s_count], dp[s_count];
+            float s[s_count], dp[s_count], dq[Part::count];
+            [[maybe_unused]] float second_dq[Part::has_second ? Part::second_count : 1];
             barriers.q_full(q.index).wait(q.parity);
             // lse, then delta. Before S: it and dP take all that shared memory gives.
             float4 of_row[rows / 16];
-            const auto load_lse = [&] {
 #pragma unroll
-                for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
-            };
-            if constexpr (!late_lse) load_lse();
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
             fence_products();
             multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
             commit_products();
-            barriers.dout_full(dout.index).wait(dout.parity);
-            fence_products();
-            multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
-            commit_products();
+            const auto issue_dp = [&] {
+                barriers.dout_full(dout.index).wait(dout.parity);
+                fence_products();
+                multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
+                commit_products();
+            };
+            if constexpr (late_dq) {  // before the first step's nothing is: a product of what lies there, not taken
+                barriers.ds_full(warpgroup).wait(~step & 1);
+                fence_products();
+                issue_first_dq(dq, step - 1);
+                if constexpr (Part::has_second) issue_second_dq(second_dq, step - 1);
+                commit_products();
+            } else {
+                issue_dp();
+            }
             wait_products<1>();  // s, and the last step's dK
             pin(s);
             if constexpr (!Config::split_dims)
                 if (step > 0) arrive(barriers.q_empty(last_q));
 
             float p[s_count];
-            if constexpr (late_lse) load_lse();
 #pragma unroll
             for (int i = 0; i < s_count; ++i) {
                 const float lse = of_element(of_row[i / 8], i);
@@ -609,6 +665,18 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
                     if (!(visible >> i & 1)) p[i] = 0;
             }
 
+            if constexpr (late_dq) {
+                wait_products<0>();
+                pin(dq);
+                if constexpr (Part::has_second) pin(second_dq);
+                issue_dp();
+                if (step > 0) {
+                    barriers.dq_empty(warpgroup).wait(step & 1);
+                    store_dq(dq, 0);
+                    if constexpr (Part::has_second) store_dq(second_dq, Part::bytes);
+                    hand_over_dq(barriers.dq_full(warpgroup, last_q));
+                }
+            }
             std::uint32_t p_operand[rows / 16][4], ds_operand[rows / 16][4];
             if constexpr (!Config::early_dv) {
                 wait_products<0>();
@@ -649,47 +717,35 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             fence_shared_for_async();
             arrive(barriers.ds_full(warpgroup));
 
-            // In the registers of dP and S, whose work is done.
-            auto& dq = reinterpret_cast<float(&)[Part::count]>(dp);
-            auto& second_dq = reinterpret_cast<float(&)[Part::second_count]>(s);
-            barriers.ds_full(warpgroup).wait(step & 1);
-            const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
-            const auto issue_second = [&] {
-                multiply<T, second_keys / 16, keys, keys>(
-                    second_dq, second_dq_k, ds.after_rows(second_key).after_columns(Part::second_row(warpgroup)),
-                    false);
+            const auto issue_dk = [&] {
+                fence_products();
+                multiply<T, rows>(dk, ds_operand,
+                                  Operand<Order::rows_summed>(q_tile, rows).after_stretches(half * head / 128, rows),
+                                  true);
+                commit_products();
             };
-            fence_products();
-            multiply<T, keys / 16, keys, keys>(dq, dq_k, ds.after_columns(Part::first_row(warpgroup)), false);
-            if constexpr (Part::has_second && !Config::split_dims) issue_second();
-            commit_products();
-            fence_products();
-            multiply<T, rows>(dk, ds_operand,
-                              Operand<Order::rows_summed>(q_tile, rows).after_stretches(half * head / 128, rows), true);
-            commit_products();
-            wait_products<1>();  // all but dK
-            pin(dq);
-            if constexpr (Config::split_dims) {
+            if constexpr (late_dq) {
+                issue_dk();
+                wait_products<1>();  // dV
+                arrive(barriers.dout_empty(dout.index));
+            } else {
+                barriers.ds_full(warpgroup).wait(step & 1);
+                fence_products();
+                issue_first_dq(dq, step);
+                commit_products();
+                issue_dk();
+                wait_products<1>();  // all but dK
+                pin(dq);
                 barriers.scores_ended().wait(step & 1);  // the other warpgroup's too: nobody reads all dims any more
                 store_dq(dq, Layout::dq_in_dout(dout.index));
-                fence_shared_for_async();
-                arrive(barriers.dq_full_in_dout(warpgroup, dout.index));
+                hand_over_dq(barriers.dq_full_in_dout(warpgroup, dout.index));
                 fence_products();
-                issue_second();
+                issue_second_dq(second_dq, step);
                 commit_products();
                 wait_products<0>();
                 pin(second_dq);
                 store_dq(second_dq, Layout::dq_in_q(q.index));
-                fence_shared_for_async();
-                arrive(barriers.dq_full_in_q(warpgroup, q.index));
-            } else {
-                arrive(barriers.dout_empty(dout.index));
-                if constexpr (Part::has_second) pin(second_dq);
-                barriers.dq_empty(warpgroup).wait(~step & 1);
-                store_dq(dq, 0);
-                if constexpr (Part::has_second) store_dq(second_dq, Part::bytes);
-                fence_shared_for_async();
-                arrive(barriers.dq_full(warpgroup));
+                hand_over_dq(barriers.dq_full(warpgroup, q.index));
             }
             last_q = q.index;
             q.advance();
@@ -698,6 +754,22 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         wait_products<0>();
         pin(dk);
         pin(dv);
+        if constexpr (late_dq) {
+            float dq[Part::count];
+            [[maybe_unused]] float second_dq[Part::has_second ? Part::second_count : 1];
+            barriers.ds_full(warpgroup).wait(~steps & 1);
+            fence_products();
+            issue_first_dq(dq, steps - 1);
+            if constexpr (Part::has_second) issue_second_dq(second_dq, steps - 1);
+            commit_products();
+            wait_products<0>();
+            pin(dq);
+            if constexpr (Part::has_second) pin(second_dq);
+            barriers.dq_empty(warpgroup).wait(steps & 1);
+            store_dq(dq, 0);
+            if constexpr (Part::has_second) store_dq(second_dq, Part::bytes);
+            hand_over_dq(barriers.dq_full(warpgroup, last_q));
+        }
     }
 
     const GradientTarget target(all, load_share(base + Layout::share), keys);
@@ -826,8 +898,12 @@ __global__ void __launch_bounds__(backward_threads, 1)
         if (share.steps == 0) return;
         if (warp == 0)
             load_queries<Config>(all, base, share);
-        else if (warp <= 2 && threadIdx.x % 32 == 0)
+        else if (threadIdx.x % 32 != 0)
+            return;
+        else if (!all.turns && warp <= 2)
             add_dq<Config>(all, base, share, warp - 1);
+        else if (all.turns && warp <= adders_in_order<Config>)
+            add_dq_in_order<Config>(all, base, share, warp - 1);
     } else {
         grow_registers<240>();
         compute<T, Config, rewrite>(all, base, load_share(base + Layout::share), warp / 4 - 1);
@@ -889,7 +965,7 @@ void launch_backward_with(const BackwardLaunch& launch, DType dtype, cudaStream_
     if (!launch.turns) return enqueue();
     const Geometry& g = launch.params.geometry;
     const auto flags = static_cast<std::size_t>(g.batch) * static_cast<std::size_t>(g.query_heads) *
-                       static_cast<std::size_t>((g.query_tokens + Config::rows - 1) / Config::rows) * 2;
+                       static_cast<std::size_t>((g.query_tokens + Config::rows - 1) / Config::rows);
     RINGLAB_CUDA(cudaMallocAsync(reinterpret_cast<void**>(&params.flags), flags * sizeof(int), stream));
     RINGLAB_CUDA(cudaMemsetAsync(params.flags, 0, flags * sizeof(int), stream));
     enqueue();
@@ -898,8 +974,7 @@ void launch_backward_with(const BackwardLaunch& launch, DType dtype, cudaStream_
 
 template <DimClass dims>
 void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream) {
-    launch.turns ? launch_backward_with<BackwardConfigInOrder<dims>>(launch, dtype, stream)
-                 : launch_backward_with<BackwardConfig<dims>>(launch, dtype, stream);
+    launch_backward_with<BackwardConfig<dims>>(launch, dtype, stream);
 }
 
 }  // namespace ringlab::gpu::hopper

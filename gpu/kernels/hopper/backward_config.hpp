@@ -2,55 +2,33 @@
 
 #include "gpu/kernels/tile_config.hpp"
 
-#include <type_traits>
-
 namespace ringlab::gpu::hopper {
 
 /// A thread block stays on 128 keys, 64 for each of its two computing warpgroups. Registers per thread: dK and dV take
 /// (head + value) / 2, S and dP rows / 2 each, P and dS rounded rows / 4 each. early_dv: dV is issued before dP is
 /// waited for, where there are registers for that. split_dims: dK and dV of 64 keys alone are too many registers, so a
 /// block stays on 64 keys, of which both warpgroups compute S and dP, and each half of the dims of dK, dV and dQ.
-/// late_lse: lse is loaded behind S, not ahead of it: fewer registers at a time. ends_turns_late: dq in order ends a
-/// turn while the next one's flag is on its way, which where it is false would serialise the products.
 template <DimClass>
 struct BackwardConfig;
 template <>
 struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
     static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 3;
-    static constexpr bool early_dv = true, split_dims = false, late_lse = true, late_lse_rewriting = true,
-                          ends_turns_late = false;
-    static constexpr bool shares_dims = false;
+    static constexpr bool early_dv = true, split_dims = false;
 };
 template <>
 struct BackwardConfig<DimClass::d128> : Dims<DimClass::d128> {
     static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
-    static constexpr bool early_dv = true, split_dims = false, late_lse = false, late_lse_rewriting = false,
-                          ends_turns_late = true;
-    static constexpr bool shares_dims = false;
+    static constexpr bool early_dv = true, split_dims = false;
 };
 template <>
 struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
     static constexpr int rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
-    static constexpr bool early_dv = false, split_dims = false, late_lse = false, late_lse_rewriting = false,
-                          ends_turns_late = true;
-    static constexpr bool shares_dims = true;
+    static constexpr bool early_dv = false, split_dims = false;
 };
 template <>
 struct BackwardConfig<DimClass::d256> : Dims<DimClass::d256> {
     static constexpr int rows = 64, keys = 64, q_stages = 2, dout_stages = 2;
-    static constexpr bool early_dv = true, split_dims = true, late_lse = false, late_lse_rewriting = false,
-                          ends_turns_late = true;
-    static constexpr bool shares_dims = false;
+    static constexpr bool early_dv = true, split_dims = true;
 };
-
-/// With dq in order: where both warpgroups added to the same dims, each over its own keys, one would wait in every step
-/// until the other's part is in memory. So each does half of the rows there over all keys, for some 4 % more shared
-/// memory traffic.
-struct BackwardConfigInOrder192 : BackwardConfig<DimClass::d192_128> {
-    static constexpr bool late_lse = true;
-    static constexpr bool shares_dims = false;
-};
-template <DimClass C>
-using BackwardConfigInOrder = std::conditional_t<C == DimClass::d192_128, BackwardConfigInOrder192, BackwardConfig<C>>;
 
 }  // namespace ringlab::gpu::hopper

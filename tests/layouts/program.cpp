@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
                 const auto& peer = program.ranks[static_cast<std::size_t>(one.op.peer)];
                 const auto& other = peer.code[static_cast<std::size_t>(one.partner)];
                 BOOST_TEST(one.may_come_early == expected(one.sends() ? other.op : one.op),
-                           describe(rank.rank, &one - rank.code.data(), one.op));
+                           describe(rank.rank, static_cast<OpIndex>(&one - rank.code.data()), one.op));
             }
     };
     const auto is_keys = [](const Op& op) { return op.pool == Pool::kv; };

@@ -1,36 +1,18 @@
 #include "layouts/schedule.hpp"
 
 #include "tests/layouts/allocations.hpp"
-#include "tests/layouts/cases.hpp"
+#include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include <numeric>
-
 using namespace ringlab::layouts;
 using namespace ringlab::layouts::testing;
 namespace data = boost::unit_test::data;
 
 namespace {
-
-const std::vector<std::string> algorithms{"ring",   "all-gather", "all-gather:2",  "all-gather:4",  "pull",
-                                          "pull:2", "ulysses",    "ulysses:2",     "pass-q",        "bidirectional",
-                                          "seen",   "seen:1",     "double-ring:1", "double-ring:2", "double-ring:4",
-                                          "merge",  "merge:tree", "joined-ring",   "joined-ring:4"};
-
-/// Whether the ranks suit the algorithm, with 8 query heads.
-bool suits(const std::string& algorithm, int ranks) {
-    if (algorithm == "ulysses") return 8 % ranks == 0;
-    if (algorithm == "ulysses:2") return ranks % 2 == 0;
-    // These look at each pair of ranks before they begin.
-    if (algorithm.starts_with("double-ring:")) return ranks % std::stoi(algorithm.substr(12)) == 0 && ranks < 1000;
-    if (algorithm.starts_with("seen") || algorithm.starts_with("merge")) return ranks < 1000;
-    return true;
-}
-constexpr std::array passes{Pass::forward, Pass::backward};
 
 // The address sanitizer makes each case ten times as long, and a build without it has judged them all: here it sees
 // every seventh, which shares no factor with the numbers of ranks, passes and accumulations.
@@ -40,22 +22,7 @@ constexpr int stride = 7;
 constexpr int stride = 1;
 #endif
 
-Problem problem_of(const Mask& mask) {
-    return {.batch = 3, .tokens = mask.tokens(), .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
-}
-
-std::unique_ptr<Schedule> schedule_of(const Case& c, const ScheduleOptions& options) {
-    return make_schedule(problem_of(c.mask), c.mask, c.layout, options);
-}
-
 std::string first_of(const std::vector<std::string>& found) { return found.empty() ? "" : found.front(); }
-
-/// A case of exactly `tokens`, no padding.
-Case exact_case(const std::string& mask, const std::string& layout, std::int64_t tokens, int ranks) {
-    auto made = make_mask(mask, tokens);
-    auto laid_out = make_layout(layout, made, ranks);
-    return {std::move(made), std::move(laid_out)};
-}
 
 /// The operations but one; whoever waited for it no longer does.
 std::vector<Op> erased(std::vector<Op> ops, std::size_t index) {
@@ -68,27 +35,6 @@ std::vector<Op> erased(std::vector<Op> ops, std::size_t index) {
             if (const auto a = after[static_cast<std::size_t>(d)]; a != gone) op.run_after(a > gone ? a - 1 : a);
     }
     return ops;
-}
-
-struct Traffic {
-    std::int64_t messages = 0;
-    std::int64_t bytes = 0;
-    friend bool operator==(const Traffic&, const Traffic&) = default;
-};
-std::ostream& operator<<(std::ostream& out, const Traffic& t) {
-    return out << t.messages << " messages, " << t.bytes << " bytes";
-}
-
-/// What all ranks together send (or fetch) of a pool.
-Traffic traffic_of(const Schedule& schedule, Pool pool) {
-    Traffic traffic;
-    for (const auto& ops : written(schedule))
-        for (const auto& op : ops)
-            if ((op.kind == OpKind::send || op.kind == OpKind::fetch) && op.pool == pool) {
-                ++traffic.messages;
-                traffic.bytes += op.bytes;
-            }
-    return traffic;
 }
 
 }  // namespace
@@ -296,196 +242,6 @@ BOOST_AUTO_TEST_CASE(sends_that_wait_for_each_other_in_a_circle_are_caught) {
         ops[1].run_after(0);
     }
     BOOST_TEST(first_of(violations(*made, program)).find("can never begin") != std::string::npos);
-}
-
-// Cells by ring step t and rank r, c tokens per rank, d = c(c+1)/2, f = c*c (shared derivations: a chunk pair of
-// zigzag sees half of any other rank's keys).
-BOOST_DATA_TEST_CASE(causal_cells_of_a_ring_step_have_a_closed_form,
-                     data::make({1, 2, 3, 4, 8, 16}) * data::make({2, 6, 50, 4096}), ranks, c) {
-    const auto s = std::int64_t{ranks} * c, d = std::int64_t{c} * (c + 1) / 2, f = std::int64_t{c} * c;
-    const auto cells = [&](const std::string& layout, int step, int rank) {
-        const auto made = schedule_of(exact_case("causal", layout, s, ranks), {});
-        return made->cells(rank, (rank - step + ranks) % ranks);
-    };
-    for (const int step : {0, 1, ranks / 2, ranks - 1})
-        for (int rank = 0; rank < ranks && step < ranks; ++rank) {
-            BOOST_TEST(cells("contiguous", step, rank) == (step == 0 ? d : step <= rank ? f : 0));
-            BOOST_TEST(cells("zigzag", step, rank) == (step == 0 ? d : f / 2));
-            BOOST_TEST(cells("striped", step, rank) == (step <= rank ? d : std::int64_t{c} * (c - 1) / 2));
-        }
-}
-
-BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_cells) {
-    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"}) {
-        const auto made = schedule_of(exact_case("full", layout, 48, 4), {});
-        for (int rank = 0; rank < 4; ++rank)
-            for (int owner = 0; owner < 4; ++owner) BOOST_TEST(made->cells(rank, owner) == 12 * 12);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(a_contiguous_causal_ring_is_as_efficient_as_p_over_2p_minus_1) {
-    // Slowest rank in lockstep: d + (P-1) f; perfect balance: the mean.
-    constexpr int p = 8;
-    constexpr std::int64_t c = 1 << 16, d = c * (c + 1) / 2, f = c * c;
-    const auto made = schedule_of(exact_case("causal", "contiguous", p * c, p), {});
-    std::int64_t slowest = 0, total = 0;
-    for (int rank = 0; rank < p; ++rank) {
-        std::int64_t sum = 0;
-        for (int owner = 0; owner < p; ++owner) sum += made->cells(rank, owner);
-        slowest = std::max(slowest, sum);
-        total += sum;
-    }
-    BOOST_TEST(slowest == d + (p - 1) * f);
-    // Exact for infinitely many tokens; 1/c off here.
-    BOOST_TEST(static_cast<double>(total) / p / static_cast<double>(slowest) == 8.0 / 15,
-               boost::test_tools::tolerance(1.0 / c));
-}
-
-BOOST_DATA_TEST_CASE(a_striped_ring_exceeds_perfect_balance_by_its_closed_form, data::make({2, 3, 8}), ranks) {
-    constexpr std::int64_t c = 40;
-    const auto s = c * ranks;
-    const auto made = schedule_of(exact_case("causal", "striped", s, ranks), {});
-    std::int64_t slowest = 0;
-    for (int rank = 0; rank < ranks; ++rank) {
-        std::int64_t sum = 0;
-        for (int owner = 0; owner < ranks; ++owner) sum += made->cells(rank, owner);
-        slowest = std::max(slowest, sum);
-    }
-    // max/ideal = P(c+1)/(S+1) with ideal = S(S+1)/2P.
-    BOOST_TEST(slowest * 2 * ranks * (s + 1) == ranks * (c + 1) * s * (s + 1));
-}
-
-BOOST_DATA_TEST_CASE(ring_blocks_travel_only_as_far_as_someone_needs_them, data::make({2, 3, 4, 8}), p) {
-    constexpr std::int64_t c = 12;
-    const auto s = c * p;
-    const std::int64_t kv = 3 * c * 4 * (24 + 16) * 2, dkv = 3 * c * 4 * (24 + 16) * 4;
-    const auto check = [&](const std::string& mask, const std::string& layout, std::int64_t hops,
-                           std::int64_t gradient_hops) {
-        const auto c1 = exact_case(mask, layout, s, p);
-        BOOST_TEST_CONTEXT(mask << ", " << layout) {
-            BOOST_TEST(traffic_of(*schedule_of(c1, {}), Pool::kv) == (Traffic{hops, hops * kv}));
-            const auto backward = schedule_of(c1, {.pass = Pass::backward});
-            BOOST_TEST(traffic_of(*backward, Pool::kv) == (Traffic{hops, hops * kv}));
-            BOOST_TEST(traffic_of(*backward, Pool::dkv) == (Traffic{gradient_hops, gradient_hops * dkv}));
-        }
-    };
-    // Everybody needs every block: P-1 hops of each, and P of its gradient.
-    for (const std::string layout : {"contiguous", "zigzag", "striped"}) check("full", layout, p * (p - 1), p * p);
-    check("causal", "zigzag", p * (p - 1), p * p);
-    check("causal", "striped", p * (p - 1), p * p);
-    // Block o goes to ranks o+1 .. P-1; its gradient follows and makes one hop home. The last block goes nowhere.
-    check("causal", "contiguous", p * (p - 1) / 2, p * (p - 1) / 2 + (p - 1));
-    // A window of L past keys reaches ceil(L/c) blocks back.
-    for (const std::int64_t left : {0, 1, 11, 12, 13, 24, 30, 1000}) {
-        std::int64_t hops = 0, homes = 0;
-        for (std::int64_t owner = 0; owner < p; ++owner) {
-            const auto reach = std::min(p - 1 - owner, (left + c - 1) / c);
-            hops += reach;
-            homes += reach > 0;
-        }
-        check("window:" + std::to_string(left) + ",0", "contiguous", hops, hops + homes);
-    }
-    // Documents that end with the shards: no traffic at all.
-    check("causal+documents:12x" + std::to_string(p), "contiguous", 0, 0);
-}
-
-BOOST_AUTO_TEST_CASE(a_windowed_contiguous_ring_sends_blocks_to_the_next_rank_alone) {
-    const auto c = exact_case("window:12,0", "contiguous", 96, 8);
-    for (const auto pass : passes)
-        for (const auto& ops : written(*schedule_of(c, {.pass = pass})))
-            for (const auto& op : ops) BOOST_TEST(op.step <= 2);  // the gradient's way home counts as step 2
-}
-
-BOOST_DATA_TEST_CASE(gathered_blocks_go_straight_to_whoever_needs_them,
-                     data::make({"all-gather", "all-gather:2", "pull", "pull:4"}) * data::make({2, 3, 8}), algorithm,
-                     p) {
-    constexpr std::int64_t c = 12;
-    const std::int64_t kv = 3 * c * 4 * (24 + 16) * 2, dkv = 3 * c * 4 * (24 + 16) * 4;
-    // Forward, pull leaves blocks as small as these whole; backward it takes half of the kv heads at a time.
-    const std::string name = algorithm;
-    const std::int64_t groups = name == "pull:4" ? 4 : name == "all-gather:2" ? 2 : 1;
-    const std::int64_t groups_backward = name == "all-gather" ? 1 : 2;
-    const auto check = [&](const std::string& mask, std::int64_t blocks) {
-        const auto c1 = exact_case(mask, "contiguous", c * p, p);
-        const auto backward = schedule_of(c1, {.algorithm = algorithm, .pass = Pass::backward});
-        BOOST_TEST(traffic_of(*schedule_of(c1, {.algorithm = algorithm}), Pool::kv) ==
-                   (Traffic{blocks * groups, blocks * kv}));
-        BOOST_TEST(traffic_of(*backward, Pool::kv) == (Traffic{blocks * groups_backward, blocks * kv}));
-        BOOST_TEST(traffic_of(*backward, Pool::dkv) == (Traffic{blocks * groups_backward, blocks * dkv}));
-    };
-    check("full", p * (p - 1));
-    check("causal", p * (p - 1) / 2);
-    check("window:12,0", p - 1);
-}
-
-BOOST_DATA_TEST_CASE(pull_joins_all_attends_of_a_pass, data::make(passes) * data::make({1, 2, 5, 8}), pass, ranks) {
-    const auto c = make_case("causal", "zigzag", ranks);
-    for (const auto& ops : written(*schedule_of(c, {.algorithm = "pull", .pass = pass}))) {
-        int launches = 0;
-        for (const auto& op : ops) launches += op.kind == OpKind::attend && !op.fused;
-        BOOST_TEST(launches == 1);
-    }
-}
-
-BOOST_DATA_TEST_CASE(a_joined_ring_joins_all_attends_but_of_short_blocks_backward,
-                     data::make(passes) * data::make({4092, 4096}) * data::make({"joined-ring", "joined-ring:1"}), pass,
-                     tokens, algorithm) {
-    const auto c = exact_case("causal", "zigzag", 3 * tokens, 3);
-    const bool joins = pass == Pass::forward || tokens == 4096 || std::string(algorithm) == "joined-ring:1";
-    for (const auto& ops : written(*schedule_of(c, {.algorithm = algorithm, .pass = pass}))) {
-        int launches = 0;
-        for (const auto& op : ops) launches += op.kind == OpKind::attend && !op.fused;
-        BOOST_TEST(launches == (joins ? 1 : 3));
-    }
-}
-
-/// Merge also merges what it does not keep: every result but that of the owner, here of 4 ranks.
-BOOST_DATA_TEST_CASE(partials_add_one_merge_per_attend, data::make(algorithms), algorithm) {
-    const auto c = make_case("causal", "striped", 4);
-    const auto count = [&](Accumulation accumulation, OpKind kind) {
-        std::int64_t n = 0;
-        for (const auto& ops : written(*schedule_of(c, {.algorithm = algorithm, .accumulation = accumulation})))
-            n += std::count_if(ops.begin(), ops.end(), [&](const Op& op) { return op.kind == kind; });
-        return n;
-    };
-    const auto attends = count(Accumulation::partials, OpKind::attend);
-    const auto at_home = algorithm.starts_with("merge") ? attends - 4 : 0;
-    BOOST_TEST(count(Accumulation::carry, OpKind::merge) == at_home);
-    BOOST_TEST(count(Accumulation::partials, OpKind::merge) == attends + at_home);
-    BOOST_TEST(count(Accumulation::partials, OpKind::attend) == count(Accumulation::carry, OpKind::attend));
-}
-
-BOOST_AUTO_TEST_CASE(flop_count_all_query_heads_and_batches) {
-    const auto c = exact_case("full", "contiguous", 24, 2);
-    const auto flop = [&](Pass pass) {
-        double sum = 0;
-        const auto made = schedule_of(c, {.algorithm = "all-gather:2", .pass = pass});
-        for (const auto& ops : written(*made))
-            for (const auto& op : ops)
-                if (op.kind == OpKind::attend) sum += made->flop(op);
-        return sum;
-    };
-    const double cells = 3.0 * 8 * 24 * 24;
-    BOOST_TEST(flop(Pass::forward) == cells * 2 * (24 + 16));
-    BOOST_TEST(flop(Pass::backward) == cells * 2 * (3 * 24 + 2 * 16));
-}
-
-BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {
-    for (const int ranks : {2, 4, 8}) {
-        const auto c = exact_case("causal", "zigzag", 12 * ranks, ranks);
-        const std::int64_t kv = 3 * 12 * 4 * (24 + 16) * 2, dkv = 2 * kv;
-        BOOST_TEST(schedule_of(c, {})->scratch_bytes() == 2 * kv);
-        BOOST_TEST(schedule_of(c, {.pass = Pass::backward})->scratch_bytes() == 2 * kv + 3 * dkv);
-        BOOST_TEST(schedule_of(c, {.algorithm = "all-gather"})->scratch_bytes() == (ranks - 1) * kv);
-        BOOST_TEST(schedule_of(c, {.algorithm = "all-gather:4"})->scratch_bytes() == (ranks - 1) * 2 * kv / 4);
-        BOOST_TEST(schedule_of(c, {.algorithm = "pull"})->scratch_bytes() == (ranks - 1) * kv);
-        BOOST_TEST(schedule_of(c, {.algorithm = "pull", .pass = Pass::backward})->scratch_bytes() ==
-                   (ranks - 1) * (kv + 2 * dkv));
-        BOOST_TEST(schedule_of(c, {.algorithm = "joined-ring"})->scratch_bytes() == (ranks - 1) * kv);
-        BOOST_TEST(schedule_of(c, {.algorithm = "joined-ring:1", .pass = Pass::backward})->scratch_bytes() ==
-                   (ranks - 1) * kv + 2 * dkv);
-    }
-    BOOST_TEST(schedule_of(exact_case("causal", "zigzag", 12, 1), {.pass = Pass::backward})->scratch_bytes() == 0);
 }
 
 BOOST_DATA_TEST_CASE(one_rank_alone_moves_nothing, data::make(algorithms) * data::make(passes), algorithm, pass) {

@@ -218,6 +218,8 @@ int study(const Config& config, int argc, char** argv) {
     for (const auto tokens : config.tokens)
         require(tokens <= config.judge_limit, "--tokens {}: whole sequences are judged here, up to --judge-limit {}",
                 tokens, config.judge_limit);
+    const auto shortest = config.tokens.empty() ? config.judge_limit : *std::ranges::min_element(config.tokens);
+    if (!config.loss_tokens.empty()) loss_tokens(config, shortest);  // refuse now, not midway
 
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);

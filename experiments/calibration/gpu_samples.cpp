@@ -1,5 +1,6 @@
 #include "experiments/calibration/gpu_samples.hpp"
 
+#include "experiments/record/read_record.hpp"
 #include "experiments/record/record.hpp"
 #include "layouts/require.hpp"
 
@@ -99,7 +100,7 @@ void write_samples(const std::filesystem::path& file, const GpuSamples& all, con
 }
 
 GpuSamples read_samples(const std::filesystem::path& path) {
-    const auto file = hdf5::File::open(path);
+    const auto file = open_record(path);
     require(file.has("experiment") && file.text("experiment") == "calibrate" && file.contains("samples/seconds"),
             "{}: it is no record of calibrate", path.string());
     GpuSamples all;

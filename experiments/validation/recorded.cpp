@@ -1,6 +1,7 @@
 #include "experiments/validation/recorded.hpp"
 
 #include "experiments/inputs/source.hpp"
+#include "experiments/record/read_record.hpp"
 
 #include <fmt/format.h>
 
@@ -23,7 +24,7 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
 
 }  // namespace
 
-RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(hdf5::File::open(file)) {
+RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(open_record(file)) {
     require(
         file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
         "--measured {}: it is no record of validate or throughput", file);

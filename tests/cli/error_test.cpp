@@ -76,6 +76,7 @@ const std::vector<Mistake> mistakes{
     {packings, {"--save-tensors", "t"}, {"unknown option '--save-tensors'"}},
     {model_stack, {"--replicas", "2"}, {"unknown option '--replicas'"}},
     {model_stack, {"--tokens-per-rank", "2048", "4096"}, {"one number of tokens"}},
+    {layer_gradients, {"--loss-tokens", "1"}, {"--loss-tokens", "2 replicas"}},
     {layer_gradients, {"--save-tensors", "t"}, {"unknown option '--save-tensors'"}},
     {list_positions, {"--ranks", "4", "--rank", "4"}, {"--rank is 4", "the last is 3"}},
     {list_positions, {"--layouts", "zigzag", "striped"}, {"--layouts", "2 values"}},

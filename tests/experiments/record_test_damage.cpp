@@ -1,3 +1,4 @@
+#include "experiments/record/read_record.hpp"
 #include "record_test_support.hpp"
 
 #include <fmt/format.h>
@@ -69,6 +70,36 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_refused_with_one_line_and_left_alone) {
 }
 
 // HDF5 1.10 itself does not survive all of these: it never gets to see them.
+BOOST_AUTO_TEST_CASE(a_damaged_record_without_its_checksum_is_read_or_refused_and_ends_nothing) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    const auto whole = whole_record(path);
+    const auto bare = whole.substr(0, whole.size() - std::tuple_size_v<Checksum>);
+    std::mt19937 random(5);
+    int refused = 0;
+    for (int i = 0; i < 60; ++i) {
+        auto damaged = bare;
+        // Metadata lie at the front of a file, and between the data.
+        const auto at = std::uniform_int_distribution<std::size_t>(0, i % 2 ? 3000 : bare.size() - 8)(random);
+        damaged.replace(at, 8, 8, i % 3 ? '\xff' : '\0');
+        put_bytes(path, damaged);
+        const int ending = in_child([&] {
+            try {
+                const auto file = open_record(path);
+                file.dataset("runs/name").texts();
+                return 0;
+            } catch (const Error& error) {
+                return one_line(error.what()) && contains(error.what(), path.string()) ? 1 : 2;
+            }
+        });
+        BOOST_TEST((ending == 0 || ending == 1), "byte " << at << " ends with " << ending);
+        refused += ending;
+    }
+    BOOST_TEST(refused > 5);
+    put_bytes(path, bare);
+    BOOST_TEST(open_record(path).dataset("runs/name").texts().size() == 3u);
+}
+
 BOOST_AUTO_TEST_CASE(a_record_with_a_flipped_bit_anywhere_is_refused) {
     const Folder folder;
     const auto path = folder / "record.h5";

@@ -107,7 +107,15 @@ const Words mask_specs{"full",
                        "documents:input",
                        "causal+causal+causal",
                        "window:,",
-                       "valid:0-64+valid:63-64+full"};
+                       "valid:0-64+valid:63-64+full",
+                       "valid:63-64",
+                       "padded-segments:64/0",
+                       "padded-segments:32/5,32",
+                       "shared-question:16,24x2",
+                       "prefix-documents:8,24,32,0",
+                       "prefix-documents:8,24,31,1",
+                       "chunks:7",
+                       "chunks:9223372036854775807"};
 const Words words{"normal",
                   "real",
                   "outlier",
@@ -199,7 +207,23 @@ const std::string& value_for(Random& random, const std::string& option) {
           "seen:-1",
           "pass-q",
           "pass-q:",
-          "ulyses:2"}},
+          "ulyses:2",
+          "joined-ring",
+          "joined-ring:3",
+          "merge",
+          "merge:tree",
+          "expanded:ring",
+          "expanded:",
+          "expanded:expanded:ring"}},
+        {"--sinks", {"normal", "1.5", "-800", "1,2,3,4", "1,2", "inf", "1e308", "none", ""}},
+        {"--latent", {"8+4", "16", "0+4", "8+8", "8+9223372036854775807", "none", "+", "1"}},
+        {"--rotary-pairs", {"half", "interleaved", "thirds"}},
+        {"--rotary-positions", {"global", "documents", "local"}},
+        {"--rotary-scaling",
+         {"none", "linear:4", "ntk:8", "llama3:8,1,4,64", "yarn:40,64", "yarn:1e308,1e-308", "llama3:8,4,1,64",
+          "ntk:"}},
+        {"--stack", {"gemma-3-27b", "llama-3.1-8b", "fuzz.cfg", "nothere", "."}},
+        {"--gpus", {"0", "1", "8", "9", "-1", "1000000000"}},
         {"--span-ranks", {"0", "1", "2", "64", "-1", "9223372036854775807", "none"}},
         {"--heads",
          {"4:2", "1:1", "8", "4:3", "1000000:1000000", "1000000000000000", "0:0", "-4:2", "9223372036854775807"}},
@@ -226,6 +250,9 @@ const Words common{"--tokens", "--tokens-per-rank", "--batch",    "--heads", "--
                    "--scale",  "--soft-cap",        "--preset",   "--masks", "--config",   "-o",
                    "--resume", "--overwrite",       "--nonsense", "--help",  "--version"};
 const Words laid_out{"--layouts", "--algorithms", "--algorithms", "--ranks", "--pad"};
+const Words around{"--queries",      "--latent",         "--sinks",       "--dropout",
+                   "--dropout-seed", "--rotary",         "--rotary-dims", "--rotary-first",
+                   "--rotary-pairs", "--rotary-scaling", "--rotary",      "--rotary-positions"};
 const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas",  "--placement", "--repeats",
                      "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
 const Words predictions{"--machines",    "--compute-model", "--engine",    "--trace",
@@ -243,7 +270,19 @@ bool is_flag(const std::string& option) {
 
 /// Sweeps of one small run, so that most of what is changed about them still ends in milliseconds.
 Invocation small_run(Random& random) {
-    switch (below(random, 9)) {
+    switch (below(random, 12)) {
+        case 9:
+            return {model_stack,
+                    {"--stack", "gemma-3-27b", "--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--repeats",
+                     "1", "--machines", "ideal", "--compute-model", "rate", "-o", "out.h5"}};
+        case 10:
+            return {decode, {"--tokens",   "64",    "--ranks", "2",     "--layouts", "zigzag", "--algorithms", "merge",
+                             "--head-dim", "8",     "--heads", "4:2",   "--repeats", "1",      "--steps",      "1",
+                             "--machines", "ideal", "-o",      "out.h5"}};
+        case 11:
+            return {advise,
+                    {"--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--algorithms", "ring", "--head-dim",
+                     "64", "--heads", "4:2", "-o", "out.h5"}};
         case 8:  // which gets as far as there are GPUs
             return {throughput,
                     {"--ranks", "1", "--tokens-per-rank", "64", "--layouts", "zigzag", "--masks", "causal", "--shapes",
@@ -289,6 +328,9 @@ void change(Invocation& one, Random& random) {
     if (one.program != predict) options = options + measured;
     if (one.program == predict || one.program == compare_layouts) options = options + predictions;
     if (one.program == predict) options = options + disturbances;
+    if (one.program != throughput && one.program != calibrate) options = options + around;
+    if (one.program == model_stack) options = options + Words{"--stack", "--scale-down"};
+    if (one.program == advise) options = options + Words{"--gpus", "--layers", "--keep", "--reserved"};
     for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
         const auto option = any_of(random, options);
         remove(one.arguments, option);

@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
             int step = -1;
             if (one.op.pool == Pool::kv && one.sends() && one.op.step >= 2) step = one.op.step - 1;
             if (one.op.pool == Pool::dkv && one.receives()) step = one.op.step - 1;
-            BOOST_TEST_CONTEXT(describe(rank.rank, &one - rank.code.data(), one.op)) {
+            BOOST_TEST_CONTEXT(describe(rank.rank, static_cast<OpIndex>(&one - rank.code.data()), one.op)) {
                 BOOST_TEST_REQUIRE((one.paced_by < 0) == (step < 0));
                 if (step < 0) continue;
                 const auto& attend = rank.code[static_cast<std::size_t>(one.paced_by)].op;

@@ -130,7 +130,7 @@ private:
     template <class... Values>
     void complain(int rank, const Instruction& instruction, fmt::format_string<Values...> format, Values&&... values) {
         const auto& code = program_.ranks[index(rank)].code;
-        found_.push_back(describe(rank, &instruction - code.data(), instruction.op) + ": " +
+        found_.push_back(describe(rank, static_cast<OpIndex>(&instruction - code.data()), instruction.op) + ": " +
                          fmt::format(format, std::forward<Values>(values)...));
     }
 

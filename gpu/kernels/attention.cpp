@@ -345,6 +345,21 @@ hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, in
             .chunk = static_cast<int>(items)};
 }
 
+/// With dq in order an item is a step or more behind the one before it at each tile, so many items of a head together
+/// wait for each other. But few that stay at a tile for the steps of many heads keep together, and L2 holds their rows.
+hopper::UnitOrder unit_order_with_turns(const AttendShape& shape, const TileList& tiles, int blocks) {
+    const auto heads = shape.batch * shape.kv_heads, group = shape.query_heads_per_kv_head;
+    const auto chunk = std::min(hopper::multiprocessors_of_device() / heads, tiles.busy_items());
+    constexpr std::int64_t many = 8, tiles_apart = 2;
+    if (!tiles.fall_evenly() || blocks > 1 || group < many || chunk < 1 || chunk > tiles_apart * group) return {};
+    const auto chunks = tiles.busy_items() / chunk;
+    return {.first_items = static_cast<int>(chunk * chunks),
+            .together = static_cast<int>(heads),
+            .chunk = static_cast<int>(chunk),
+            .chunks = static_cast<int>(chunks),
+            .in_step = true};
+}
+
 }  // namespace
 
 void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
@@ -360,8 +375,7 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
                                             .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                             .longest = tiles.longest(),
                                             .steps_per_entry = shape.query_heads_per_kv_head});
-        // In order, many items of one head would wait for each other.
-        const auto order = turns ? hopper::UnitOrder{} : unit_order(shape, tiles, blocks);
+        const auto order = turns ? unit_order_with_turns(shape, tiles, blocks) : unit_order(shape, tiles, blocks);
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);
     }

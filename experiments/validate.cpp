@@ -130,10 +130,8 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
         const auto busiest = *std::max_element(attends.begin(), attends.end());
         run.attribute(fmt::format("compute_measured_{}", to_string(pass)), busiest, "s",
                       "of the busiest rank's attends, in a pass that was traced");
-        const auto pause = std::max(0.0, measured.period - seconds);
-        // A backward pass that overwrites what it reads has a forward pass before it, in the pause.
         const auto before = pass == layouts::Pass::backward ? typical(slowest(samples.forward.seconds)).median : 0;
-        predictor.predict_repeated(pause, pause > before ? before : 0);
+        predictor.predict_repeated({measured.period, seconds, before});
         for (std::size_t machine = 0; machine < predictor.machines().size(); ++machine) {
             const auto figures = predictor.predict(run, which.name(), *plan.schedule(pass), machine);
             const auto column = [&](const char* what, double value, const char* unit, const char* description) {

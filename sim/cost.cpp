@@ -158,21 +158,37 @@ TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex
     return cost;
 }
 
-TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes) {
+TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes, const Message& message) {
     const auto route = topology_.route(source, destination);
     const auto slower = draws_.link_factor(source);
-    auto& [known_bytes, cost] = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
-    if (known_bytes == bytes) return cost;
+    auto& [known_bytes, known_message, cost] = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
+    if (known_bytes == bytes && known_message == message) return cost;
     cost.route = route;
     cost.link = route == Route::inside_host ? &machine_.inside_host : &machine_.between_hosts;
     cost.multiprocessors =
         cost.link->multiprocessors_per_channel == 0 ? 0 : cost.link->multiprocessors(static_cast<double>(bytes));
     cost.latency =
         ticks(cost.link->latency_seconds + (route == Route::spine ? machine_.network.spine_latency_seconds : 0));
-    const auto rate = cost.link->rate(static_cast<double>(bytes), slower);
+    auto rate = cost.link->rate(static_cast<double>(bytes), slower);
+    cost.crowded_speed = cost.link->busy_speed_ratio;
+    if (route == Route::inside_host) {
+        if (message.has_time) {
+            const auto& hidden = cost.link->hidden;
+            rate = std::min(
+                rate, cost.link->hidden_rate(static_cast<double>(bytes / std::max<std::int64_t>(1, message.pieces))));
+            cost.multiprocessors = hidden.channels * cost.link->multiprocessors_per_channel;
+            cost.crowded_speed = hidden.busy_speed_ratio;
+        }
+        if (message.pieces > 1) {
+            rate = std::min(rate, cost.link->pieces_bytes_per_second);
+            cost.latency =
+                layouts::later(cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
+        }
+    }
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
     known_bytes = bytes;
+    known_message = message;
     return cost;
 }
 

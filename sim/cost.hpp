@@ -4,11 +4,13 @@
 #include "layouts/schedule.hpp"
 #include "sim/host_clock.hpp"
 #include "sim/machine.hpp"
+#include "sim/messages.hpp"
 #include "sim/options.hpp"
 #include "sim/topology.hpp"
 
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,6 +28,9 @@ struct ItemGroup {
     std::int64_t count = 0;
 };
 double makespan(std::vector<ItemGroup> items, std::int64_t processors);
+
+/// The same, in the order that they are in.
+double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors);
 
 /// Times of attention blocks from their real tiles.
 ///
@@ -57,8 +62,8 @@ public:
     /// Attends of a rank that are one launch.
     struct Joint {
         Part rows, keys;
-        bool ends = true;    ///< forward: of its rows
-        bool waits = false;  ///< for something that arrives
+        bool begins = true, ends = true;  ///< forward: of its rows
+        bool waits = false;               ///< for something that arrives
     };
 
     struct JointTime {
@@ -81,6 +86,7 @@ private:
     /// What one launch takes up: tiles of each item of a head, how often, and heads in turn.
     struct Items {
         std::vector<layouts::TileRow> tiles;
+        std::vector<int> visits{};  ///< blocks of a launch that an item meets tiles of; empty: one
         std::int64_t copies = 1;
         int in_turn = 1;
     };
@@ -95,7 +101,8 @@ private:
                        Turn turn);
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                            const Part& keys, Turn turn) const;
-    double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors) const;
+    double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
+                        int visits = 1) const;
 
     const Schedule& schedule_;
     const Machine& machine_;
@@ -115,6 +122,7 @@ struct TransferCost {
     Picoseconds duration = 0;     ///< after the latency, alone
     double bytes_per_second = 0;  ///< while it runs at full speed; 0 if it takes no time
     double multiprocessors = 0;   ///< that each side gives to it, from when it is ready itself
+    double crowded_speed = 1;     ///< beside attends, against alone
     const LinkCost* link = nullptr;
     Route route = Route::inside_host;
 
@@ -145,7 +153,7 @@ public:
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
     /// Between ranks, of which the source's link may be slow.
-    TransferCost transfer(int source, int destination, std::int64_t bytes);
+    TransferCost transfer(int source, int destination, std::int64_t bytes, const Message& message = {});
 
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
@@ -153,6 +161,9 @@ public:
     /// Whether attends are one launch that adds to gradients once its items are done: an attend may begin before the
     /// gradient has arrived that it adds to, and stands still when its first items, of length item(), want it.
     bool gradients_come_later() const;
+
+    /// Whether some attends are one launch.
+    bool joins() const { return joins_; }
 
     /// Of the attend of a rank that was priced last: its longest item.
     Picoseconds item(int rank) const;
@@ -203,6 +214,7 @@ private:
     std::vector<Joined> joined_;  // by rank: what is left of its attends
     struct Known {
         std::int64_t bytes = -1;
+        Message message;
         TransferCost cost;
     };
     std::array<Known, 2 * route_count> known_;  // the last message on each, slow or not: most are of one size

@@ -29,7 +29,7 @@ std::vector<Launch> read_launches(const Schedule& schedule, int rank) {
             launches.emplace_back();
             first.push_back(i);
         }
-        launches.back().attends.push_back({op->rows(), op->part, op->ends, !op->after().empty()});
+        launches.back().attends.push_back({op->rows(), op->part, op->begins, op->ends, !op->after().empty()});
     }
     for (auto& join : std::move(finder).found()) {
         const auto launch = std::ranges::lower_bound(first, join.attends.front());
@@ -102,8 +102,11 @@ std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
     std::vector<Known> known;   // by attend
     std::vector<Launch> up_to;  // by group: what the launch takes up to its end
     std::vector<Items> parts;   // by group; backward: of an attend; forward: of heads, through all blocks
-    const auto ratio = attends.size() > 1 ? cost_.joined_ratio : 1;
-    const Turn turn{!attends.front().waits,
+    // A launch whose first attend waits comes after all that it needs.
+    const bool waits = !attends.front().waits &&
+                       std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.waits; });
+    const auto ratio = attends.size() > 1 && waits ? cost_.joined_ratio : 1;
+    const Turn turn{std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.begins; }),
                     std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.ends; })};
     int heads = -1;  // the group's first
     for (const auto& attend : attends) {
@@ -116,8 +119,12 @@ std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
             if (!parts.empty()) up_to.push_back(launch(parts, turn));
             parts.push_back(std::move(items));
         } else {
-            auto& all = parts.back().tiles;
+            auto& [all, visits, copies, in_turn] = parts.back();
+            const auto meets = [](const layouts::TileRow& some) { return some.full + some.partial > 0; };
+            if (waits && visits.empty())
+                for (const auto& some : all) visits.push_back(meets(some));
             for (std::size_t i = 0; i < all.size(); ++i) {
+                if (waits) visits[i] += meets(items.tiles[i]);
                 all[i].full += items.tiles[i].full;
                 all[i].partial += items.tiles[i].partial;
             }

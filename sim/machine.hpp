@@ -74,6 +74,21 @@ struct LinkCost {
         double count = 1;
     };
 
+    /// Messages that an attend of the sender, which they travel beside, hides: kernels of a communicator of their own
+    /// with fewer channels.
+    struct Hidden {
+        double channels = 0;            ///< 0: there are none
+        std::vector<Channels> rates{};  ///< of all of them together, GB/s in place of channels
+        double busy_speed_ratio = 1;
+        double flop_a_byte = 0;  ///< of the attend, from which on a message is hidden
+    };
+
+    /// When kernels of a message's two halves begin to hold multiprocessors.
+    enum class Halves {
+        apart,              ///< each when it is ready, and waits there for the other
+        together_backward,  ///< in backward passes both when both are ready, but of launches of several attends
+    };
+
     double latency_seconds = 0;
     double link_bytes_per_second = std::numeric_limits<double>::infinity();  ///< shared by all flows, per direction
     double channel_bytes_per_second = std::numeric_limits<double>::infinity();
@@ -83,6 +98,15 @@ struct LinkCost {
     double multiprocessors_per_channel = 0;  ///< held at both ends from the launch on, also while waiting for the peer
     double send_memory_ratio = 0;            ///< memory traffic at the sender, bytes per byte sent
     double receive_memory_ratio = 0;
+    double piece_seconds = 0;  ///< for each piece of memory of a message but the first
+    double pieces_bytes_per_second = std::numeric_limits<double>::infinity();  ///< of a message of several pieces
+    Hidden hidden{};
+    Halves halves = Halves::apart;
+
+    /// Whether it matters what a message is, besides its bytes.
+    bool looks_at_messages() const { return piece_seconds > 0 || hidden.channels > 0; }
+
+    double hidden_rate(double bytes) const;
 
     /// Bytes per second of a block of `bytes` that has the link to itself, and the multiprocessors it holds.
     double channels_for(double bytes) const;

@@ -83,6 +83,18 @@ public:
             fields_.choice("room_for_transfers.forward", m.forward.room, names);
             fields_.choice("room_for_transfers.backward", m.backward.room, names);
         }
+        auto& inside = m.inside_host;
+        if (fields_.section("hidden_messages", inside.hidden.channels > 0)) {
+            fields_.number("hidden_messages.channels", inside.hidden.channels, {1, 1024}, 1);
+            fields_.channels("hidden_messages.gigabytes_per_second", inside.hidden.rates);
+            fields_.number("hidden_messages.busy_speed_ratio", inside.hidden.busy_speed_ratio, fraction, 1);
+            fields_.number("hidden_messages.flop_a_byte", inside.hidden.flop_a_byte, not_negative, 1);
+            fields_.choice("hidden_messages.halves", inside.halves, {"apart", "together, backward"});
+        }
+        if (fields_.section("pieces", inside.piece_seconds > 0)) {
+            fields_.number("pieces.each_us", inside.piece_seconds, not_negative, micro);
+            fields_.number("pieces.gigabytes_per_second", inside.pieces_bytes_per_second, bandwidth, giga);
+        }
         if (fields_.section("joined_launches", m.forward.joined_ratio != 1 || m.backward.joined_ratio != 1)) {
             fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
             fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);

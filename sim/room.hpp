@@ -38,7 +38,8 @@ public:
     /// left when transfers hold `held`.
     double left(int rank, double held) {
         const auto left = std::max(0.0, machine_.multiprocessors - held);
-        if (held == 0 || left == 0 || room_ == AttentionCost::Room::at_the_end) return left;
+        // A launch of several attends has turns enough for one more not to count.
+        if (held == 0 || left == 0 || room_ == AttentionCost::Room::at_the_end || cost_.joins()) return left;
         const auto& [rows, keys, turn] = of(rank).attends.front();
         return std::min(left, machine_.multiprocessors / cost_.tiles().longer_without(held, rows, keys, turn));
     }

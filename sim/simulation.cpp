@@ -53,11 +53,34 @@ void Simulation::advance(int rank) {
 
 bool Simulation::waits_for_room(int id, Lane lane, PendingOp& op) {
     const auto* attend = attending(id);
-    if (!attend || attend->time == engine_.now() || transfer_cost(id, op).multiprocessors == 0) return false;
+    if (!attend || attend->time == engine_.now() || transfer_cost(id, lane, op).multiprocessors == 0) return false;
     op.state = OpState::issuing;
     const auto wait = room_->wait(id, engine_.now() - attend->time, attend->work);
     (wait > 0 ? room_->admitted(id) : room_->waiting(id)) |= 1u << lane;
     if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
+    return true;
+}
+
+bool Simulation::is_met(int id, Lane lane, const PendingOp& op) {
+    auto& other = rank_of(op.peer).window;
+    const auto head = other.head(counterpart(lane));
+    return head != OpWindow::none && other[head].state == OpState::posted && other[head].peer == id;
+}
+
+bool Simulation::wait_for_room(int id, Lane lane, PendingOp& op) {
+    if (!is_met(id, lane, op) || transfer_cost(id, lane, op).multiprocessors == 0) return false;
+    Picoseconds longest = 0;
+    for (const auto rank : {id, op.peer}) {
+        const auto* attend = attending(rank);
+        if (!attend || attend->time == engine_.now()) continue;
+        const auto gone = engine_.now() - attend->time;
+        const auto wait = room_->wait(rank, gone, attend->work);
+        longest = std::max(longest, wait > 0 ? wait : attend->work - gone);
+    }
+    if (longest <= 0) return false;
+    op.state = OpState::issuing;
+    room_->admitted(id) |= 1u << lane;
+    engine_.start_timer(tags_.of(id, lane), longest);
     return true;
 }
 
@@ -73,17 +96,14 @@ void Simulation::try_start(int id, Lane lane, bool admitted) {
     }
     if (trace_ && !admitted) trace_->post(id, head, engine_.now());
     if (lane == compute_lane) return start_compute(id, op);
-    if (room_ && !admitted && waits_for_room(id, lane, op)) return;
+    if (room_ && !admitted && (begins_together(op) ? wait_for_room(id, lane, op) : waits_for_room(id, lane, op)))
+        return;
     if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
-    if (holds_) hold(id, transfer_cost(id, op).multiprocessors);
+    if (holds_ && !begins_together(op)) hold(id, transfer_cost(id, lane, op).multiprocessors);
     if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
+    if (!is_met(id, lane, op)) return;
     const auto other_lane = counterpart(lane);
-    auto& other = rank_of(op.peer).window;
-    const auto other_head = other.head(other_lane);
-    if (other_head == OpWindow::none) return;
-    const auto& match = other[other_head];
-    if (match.state != OpState::posted || match.peer != id) return;
-    check_match(id, op, match);
+    check_match(id, op, head_of(op.peer, other_lane));
     op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(op.peer, other_lane);
 }
 
@@ -119,7 +139,16 @@ void Simulation::start_transfer(int id, Lane lane) {
     auto& op = head_of(id, lane);
     begin_span(id, op);
     if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
-    const auto cost = cost_.with_noise(transfer_cost(id, op), id, rank_of(id).window.head(lane));
+    auto whole = transfer_cost(id, lane, op);
+    if (op.kind() == OpKind::send) {
+        const auto other = counterpart(lane);
+        if (messages_) whole = transfer_of_both(id, lane, op);
+        if (begins_together(op)) {
+            hold(id, transfer_cost(id, lane, op).multiprocessors);
+            hold(op.peer, transfer_cost(op.peer, other, head_of(op.peer, other)).multiprocessors);
+        }
+    }
+    const auto cost = cost_.with_noise(whole, id, rank_of(id).window.head(lane));
     if (!resources_ || cost.bytes_per_second == 0)
         engine_.start_timer(tags_.of(id, lane), cost.whole());
     else
@@ -132,7 +161,7 @@ void Simulation::start_flow(int source, int destination, const TransferCost& cos
                    .delay = cost.latency,
                    .demands = demands.span(),
                    .weight = 1e9 / cost.bytes_per_second,  // flows on a short link get the same bytes per second
-                   .crowded_speed = cost.link->busy_speed_ratio,
+                   .crowded_speed = cost.crowded_speed,
                    .tag = tags_.of(id, lane),
                    .place = place_of(id, lane)});
 }
@@ -207,7 +236,8 @@ void Simulation::finish(int id, Lane lane) {
     } else {
         if (--rank.moving == 0) totals.communication += now - rank.moving_since;
         if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
-        if (holds_) hold(id, -transfer_cost(id, op).multiprocessors);
+        if (holds_) hold(id, -transfer_cost(id, lane, op).multiprocessors);
+        if (messages_) messages_->pop(id, lane);
     }
     rank.window.finish_head(lane);
 }

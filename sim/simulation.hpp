@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/clocks.hpp"
+#include "sim/messages.hpp"
 #include "sim/room.hpp"
 #include "sim/shared_resources.hpp"
 #include "sim/simulated_rank.hpp"
@@ -76,6 +77,15 @@ private:
     /// Whether the kernel of a transfer that is ready has to wait until an attend leaves it room.
     bool waits_for_room(int id, Lane lane, PendingOp& op);
 
+    /// The same of two halves that begin together.
+    bool wait_for_room(int id, Lane lane, PendingOp& op);
+
+    /// Whether the other half of a message is ready too.
+    bool is_met(int id, Lane lane, const PendingOp& op);
+
+    /// Whether halves of the message hold multiprocessors from when both are ready.
+    bool begins_together(const PendingOp& op) const { return together_ && op.kind() != OpKind::fetch; }
+
     /// The head of a lane that waits; `admitted` if it is a transfer that has waited for room.
     void try_start(int id, Lane lane, bool admitted = false);
 
@@ -88,8 +98,18 @@ private:
 
     void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
 
-    TransferCost transfer_cost(int id, const PendingOp& op) {
-        return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work) : cost_.transfer(id, op.peer, op.work);
+    /// As the first transfer on a lane of the rank has it.
+    TransferCost transfer_cost(int id, Lane lane, const PendingOp& op) {
+        const auto& message = messages_ ? messages_->first(id, lane) : Message{};
+        return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work, message)
+                                          : cost_.transfer(id, op.peer, op.work, message);
+    }
+
+    /// Of a send: a message is in as many pieces as it is at the end that has more.
+    TransferCost transfer_of_both(int id, Lane lane, const PendingOp& send) {
+        auto message = messages_->first(id, lane);
+        message.pieces = std::max(message.pieces, messages_->first(send.peer, counterpart(lane)).pieces);
+        return cost_.transfer(id, send.peer, send.work, message);
     }
 
     PendingOp& head_of(int rank, Lane lane) {
@@ -129,7 +149,9 @@ private:
     Tags tags_;
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
-    bool holds_ = false;  // transfers take multiprocessors
+    bool holds_ = false;     // transfers take multiprocessors
+    bool together_ = false;  // halves of messages do so together
+    std::optional<Messages> messages_;
     std::optional<Room> room_;
     Op workplace_;           // of all ranks' streams
     Prediction prediction_;  // its ranks count up under way

@@ -26,9 +26,12 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     if (options.trace) trace_.emplace(ranks_.size());
     if (cost_.gradients_come_later()) first_items_.resize(ranks_.size());
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
+    if (machine.inside_host.looks_at_messages()) messages_.emplace(schedule, machine, cost_.ranks());
     if (!options.sharing) return;
     resources_.emplace(engine_, schedule, machine, cost_);
     holds_ = resources_->kernels();
+    together_ = holds_ && machine.inside_host.halves == LinkCost::Halves::together_backward &&
+                schedule.options().pass == layouts::Pass::backward && !cost_.joins();
     const auto pass = schedule.options().pass;
     if (holds_ && options.compute == ComputeModel::tiles &&
         machine.attention(pass).room != AttentionCost::Room::at_once)
@@ -46,7 +49,8 @@ std::vector<double> Simulation::powers(double of_calibrated) const {
 void Simulation::refill(int id) {
     auto& rank = rank_of(id);
     auto host = cost_.host_clock(rank.host, next_of(rank));
-    while (rank.more && (!rank.window.knows_all() || host.is_open(next_of(rank))) &&
+    while (rank.more &&
+           (!rank.window.knows_all() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))) &&
            rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead))
         read(id, host);
     rank.host = host.now();
@@ -57,6 +61,7 @@ void Simulation::read(int id, HostClock& host) {
     const auto* op = rank.ops.next();
     if (!op) {
         rank.more = false;
+        if (messages_) messages_->read_all(id);
         const Ops done = std::move(rank.ops);
         return;
     }
@@ -68,6 +73,7 @@ void Simulation::read(int id, HostClock& host) {
     const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
     const bool attends = op->kind == OpKind::attend;
     if (room_ && attends) room_->add(id, *op);
+    if (messages_) messages_->read(id, *op);
     if (!first_items_.empty() && attends)
         first_items_[static_cast<std::size_t>(id)].push_back(std::min(work, cost_.item(id)));
     rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work,

@@ -117,6 +117,10 @@ void deal(double seconds, std::int64_t count, std::vector<Free>& free) {
 
 double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
     std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
+    return makespan_in_order(items, processors);
+}
+
+double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors) {
     std::vector<Free> free{{0, static_cast<double>(processors)}};
     for (const auto& group : items) deal(group.seconds, group.count - deal_at_once(group, free, processors), free);
     double end = 0;
@@ -211,9 +215,9 @@ TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) 
     return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, turn)).first->second;
 }
 
-/// Of an item that `processors` share, each of whose heads meets `tiles`.
-double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn,
-                               std::int64_t processors) const {
+/// Of an item that `processors` share, each of whose heads meets `tiles`, of so many blocks one after another.
+double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
+                               int visits) const {
     // An item of keys has all of its rows' tiles, whatever other blocks they meet.
     const bool keeps_rows = cost_.item == Item::query_tile;
     const auto more =
@@ -221,7 +225,7 @@ double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int hea
     if (tiles.full + tiles.partial == 0) return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
-    return cost_.item_seconds + more + work * heads_in_turn / static_cast<double>(processors);
+    return cost_.item_seconds * visits + more + work * heads_in_turn / static_cast<double>(processors);
 }
 
 TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
@@ -240,17 +244,19 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
     auto work = layouts::tile_work(*hulls, *columns);
     const bool by_keys = cost_.item == Item::key_tile;
     return {std::move(by_keys ? work.keys : work.queries),
+            {},
             (by_keys ? keys : rows).heads.count() * schedule_.problem().batch,
             by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1};
 }
 
-/// Of all of these in one launch, which is made for all processors and finds so many less.
+/// Of all of these in one launch, which is made for all processors and finds so many less. Items of keys are begun part
+/// by part, the longest first of each: that is how work lists have them.
 TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, double without) const {
     layouts::ItemLoad load;
-    for (const auto& [items, copies, in_turn] : parts) {
+    for (const auto& [items, visits, copies, in_turn] : parts) {
         load.steps_per_entry = in_turn;
         for (const auto& tiles : items) {
-            load.items += tiles.full + tiles.partial > 0 ? copies : 0;
+            load.items += parts.size() > 1 || tiles.full + tiles.partial > 0 ? copies : 0;
             load.entries += (tiles.full + tiles.partial) * copies;
             load.longest = std::max(load.longest, tiles.full + tiles.partial);
         }
@@ -260,15 +266,21 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
     // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
     const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
     std::vector<ItemGroup> groups;
-    for (const auto& [items, copies, in_turn] : parts)
-        for (const auto& tiles : items)
-            if (visits_idle || tiles.full + tiles.partial > 0)
-                groups.push_back({item_seconds(tiles, turn, in_turn, sharing.processors), copies});
+    for (const auto& [items, visits, copies, in_turn] : parts) {
+        const auto first = static_cast<std::ptrdiff_t>(groups.size());
+        for (std::size_t i = 0; i < items.size(); ++i)
+            if (visits_idle || items[i].full + items[i].partial > 0)
+                groups.push_back({item_seconds(items[i], turn, in_turn, sharing.processors,
+                                               visits.empty() ? 1 : std::max(1, visits[i])),
+                                  copies});
+        const auto from = cost_.item == Item::key_tile ? groups.begin() + first : groups.begin();
+        std::sort(from, groups.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+    }
     Launch found;
     for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
     const auto all = machine_.multiprocessors;
     const auto at_a_time = static_cast<double>(sharing.at_a_time) * (all - without) / all;
-    found.seconds = makespan(std::move(groups), std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
+    found.seconds = makespan_in_order(groups, std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
     return found;
 }
 

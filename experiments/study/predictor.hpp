@@ -14,6 +14,23 @@
 
 namespace ringlab::experiments {
 
+/// Passes that were measured again and again, seconds.
+struct Repetition {
+    double period = 0;          ///< from a pass's start to that of the next; 0: not known, no pause then
+    double seconds = 0;         ///< of the pass
+    double forward_before = 0;  ///< of a backward pass, which overwrites what it reads: of the forward pass
+};
+
+/// Predicts a pass at the clock that it has when it is repeated so.
+inline void repeat(sim::SimOptions& options, const Repetition& passes) {
+    options.clock = sim::Clock::sustained;
+    options.pause_seconds = std::max(0.0, passes.period - passes.seconds);
+    // What is timed for itself is not what is in the pause, to the last percent: either there is a pass, or there is
+    // not.
+    const bool is_there = options.pause_seconds > passes.forward_before / 2;
+    options.pause_busy_seconds = is_there ? std::min(options.pause_seconds, passes.forward_before) : 0;
+}
+
 /// The machines that the configuration names, and what is predicted on them.
 class Predictor {
 public:
@@ -28,11 +45,7 @@ public:
 
     /// Predicts passes that are repeated without end at the clock that power then allows; with pauses between them, of
     /// which so much is spent in other attends.
-    void predict_repeated(double pause_seconds, double pause_busy_seconds) {
-        options_.clock = sim::Clock::sustained;
-        options_.pause_seconds = pause_seconds;
-        options_.pause_busy_seconds = std::min(pause_seconds, pause_busy_seconds);
-    }
+    void predict_repeated(const Repetition& passes) { repeat(options_, passes); }
 
     /// Also what only an experiment that measures nothing can choose: clock, rings side by side, and what disturbs
     /// them, in repeats on up to `threads` threads.

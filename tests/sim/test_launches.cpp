@@ -1,5 +1,6 @@
 // What hosts issue first, and attends that are one launch.
 
+#include "sim/cost.hpp"
 #include "sim/max_plus.hpp"
 #include "sim/simulate.hpp"
 #include "tests/sim/scenario.hpp"
@@ -174,6 +175,15 @@ BOOST_AUTO_TEST_CASE(a_launch_does_not_wait_inside_for_transfers_that_are_kernel
     BOOST_TEST(simulate(*schedule, machine, options).ranks[0].end == (40 + 1 + 12) * microsecond);
     machine.inside_host.latency_seconds = 5e-6;
     BOOST_TEST(simulate(*schedule, machine, options).ranks[0].end == 2 * (1 + 12) * microsecond);
+}
+
+// Two processors and items of 1, 1, 1 and 3: the long one begins at 1 if it is the last, and at once if it is the
+// first.
+BOOST_AUTO_TEST_CASE(items_are_begun_in_the_order_of_their_list) {
+    BOOST_TEST(makespan({{1, 3}, {3, 1}}, 2) == 3);
+    const ItemGroup short_first[] = {{1, 3}, {3, 1}}, long_first[] = {{3, 1}, {1, 3}};
+    BOOST_TEST(makespan_in_order(short_first, 2) == 4);
+    BOOST_TEST(makespan_in_order(long_first, 2) == 3);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

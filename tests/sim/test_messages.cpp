@@ -1,0 +1,125 @@
+#include "sim/messages.hpp"
+
+#include "layouts/schedule.hpp"
+#include "sim/cost.hpp"
+#include "sim/simulate.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace ringlab::sim {
+namespace {
+
+using layouts::OpKind;
+using layouts::Pass;
+
+std::unique_ptr<Schedule> message_schedule(const std::string& algorithm, Pass pass, std::int64_t tokens) {
+    layouts::Problem problem;
+    problem.tokens = tokens;
+    problem.query_heads = 8;
+    problem.kv_heads = 2;
+    problem.head_dim = problem.value_dim = 64;
+    const auto mask = layouts::make_mask("causal", tokens);
+    return layouts::make_schedule(problem, mask, layouts::make_layout("zigzag", mask, 2), {algorithm, pass});
+}
+
+std::vector<std::int64_t> pieces_received(const Schedule& schedule) {
+    std::vector<std::int64_t> pieces;
+    auto ops = schedule.ops(0);
+    while (const auto* op = ops.next())
+        if (op->kind == OpKind::receive) pieces.push_back(pieces_of(schedule, *op));
+    return pieces;
+}
+
+/// Two GPUs whose messages are kernels of 8 blocks, or 2 where an attend hides them.
+Machine two_gpus_with_kernels() {
+    Machine machine;
+    machine.gpus_per_host = machine.nics_per_host = 2;
+    machine.multiprocessors = 100;
+    machine.forward.full_tile_seconds = machine.forward.partial_tile_seconds = 1e-5;
+    machine.backward = machine.forward;
+    auto& link = machine.inside_host;
+    link.link_bytes_per_second = 80e9;
+    link.channels = {{std::numeric_limits<double>::infinity(), 8}};
+    link.multiprocessors_per_channel = 1;
+    link.hidden = {.channels = 2, .rates = {{std::numeric_limits<double>::infinity(), 20}}, .flop_a_byte = 10};
+    return machine;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(messages)
+
+// A ring's blocks travel whole. Ulysses takes heads of all tokens together: half of 8 heads of q, and of K and V of 2
+// heads the one that is wanted, each in its own place among the tokens of both ranks.
+BOOST_AUTO_TEST_CASE(a_message_has_a_piece_for_each_head_where_a_block_is_not_whole) {
+    BOOST_TEST(pieces_received(*message_schedule("ring", Pass::forward, 1024)) == std::vector<std::int64_t>{1},
+               boost::test_tools::per_element());
+    const auto ulysses = pieces_received(*message_schedule("ulysses", Pass::forward, 1024));
+    BOOST_TEST_REQUIRE(ulysses.size() == 3u);
+    BOOST_TEST(ulysses[0] == 4);  // q
+    BOOST_TEST(ulysses[1] == 2);  // K and V
+}
+
+BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
+    const auto schedule = message_schedule("ring", Pass::forward, 1024);
+    std::vector<layouts::Op> ops;
+    auto stream = schedule->ops(0);
+    while (const auto* op = stream.next()) ops.push_back(*op);
+    const auto send = std::ranges::find(ops, OpKind::send, &layouts::Op::kind);
+    const auto attend = std::find_if(send, ops.end(), [](const auto& op) { return op.kind == OpKind::attend; });
+    const auto flop_a_byte = schedule->flop(*attend) / static_cast<double>(send->bytes);
+    for (const auto least : {0.99 * flop_a_byte, 1.01 * flop_a_byte}) {
+        auto machine = two_gpus_with_kernels();
+        machine.inside_host.hidden.flop_a_byte = least;
+        Messages messages(*schedule, machine, 2);
+        messages.read(0, *send);
+        BOOST_TEST(messages.is_open(0));
+        messages.read(0, *attend);
+        BOOST_TEST(!messages.is_open(0));
+        BOOST_TEST(messages.first(0, send->lane()).has_time == (least < flop_a_byte));
+    }
+    Messages last(*schedule, two_gpus_with_kernels(), 2);
+    last.read(0, *send);
+    last.read_all(0);
+    BOOST_TEST(!last.first(0, send->lane()).has_time);
+}
+
+BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
+    auto machine = two_gpus_with_kernels();
+    machine.inside_host.piece_seconds = 3e-6;
+    machine.inside_host.pieces_bytes_per_second = 40e9;
+    const auto schedule = message_schedule("ring", Pass::forward, 1024);
+    const SimOptions options;
+    CostModel cost(*schedule, machine, options);
+    constexpr std::int64_t bytes = 80'000'000;
+    BOOST_TEST(cost.transfer(0, 1, bytes).whole() == layouts::to_picoseconds(1e-3));
+    BOOST_TEST(cost.transfer(0, 1, bytes, {5, false}).whole() == layouts::to_picoseconds(2e-3 + 4 * 3e-6));
+    const auto hidden = cost.transfer(0, 1, bytes, {1, true});
+    BOOST_TEST(hidden.whole() == layouts::to_picoseconds(4e-3));
+    BOOST_TEST(hidden.multiprocessors == 2);
+    BOOST_TEST(cost.transfer(0, 1, bytes).multiprocessors == 8);
+}
+
+// Of two ranks, one starts later by more than its peer's pass takes: a receive that waits for it holds 8 of 100
+// multiprocessors all the time, unless it begins when the send does.
+BOOST_AUTO_TEST_CASE(halves_that_begin_together_hold_nothing_while_one_waits) {
+    auto machine = two_gpus_with_kernels();
+    machine.inside_host.hidden = {};
+    machine.inside_host.piece_seconds = 1e-12;  // so that messages are looked at
+    const auto schedule = message_schedule("ring", Pass::backward, 4096);
+    SimOptions options;
+    options.start = {0, layouts::to_picoseconds(1)};
+    const auto own_attend = [&] { return simulate(*schedule, machine, options).ranks[0].compute; };
+    const auto apart = own_attend();
+    machine.inside_host.halves = LinkCost::Halves::together_backward;
+    const auto together = own_attend();
+    options.sharing = false;
+    const auto undisturbed = own_attend();
+    BOOST_TEST(apart - undisturbed > 0.05 * static_cast<double>(undisturbed));
+    // While the message itself is under way it still does.
+    BOOST_TEST(4 * (together - undisturbed) < apart - undisturbed);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::sim

@@ -2,6 +2,7 @@
 
 #include "experiments/calibration/executed_passes.hpp"
 #include "experiments/calibration/gpu_fit_links.hpp"
+#include "experiments/calibration/gpu_fit_more.hpp"
 #include "experiments/calibration/gpu_measure.hpp"
 #include "layouts/require.hpp"
 
@@ -30,13 +31,20 @@ public:
 
     FittedMachine fit() {
         collect_attends();
-        fit_attention(machine(), Pass::forward, fitted_.forward);
-        fit_attention(machine(), Pass::backward, fitted_.backward);
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            fit_attention(machine(), pass, attends(pass));
+            add_seam(pass);
+        }
         fit_accumulation();
         fit_surroundings();
         fit_rates();
         fit_clocks();
-        fit_rotation();
+        fit_power(fitted_, all_);
+        fit_joined(fitted_, passes_);
+        fit_rotation(fitted_, all_);
+        fit_few_rows(fitted_, all_);
+        fit_dropout(fitted_, all_);
+        fit_products(fitted_, all_);
         fit_host(fitted_, passes_, transport_);
         fit_links(fitted_, all_, passes_, transport_);
         machine().name = fmt::format("{} {}", all_.gpus, all_.device);
@@ -61,8 +69,10 @@ private:
         return found;
     }
 
+    /// Windows of half of the tokens are fitted: of all that are timed, they alone have items without tiles that no
+    /// longer ones hide.
     static bool is_held_out(const GpuSample& sample) {
-        return sample.ranks == 4 || sample.mask.find("window") == 0 ||
+        return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
                sample.mask.find("documents") != std::string::npos;
     }
 
@@ -73,9 +83,7 @@ private:
         return known;
     }
 
-    /// Of short passes the attends are those that the executor launched, with the seam to the next kernel, since what
-    /// they find in caches, and what launching takes, is most of it; of long ones, which power slows down, those that
-    /// were timed in short runs with rests.
+    /// Longer passes are slowed down by power.
     static constexpr std::int64_t short_pass = 4096;
 
     void collect_attends() {
@@ -84,7 +92,6 @@ private:
             const auto forward = forward_calls.find(sample->call);
             const bool is_backward = sample->call == "backward_block";
             if (forward == forward_calls.end() && !is_backward) continue;
-            if (sample->tokens_per_rank <= short_pass) continue;
             attends(is_backward ? Pass::backward : Pass::forward)
                 .push_back({plan(*sample), sample->rank, sample->block, is_backward ? Turn{} : forward->second,
                             sample->seconds, is_held_out(*sample), sample->call});
@@ -96,11 +103,28 @@ private:
             for (const auto& [op, rank, posted, begin, seconds] : pass.operations) {
                 if (op.kind != layouts::OpKind::attend || pass.transfers_between(begin, begin + seconds)) continue;
                 const bool backward = pass.pass == Pass::backward;
-                attends(pass.pass).push_back({pass.plan, rank, op.part.block,
-                                              backward ? Turn{} : Turn{op.begins, op.ends}, seconds + seam_, held_out,
-                                              "in a pass"});
+                in_passes_[pass.pass].push_back({pass.plan, rank, op.part.block,
+                                                 backward ? Turn{} : Turn{op.begins, op.ends}, seconds + seam_,
+                                                 held_out, "in a pass"});
             }
         }
+    }
+
+    /// Attends that the executor launches find other things in caches and begin after a seam: they take longer by about
+    /// the same time each, whatever their length, than those that are timed in a row. That much is part of a launch.
+    void add_seam(Pass pass) {
+        std::vector<double> more;
+        auto& executed = in_passes_[pass];
+        for (const auto& attend : executed)
+            if (!attend.held_out) more.push_back(attend.seconds - predicted_seconds(attend, pass, machine()));
+        require(!more.empty(), "the samples hold no short pass of one rank");
+        const auto longer = std::max(0.0, median_of(std::move(more)));
+        cost(pass).launch_seconds += longer;
+        for (auto& attend : attends(pass)) attend.seconds += longer;
+        attends(pass).insert(attends(pass).end(), executed.begin(), executed.end());
+        source(fmt::format("attention.{}.launch_us", to_string(pass)),
+               fmt::format("fitted to attends of one GPU in short runs, and {:.1f} us that they take longer in a pass",
+                           longer * 1e6));
     }
 
     /// From the end of one kernel to the begin of the next, on the same stream.
@@ -176,25 +200,6 @@ private:
                    "counted: per byte of a 16-bit partial, 1 read, and 2 read and 2 written of the fp32 result");
     }
 
-    /// As memory traffic, beside two launches.
-    void fit_rotation() {
-        auto& m = machine();
-        for (const auto pass : {Pass::forward, Pass::backward}) {
-            double sum = 0;
-            int count = 0;
-            for (const auto& sample : all_.samples) {
-                if (sample.kind != "rotation" || sample.call != to_string(pass)) continue;
-                const auto& schedule = *plan(sample)->schedule(pass);
-                const auto bytes = sim::rotated_bytes(schedule, schedule.layout().shard_tokens(0));
-                const auto moving = std::max(0.0, sample.seconds - 2 * m.accumulate_launch_seconds);
-                sum += moving * m.memory_bytes_per_second / bytes;
-                ++count;
-            }
-            if (count > 0) (pass == Pass::forward ? m.rotate_memory_ratio : m.rotate_back_memory_ratio) = sum / count;
-        }
-        source("rotation", "fitted to rotations of q and k, and of dq and dk, beside two launches");
-    }
-
     /// What is before the first attend of a pass of one rank, and behind the last.
     void fit_surroundings() {
         for (const auto pass : {Pass::forward, Pass::backward}) {
@@ -252,6 +257,7 @@ private:
             std::string tokens;
             for (const auto* sample : of("sustained", call)) {
                 const auto whole = plan(*sample);
+                if (sample->rank > 0) continue;
                 if (sample->tokens_per_rank <= short_pass) continue;
                 const double clock = predicted_seconds({whole, 0, 0, {}}, pass, machine()) / sample->seconds;
                 if (clock > free) continue;
@@ -276,6 +282,7 @@ private:
     const GpuSamples& all_;
     const std::string transport_;
     const std::vector<ExecutedPass> passes_;
+    std::map<Pass, std::vector<TimedAttend>> in_passes_;
     double seam_ = 0;  // between two kernels, less what timing an operation adds
     FittedMachine fitted_;
     std::map<std::string, std::shared_ptr<const Plan>> plans_;

@@ -26,6 +26,23 @@ struct Messages {
     std::vector<double> bytes, seconds;
 
     Line line() const { return fit_rising_line(bytes, seconds); }
+
+    /// The rate by long ones, then what short ones take besides: their times are uncertain by some microseconds.
+    Line line_of_long_and_short() const {
+        constexpr double long_enough = 4 << 20;
+        Messages longer;
+        for (std::size_t i = 0; i < bytes.size(); ++i) {
+            if (bytes[i] < long_enough) continue;
+            longer.bytes.push_back(bytes[i]);
+            longer.seconds.push_back(seconds[i]);
+        }
+        if (longer.bytes.size() < 4 || longer.bytes.size() == bytes.size()) return line();
+        const auto slope = longer.line().slope;
+        std::vector<double> rest;
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            if (bytes[i] < long_enough) rest.push_back(seconds[i] - slope * bytes[i]);
+        return {std::max(0.0, median_of(std::move(rest))), slope};
+    }
 };
 
 /// `alone`: of passes whose messages are on one channel, so that a way out has one of them at a time.
@@ -81,7 +98,7 @@ void fit_kernels_of_links(FittedMachine& fitted, double slower, const Messages& 
     if (copies.bytes.size() >= 2) {
         const auto rate = m.inside_host.link_bytes_per_second;
         m.inside_host.channel_bytes_per_second = rate / channels;
-        m.inside_host.link_bytes_per_second = std::max(rate, 1 / copies.line().slope);
+        m.inside_host.link_bytes_per_second = std::max(rate, 1 / copies.line_of_long_and_short().slope);
         sources["inside_host.channel_gigabytes_per_second"] =
             "fitted to messages that have the link to themselves, between all GPUs that compute next to nothing";
         sources["inside_host.link_gigabytes_per_second"] = "fitted to copies by the engines, over the same links";
@@ -96,6 +113,66 @@ void fit_kernels_of_links(FittedMachine& fitted, double slower, const Messages& 
     using Room = sim::AttentionCost::Room;
     m.forward.room = kernels == "hopper" ? Room::at_the_end : Room::as_items_end;
     m.backward.room = Room::as_items_end;
+}
+
+/// Messages that have time: by size, neighbours that are about as quick together.
+void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
+    auto& link = fitted.machine.inside_host;
+    constexpr double alike = 1.2;
+    double last_bytes = 0;
+    std::vector<const GpuSample*> hidden;
+    for (const auto& sample : samples.samples)
+        if (sample.kind == "hidden") hidden.push_back(&sample);
+    std::ranges::sort(hidden, {}, &GpuSample::bytes);
+    for (const auto* sample : hidden) {
+        const auto bytes = static_cast<double>(sample->bytes);
+        constexpr double tiny = 1 << 20;  // whose time is all latency
+        if (bytes < tiny) continue;
+        const auto rate = bytes / std::max(sample->seconds / 2, sample->seconds - link.latency_seconds) * 1e-9;
+        auto& rates = link.hidden.rates;
+        if (!rates.empty()) rates.back().up_to_bytes = std::sqrt(last_bytes * bytes);
+        last_bytes = bytes;
+        if (!rates.empty() && std::max(rate, rates.back().count) < alike * std::min(rate, rates.back().count))
+            rates.back() = {std::numeric_limits<double>::infinity(), (rates.back().count + rate) / 2};
+        else
+            rates.push_back({std::numeric_limits<double>::infinity(), rate});
+        link.hidden.channels = sample->blocks;
+        link.hidden.flop_a_byte = sample->flop_a_byte;
+    }
+    if (link.hidden.channels == 0) return;
+    link.halves = sim::LinkCost::Halves::together_backward;
+    fitted.sources["hidden_messages"] = "the transport";
+    fitted.sources["hidden_messages.gigabytes_per_second"] =
+        "measured: messages in kernels of so many blocks, a kernel for each direction, beside nothing";
+    fitted.sources["hidden_messages.busy_speed_ratio"] = "not measured: as beside nothing";
+}
+
+/// Messages of several pieces, beside what one of a single piece takes.
+void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
+    auto& link = fitted.machine.inside_host;
+    std::vector<double> matrix, more;
+    std::int64_t most = 1;
+    for (const auto& pass : passes) {
+        if (pass.transport != "nccl" || pass.algorithm() != "ulysses") continue;
+        const auto& schedule = *pass.plan->schedule(pass.pass);
+        for (const auto& one : pass.operations) {
+            if (one.op.kind != layouts::OpKind::receive) continue;
+            const auto pieces = sim::pieces_of(schedule, one.op);
+            if (pieces < 4) continue;  // what a sender has in more pieces, it sends while attends run
+            most = std::max(most, pieces);
+            const auto seconds = one.seconds - link.latency_seconds;
+            if (seconds <= 0) continue;
+            matrix.insert(matrix.end(), {static_cast<double>(pieces - 1) / one.seconds,
+                                         static_cast<double>(one.op.bytes) / one.seconds});
+            more.push_back(seconds / one.seconds);
+        }
+    }
+    if (more.size() < 4) return;
+    const auto found = nonnegative_least_squares(matrix, more, 2);
+    link.piece_seconds = found[0];
+    if (found[1] > 0) link.pieces_bytes_per_second = 1 / found[1];
+    fitted.sources["pieces"] =
+        fmt::format("fitted to messages of 8 to {} pieces, between all GPUs that compute next to nothing", most);
 }
 
 }  // namespace
@@ -126,16 +203,24 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, co
     fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
     fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
     if (!has_messages(passes, transport)) return;
-    std::vector<double> transfers, rest;
+    // In whole passes hosts wait for each other: what is between the first two transfers of a pass, they do not.
+    std::vector<double> each;
     for (const auto& pass : passes) {
-        if (pass.transport != transport || pass.algorithm() != "ring") continue;
-        if (pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
-        transfers.push_back(pass.issued(0).transfers);
-        rest.push_back(pass.issue - found[1] * pass.issued(0).launches);
+        if (pass.transport != transport || pass.algorithm() != "ring" || pass.pass != layouts::Pass::forward) continue;
+        for (int rank = 0; rank < pass.ranks(); ++rank) {
+            std::vector<double> posted;
+            for (const auto& one : pass.operations)
+                if (one.rank == rank && one.op.transfers()) posted.push_back(one.posted);
+            std::ranges::sort(posted);
+            if (posted.size() >= 2) each.push_back(posted[1] - posted[0]);
+        }
     }
-    m.transfer_issue_seconds = fit_rising_line(transfers, rest).slope;
-    fitted.sources["host.transfer_issue_us"] =
-        fmt::format("fitted to the host's time of short passes over {}, by transfer", transport);
+    std::ranges::sort(each);
+    m.transfer_issue_seconds = median_of(each);
+    fitted.sources["host.transfer_issue_us"] = fmt::format(
+        "measured: from a pass's first transfer over {} to its second, as the host comes to them; median of {}, "
+        "quartiles {:.1f} and {:.1f}",
+        transport, each.size(), each[each.size() / 4] * 1e6, each[each.size() * 3 / 4] * 1e6);
 }
 
 void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,
@@ -152,7 +237,7 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
     const auto messages =
         timed ? messages_over(passes, transport, kernels) : messages_beside_attends(samples, transport);
     require(messages.bytes.size() >= 2, "the samples hold no messages over {}", transport);
-    const auto line = messages.line();
+    const auto line = kernels ? messages.line() : messages.line_of_long_and_short();
     m.inside_host.latency_seconds = line.constant;
     m.inside_host.link_bytes_per_second = 1 / line.slope;
     for (const auto* key : {"latency_us", "link_gigabytes_per_second"})
@@ -167,8 +252,10 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
     }
     require(alone > 0 && beside > 0, "the samples hold no attends beside messages over {}", transport);
     const auto slower = std::max(1.0, beside / alone);
-    kernels ? fit_kernels_of_links(fitted, slower, messages_over(passes, "copy", false), samples.kernels)
-            : fit_copy_engines(fitted, slower);
+    if (!kernels) return fit_copy_engines(fitted, slower);
+    fit_kernels_of_links(fitted, slower, messages_over(passes, "copy", false), samples.kernels);
+    fit_hidden(fitted, samples);
+    fit_pieces(fitted, passes);
 }
 
 }  // namespace ringlab::experiments

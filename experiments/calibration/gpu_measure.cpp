@@ -2,6 +2,7 @@
 
 #include "experiments/console/progress.hpp"
 #include "experiments/inputs/source.hpp"
+#include "layouts/require.hpp"
 
 #include <fmt/format.h>
 
@@ -30,7 +31,8 @@ std::vector<Spot> spots(const Config& config) {
         all.push_back({"causal", "zigzag", 2, 1, 0, tokens});
         all.push_back({"causal", "zigzag", 4, 2, 1, tokens});
         all.push_back({"causal", "striped:64", 4, 1, 2, tokens});
-        all.push_back({fmt::format("window:{},0", tokens / 2), "contiguous", 2, 1, 0, tokens});
+        for (const auto window : {tokens / 2, tokens / 4})
+            all.push_back({fmt::format("window:{},0", window), "contiguous", 2, 1, 0, tokens});
         all.push_back(
             {"causal+documents:" + fmt::format("{0},{1},{1}", tokens / 2, tokens / 4), "contiguous", 1, 0, 0, tokens});
     }
@@ -77,16 +79,42 @@ public:
             steps.push_back(
                 {"passes on one GPU: " + name_of(spot), [=, this] { time_passes(spot, "ring", "loopback"); }});
         // Copies, merges and sums are there too, and attends that are one launch.
+        const auto turn = [&](const Spot& spot, const char* algorithm) {
+            steps.push_back({fmt::format("passes on one GPU: {}, {}", algorithm, name_of(spot)),
+                             [=, this] { time_passes(spot, algorithm, "loopback"); }});
+        };
         for (const auto tokens : config_.tokens)
-            for (const auto* algorithm : {"ulysses", "pass-q", "pull"}) {
-                const Spot spot{"causal", "zigzag", 2, 0, 0, tokens};
-                steps.push_back({fmt::format("passes on one GPU: {}, {} tokens", algorithm, tokens),
-                                 [=, this] { time_passes(spot, algorithm, "loopback"); }});
-            }
+            for (const auto* algorithm : {"ulysses", "pass-q", "pull", "all-gather"})
+                turn({"causal", "zigzag", 2, 0, 0, tokens}, algorithm);
+        // Launches of several blocks, whose items are of one length or not, and walk their rows in step or not.
+        for (const auto tokens : config_.tokens) {
+            if (tokens < 2048) continue;
+            turn({"causal", "contiguous", 2, 0, 0, tokens}, "pull");
+            for (const auto* layout : {"zigzag", "striped:64", "contiguous"})
+                turn({"causal", layout, 2, 0, 0, tokens}, "joined-ring");
+            turn({"causal", "zigzag", 4, 0, 0, tokens}, "joined-ring");
+            turn({"full", "contiguous", 2, 0, 0, tokens}, "joined-ring");
+            turn({fmt::format("causal+documents:{0},{0}", tokens), "zigzag", 2, 0, 0, tokens}, "joined-ring");
+        }
         for (const auto tokens : config_.tokens)
             steps.push_back({fmt::format("rotations: {} tokens", tokens), [=, this] { time_rotations(tokens); }});
         for (const auto tokens : sustained_tokens())
-            steps.push_back({fmt::format("sustained clock: {} tokens", tokens), [=, this] { time_sustained(tokens); }});
+            steps.push_back(
+                {fmt::format("sustained clock: {} tokens", tokens), [=, this] { time_sustained(tokens, 0); }});
+        const auto largest = largest_tokens();
+        for (int device = 1; device < probe_.gpus(); ++device)
+            for (const auto tokens : {largest, 4 * largest})
+                steps.push_back({fmt::format("sustained clock of GPU {}: {} tokens", device, tokens),
+                                 [=, this] { time_sustained(tokens, device); }});
+        for (const std::int64_t keys : {8192, 65536, 262144})
+            for (const std::int64_t queries : {1, 16})
+                steps.push_back({fmt::format("few rows: {} after {} tokens", queries, keys),
+                                 [=, this] { time_few_rows(keys, queries); }});
+        for (const auto& mask : config_.masks)
+            for (const auto tokens : {largest / 4, largest})
+                steps.push_back(
+                    {fmt::format("dropout: {}, {} tokens", mask, tokens), [=, this] { time_dropout(mask, tokens); }});
+        steps.push_back({"matrix products", [this] { time_products(); }});
         for (const auto& transport : probe_.transports()) {
             // A token of each rank is valid, the others travel for it: next to nothing is computed.
             const auto mask = fmt::format("valid:0-{}", probe_.gpus());
@@ -95,6 +123,14 @@ public:
                 steps.push_back({fmt::format("messages over {}: {} tokens", transport, tokens),
                                  [=, this] { time_passes(spot, "ring", transport); }});
             }
+            // Messages of several pieces: heads of rows and keys that other tokens lie between.
+            for (const std::int64_t tokens : {64, 512, 2048, 8192})
+                for (const auto* algorithm : {"ulysses", "pass-q"}) {
+                    const Spot spot{mask, "striped", probe_.gpus(), 0, 0, tokens};
+                    steps.push_back({fmt::format("messages over {}: {}, {} tokens", transport, algorithm, tokens),
+                                     [=, this] { time_passes(spot, algorithm, transport); }});
+                }
+            if (transport == "nccl") steps.push_back({"messages that have time", [this] { time_hidden(); }});
             const Spot little{mask, "striped", probe_.gpus(), 0, 0, 64};
             for (const auto* algorithm : {"all-gather", "pull"})
                 steps.push_back({fmt::format("host over {}: {}", transport, algorithm),
@@ -119,9 +155,11 @@ private:
                            spot.block, spot.tokens_per_rank);
     }
 
+    std::int64_t largest_tokens() const { return *std::max_element(config_.tokens.begin(), config_.tokens.end()); }
+
     std::vector<std::int64_t> sustained_tokens() const {
-        const auto largest = *std::max_element(config_.tokens.begin(), config_.tokens.end());
-        return {std::max<std::int64_t>(1, largest / 4), largest, 4 * largest};
+        const auto largest = largest_tokens();
+        return {std::max<std::int64_t>(1, largest / 4), largest, 2 * largest, 4 * largest};
     }
 
     static GpuSample sample(const Spot& spot, const std::string& kind, const std::string& call, const Timed& timed) {
@@ -153,13 +191,13 @@ private:
             all_.samples.push_back(sample(spot, "attend", calls[i], timed[i]));
     }
 
-    void time_sustained(std::int64_t tokens) {
-        const Spot spot{"causal", "contiguous", 1, 0, 0, tokens};
+    void time_sustained(std::int64_t tokens, int device) {
+        const Spot spot{"causal", "contiguous", 1, device, 0, tokens};
         const auto whole = plan(spot);
         for (const auto* call : {"forward_kept", "backward_block"}) {
-            const auto quick = probe_.attends(*whole, 0, 0, {call}).front();
-            all_.samples.push_back(sample(spot, "attend", call, quick));
-            const auto found = probe_.sustained(*whole, call);
+            if (device == 0)
+                all_.samples.push_back(sample(spot, "attend", call, probe_.attends(*whole, 0, 0, {call}).front()));
+            const auto found = probe_.sustained(*whole, call, device);
             auto one = sample(spot, "sustained", call, found.seconds);
             one.clock_hertz = found.clock_hertz;
             all_.samples.push_back(std::move(one));
@@ -176,6 +214,65 @@ private:
             one.spread = timed.spread;
             all_.samples.push_back(one);
         }
+    }
+
+    /// As `one` the only attend of a pass of one rank by the executor.
+    void add_attend(GpuSample one, const layouts::Schedule& schedule, const TimedPass& pass) {
+        auto ops = schedule.ops(0);
+        for (layouts::OpIndex i = 0; const auto* op = ops.next(); ++i) {
+            if (op->kind != layouts::OpKind::attend) continue;
+            const auto found = std::ranges::find(pass.operations, i, &TimedOperation::op);
+            require(found != pass.operations.end(), "the executor has timed no attend");
+            one.seconds = found->seconds.median;
+            one.spread = found->seconds.spread;
+            all_.samples.push_back(one);
+        }
+    }
+
+    void time_few_rows(std::int64_t keys, std::int64_t queries) {
+        auto one = sample({"causal", "contiguous", 1, 0, 0, keys}, "few_rows", "forward", {});
+        one.queries = queries;
+        const auto whole = plan_of(one, all_);
+        add_attend(one, *whole->forward, probe_.passes(*whole, "loopback").at(0));
+    }
+
+    void time_dropout(const std::string& mask, std::int64_t tokens) {
+        auto one = sample({mask, "contiguous", 1, 0, 0, tokens}, "dropout", "", {});
+        const auto whole = plan_of(one, all_);
+        const auto both = probe_.passes(*whole, "loopback");
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            one.call = to_string(pass);
+            add_attend(one, *whole->schedule(pass), both.at(pass == Pass::forward ? 0 : 1));
+        }
+    }
+
+    void time_products() {
+        if (const auto found = probe_.matrix_product())
+            all_.samples.push_back({.kind = "product", .seconds = found->median, .spread = found->spread});
+    }
+
+    void time_hidden() {
+        constexpr std::int64_t mebibyte = 1 << 20;
+        const auto found = probe_.hidden_messages(
+            {mebibyte / 4, mebibyte, 4 * mebibyte, 16 * mebibyte, 64 * mebibyte, 256 * mebibyte});
+        for (const auto& [bytes, timed] : found.by_bytes)
+            all_.samples.push_back({.kind = "hidden",
+                                    .transport = "nccl",
+                                    .ranks = all_.gpus,
+                                    .bytes = bytes,
+                                    .seconds = timed.median,
+                                    .spread = timed.spread,
+                                    .blocks = static_cast<double>(found.blocks),
+                                    .flop_a_byte = found.flop_a_byte});
+        // Beside a backward pass, whose blocks end now and then and leave them room.
+        const Spot spot{"causal", "contiguous", 1, 0, 0, largest_tokens()};
+        for (const auto& one : probe_.busy_links(*plan(spot), "backward_block", "nccl", true, {64 * mebibyte}))
+            for (const auto& [call, timed] :
+                 {std::pair("message", one.message), {"alone", one.call_alone}, {"beside", one.call_beside}}) {
+                auto& added = all_.samples.emplace_back(sample(spot, "hidden beside", call, timed));
+                added.transport = "nccl";
+                added.bytes = one.bytes;
+            }
     }
 
     void time_passes(const Spot& spot, const std::string& algorithm, const std::string& transport) {
@@ -203,10 +300,9 @@ private:
     }
 
     void time_busy(const std::string& transport) {
-        const Spot spot{
-            "causal", "contiguous", 1, 0, 0, *std::max_element(config_.tokens.begin(), config_.tokens.end())};
+        const Spot spot{"causal", "contiguous", 1, 0, 0, largest_tokens()};
         constexpr std::int64_t mebibyte = 1 << 20;
-        for (const auto& one : probe_.busy_links(*plan(spot), "forward_carried", transport,
+        for (const auto& one : probe_.busy_links(*plan(spot), "forward_carried", transport, false,
                                                  {2 * mebibyte, 8 * mebibyte, 32 * mebibyte, 128 * mebibyte}))
             for (const auto& [kind, timed] :
                  {std::pair("message", one.message), {"alone", one.call_alone}, {"beside", one.call_beside}}) {
@@ -231,13 +327,15 @@ std::shared_ptr<const Plan> plan_of(const GpuSample& sample, const GpuSamples& a
     config.value_dim = all.value_dim;
     config.arithmetic = all.arithmetic;
     if (sample.kind == "rotation") config.rotary.base = 10000;
+    if (sample.kind == "dropout") config.dropout = {0.1, 1};
     const Case which{"normal",
                      sample.mask,
                      sample.layout,
                      sample.algorithm.empty() ? "ring" : sample.algorithm,
                      "carry",
                      sample.ranks,
-                     sample.ranks * sample.tokens_per_rank};
+                     sample.ranks * sample.tokens_per_rank,
+                     sample.queries};
     return std::make_shared<Plan>(make_plan(which, problem_from(config), config, {}));
 }
 

@@ -4,7 +4,9 @@
 #include "experiments/study/case.hpp"
 #include "sim/machine.hpp"
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,13 @@ struct Timed {
 struct TimedBusyLink {
     std::int64_t bytes = 0;
     Timed message, call_alone, call_beside;
+};
+
+/// What NCCL's kernels take for messages that have time.
+struct HiddenMessages {
+    std::map<std::int64_t, Timed> by_bytes;
+    int blocks = 0;          ///< of a kernel
+    double flop_a_byte = 0;  ///< that a message has beside it if it has time
 };
 
 /// A call that is repeated without any rest.
@@ -57,8 +66,8 @@ public:
     virtual std::vector<Timed> attends(const Plan& plan, int rank, int block,
                                        const std::vector<std::string>& calls) = 0;
 
-    /// One of these without any rest, at the clock that power then allows.
-    virtual TimedSustained sustained(const Plan& plan, const std::string& call) = 0;
+    /// One of these without any rest, at the clock that the power of GPU `device` then allows.
+    virtual TimedSustained sustained(const Plan& plan, const std::string& call, int device) = 0;
 
     /// Both passes of a plan by the executor: by "loopback" all ranks in turns on the first GPU; by "copy" and "nccl" a
     /// GPU for each.
@@ -68,10 +77,17 @@ public:
     virtual std::vector<Timed> rotations(const Plan& plan) = 0;
 
     /// Messages between all GPUs at the same time beside attends, and the attends with and without them; nothing where
-    /// there is one GPU, or no such transport.
+    /// there is one GPU, or no such transport. `hidden`: over NCCL, those that have time.
     virtual std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,
-                                                  const std::string& transport,
+                                                  const std::string& transport, bool hidden,
                                                   const std::vector<std::int64_t>& message_bytes) = 0;
+
+    /// Messages over NCCL between all GPUs at the same time that have time, and so few blocks, beside nothing; by size.
+    /// Nothing where there is one GPU, or no NCCL.
+    virtual HiddenMessages hidden_messages(const std::vector<std::int64_t>& message_bytes) = 0;
+
+    /// FLOP/s of large products of 16-bit matrices, repeated without any rest; nothing where there is no cuBLAS.
+    virtual std::optional<Timed> matrix_product() = 0;
 
     /// Transports between GPUs that this program has: none for one GPU.
     virtual std::vector<std::string> transports() const = 0;

@@ -4,6 +4,7 @@
 #include "gpu/baselines/device_attention.hpp"
 #include "gpu/executor.hpp"
 #include "gpu/kernels/clusters.hpp"
+#include "gpu/kernels/hopper/few_rows.hpp"
 #include "gpu/steady.hpp"
 #include "gpu/transports/transport.hpp"
 
@@ -41,6 +42,8 @@ public:
             auto& cost = pass == layouts::Pass::forward ? machine.forward : machine.backward;
             const auto family = gpu::resolve(kernels_, problem.head_dim, problem.value_dim);
             const auto items = gpu::kernel_items(family, pass, problem.head_dim, problem.value_dim);
+            if (pass == layouts::Pass::forward && family == gpu::KernelFamily::hopper)
+                machine.few_rows.rows = gpu::hopper::few_rows;
             cost.head_dim = problem.head_dim;
             cost.value_dim = problem.value_dim;
             cost.item = items.are_key_tiles ? sim::Item::key_tile : sim::Item::query_tile;
@@ -49,6 +52,7 @@ public:
             for (const int blocks : items.shared_by)
                 if (const int clusters = gpu::clusters_at_a_time(blocks)) cost.groups.push_back({blocks, clusters});
         }
+        if (machine.few_rows.rows > 0) machine.few_rows.groups = machine.backward.groups;  // clusters of as many blocks
         return machine;
     }
 
@@ -65,8 +69,8 @@ public:
         return all;
     }
 
-    TimedSustained sustained(const Plan& plan, const std::string& call) override {
-        const gpu::DeviceScope scope(0);
+    TimedSustained sustained(const Plan& plan, const std::string& call, int device) override {
+        const gpu::DeviceScope scope(device);
         auto attention = make(plan, 0, 0);
         const std::vector<gpu::TimedCall> calls{attention->call(call)};
         std::vector<gpu::ClockSample> clocks;
@@ -95,7 +99,7 @@ public:
     }
 
     std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string& transport,
-                                          const std::vector<std::int64_t>& message_bytes) override {
+                                          bool hidden, const std::vector<std::int64_t>& message_bytes) override {
         std::vector<TimedBusyLink> all;
         if (gpus() < 2) return all;
         std::vector<std::unique_ptr<gpu::DeviceAttention>> attentions;
@@ -105,7 +109,7 @@ public:
             calls.push_back(attentions.emplace_back(make(plan, 0, 0))->call(call));
         }
         for (const auto bytes : message_bytes) {
-            auto samples = gpu::time_busy_links(calls, bytes, 3, transport);
+            auto samples = gpu::time_busy_links(calls, bytes, 3, transport, hidden ? gpu::few_blocks : 0);
             if (samples.messages.empty()) continue;
             all.push_back({bytes, timed(std::move(samples.messages)), timed(std::move(samples.calls_alone)),
                            timed(std::move(samples.calls_beside))});
@@ -115,6 +119,24 @@ public:
             attentions[static_cast<std::size_t>(device)].reset();
         }
         return all;
+    }
+
+    HiddenMessages hidden_messages(const std::vector<std::int64_t>& message_bytes) override {
+        HiddenMessages found{{}, gpu::few_blocks, gpu::flop_of_time};
+        for (auto& one : gpu::time_links_apart(gpus(), message_bytes, 5, gpu::few_blocks))
+            found.by_bytes[one.bytes] = timed(std::move(one.seconds));
+        return found;
+    }
+
+    std::optional<Timed> matrix_product() override {
+        const gpu::DeviceScope scope(0);
+        const gpu::MatrixProduct product;
+        if (!product.available()) return {};
+        const std::vector<gpu::TimedCall> calls{product.call()};
+        std::vector<gpu::ClockSample> clocks;
+        auto found = timed(gpu::time_calls(calls, {4, 0.1, 0.2, 0}, nvml_, clocks).front());
+        found.median = gpu::MatrixProduct::flop / found.median;
+        return found;
     }
 
     std::vector<std::string> transports() const override {

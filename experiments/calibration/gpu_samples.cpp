@@ -36,6 +36,8 @@ void for_each_sample_column(Samples& all, Visit visit) {
     visit(
         "tokens_per_rank", "1", "of each rank", [](auto& sample) -> auto& { return sample.tokens_per_rank; });
     visit(
+        "queries", "1", "tokens that have a query row; 0: all", [](auto& sample) -> auto& { return sample.queries; });
+    visit(
         "op", "1", "index in the rank's schedule; -1: no operation", [](auto& sample) -> auto& { return sample.op; });
     visit(
         "bytes", "B", "of a message", [](auto& sample) -> auto& { return sample.bytes; });
@@ -52,6 +54,12 @@ void for_each_sample_column(Samples& all, Visit visit) {
     visit(
         "clock", "Hz", "of the multiprocessors, on average; 0: not known",
         [](auto& sample) -> auto& { return sample.clock_hertz; });
+    visit(
+        "blocks", "1", "thread blocks of the kernel of a hidden message",
+        [](auto& sample) -> auto& { return sample.blocks; });
+    visit(
+        "flop_a_byte", "FLOP/B", "that a hidden message has beside it",
+        [](auto& sample) -> auto& { return sample.flop_a_byte; });
     (void)all;
 }
 
@@ -67,7 +75,7 @@ struct ColumnOf<int> {
 std::string bare_machine_text(sim::Machine machine) {
     machine.description = "what kernels take up at a time";
     std::map<std::string, std::string> sources;
-    for (const auto* section : {"topology", "gpu", "host", "attention", "accumulate", "inside_host"})
+    for (const auto* section : {"topology", "gpu", "host", "attention", "few_rows", "accumulate", "inside_host"})
         sources[section] = "the device; times are not fitted yet";
     return sim::machine_text(machine, sources, "Before the fit.");
 }
@@ -117,6 +125,7 @@ GpuSamples read_samples(const std::filesystem::path& path) {
     all.samples.resize(static_cast<std::size_t>(file.dataset("samples/seconds").shape().at(1)));
     for_each_sample_column(all, [&](const char* name, const char*, const char*, auto field) {
         using Value = std::remove_cvref_t<decltype(field(all.samples.front()))>;
+        if (!file.contains(std::string("samples/") + name)) return;  // of before there was such a column
         const auto dataset = file.dataset(std::string("samples/") + name);
         const auto put = [&](const auto& values) {
             require(values.size() == all.samples.size(), "{}: samples/{} has {} values, others {}", path.string(), name,

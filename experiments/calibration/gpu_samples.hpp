@@ -15,19 +15,28 @@ struct GpuSample {
     /// - "sustained": the same without rests
     /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
+    /// - "few_rows": an attend of few query rows, of one rank
+    /// - "dropout": an attend of one rank with dropout
+    /// - "product": FLOP/s of matrix products, in place of seconds
+    /// - "hidden": a message over NCCL that has time, `blocks` thread blocks, which it has beside as many FLOP a byte
+    /// as
+    ///   `flop_a_byte`; beside nothing
+    /// - "hidden beside": such messages beside attends ("message"), and those attends "alone" and "beside" them
     /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
-    std::string kind;
-    std::string call;                          ///< of a kernel; or "forward", "backward": the pass
-    std::string mask, layout, algorithm = "";  ///< of the ring that it is taken from
+    std::string kind = "";
+    std::string call = "";                               ///< of a kernel; or "forward", "backward": the pass
+    std::string mask = "", layout = "", algorithm = "";  ///< of the ring that it is taken from
     std::string transport = "";
-    int ranks = 1, rank = 0, block = 0;
+    int ranks = 1, rank = 0, block = 0;  ///< of what is sustained: `rank` is the GPU
     std::int64_t tokens_per_rank = 0;
+    std::int64_t queries = 0;        ///< tokens that have a query row; 0: all
     std::int64_t op = -1;            ///< of an operation: its index in the rank's schedule
     std::int64_t bytes = 0;          ///< of a message
     double seconds = 0, spread = 0;  ///< median, and distance of the quartiles over it
     double posted = 0, begin = 0;    ///< of an operation: since the start of the pass
     double clock_hertz = 0;          ///< of what is sustained; 0: not known
+    double blocks = 0, flop_a_byte = 0;
 };
 
 /// All that is needed to fit a machine file: where nothing was measured on a ring, and nothing is left to a GPU.

@@ -39,6 +39,12 @@ struct LinkSamples {
 /// fewer than two.
 std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
 
+/// Of messages over NCCL as the executor's hidden ones are: sends and receives of a device in kernels of their own,
+/// each of at most `most_blocks` thread blocks, out of memory and into memory that NCCL knows. Nothing for fewer than
+/// two devices, and in a program built without NCCL.
+std::vector<LinkSamples> time_links_apart(int devices, const std::vector<std::int64_t>& message_bytes, int repeats,
+                                          int most_blocks);
+
 /// Messages between devices while every one of them computes.
 struct BusyLinkSamples {
     std::int64_t bytes = 0;                         ///< of a message
@@ -48,14 +54,23 @@ struct BusyLinkSamples {
 
 /// Calls in a row on each device, one call for each, alone and while every device sends to its right neighbour by
 /// `transport` ("copy" or "nccl"); with a rest before each of 2 * `rounds` rows, so that clocks are high. No samples
-/// where the program was built without the transport.
+/// where the program was built without the transport. `few_blocks` above 0: over NCCL as time_links_apart() has it.
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport = "copy");
+                                const std::string& transport = "copy", int few_blocks = 0);
 
 /// Sends one message from each device to the next over NCCL, `count` times in a row, on the streams that are given;
 /// enqueues and returns. Null in a program built without NCCL.
 std::function<void(int count, const std::vector<cudaStream_t>&)> nccl_ring(const std::vector<const void*>& from,
                                                                            const std::vector<void*>& to,
                                                                            std::int64_t bytes);
+
+/// A device's streams for each direction.
+struct TwoStreams {
+    cudaStream_t sends, receives;
+};
+
+/// The same with a kernel for each direction, see time_links_apart(); the memory is its own.
+std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
+                                                                               int most_blocks);
 
 }  // namespace ringlab::gpu

@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds rest{30};  // so that clocks are high again
 struct End {
     int device;
     DeviceBuffer out, in;
-    Stream compute = Stream(), transfers{Stream::Use::transfers};
+    Stream compute = Stream(), transfers{Stream::Use::transfers}, receives{Stream::Use::transfers};
     std::vector<Event> call_ends = {}, message_ends = {};
 };
 
@@ -29,7 +29,15 @@ void record_into(std::vector<Event>& events, cudaStream_t stream) {
 }
 
 /// Sends one message from each device to the next; null without the transport.
-std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const std::string& transport) {
+std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const std::string& transport, int few_blocks) {
+    if (transport == "nccl" && few_blocks > 0) {
+        std::vector<TwoStreams> streams;
+        for (const auto& end : ring) streams.push_back({end.transfers, end.receives});
+        const auto send = nccl_ring_apart(static_cast<int>(ring.size()), bytes, few_blocks);
+        if (!send) return nullptr;
+        send(1, streams);
+        return [=] { send(1, streams); };
+    }
     if (transport == "nccl") {
         std::vector<const void*> from;
         std::vector<void*> to;
@@ -58,7 +66,7 @@ std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const s
 }  // namespace
 
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
-                                const std::string& transport) {
+                                const std::string& transport, int few_blocks) {
     const auto devices = static_cast<int>(calls.size());
     std::vector<End> ring;
     for (int device = 0; device < devices; ++device) {
@@ -71,7 +79,7 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
     }
     BusyLinkSamples samples;
     samples.bytes = message_bytes;
-    const auto send = sender(ring, message_bytes, transport);
+    const auto send = sender(ring, message_bytes, transport, few_blocks);
     if (!send) return samples;
     double call_seconds = 0;
     for (int round = 0; round < 2 * rounds + 1; ++round) {
@@ -80,6 +88,7 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
             const DeviceScope scope(end.device);
             end.compute.synchronize();
             end.transfers.synchronize();
+            end.receives.synchronize();
             end.call_ends.clear();
             end.message_ends.clear();
         }
@@ -107,6 +116,7 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
             const DeviceScope scope(end.device);
             end.compute.synchronize();
             end.transfers.synchronize();
+            end.receives.synchronize();
         }
         const DeviceScope scope(0);
         auto& end = ring.front();

@@ -1,7 +1,11 @@
 #include "gpu/baselines/ceilings.hpp"
+#include "gpu/cuda_handles.hpp"
 #include "layouts/require.hpp"
 
 #include <nccl.h>
+
+#include <map>
+#include <memory>
 
 namespace ringlab::gpu {
 namespace {
@@ -28,7 +32,108 @@ private:
     std::vector<ncclComm_t> handles_;
 };
 
+/// Memory of each device.
+class KnownMemory {
+public:
+    KnownMemory(int devices, std::size_t bytes) : bytes_(bytes), memory_(static_cast<std::size_t>(devices)) {
+        for (int device = 0; device < devices; ++device) {
+            const DeviceScope scope(device);
+            require_success(ncclMemAlloc(&memory_[static_cast<std::size_t>(device)], bytes), "allocating");
+        }
+    }
+    ~KnownMemory() {
+        for (auto* memory : memory_) ncclMemFree(memory);
+    }
+    KnownMemory(const KnownMemory&) = delete;
+    KnownMemory& operator=(const KnownMemory&) = delete;
+
+    std::size_t bytes() const { return bytes_; }
+    char* operator[](int device) const { return static_cast<char*>(memory_[static_cast<std::size_t>(device)]); }
+
+private:
+    const std::size_t bytes_;
+    std::vector<void*> memory_;
+};
+
+/// A communicator of all devices whose kernels have few blocks, and which knows memory of each.
+class FewBlocks {
+public:
+    FewBlocks(int devices, int most_blocks, std::shared_ptr<const KnownMemory> memory)
+        : memory_(std::move(memory)), handles_(static_cast<std::size_t>(devices)), registrations_(handles_.size()) {
+        ncclUniqueId id;
+        require_success(ncclGetUniqueId(&id), "starting up");
+        require_success(ncclGroupStart(), "a group");
+        for (int device = 0; device < devices; ++device) {
+            const DeviceScope scope(device);
+            ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+            config.maxCTAs = most_blocks;
+            require_success(
+                ncclCommInitRankConfig(&handles_[static_cast<std::size_t>(device)], devices, id, device, &config),
+                "starting up");
+        }
+        require_success(ncclGroupEnd(), "a group");
+        for (std::size_t device = 0; device < handles_.size(); ++device)
+            require_success(ncclCommRegister(handles_[device], (*memory_)[static_cast<int>(device)], memory_->bytes(),
+                                             &registrations_[device]),
+                            "registering memory");
+    }
+    ~FewBlocks() {
+        for (std::size_t device = 0; device < handles_.size(); ++device)
+            ncclCommDeregister(handles_[device], registrations_[device]);
+        for (const auto handle : handles_) ncclCommDestroy(handle);
+    }
+    FewBlocks(const FewBlocks&) = delete;
+    FewBlocks& operator=(const FewBlocks&) = delete;
+
+    ncclComm_t operator[](int device) const { return handles_[static_cast<std::size_t>(device)]; }
+
+private:
+    const std::shared_ptr<const KnownMemory> memory_;
+    std::vector<ncclComm_t> handles_;
+    std::vector<void*> registrations_;
+};
+
+/// Of messages whose devices' numbers differ first in this bit, from those that have `value` there: what a device sends
+/// and what it receives go by different ones.
+struct Direction {
+    int bit, value;
+    friend auto operator<=>(const Direction&, const Direction&) = default;
+};
+
+Direction direction_of(int from, int to) {
+    int bit = 0;
+    for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;
+    return {bit, (from >> bit) & 1};
+}
+
 }  // namespace
+
+std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
+                                                                               int most_blocks) {
+    const auto size = static_cast<std::size_t>(bytes);
+    const auto memory = std::make_shared<const KnownMemory>(devices, 2 * size);  // what is sent, then what comes
+    std::map<Direction, std::shared_ptr<const FewBlocks>> communicators;
+    for (int device = 0; device < devices; ++device) {
+        auto& one = communicators[direction_of(device, (device + 1) % devices)];
+        if (!one) one = std::make_shared<const FewBlocks>(devices, most_blocks, memory);
+    }
+    return [=](int count, const std::vector<TwoStreams>& streams) {
+        for (int i = 0; i < count; ++i) {
+            require_success(ncclGroupStart(), "a group");
+            for (int device = 0; device < devices; ++device) {
+                const int next = (device + 1) % devices;
+                const auto& by = *communicators.at(direction_of(device, next));
+                require_success(ncclSend((*memory)[device], size, ncclUint8, next, by[device],
+                                         streams[static_cast<std::size_t>(device)].sends),
+                                "sending");
+                require_success(ncclRecv((*memory)[next] + size, size, ncclUint8, device, by[next],
+                                         streams[static_cast<std::size_t>(next)].receives),
+                                "receiving");
+            }
+            require_success(ncclGroupEnd(), "a group");
+        }
+    };
+}
 
 std::function<void(int count, const std::vector<cudaStream_t>&)> nccl_ring(const std::vector<const void*>& from,
                                                                            const std::vector<void*>& to,

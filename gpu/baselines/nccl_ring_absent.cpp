@@ -8,4 +8,8 @@ std::function<void(int count, const std::vector<cudaStream_t>&)> nccl_ring(const
     return nullptr;
 }
 
+std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int, std::int64_t, int) {
+    return nullptr;
+}
+
 }  // namespace ringlab::gpu

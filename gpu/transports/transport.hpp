@@ -115,9 +115,15 @@ std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& option
 /// NCCL send/recv, one GPU per rank, across hosts too. Throws Error in a program built without NCCL.
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
 
-/// Whether the attend that a message travels beside takes longer than the message over a tenth of a GPU's links, so
-/// that it may take few multiprocessors for as long: 9000 FLOP a byte are 700 TFLOP/s, the most that attends do, in the
+/// Thread blocks of a kernel of NCCL whose message has time: of 2, 4, 8 and NCCL's choice the best on two GPUs.
+constexpr int few_blocks = 4;
+
+/// FLOP of an attend for each byte of a message that has time beside it: 700 TFLOP/s, the most that attends do, in the
 /// time of 80 GB/s.
+constexpr double flop_of_time = 9000;
+
+/// Whether the attend that a message travels beside takes longer than the message over a tenth of a GPU's links, so
+/// that it may take few multiprocessors for as long.
 bool has_time(const layouts::Instruction& instruction);
 
 /// A pair of global ranks of which one sends to the other on a channel.

@@ -49,8 +49,6 @@ struct Colour {
     friend auto operator<=>(const Colour&, const Colour&) = default;
 };
 
-constexpr int few_blocks = 4;  // of 2, 4, 8 and NCCL's choice the best on two GPUs: some 150 GB/s
-
 Colour colour_of(int from, int to, int channel, bool takes_few) {
     int bit = 0;
     for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;

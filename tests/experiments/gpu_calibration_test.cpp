@@ -41,6 +41,12 @@ sim::Machine two_gpus() {
     machine.forward.idle_item_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
     machine.forward.finish_seconds = 0.6e-6;
+    machine.forward.dropout_tile_seconds = 9e-6;
+    machine.few_rows = {.rows = 16,
+                        .launch_seconds = 19e-6,
+                        .bytes_per_second = 3.5e12,
+                        .block_bytes_per_second = 80e9,
+                        .groups = {{2, 66}, {4, 30}, {8, 15}}};
     machine.backward = {.item = sim::Item::key_tile,
                         .tile_rows = 64,
                         .launch_seconds = 4e-6,
@@ -52,11 +58,14 @@ sim::Machine two_gpus() {
                         .begin_memory_ratio = 5,
                         .end_seconds = 3e-6,
                         .end_memory_ratio = 3};
+    machine.backward.dropout_tile_seconds = 9e-6;
     machine.inside_host.latency_seconds = 6e-6;
     machine.inside_host.link_bytes_per_second = 390e9;
     machine.inside_host.send_memory_ratio = machine.inside_host.receive_memory_ratio = 1;
     return machine;
 }
+
+constexpr double power_of_second = 0.9, hidden_rate = 100e9;
 
 class SimulatedGpus : public GpuProbe {
 public:
@@ -66,6 +75,8 @@ public:
         sim::Machine bare;
         bare.gpus_per_host = bare.nics_per_host = gpus();
         bare.multiprocessors = truth_.multiprocessors;
+        bare.few_rows.rows = truth_.few_rows.rows;
+        bare.few_rows.groups = truth_.few_rows.groups;
         for (const auto pass : {&sim::Machine::forward, &sim::Machine::backward}) {
             const auto& true_cost = truth_.*pass;
             bare.*pass = {.item = true_cost.item,
@@ -82,9 +93,19 @@ public:
         return all;
     }
 
-    TimedSustained sustained(const Plan& plan, const std::string& call) override {
-        return {{seconds(plan, 0, 0, call) / 0.85, 0.01}, 1.7e9};
+    TimedSustained sustained(const Plan& plan, const std::string& call, int device) override {
+        return {{seconds(plan, 0, 0, call) / 0.85 / std::cbrt(device == 0 ? 1 : power_of_second), 0.01}, 1.7e9};
     }
+
+    HiddenMessages hidden_messages(const std::vector<std::int64_t>& message_bytes) override {
+        HiddenMessages found{{}, 4, 9000};
+        for (const auto bytes : message_bytes)
+            found.by_bytes[bytes] = {truth_.inside_host.latency_seconds + static_cast<double>(bytes) / hidden_rate,
+                                     0.01};
+        return found;
+    }
+
+    std::optional<Timed> matrix_product() override { return Timed{600e12, 0.01}; }
 
     std::vector<TimedPass> passes(const Plan& plan, const std::string& transport) override {
         std::vector<TimedPass> both;
@@ -92,7 +113,9 @@ public:
             sim::SimOptions options;
             options.trace = true;
             options.sharing = transport != "loopback";
-            auto found = sim::simulate(*plan.schedule(pass), truth_, options);
+            auto machine = truth_;
+            machine.gpus_per_host = std::max(gpus(), plan.layout().ranks());
+            auto found = sim::simulate(*plan.schedule(pass), machine, options);
             if (transport == "loopback") take_turns(found);
             auto& one = both.emplace_back();
             one.seconds = {layouts::to_seconds(found.makespan), 0.01};
@@ -119,7 +142,7 @@ public:
         return both;
     }
 
-    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string&,
+    std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call, const std::string&, bool,
                                           const std::vector<std::int64_t>& message_bytes) override {
         std::vector<TimedBusyLink> all;
         for (const auto bytes : message_bytes) {
@@ -234,6 +257,16 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
         const auto error = static_cast<double>(seen) / static_cast<double>(expected) - 1;
         BOOST_TEST(std::abs(error) < 0.05, to_string(pass) << ": " << error);
     }
+    // What is beside attends and messages.
+    BOOST_TEST_REQUIRE(found.power_of_gpus.size() == 2u);
+    BOOST_TEST(found.power_of_gpus[1] == power_of_second, boost::test_tools::tolerance(1e-3));
+    BOOST_TEST(found.matrix_product_flops == 600e12);
+    BOOST_TEST(found.forward.dropout_tile_seconds == 9e-6, boost::test_tools::tolerance(0.02));
+    BOOST_TEST(found.few_rows.launch_seconds == 19e-6, boost::test_tools::tolerance(0.05));
+    BOOST_TEST(found.few_rows.block_bytes_per_second == 80e9, boost::test_tools::tolerance(0.05));
+    const auto over_nccl = sim::load_machine(beside(config.output, nccl_ending));
+    BOOST_TEST(over_nccl.inside_host.hidden.channels == 4);
+    BOOST_TEST(over_nccl.inside_host.hidden_rate(64 << 20) == hidden_rate, boost::test_tools::tolerance(0.05));
     BOOST_TEST(found.rotate_memory_ratio == 8, boost::test_tools::tolerance(0.05));
     BOOST_TEST(found.rotate_back_memory_ratio == 2.5, boost::test_tools::tolerance(0.05));
     for (const auto& file : {std::filesystem::path(config.output), beside(config.output, nccl_ending),

@@ -4,6 +4,7 @@
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/hdf5.hpp"
+#include "experiments/study/predictor.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/score.hpp"
 #include "sim/cost.hpp"
@@ -63,11 +64,9 @@ sim::Prediction prediction_of(const Runs& runs, std::size_t run, Pass pass, cons
                               const sim::Machine& machine) {
     const auto seconds = [&](Pass which) { return runs.number(fmt::format("rate_{}_seconds", to_string(which)), run); };
     sim::SimOptions options;
-    options.clock = sim::Clock::sustained;
     const auto period = fmt::format("period_{}", to_string(pass));
-    if (runs.has(period)) options.pause_seconds = std::max(0.0, runs.number(period, run) - seconds(pass));
-    if (pass == Pass::backward && options.pause_seconds > seconds(Pass::forward))
-        options.pause_busy_seconds = seconds(Pass::forward);
+    repeat(options, {runs.has(period) ? runs.number(period, run) : 0, seconds(pass),
+                     pass == Pass::backward ? seconds(Pass::forward) : 0});
     return sim::simulate(*plan.schedule(pass), machine, options);
 }
 

@@ -1,0 +1,214 @@
+#include "experiments/calibration/gpu_fit_more.hpp"
+
+#include "experiments/calibration/gpu_fit_links.hpp"
+#include "experiments/calibration/gpu_measure.hpp"
+#include "experiments/study/least_squares.hpp"
+#include "sim/cost.hpp"
+#include "sim/few_rows.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::OpKind;
+using layouts::Pass;
+
+constexpr Pass both_passes[] = {Pass::forward, Pass::backward};
+
+std::vector<const GpuSample*> samples_of(const GpuSamples& all, const std::string& kind, const std::string& call = "") {
+    std::vector<const GpuSample*> found;
+    for (const auto& sample : all.samples)
+        if (sample.kind == kind && (call.empty() || sample.call == call)) found.push_back(&sample);
+    return found;
+}
+
+double mean_of(const std::vector<double>& values) {
+    double sum = 0;
+    for (const auto value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+}
+
+layouts::Op first_attend(const layouts::Schedule& schedule) {
+    auto ops = schedule.ops(0);
+    while (const auto* op = ops.next())
+        if (op->kind == OpKind::attend) return *op;
+    fail("a schedule without attends");
+}
+
+}  // namespace
+
+void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
+    auto& powers = fitted.machine.power_of_gpus;
+    const auto sustained = samples_of(samples, "sustained");
+    double least = 1, most = 1;
+    for (int gpu = 1; gpu < samples.gpus; ++gpu) {
+        std::vector<double> ratios;
+        for (const auto* own : sustained)
+            for (const auto* first : sustained)
+                if (own->rank == gpu && first->rank == 0 && own->call == first->call &&
+                    own->tokens_per_rank == first->tokens_per_rank)
+                    ratios.push_back(std::pow(first->seconds / own->seconds, 3));
+        if (ratios.empty()) return;
+        if (powers.empty()) powers.push_back(1);
+        powers.push_back(mean_of(ratios));
+        least = std::min(least, *std::ranges::min_element(ratios));
+        most = std::max(most, *std::ranges::max_element(ratios));
+    }
+    if (!powers.empty())
+        fitted.sources["power"] =
+            fmt::format("measured: (time of the first GPU / its own)^3 of attends without rests, from {:.3f} to {:.3f}",
+                        least, most);
+}
+
+void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
+    auto alone = fitted.machine;
+    alone.gpus_per_host = alone.nics_per_host = 1 << 16;  // ranks take turns on one
+    alone.power_of_gpus.clear();
+    const sim::SimOptions options;
+    // What all attends of a pass take, over what they are predicted to.
+    const auto longer = [&](const ExecutedPass& pass) {
+        sim::CostModel model(*pass.plan->schedule(pass.pass), alone, options);
+        double measured = 0, predicted = 0;
+        for (const auto& each : pass.operations) {
+            if (each.op.kind != OpKind::attend) continue;
+            measured += each.seconds;
+            predicted += layouts::to_seconds(model.compute(each.op, each.rank));
+        }
+        return measured / predicted;
+    };
+    const auto is_like = [](const ExecutedPass& a, const ExecutedPass& b) {
+        return a.transport == b.transport && a.pass == b.pass && a.ranks() == b.ranks() &&
+               a.plan->problem.tokens == b.plan->problem.tokens && a.plan->mask().name() == b.plan->mask().name() &&
+               a.plan->layout().name() == b.plan->layout().name();
+    };
+    for (const auto pass : both_passes) {
+        std::vector<double> ratios;
+        for (const auto& one : passes) {
+            if (one.transport != "loopback" || one.pass != pass) continue;
+            if (one.algorithm() != "pull" && one.algorithm() != "joined-ring") continue;
+            const auto ring = std::ranges::find_if(
+                passes, [&](const auto& other) { return other.algorithm() == "ring" && is_like(one, other); });
+            const bool joins = one.plan->layout().shard_tokens(0) >= 2048;  // below, launches are the most of it
+            if (ring != passes.end() && joins) ratios.push_back(longer(one) / longer(*ring));
+        }
+        if (ratios.empty()) continue;
+        std::ranges::sort(ratios);
+        auto& cost = pass == Pass::forward ? fitted.machine.forward : fitted.machine.backward;
+        cost.joined_ratio = median_of(ratios);
+        fitted.sources[fmt::format("joined_launches.{}_ratio", to_string(pass))] = fmt::format(
+            "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, against "
+            "those of attends one by one",
+            ratios.size(), ratios.front(), ratios.back());
+    }
+}
+
+void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {
+    auto& m = fitted.machine;
+    std::int64_t largest = 0;
+    for (const auto* sample : samples_of(samples, "rotation")) largest = std::max(largest, sample->tokens_per_rank);
+    for (const auto pass : both_passes)
+        for (const auto* sample : samples_of(samples, "rotation", to_string(pass))) {
+            if (sample->tokens_per_rank < largest) continue;
+            const auto plan = plan_of(*sample, samples);
+            const auto& schedule = *plan->schedule(pass);
+            const auto moving = std::max(0.0, sample->seconds - 2 * m.accumulate_launch_seconds);
+            (pass == Pass::forward ? m.rotate_memory_ratio : m.rotate_back_memory_ratio) =
+                moving * m.memory_bytes_per_second / sim::rotated_bytes(schedule, schedule.layout().shard_tokens(0));
+        }
+    fitted.sources["rotation"] =
+        fmt::format("measured: rotations of q and k, and of dq and dk, of {} tokens, beside two launches", largest);
+}
+
+/// Whether reading all of K and V or what one block reads takes longer depends on the rates, so both are found in
+/// turns.
+void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
+    auto& few = fitted.machine.few_rows;
+    const auto timed = samples_of(samples, "few_rows");
+    if (few.rows == 0 || timed.size() < 3) return;
+    constexpr double first_guess = 3e12, of_a_block = 60e9;
+    few.bytes_per_second = first_guess;
+    few.block_bytes_per_second = of_a_block;
+    few.launch_seconds = 0;
+    struct Timing {
+        double seconds, by_memory, by_block;  // measured; and predicted with rates of 1 B/s, without a launch
+    };
+    std::vector<Timing> timings;
+    for (const auto* sample : timed) {
+        const auto plan = plan_of(*sample, samples);
+        const auto attend = first_attend(*plan->forward);
+        const auto seconds_with = [&](double all, double block) {
+            auto machine = fitted.machine;
+            machine.few_rows.bytes_per_second = all;
+            machine.few_rows.block_bytes_per_second = block;
+            return sim::few_rows_seconds(*plan->forward, attend, machine);
+        };
+        constexpr double endless = std::numeric_limits<double>::infinity();
+        timings.push_back({sample->seconds, seconds_with(1, endless), seconds_with(endless, 1)});
+    }
+    constexpr int rounds = 20;
+    for (int round = 0; round < rounds; ++round) {
+        std::vector<double> matrix, ones;
+        bool any[2] = {};
+        const auto is_by_memory = [&](const Timing& one) {
+            return one.by_memory / few.bytes_per_second > one.by_block / few.block_bytes_per_second;
+        };
+        for (const auto& one : timings) any[is_by_memory(one)] = true;
+        for (const auto& one : timings) {
+            const bool by_memory = is_by_memory(one);
+            matrix.push_back(1e-6 / one.seconds);
+            if (any[true]) matrix.push_back(by_memory ? 1e-12 * one.by_memory / one.seconds : 0);
+            if (any[false]) matrix.push_back(by_memory ? 0 : 1e-12 * one.by_block / one.seconds);
+            ones.push_back(1);
+        }
+        const auto found = nonnegative_least_squares(matrix, ones, matrix.size() / ones.size());
+        few.launch_seconds = found[0] * 1e-6;
+        if (any[true] && found[1] > 0) few.bytes_per_second = 1e12 / found[1];
+        if (any[false] && found.back() > 0) few.block_bytes_per_second = 1e12 / found.back();
+    }
+    double most = 0;
+    for (const auto* sample : timed) {
+        const auto plan = plan_of(*sample, samples);
+        const auto predicted = sim::few_rows_seconds(*plan->forward, first_attend(*plan->forward), fitted.machine);
+        most = std::max(most, std::abs(predicted / sample->seconds - 1));
+    }
+    fitted.sources["few_rows"] =
+        fmt::format("fitted to {} attends of 1 and 16 rows, the last of up to 256Ki tokens, within {:.0f} %",
+                    timed.size(), 100 * most);
+    fitted.sources["few_rows.rows"] = fitted.sources["few_rows.groups"] = "the kernel: " + samples.kernels;
+}
+
+void fit_dropout(FittedMachine& fitted, const GpuSamples& samples) {
+    for (const auto pass : both_passes) {
+        auto& cost = pass == Pass::forward ? fitted.machine.forward : fitted.machine.backward;
+        std::vector<double> found;
+        for (const auto* sample : samples_of(samples, "dropout", to_string(pass))) {
+            const auto plan = plan_of(*sample, samples);
+            const auto seconds_with = [&](double tile) {
+                auto machine = fitted.machine;
+                (pass == Pass::forward ? machine.forward : machine.backward).dropout_tile_seconds = tile;
+                return predicted_seconds({plan, 0, 0, {}}, pass, machine);
+            };
+            constexpr double tile = 1e-5;
+            const auto without = seconds_with(0);
+            found.push_back(tile * (sample->seconds - without) / (seconds_with(tile) - without));
+        }
+        if (found.empty()) continue;
+        cost.dropout_tile_seconds = std::max(0.0, mean_of(found));
+        fitted.sources[fmt::format("dropout.{}_tile_us", to_string(pass))] =
+            fmt::format("measured: attends with dropout, what a tile takes more than without, from {:.2f} to {:.2f}",
+                        *std::ranges::min_element(found) * 1e6, *std::ranges::max_element(found) * 1e6);
+    }
+}
+
+void fit_products(FittedMachine& fitted, const GpuSamples& samples) {
+    for (const auto* sample : samples_of(samples, "product")) {
+        fitted.machine.matrix_product_flops = sample->seconds;
+        fitted.sources["matrix_product"] = "measured: products of 8192 x 8192 matrices without rests";
+    }
+}
+
+}  // namespace ringlab::experiments

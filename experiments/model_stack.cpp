@@ -1,6 +1,7 @@
 // What does attention of a whole model take, whose layers differ? Every kind of layer predicted at full size, and,
 // scaled down, executed, measured, predicted again and judged against fp64; then all layers of the model one by one.
 
+#include "experiments/console/interrupt.hpp"
 #include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/study/memory.hpp"
@@ -115,14 +116,19 @@ public:
 
     /// The exit status.
     int run() {
+        const auto runs = config_.layouts.size() * (kinds_.size() + 1);
+        const auto say_how_far = [&] { say_when_interrupted(interrupted_text(config_, record_->runs().size(), runs)); };
+        say_how_far();
         for (const auto& layout : config_.layouts) {
             std::vector<LayerTimes> times;
             for (const auto& kind : kinds_) {
                 const auto name = run_name(kind, layout);
                 if (!record_->has(name)) commit(kind, layout, name);
+                say_how_far();
                 times.push_back(times_of(name));
             }
             if (!record_->has("stack " + layout)) commit_stack(layout, times);
+            say_how_far();
         }
         record_->finish();
         predictor_.write_trace();

@@ -50,10 +50,14 @@ RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(open_
 
 void RecordedRings::add_provenance(Provenance& provenance) const {
     provenance.set_file("measured", path_);
-    // Where and when it was measured, in the words of the record.
+    // Where and when it was measured, in the words of the record; which may have been predicted again before.
     const auto theirs = file_.group("provenance/0");
-    for (const auto* name : {"commit", "date", "command_line"})
-        if (theirs.has(name)) provenance.set(fmt::format("measured_{}", name), theirs.text(name));
+    for (const std::string name : {"commit", "date", "command_line"})
+        for (const auto& said : {"measured_" + name, name})
+            if (theirs.has(said)) {
+                provenance.set("measured_" + name, theirs.text(said));
+                break;
+            }
 }
 
 RingSamples RecordedRings::ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,

@@ -96,6 +96,13 @@ BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
          {"rate_forward_seconds", "rate_backward_seconds", "rate_both_spread", "period_backward", "extra_bytes"})
         BOOST_TEST(before.dataset("runs/" + column).doubles() == now.dataset("runs/" + column).doubles(),
                    boost::test_tools::per_element());
+    // When it was measured stays known, however often it is predicted.
+    BOOST_TEST(run(folder, validate, {"--measured", "again.h5", "--machines", "ideal", "-o", "once_more.h5"}).status ==
+               0);
+    const auto commit = [](const auto& file, const char* name) { return file.group("provenance/0").text(name); };
+    BOOST_TEST(commit(now, "measured_commit") == commit(before, "commit"));
+    BOOST_TEST(commit(experiments::hdf5::File::open(folder / "once_more.h5"), "measured_commit") ==
+               commit(before, "commit"));
     // Another machine, where nothing but attention takes time.
     for (const auto error : now.dataset("runs/error_forward_ideal").doubles()) BOOST_TEST(error < 0);
     const auto ends = [](const auto& file) {  // of what was measured, all together

@@ -3,12 +3,13 @@
 //
 // An event is the end of an attend or of a hop, for both: what else the simulator needs events for is its own affair.
 // The whole of simulate() is timed, the schedule's making is not. Times are processor times. Beyond 1024 ranks a ring
-// is cut off after 1024 steps, which takes a second stream and an Op of each rank: some 320 B that a whole ring does
-// not.
+// is cut off after 1024 steps, which takes a second stream of each rank: some 120 B that a whole ring does not.
 //
-// Where the time goes at 1024 ranks with sharing (callgrind, roughly): a quarter to make operations and count their
-// cells, a quarter in the queue, a quarter in solving and linking, a quarter in lanes and windows; nothing stands out.
-// At 16384 ranks the same work waits for memory; huge pages did not help.
+// What keeps it from the heap's speed (callgrind, instructions of a rank's step at 64 ranks): some 5400 where nothing
+// is shared, a quarter each to make three operations, to read them, to start and end them, and in the queue; with
+// sharing 3500 more to link, solve and move what became slower. The heap takes 400 to 600. At 16384 ranks a rank's step
+// touches some 25 cache lines of 20 MB, for which page tables are walked: prefetching what the next sixteen events need
+// did not help, GLIBC_TUNABLES=glibc.malloc.hugetlb=1 makes it a fifth faster.
 #include "experiments/record/record.hpp"
 #include "heap_ring.hpp"
 #include "scenario.hpp"

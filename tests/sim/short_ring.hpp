@@ -19,7 +19,8 @@ public:
 
 private:
     layouts::Ops beginning(int rank) const {
-        auto ops = whole_.ops(rank);
+        layouts::Op& place = co_await layouts::Ops::workplace;
+        auto ops = whole_.ops(rank).made_in(place);
         while (const auto* op = ops.next()) {
             if (op->step >= steps_) co_return;
             // What goes on to a step beyond the last is not sent.

@@ -1,6 +1,7 @@
 #include "layouts/require.hpp"
 #include "sim/engine.hpp"
 
+#include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <set>
 
 using namespace ringlab::sim;
+namespace data = boost::unit_test::data;
 
 namespace ringlab::sim {
 
@@ -66,6 +68,35 @@ BOOST_AUTO_TEST_CASE(events_leave_in_order_of_time_and_then_of_setting) {
         BOOST_TEST(event.id == id);
     }
     BOOST_TEST(queue.empty());
+}
+
+BOOST_DATA_TEST_CASE(events_set_moved_and_taken_out_in_any_order_leave_in_theirs, data::make({3, 12, 20, 40, 700}),
+                     ids) {
+    std::mt19937 bits(11);
+    EventQueue queue;
+    using Entry = std::tuple<Picoseconds, std::uint64_t, std::uint32_t>;
+    std::set<Entry> expected;
+    std::map<std::uint32_t, Entry> entries;  // by id
+    Picoseconds now = 0;
+    for (int i = 0; i < 20000; ++i) {
+        const auto id = static_cast<std::uint32_t>(below(bits, static_cast<unsigned>(ids)));
+        if (below(bits, 20) < 19 - 9 * (i / 2000 % 2)) {
+            const EventQueue::Turn turn{now + below(bits, 60), queue.take_number()};
+            if (const auto before = entries.find(id); before != entries.end()) expected.erase(before->second);
+            expected.insert(entries[id] = {turn.time, turn.number, id});
+            queue.set(id, turn);
+        } else if (!expected.empty()) {
+            const auto [time, number, first] = *expected.begin();
+            expected.erase(expected.begin());
+            entries.erase(first);
+            const auto event = queue.pop();
+            BOOST_REQUIRE(event.time == time);
+            BOOST_REQUIRE(event.id == first);
+            now = time;
+        }
+        BOOST_REQUIRE(queue.size() == expected.size());
+        BOOST_REQUIRE(queue.leaves_by(id, now + 30) == (entries.contains(id) && std::get<0>(entries[id]) <= now + 30));
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -24,8 +24,11 @@ public:
     /// of it that is issued later for it.
     template <class Delay>
     Picoseconds issue(const layouts::Op& op, OpIndex self, Picoseconds cost, Delay delay) {
-        now_ = layouts::later(now_, cost);
-        if (!computes_first_ || op.transfers()) return now_;
+        const auto came = std::exchange(now_, layouts::later(now_, cost));
+        // A copy into a slot that nothing of the pass was in begins with its sender's part alone.
+        const bool begins_alone =
+            computes_first_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
+        if (!computes_first_ || op.transfers()) return begins_alone ? came : now_;
         const auto first = std::exchange(first_, self + 1);
         const auto before = std::exchange(before_, now_);
         const auto after = op.after();

@@ -203,8 +203,10 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, co
     fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
     fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
     if (!has_messages(passes, transport)) return;
-    // In whole passes hosts wait for each other: what is between the first two transfers of a pass, they do not.
-    std::vector<double> each;
+    // Two figures, each of them too high: in passes hosts wait for each other too, of which the least is taken; and
+    // what is between the first two transfers of a pass is timed with the pass's operations, which takes time itself.
+    constexpr std::int64_t enough = 4 * next_to_nothing;
+    std::vector<double> in_a_pass, between;
     for (const auto& pass : passes) {
         if (pass.transport != transport || pass.algorithm() != "ring" || pass.pass != layouts::Pass::forward) continue;
         for (int rank = 0; rank < pass.ranks(); ++rank) {
@@ -212,15 +214,20 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, co
             for (const auto& one : pass.operations)
                 if (one.rank == rank && one.op.transfers()) posted.push_back(one.posted);
             std::ranges::sort(posted);
-            if (posted.size() >= 2) each.push_back(posted[1] - posted[0]);
+            if (posted.size() >= 2) between.push_back(posted[1] - posted[0]);
         }
+        if (pass.plan->layout().shard_tokens(0) > enough) continue;
+        const auto issued = pass.issued(0);
+        const auto rest = pass.issue - m.pass_issue_seconds - m.compute_issue_seconds * issued.launches;
+        in_a_pass.push_back(std::max(0.0, rest / issued.transfers));
     }
-    std::ranges::sort(each);
-    m.transfer_issue_seconds = median_of(each);
+    const auto least = *std::ranges::min_element(in_a_pass), median = median_of(std::move(between));
+    m.transfer_issue_seconds = std::min(least, median);
     fitted.sources["host.transfer_issue_us"] = fmt::format(
-        "measured: from a pass's first transfer over {} to its second, as the host comes to them; median of {}, "
-        "quartiles {:.1f} and {:.1f}",
-        transport, each.size(), each[each.size() / 4] * 1e6, each[each.size() * 3 / 4] * 1e6);
+        "measured over {}: the lesser of the host's time of a short forward pass by transfer, the least {:.1f}, and "
+        "from a "
+        "pass's first transfer to its second, median {:.1f}",
+        transport, least * 1e6, median * 1e6);
 }
 
 void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,

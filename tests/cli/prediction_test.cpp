@@ -99,10 +99,9 @@ BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
     // When it was measured stays known, however often it is predicted.
     BOOST_TEST(run(folder, validate, {"--measured", "again.h5", "--machines", "ideal", "-o", "once_more.h5"}).status ==
                0);
-    const auto commit = [](const auto& file, const char* name) { return file.group("provenance/0").text(name); };
-    BOOST_TEST(commit(now, "measured_commit") == commit(before, "commit"));
-    BOOST_TEST(commit(experiments::hdf5::File::open(folder / "once_more.h5"), "measured_commit") ==
-               commit(before, "commit"));
+    const auto commit = [](const auto& file) { return file.group("provenance/0").text("measured_commit"); };
+    BOOST_TEST(commit(now) == commit(before));
+    BOOST_TEST(commit(experiments::hdf5::File::open(folder / "once_more.h5")) == commit(before));
     // Another machine, where nothing but attention takes time.
     for (const auto error : now.dataset("runs/error_forward_ideal").doubles()) BOOST_TEST(error < 0);
     const auto ends = [](const auto& file) {  // of what was measured, all together

@@ -274,14 +274,15 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
         std::filesystem::remove(file);
 }
 
-// The machine files of four H200 come from the record that lies beside them, by today's fit.
+// The machine files of four and two H200 come from the records that lie beside them, by today's fit.
 BOOST_AUTO_TEST_CASE(machine_files_are_what_is_fitted_to_their_samples) {
     const std::string folder = RINGLAB_SOURCE_DIR "/experiments/";
-    const auto samples = read_samples(folder + "results/calibrate_4xh200.h5");
-    for (const auto& [transport, ending] : {std::pair("copy", ""), {"nccl", "_nccl"}}) {
+    for (const auto& [gpus, transport, ending] :
+         {std::tuple("4", "copy", ""), {"4", "nccl", "_nccl"}, {"2", "copy", ""}, {"2", "nccl", "_nccl"}}) {
+        const auto samples = read_samples(fmt::format("{}results/calibrate_{}xh200.h5", folder, gpus));
         const auto fitted = fit_gpu(samples, transport);
         const auto again = sim::parse_machine(sim::machine_text(fitted.machine, fitted.sources, "again"), transport);
-        const auto file = sim::load_machine(fmt::format("{}machines/4xh200_calibrated{}.toml", folder, ending));
+        const auto file = sim::load_machine(fmt::format("{}machines/{}xh200_calibrated{}.toml", folder, gpus, ending));
         BOOST_TEST_REQUIRE(again.figures.size() <= file.figures.size());
         auto next = file.figures.begin();  // the file has other figures in between, which are not fitted
         for (const auto& figure : again.figures) {

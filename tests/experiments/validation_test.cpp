@@ -124,23 +124,24 @@ std::ostream& operator<<(std::ostream& out, const ScoreBound& bound) {
 }
 const ScoreBound score_bounds[] = {
     {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.0170, 0.052},
-    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 0, 2048, 8, 0.1639, 0.399},
-    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0540, 0.151},
+    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 0, 2048, 8, 0.1595, 0.363},
+    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0518, 0.151},
     {"throughput_4xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 18, 0.0220, 0.040},
-    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 42, 0.0364, 0.199},
-    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 28, 0.0254, 0.061},
-    {"throughput_2xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 36, 0.0386, 0.204},
+    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 42, 0.0383, 0.199},
+    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 28, 0.0256, 0.061},
+    {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 0, any_size, 48, 0.0406, 0.164},
+    {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 8192, any_size, 32, 0.0218, 0.064},
+    {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 32, 0.0400, 0.187},
+    {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 16, 0.1249, 0.315},
+    {"throughput_2xh200_layouts.h5", "copy", "2xh200_calibrated", 0, any_size, 36, 0.0365, 0.128},
     {"throughput_2xh200_long_documents.h5", "copy", "4xh200_calibrated", 0, any_size, 8, 0.0689, 0.148},
-    {"throughput_2xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 48, 0.0430, 0.207},
-    {"throughput_2xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 32, 0.0205, 0.070},
-    {"throughput_2xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 32, 0.0815, 0.372},
-    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0115, 0.027},
-    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.2089, 0.536},
-    {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0445, 0.161},
-    {"validate_2xh200.h5", "copy", "2xh200_calibrated", 2048, any_size, 24, 0.0460, 0.171},
-    {"validate_2xh200.h5", "copy", "2xh200_calibrated", 0, 2048, 12, 0.1716, 0.359},
-    {"throughput_2xh200_schedules_before.h5", "copy", "2xh200_calibrated", 0, any_size, 42, 0.0712, 0.348},
-    {"throughput_2xh200_schedules_before.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 28, 0.0457, 0.216},
+    {"validate_2xh200.h5", "copy", "2xh200_calibrated", 2048, any_size, 144, 0.0348, 0.219},
+    {"validate_2xh200.h5", "copy", "2xh200_calibrated", 0, 2048, 72, 0.0791, 0.329},
+    {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 24, 0.0152, 0.141},
+    {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 24, 0.1146, 0.298},
+    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0137, 0.032},
+    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.1640, 0.465},
+    {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0442, 0.161},
 };
 
 }  // namespace
@@ -156,7 +157,7 @@ BOOST_DATA_TEST_CASE(measured_rings_are_predicted_as_well_as_ever, boost::unit_t
 
 BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
     const Runs runs(folder + "results/compare_layouts_2xh200_rotary.h5");
-    for (const auto* name : {"2xh200_calibrated", "4xh200_calibrated"}) {
+    for (const auto* name : {"4xh200_calibrated"}) {  // which is made of them
         const auto machine = sim::load_machine(folder + "machines/" + name + ".toml");
         Config config;
         config.heads = "32:8";

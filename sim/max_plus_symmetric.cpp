@@ -2,6 +2,7 @@
 #include "sim/cost.hpp"
 #include "sim/lanes.hpp"
 #include "sim/max_plus.hpp"
+#include "sim/symmetric_ops.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,8 +19,6 @@ __extension__ using Pairs = __int128;
 
 /// One time per rank.
 using Row = std::vector<Picoseconds>;
-
-constexpr int sampled_ranks = 64;
 
 struct OpOfAllRanks {
     Op op;  // of rank 0
@@ -43,7 +42,6 @@ public:
         require(!cost_.gradients_come_later(),
                 "attends that begin before their gradients have arrived; the symmetric recurrence has none");
         read();
-        check_sample();
     }
 
     Row run() {
@@ -75,38 +73,23 @@ private:
 
     LaneQueue& lane_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
     OpOfAllRanks& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
-    int shifted(int rank, int by) const { return static_cast<int>((std::int64_t{rank} + by) % ranks_); }
-    layouts::Part shifted(layouts::Part part, int by) const {
-        part.block = shifted(part.block, by);
-        return part;
-    }
-
     void read() {
-        auto ops = schedule_.ops(0);
+        auto symmetric = read_symmetric(schedule_);
+        uniform_cells_ = symmetric.uniform_cells;
         auto host = cost_.host_clock(cost_.issue_pass());
-        while (const auto* op = ops.next()) {
-            require(op->lane() < schedule_.lanes(), "operation {} is on channel {} of {}", nodes_.size(), op->channel,
-                    schedule_.channels().size());
-            require(schedule_.problem().queries.empty(),
-                    "few of the tokens have a query row; the symmetric recurrence holds where all have one");
-            for (const auto* part : {&op->part, &op->rows()})
-                require(
-                    part->block < ranks_,
-                    "operation {} is about block {}, put together from shards of {} ranks; the symmetric recurrence "
-                    "holds for blocks that are one rank's",
-                    nodes_.size(), part->block, ranks_);
+        for (const auto& op : symmetric.of_rank_0) {
             const auto issued =
-                host.issue(*op, static_cast<OpIndex>(nodes_.size()), cost_.issue(*op),
+                host.issue(op, static_cast<OpIndex>(nodes_.size()), cost_.issue(op),
                            [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
             OpOfAllRanks added;
-            added.op = *op;
-            added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(0));
-            auto& lane = lane_of(op->lane()).ops;
+            added.op = op;
+            added.issued = op.transfers() ? issued : std::max(issued, cost_.before_pass(0));
+            auto& lane = lane_of(op.lane()).ops;
             if (!lane.empty()) {
                 added.before = lane.back();
                 ++node(added.before).readers;
             }
-            for (const auto other : op->after()) ++node(other).readers;
+            for (const auto other : op.after()) ++node(other).readers;
             lane.push_back(static_cast<OpIndex>(nodes_.size()));
             nodes_.push_back(std::move(added));
         }
@@ -114,36 +97,6 @@ private:
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
         farthest_ = layouts::later(layouts::later(host.now(), cost_.before_pass(0)),
                                    *std::max_element(starts_.begin(), starts_.end()));
-    }
-
-    void check_sample() {
-        for (int sample = 1; sample <= std::min(sampled_ranks, ranks_ - 1); ++sample) {
-            const int rank = ranks_ - 1 <= sampled_ranks
-                                 ? sample
-                                 : static_cast<int>(std::int64_t{sample} * (ranks_ - 1) / sampled_ranks);
-            auto ops = schedule_.ops(rank);
-            std::size_t seen = 0;
-            while (const auto* op = ops.next()) {
-                require(
-                    seen < nodes_.size() && alike(nodes_[seen].op, *op, rank),
-                    "operation {} of rank {} differs from that of rank 0; the symmetric recurrence does not hold here",
-                    seen, rank);
-                uniform_cells_ &= nodes_[seen++].op.cells == op->cells;
-            }
-            require(seen == nodes_.size(),
-                    "rank {} has {} operations, rank 0 has {}; the symmetric recurrence does not hold here", rank, seen,
-                    nodes_.size());
-        }
-    }
-
-    bool alike(const Op& first, const Op& op, int rank) const {
-        const bool same_peer = first.peer < 0 ? op.peer < 0 : op.peer == shifted(first.peer, rank);
-        const bool same_state =
-            first.begins == op.begins && first.ends == op.ends && first.fused == op.fused && first.adds == op.adds;
-        return first.kind == op.kind && first.lane() == op.lane() && first.pool == op.pool && same_peer &&
-               op.part == shifted(first.part, rank) &&
-               (op.kind != OpKind::attend || op.rows() == shifted(first.rows(), rank)) && first.bytes == op.bytes &&
-               same_state && std::ranges::equal(first.after(), op.after());
     }
 
     /// All visible pairs of the mask must have been attended to, whatever was assumed about ranks not looked at.
@@ -218,8 +171,8 @@ private:
         auto op = self.op;
         durations_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
-            op.rows() = shifted(self.op.rows(), rank);
-            op.part = shifted(self.op.part, rank);
+            op.rows() = shifted(schedule_, self.op.rows(), rank);
+            op.part = shifted(schedule_, self.op.part, rank);
             op.cells = schedule_.cells(op.rows(), op.part);
             cells_ += Pairs{op.cells} * op.rows().heads.count();
             durations_.push_back(cost_.compute(op, rank));
@@ -239,7 +192,7 @@ private:
         row_kind_ = op.kind;
         transfers_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
-            const int peer = shifted(op.peer, rank);
+            const int peer = shifted(schedule_, op.peer, rank);
             const auto cost =
                 op.kind == OpKind::send ? cost_.transfer(rank, peer, op.bytes) : cost_.transfer(peer, rank, op.bytes);
             transfers_.push_back(cost.whole());
@@ -258,7 +211,7 @@ private:
         const auto& [ops, next] = lane_of(counterpart(self.op.lane()));
         if (next >= ops.size()) return false;
         auto& other = node(ops[next]);
-        if (other.done || !other.ready || shifted(other.op.peer, self.op.peer) != 0) return false;
+        if (other.done || !other.ready || shifted(schedule_, other.op.peer, self.op.peer) != 0) return false;
         auto& send = sends ? self : other;
         auto& receive = sends ? other : self;
         const auto& durations = transfer_row(send.op);

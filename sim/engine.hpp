@@ -74,13 +74,6 @@ public:
     /// Memory for this many activities at a time and resources, so that none is wasted on growing.
     void reserve(std::size_t activities, std::size_t resources);
 
-    /// Tag of an activity that is likely to end soon, the sooner the smaller `generation` (0, 1 or 2): a hint about
-    /// what to bring into the cache.
-    std::uint32_t upcoming(int generation) const {
-        const auto id = queue_.promoted(generation);
-        return id < timers_ ? id : states_[id - timers_].tag;
-    }
-
     Picoseconds now() const { return now_; }
     std::uint64_t events() const { return events_; }
 

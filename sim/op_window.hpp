@@ -73,10 +73,6 @@ public:
     /// A bit for each lane whose head waits.
     std::uint32_t waiting() const { return waiting_; }
 
-    /// Where the operations are in memory, for prefetching, and how many bytes.
-    const void* storage() const { return memory_.get(); }
-    std::size_t storage_bytes() const { return ends_bytes() + capacity_ * sizeof(PendingOp); }
-
     /// `first_rank` is that of the ring, whose ranks the operation counts from 0; `begins_early`: an attend that waits
     /// for transfers of gradients once it runs.
     void push(const Op& op, int first_rank, Picoseconds issued, std::int64_t work, bool begins_early = false) {

@@ -1,7 +1,6 @@
 #include "sim/simulation.hpp"
 
 #include "layouts/require.hpp"
-#include "sim/prefetch.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -11,17 +10,8 @@ namespace ringlab::sim {
 
 Prediction Simulation::run() {
     for (int rank = 0; rank < cost_.ranks(); ++rank) advance(rank);
-    for (std::uint32_t ended = 0; engine_.next(ended);) {
-        prefetch_upcoming();
-        handle(tags_.rank(ended), tags_.lane(ended));
-    }
+    for (std::uint32_t ended = 0; engine_.next(ended);) handle(tags_.rank(ended), tags_.lane(ended));
     return result();
-}
-
-void Simulation::prefetch_upcoming() {
-    prefetch(&rank_of(tags_.rank(engine_.upcoming(1))), 2 * sizeof(SimulatedRank));
-    const auto& window = rank_of(tags_.rank(engine_.upcoming(0))).window;
-    prefetch(window.storage(), std::min<std::size_t>(window.storage_bytes(), 256));
 }
 
 void Simulation::hold(int rank, double multiprocessors) {

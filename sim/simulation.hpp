@@ -34,10 +34,6 @@ private:
     SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
     RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
 
-    /// With thousands of ranks, what an event needs is hardly ever in the cache. A transfer also ends something at its
-    /// peer, which is often the next rank.
-    void prefetch_upcoming();
-
     /// The first rank of the ring that `rank` is in.
     int ring_of(int rank) const { return options_.replicas == 1 ? 0 : rank - rank % schedule_.ranks(); }
 

@@ -61,7 +61,13 @@ int calibrate(Config& config, int argc, char** argv) {
         return calibrate_gpu(config, nullptr, provenance);
     }
     const auto probe = backend_kind(config)->probe(config);
-    if (!probe) return calibrate_cpu(config);
+    if (!probe) {
+        require(config.gpus_per_host == 0,
+                "--gpus-per-host {}: processors are described, as many as there are ranks; "
+                "it goes with --backend cuda, or with --measured",
+                config.gpus_per_host);
+        return calibrate_cpu(config);
+    }
     guard(nccl_ending, FileKind::machine);
     guard(samples_ending, FileKind::record);
     probe->add_provenance(provenance);

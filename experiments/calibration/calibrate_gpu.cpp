@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace ringlab::experiments {
@@ -41,6 +42,19 @@ std::string table_of(const FittedMachine& fitted, std::string& accuracy) {
     return table.text();
 }
 
+/// The same machine with `gpus` on a host, of which those that were timed are the first.
+void describe_more_gpus(FittedMachine& fitted, const GpuSamples& samples, int gpus) {
+    auto& m = fitted.machine;
+    m.name = fmt::format("{} {}", gpus, samples.device);
+    m.gpus_per_host = m.nics_per_host = gpus;
+    fitted.sources["topology"] = fmt::format("--gpus-per-host; {} of them were timed", samples.gpus);
+    auto& powers = m.power_of_gpus;
+    if (powers.empty()) return;
+    const double mean = std::reduce(powers.begin(), powers.end()) / static_cast<double>(powers.size());
+    powers.resize(static_cast<std::size_t>(gpus), mean);
+    fitted.sources["power"] += fmt::format("; behind the {} that were timed, their mean", samples.gpus);
+}
+
 }  // namespace
 
 std::filesystem::path beside(const std::string& output, const std::string& ending) {
@@ -60,19 +74,24 @@ int calibrate_gpu(const Config& config, GpuProbe* probe, const Provenance& prove
     } else {
         samples = read_samples(config.measured);
     }
+    if (config.gpus_per_host > 0 && config.gpus_per_host < samples.gpus)
+        fail("--gpus-per-host {}: {} GPUs were timed; give as many or more", config.gpus_per_host, samples.gpus);
     std::set<std::string> transports;
     for (const auto& sample : samples.samples)
         if (sample.kind == "message") transports.insert(sample.transport);
     if (transports.empty()) transports.insert("");
     for (const auto& transport : transports) {
-        const auto fitted = fit_gpu(samples, transport);
+        auto fitted = fit_gpu(samples, transport);
+        const bool is_described_larger = config.gpus_per_host > samples.gpus;
+        if (is_described_larger) describe_more_gpus(fitted, samples, config.gpus_per_host);
         std::string accuracy;
         const auto table = table_of(fitted, accuracy);
         const auto text = sim::machine_text(
             fitted.machine, fitted.sources,
-            fmt::format("{} {}, as `calibrate` found them with {} arithmetic, heads {}:\n{}.\nHow to read a machine "
+            fmt::format("{}, as `calibrate` found {} with {} arithmetic, heads {}:\n{}.\nHow to read a machine "
                         "file: see h200_nvswitch_copy_engine.toml.",
-                        samples.gpus, samples.device, samples.arithmetic, samples.heads, accuracy));
+                        fitted.machine.name, is_described_larger ? fmt::format("{} of them", samples.gpus) : "them",
+                        samples.arithmetic, samples.heads, accuracy));
         const auto output =
             transport == "nccl" ? beside(config.output, nccl_ending) : std::filesystem::path(config.output);
         write_machine_file(output, text);

@@ -82,6 +82,7 @@ struct Config {
     std::vector<std::string> shapes;      ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of heads, dims and arithmetic
     std::vector<std::string> transports;  ///< of rings
     std::string measured;                 ///< record of rings that were measured before
+    int gpus_per_host = 0;                ///< of the machine that calibrate describes; 0: those it timed
     std::vector<std::string> published;   ///< tables of others' rings
     std::vector<std::string> families;    ///< of kernels
     std::vector<std::string> beside;      ///< what is timed for comparison: work, ceilings

@@ -23,12 +23,21 @@ void add_backends(Options& options, Config& config) {
 }
 
 void add_execution(Options& options, Config& config, const Experiment& experiment) {
-    if (calibrates(experiment))
+    if (calibrates(experiment)) {
         options.add({.name = "measured",
                      .value = "FILE",
                      .help = "what calibrate --backend cuda has kept of an earlier run: fit it again, time nothing",
                      .target = &config.measured,
                      .absent = "it is timed now"});
+        options.add({.name = "gpus-per-host",
+                     .value = "N",
+                     .help = "GPUs of a host of the machine that is described, where more are wanted than were timed: "
+                             "the others are taken to be like those",
+                     .target = &config.gpus_per_host,
+                     .absent = "those that were timed",
+                     .low = 1,
+                     .high = 1024});
+    }
     if (experiment.groups.breaks)
         options.add({.name = "launcher",
                      .value = "WORDS",

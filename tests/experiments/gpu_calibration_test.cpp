@@ -296,6 +296,31 @@ BOOST_AUTO_TEST_CASE(machine_files_are_what_is_fitted_to_their_samples) {
     }
 }
 
+// Rings over more GPUs than were timed are predicted from those that were.
+BOOST_AUTO_TEST_CASE(a_host_of_eight_is_described_by_two_that_were_timed) {
+    auto config = small_config("ringlab-calibrate-eight");
+    config.measured = RINGLAB_SOURCE_DIR "/experiments/results/calibrate_2xh200.h5";
+    BOOST_TEST(calibrate_gpu(config, nullptr, {}) == 0);
+    const auto two = sim::load_machine(config.output);
+    config.gpus_per_host = 8;
+    BOOST_TEST(calibrate_gpu(config, nullptr, {}) == 0);
+    const auto eight = sim::load_machine(config.output);
+    BOOST_TEST(eight.gpus() == 8);
+    BOOST_TEST(eight.name == "8 NVIDIA H200");
+    BOOST_TEST(eight.inside_host.link_bytes_per_second == two.inside_host.link_bytes_per_second);
+    BOOST_TEST_REQUIRE(two.power_of_gpus.size() == 2u);
+    BOOST_TEST_REQUIRE(eight.power_of_gpus.size() == 8u);
+    BOOST_TEST(eight.power_of_gpus[1] == two.power_of_gpus[1]);
+    BOOST_TEST(eight.power_of_gpus[7] == (two.power_of_gpus[0] + two.power_of_gpus[1]) / 2,
+               boost::test_tools::tolerance(1e-4));  // the file has five digits
+    config.gpus_per_host = 1;
+    BOOST_CHECK_EXCEPTION(calibrate_gpu(config, nullptr, {}), Error, [](const Error& e) {
+        return std::string(e.what()) == "--gpus-per-host 1: 2 GPUs were timed; give as many or more";
+    });
+    for (const auto& file : {std::filesystem::path(config.output), beside(config.output, nccl_ending)})
+        std::filesystem::remove(file);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::experiments

@@ -207,9 +207,6 @@ public:
         if (handle_) handle_.destroy();
     }
 
-    /// Where the stream's own state is in memory, for those who prefetch.
-    const void* frame() const { return handle_.address(); }
-
     /// The next operation, or nullptr after the last. Valid until the next call.
     const Op* next();
 
@@ -267,6 +264,10 @@ public:
 
     /// A fresh stream of the operations of `rank`. Constant memory; the schedule must outlive it.
     virtual Ops ops(int rank) const = 0;
+
+    /// Whether ranks do the same but for their number: an operation of rank r is rank 0's with its peer and blocks r
+    /// ranks further on, around the ring. Cells of an attend are each rank's own; of none they are 0.
+    virtual bool ranks_are_alike() const { return false; }
 
     /// Scratch of every rank.
     const std::vector<SlotGroup>& slots() const { return slots_; }

@@ -9,8 +9,6 @@
 
 namespace ringlab::sim {
 
-using layouts::Ops;
-
 /// Rank and lane, packed into the engine's tag. A lane does one thing at a time, so they say which operation it is,
 /// and its state says what ended: its wait for the host, or itself. Of a send and its receive, the sender stands for
 /// both.
@@ -30,13 +28,9 @@ private:
 
 /// Where a rank is in its operations.
 struct alignas(64) SimulatedRank {
-    SimulatedRank(Ops stream, int lanes, Picoseconds start, Picoseconds issue, Picoseconds before)
-        : ops(std::move(stream)),
-          window(lanes),
-          host(layouts::later(start, issue)),
-          prepared(layouts::later(start, before)) {}
+    SimulatedRank(int lanes, Picoseconds start, Picoseconds issue, Picoseconds before)
+        : window(lanes), host(layouts::later(start, issue)), prepared(layouts::later(start, before)) {}
 
-    Ops ops;
     OpWindow window;
     Picoseconds host;      // when the host has issued all that was read
     Picoseconds prepared;  // when what comes before the first operation on the compute lane has ended

@@ -2,6 +2,7 @@
 
 #include "sim/clocks.hpp"
 #include "sim/messages.hpp"
+#include "sim/op_source.hpp"
 #include "sim/room.hpp"
 #include "sim/shared_resources.hpp"
 #include "sim/simulated_rank.hpp"
@@ -143,13 +144,13 @@ private:
     CostModel cost_;
     int lanes_;
     Tags tags_;
+    OpSource ops_;
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
     bool holds_ = false;     // transfers take multiprocessors
     bool together_ = false;  // halves of messages do so together
     std::optional<Messages> messages_;
     std::optional<Room> room_;
-    Op workplace_;           // of all ranks' streams
     Prediction prediction_;  // its ranks count up under way
     std::vector<SimulatedRank> ranks_;
     std::vector<double> flop_;  // by rank, for the sustained clock

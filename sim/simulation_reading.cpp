@@ -13,6 +13,7 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
       cost_(schedule, machine, options, std::move(clocks), std::move(tiles)),
       lanes_(schedule.lanes()),
       tags_(lanes_),
+      ops_(schedule, cost_.ranks()),
       places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
       engine_(tags_.of(cost_.ranks(), 0), static_cast<std::uint32_t>(places_ * cost_.ranks())) {
     require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
@@ -21,8 +22,8 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     ranks_.reserve(starts.size());
     prediction_.ranks.resize(starts.size());
     for (int rank = 0; rank < cost_.ranks(); ++rank)
-        ranks_.emplace_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_), lanes_,
-                            starts[static_cast<std::size_t>(rank)], cost_.issue_pass(), cost_.before_pass(rank));
+        ranks_.emplace_back(lanes_, starts[static_cast<std::size_t>(rank)], cost_.issue_pass(),
+                            cost_.before_pass(rank));
     if (options.trace) trace_.emplace(ranks_.size());
     if (cost_.gradients_come_later()) first_items_.resize(ranks_.size());
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
@@ -58,11 +59,10 @@ void Simulation::refill(int id) {
 
 void Simulation::read(int id, HostClock& host) {
     auto& rank = rank_of(id);
-    const auto* op = rank.ops.next();
+    const auto* op = ops_.next(id, rank.window.end());
     if (!op) {
         rank.more = false;
         if (messages_) messages_->read_all(id);
-        const Ops done = std::move(rank.ops);
         return;
     }
     require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,

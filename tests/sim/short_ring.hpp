@@ -12,6 +12,8 @@ public:
         set_channels(whole.channels());
     }
 
+    bool ranks_are_alike() const override { return whole_.ranks_are_alike(); }
+
     layouts::Ops ops(int rank) const override {
         if (steps_ >= ranks()) return whole_.ops(rank);
         return beginning(rank);

@@ -1,0 +1,79 @@
+#pragma once
+
+#include "layouts/schedule.hpp"
+
+#include <deque>
+#include <vector>
+
+namespace ringlab::sim {
+
+using layouts::Op;
+using layouts::Ops;
+using layouts::Schedule;
+
+/// The operations of all ranks of one or more rings side by side, in each rank's order. Where ranks are alike one
+/// stream is read for all of them, and kept from the first to the last one's place in it: that is a stream less to step
+/// through for each rank, and to hold in the cache.
+class OpSource {
+public:
+    /// `ranks` of all rings; the schedule must outlive it.
+    OpSource(const Schedule& schedule, int ranks)
+        : schedule_(schedule), ranks_(ranks), alike_(schedule.ranks_are_alike()) {
+        for (int rank = 0; rank < (alike_ ? 1 : ranks); ++rank)
+            streams_.push_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_));
+    }
+
+    /// Operation `index` of `rank`, which has read all before it, or nullptr after its last one. Valid until the next
+    /// call.
+    const Op* next(int rank, std::uint32_t index) {
+        if (alike_) return next_of_alike(rank, index);
+        auto& stream = streams_[static_cast<std::size_t>(rank)];
+        const auto* op = stream.next();
+        if (!op) const Ops done = std::move(stream);
+        return op;
+    }
+
+private:
+    /// An operation of rank 0, and how many ranks have not read it yet.
+    struct Kept {
+        Op op;
+        int readers;
+    };
+
+    const Op* next_of_alike(int rank, std::uint32_t index) {
+        if (index - first_ == kept_.size()) {
+            const auto* op = streams_.front().next();
+            if (!op) return nullptr;
+            kept_.push_back({*op, ranks_});
+        }
+        auto& [op, readers] = kept_[index - first_];
+        workplace_ = op;
+        --readers;
+        for (; !kept_.empty() && kept_.front().readers == 0; ++first_) kept_.pop_front();
+        move(rank % schedule_.ranks());
+        return &workplace_;
+    }
+
+    /// From rank 0 to another of its ring.
+    void move(int rank) {
+        auto& op = workplace_;
+        const auto shift = [&](int& number) {
+            number += rank;
+            if (number >= schedule_.ranks()) number -= schedule_.ranks();
+        };
+        shift(op.part.block);
+        if (op.peer >= 0) shift(op.peer);
+        if (!op.transfers()) shift(op.second.block);
+        if (op.kind == layouts::OpKind::attend) op.cells = schedule_.cells(op.rows(), op.part);
+    }
+
+    const Schedule& schedule_;
+    int ranks_;
+    bool alike_;
+    Op workplace_;  // of all streams
+    std::vector<Ops> streams_;
+    std::deque<Kept> kept_;
+    std::uint32_t first_ = 0;
+};
+
+}  // namespace ringlab::sim

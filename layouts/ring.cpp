@@ -17,7 +17,7 @@ void RingSchedule::find_hops(int first_block, int first_rows, int size) {
     hops_.resize(std::max(hops_.size(), index(first_block + size)));
     for (int owner = 0; owner < size; ++owner) {
         const auto needed = [&](int step) {
-            return cells(first_rows + (owner + step) % size, first_block + owner) > 0;
+            return sees(first_rows + (owner + step) % size, first_block + owner);
         };
         auto& [first, last] = hops_[index(first_block + owner)];
         last = size - 1;
@@ -57,7 +57,7 @@ Op RingSchedule::gradient(OpKind kind, const Member& self, int step, int peer, i
 /// The last step at which the member sees anything; -1 if it never does.
 int RingSchedule::last_needed(const Member& self) const {
     int step = self.size - 1;
-    while (step >= 0 && cells(self.rows.block, self.first_block + self.at(step)) == 0) --step;
+    while (step >= 0 && !sees(self.rows.block, self.first_block + self.at(step))) --step;
     return step;
 }
 

@@ -116,6 +116,10 @@ std::int64_t Schedule::cells(int rows_block, int keys_block) const {
     return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
 }
 
+bool Schedule::sees(int rows_block, int keys_block) const {
+    return any_visible(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
+}
+
 std::int64_t Schedule::cells(const Part& rows, const Part& keys) const {
     if (is_whole(rows) && is_whole(keys)) return cells(rows.block, keys.block);
     return visible_pairs(mask_, runs(rows), KeyCounter(runs(keys)));

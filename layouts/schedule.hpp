@@ -266,7 +266,8 @@ public:
     virtual Ops ops(int rank) const = 0;
 
     /// Whether ranks do the same but for their number: an operation of rank r is rank 0's with its peer and blocks r
-    /// ranks further on, around the ring. Cells of an attend are each rank's own; of none they are 0.
+    /// ranks further on, around the ring. Attends are to whole blocks, and their cells, never 0, depend on nothing but
+    /// which of rows and keys is the greater block.
     virtual bool ranks_are_alike() const { return false; }
 
     /// Scratch of every rank.
@@ -313,7 +314,10 @@ public:
     /// Visible pairs of one query head and batch element between rows and keys.
     std::int64_t cells(const Part& rows, const Part& keys) const;
     std::int64_t cells(int rows_block, int keys_block) const;
-    bool needs(int rank, int owner) const { return cells(row_block(rank), owner) > 0; }
+    bool needs(int rank, int owner) const { return sees(row_block(rank), owner); }
+
+    /// Whether there are any.
+    bool sees(int rows_block, int keys_block) const;
 
     /// Element type of a slot of a pool; slot 0 is the rank's own.
     DType dtype(Pool pool, int slot) const;

@@ -1,27 +1,8 @@
+#include "layouts/alike.hpp"
 #include "layouts/ring.hpp"
-
-#include <algorithm>
 
 namespace ringlab::layouts {
 namespace {
-
-/// Whether of each shard there is a key that all ranks' last rows see: enough for each rank to see something of each
-/// shard, and found without a look at every pair of them.
-bool last_rows_see_all_shards(const Mask& mask, const Layout& layout) {
-    if (!mask.all_keys_valid()) return false;
-    Interval seen{0, mask.tokens()};
-    for (int rank = 0; rank < layout.ranks(); ++rank) {
-        std::int64_t last = 0;
-        for (const auto& run : layout.shard(rank)) last = std::max(last, run.last());
-        const auto row = mask.row(last);
-        seen = {std::max(seen.begin, row.begin), std::min(seen.end, row.end)};
-    }
-    for (int owner = 0; owner < layout.ranks(); ++owner) {
-        const KeyCounter keys(layout.shard(owner));
-        if (keys.below(seen.end) <= keys.below(seen.begin)) return false;
-    }
-    return true;
-}
 
 /// One ring of all ranks.
 class PlainRing : public RingSchedule {
@@ -31,8 +12,9 @@ public:
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         add_ring_slots(ranks(), query_heads().count(), kv_heads().count(), largest_rows(), layout.largest_shard());
-        alike_ = problem.queries.empty() && layout.largest_shard() * ranks() == layout.tokens() &&
-                 last_rows_see_all_shards(mask, layout);
+        const int other = ranks() - 1;
+        alike_ = problem.queries.empty() && order_decides_pairs(mask, layout) && needs(0, 0) && needs(0, other) &&
+                 needs(other, 0);
     }
 
     Ops ops(int rank) const override {

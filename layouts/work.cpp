@@ -65,14 +65,15 @@ std::int64_t sum_below_clamped(const KeyCounter& keys, std::int64_t start, std::
     return sum;
 }
 
-/// Calls visit(segment, part of the run that lies in the segment) in order.
+/// Calls visit(segment, part of the run that lies in the segment) in order, up to one that answers false: whether none
+/// does.
 template <class Visit>
-void for_each_piece(const Mask& mask, const Run& run, Visit visit) {
+bool for_each_piece(const Mask& mask, const Run& run, Visit visit) {
     auto segment = mask.segment_of(run.first);
     for (std::int64_t i = 0; i < run.count;) {
         const auto& rows = mask.segments()[segment].rows;
         const auto end = first_reaching(run.first, run.stride, rows.end, run.count);
-        if (end > i) visit(mask.segments()[segment], slice(run, i, end));
+        if (end > i && !visit(mask.segments()[segment], slice(run, i, end))) return false;
         i = std::max(i, end);
         // A long stride may jump over many short segments.
         if (i < run.count)
@@ -80,6 +81,7 @@ void for_each_piece(const Mask& mask, const Run& run, Visit visit) {
                           ? segment + 1
                           : mask.segment_of(run.at(i));
     }
+    return true;
 }
 
 /// Calls visit(run part) for the parts of `runs` that make up local indices [begin, end).
@@ -172,24 +174,44 @@ std::int64_t KeyCounter::sum_below(std::int64_t start, std::int64_t step, std::i
     return sum;
 }
 
+namespace {
+
+/// Visible pairs of rows that lie in one segment.
+std::int64_t pairs_in(const Mask& mask, const MaskSegment& segment, const Run& rows, const KeyCounter& keys) {
+    const auto sum = [&](Bound bound, Interval limits) {
+        return sum_below_clamped(keys, bound.at(rows.first), bound.slope * rows.stride, rows.count, limits);
+    };
+    // A segment's rows all see something or all see nothing: Mask keeps it so.
+    const bool empty = segment.begin.at(rows.last()) >= segment.end.at(rows.last()) &&
+                       segment.begin.at(rows.first) >= segment.end.at(rows.first);
+    if (empty) return 0;
+    std::int64_t pairs = 0;
+    for (const auto& valid : mask.valid()) {
+        pairs += sum(segment.end, valid) - sum(segment.begin, valid);
+        const Interval sink{valid.begin, std::min(valid.end, segment.sink)};
+        if (sink.size() > 0) pairs += sum(segment.begin, sink) - rows.count * keys.below(sink.begin);
+    }
+    return pairs;
+}
+
+}  // namespace
+
 std::int64_t visible_pairs(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys) {
     std::int64_t pairs = 0;
     for (const auto& run : queries)
         for_each_piece(mask, run, [&](const MaskSegment& segment, const Run& rows) {
-            const auto sum = [&](Bound bound, Interval limits) {
-                return sum_below_clamped(keys, bound.at(rows.first), bound.slope * rows.stride, rows.count, limits);
-            };
-            // A segment's rows all see something or all see nothing: Mask keeps it so.
-            const bool empty = segment.begin.at(rows.last()) >= segment.end.at(rows.last()) &&
-                               segment.begin.at(rows.first) >= segment.end.at(rows.first);
-            if (empty) return;
-            for (const auto& valid : mask.valid()) {
-                pairs += sum(segment.end, valid) - sum(segment.begin, valid);
-                const Interval sink{valid.begin, std::min(valid.end, segment.sink)};
-                if (sink.size() > 0) pairs += sum(segment.begin, sink) - rows.count * keys.below(sink.begin);
-            }
+            pairs += pairs_in(mask, segment, rows, keys);
+            return true;
         });
     return pairs;
+}
+
+bool any_visible(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys) {
+    return !std::ranges::all_of(queries, [&](const Run& run) {
+        return for_each_piece(mask, run, [&](const MaskSegment& segment, const Run& rows) {
+            return pairs_in(mask, segment, rows, keys) == 0;
+        });
+    });
 }
 
 namespace {
@@ -220,6 +242,7 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
             const auto first = segment.at(rows.first), last = segment.at(rows.last());
             positions.push_back({std::min(first.begin, last.begin), std::max(first.end, last.end)});
             positions.push_back({0, std::max(first.sink, last.sink)});
+            return true;
         });
     positions = joined(std::move(positions), 1);
     std::vector<Interval> local;
@@ -253,6 +276,7 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
                 hull.max_end = std::max(hull.max_end, row.end);
                 hull.max_sink = std::max(hull.max_sink, row.sink);
             }
+            return true;
         });
     });
     return hull;

@@ -32,6 +32,9 @@ private:
 /// form in the number of runs, mask segments and valid intervals (never rows x keys).
 std::int64_t visible_pairs(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys);
 
+/// Whether there are any: found at the first, where there are.
+bool any_visible(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys);
+
 /// Which keys some rows see: as ranges of the keys' local order, sorted, ranges with fewer than `gap` keys between them
 /// put together. Where rows of a narrow window lie far apart, keys between what two of them see may be among them.
 std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,

@@ -2,6 +2,7 @@
 
 #include "layouts/schedule.hpp"
 
+#include <array>
 #include <deque>
 #include <vector>
 
@@ -21,6 +22,8 @@ public:
         : schedule_(schedule), ranks_(ranks), alike_(schedule.ranks_are_alike()) {
         for (int rank = 0; rank < (alike_ ? 1 : ranks); ++rank)
             streams_.push_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_));
+        const int other = schedule.ranks() - 1;
+        if (alike_) cells_ = {schedule.cells(0, 0), schedule.cells(other, 0), schedule.cells(0, other)};
     }
 
     /// Operation `index` of `rank`, which has read all before it, or nullptr after its last one. Valid until the next
@@ -64,13 +67,15 @@ private:
         shift(op.part.block);
         if (op.peer >= 0) shift(op.peer);
         if (!op.transfers()) shift(op.second.block);
-        if (op.kind == layouts::OpKind::attend) op.cells = schedule_.cells(op.rows(), op.part);
+        if (op.kind == layouts::OpKind::attend)
+            op.cells = cells_[op.rows().block == op.part.block ? 0 : op.rows().block > op.part.block ? 1 : 2];
     }
 
     const Schedule& schedule_;
     int ranks_;
     bool alike_;
-    Op workplace_;  // of all streams
+    std::array<std::int64_t, 3> cells_{};  // of rows with the keys of their own rank, of a lesser one, of a greater one
+    Op workplace_;                         // of all streams
     std::vector<Ops> streams_;
     std::deque<Kept> kept_;
     std::uint32_t first_ = 0;

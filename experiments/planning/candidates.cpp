@@ -52,8 +52,10 @@ std::vector<std::string> schedules_for(const Config& config, const sim::Machine&
 }
 
 /// Whether the layout makes a difference that may be for the better: where all ranks exchange heads each sees all
-/// tokens, and where groups do, stripes of their blocks are scattered for nothing.
+/// tokens, and where groups do, stripes of their blocks are scattered for nothing. Rows of single tokens lie in every
+/// document, so that what a rank sees is all.
 bool differs(const std::string& layout, const std::string& schedule) {
+    if (schedule == "seen") return layout != "striped";
     if (schedule == "ulysses") return layout == "contiguous";
     return !schedule.starts_with("ulysses") || !layout.starts_with("striped");
 }

@@ -1,4 +1,5 @@
 // Ranks that are said to do the same but for their number do.
+#include "layouts/alike.hpp"
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
 
@@ -27,7 +28,8 @@ bool same(const Schedule& schedule, const Op& a, const Op& b) {
            a.fused == b.fused && a.channel == b.channel && a.step == b.step && a.peer == b.peer &&
            a.source == b.source && a.part == b.part && (a.transfers() || a.second == b.second) && a.slots == b.slots &&
            a.bytes == b.bytes && std::ranges::equal(a.after(), b.after()) &&
-           (!attends || (b.cells > 0 && b.cells == schedule.cells(b.rows(), b.part)));
+           (!attends || (b.cells > 0 && b.cells == schedule.cells(b.rows(), b.part) && schedule.is_whole(b.rows()) &&
+                         schedule.is_whole(b.part)));
 }
 
 bool ring_is_alike(const std::string& mask, const std::string& layout) {
@@ -59,6 +61,27 @@ BOOST_DATA_TEST_CASE(alike_ranks_have_the_operations_of_rank_0_moved_around_the_
                     }
                 }
             }
+}
+
+BOOST_AUTO_TEST_CASE(pairs_that_order_decides_are_the_same_for_all_ranks_in_that_order) {
+    int decided = 0;
+    for (const auto& layout : layout_specs())
+        for (const auto& mask : {"full", "causal"})
+            for (const int ranks : rank_counts()) {
+                const auto shown = make_mask(mask, 48 * ranks);
+                const auto schedule = schedule_of({shown, make_case_layout(layout, shown, ranks)}, {});
+                if (!order_decides_pairs(schedule->mask(), schedule->layout())) continue;
+                ++decided;
+                for (int rows = 0; rows < ranks; ++rows)
+                    for (int keys = 0; keys < ranks; ++keys) {
+                        const int low = 0, high = rows == keys ? 0 : ranks - 1;
+                        const auto expected = rows < keys ? schedule->cells(low, high) : schedule->cells(high, low);
+                        BOOST_TEST(schedule->cells(rows, keys) == expected, mask << ", " << layout << ", rows of "
+                                                                                 << rows << " and keys of " << keys
+                                                                                 << " of " << ranks << " ranks");
+                    }
+            }
+    BOOST_TEST(decided > 30);
 }
 
 BOOST_AUTO_TEST_CASE(a_ring_is_alike_where_all_ranks_see_something_of_equal_shards) {

@@ -1,0 +1,46 @@
+#include "layouts/alike.hpp"
+
+#include <algorithm>
+
+namespace ringlab::layouts {
+namespace {
+
+/// The runs of the same number of all ranks: whether they come one behind another, in the order of ranks or the reverse
+/// order, or are interleaved so; `end` is where they end, and before them all others have ended at `begin`.
+bool are_in_order(const Layout& layout, std::size_t number, std::int64_t begin, std::int64_t& end) {
+    const auto run = [&](int rank) { return layout.shard(rank)[number]; };
+    const auto like = run(0);
+    auto least = like.first, most = like.first;
+    bool rises = true, falls = true, apart = true;
+    for (int rank = 1; rank < layout.ranks(); ++rank) {
+        const auto before = run(rank - 1), now = run(rank);
+        if (now.count != like.count || now.stride != like.stride) return false;
+        rises &= before.first < now.first;
+        falls &= before.first > now.first;
+        apart &= before.last() < now.first || now.last() < before.first;
+        least = std::min(least, now.first);
+        most = std::max(most, now.first);
+    }
+    end = most + like.last() - like.first + 1;
+    return least >= begin && (rises || falls) && (apart || most - least < like.stride);
+}
+
+}  // namespace
+
+bool order_decides_pairs(const Mask& mask, const Layout& layout) {
+    const auto& rule = mask.segments().front();
+    if (layout.largest_shard() * layout.ranks() != layout.tokens() || !mask.all_keys_valid() ||
+        mask.segments().size() != 1 || rule.sink != 0 || rule.begin != Bound{0, 0})
+        return false;
+    if (rule.end == Bound{mask.tokens(), 0}) return true;
+    if (rule.end != Bound{1, 1}) return false;
+    const auto runs = layout.shard(0).size();
+    for (int rank = 1; rank < layout.ranks(); ++rank)
+        if (layout.shard(rank).size() != runs) return false;
+    std::int64_t end = 0;
+    for (std::size_t number = 0; number < runs; ++number)
+        if (!are_in_order(layout, number, end, end)) return false;
+    return true;
+}
+
+}  // namespace ringlab::layouts

@@ -150,10 +150,8 @@ Ops RingSchedule::backward(Member self) const {
                 }
             }
             if (last > 0) {
-                make_in(op, [&] {
-                    return gradient(OpKind::send, self, step, step == last ? self.rank(owner) : self.next(), owner,
-                                    travelling);
-                });
+                const int receiver = step == last ? self.rank(owner) : self.next();
+                make_in(op, [&] { return gradient(OpKind::send, self, step, receiver, owner, travelling); });
                 op.run_after(complete);
                 travelling_sent = co_yield op;
             }

@@ -23,63 +23,6 @@ std::vector<Run> cut(std::span<const Run> runs, Interval range) {
 
 }  // namespace
 
-const char* to_string(OpKind kind) {
-    switch (kind) {
-        case OpKind::attend: return "attend";
-        case OpKind::merge: return "merge";
-        case OpKind::add: return "add";
-        case OpKind::send: return "send";
-        case OpKind::receive: return "receive";
-        case OpKind::fetch: return "fetch";
-        case OpKind::copy: return "copy";
-        case OpKind::expand: return "expand";
-        case OpKind::compress: return "compress";
-    }
-    return "?";
-}
-
-const char* to_string(Pool pool) {
-    switch (pool) {
-        case Pool::kv: return "K,V";
-        case Pool::dkv: return "dK,dV";
-        case Pool::q: return "Q";
-        case Pool::state: return "state";
-        case Pool::output: return "O";
-        case Pool::dout: return "dO";
-        case Pool::dq: return "dQ";
-        case Pool::latent: return "latent";
-        case Pool::dlatent: return "dlatent";
-    }
-    return "?";
-}
-
-int heads_of(const Problem& problem, Pool pool) {
-    if (of_rows(pool)) return static_cast<int>(problem.query_heads);
-    return pool == Pool::latent || pool == Pool::dlatent ? 1 : static_cast<int>(problem.kv_heads);
-}
-
-void Op::run_after(OpIndex index) {
-    if (index < 0) return;
-    require(after_count < static_cast<int>(after_storage.size()), "an operation has more than {} dependencies",
-            after_storage.size());
-    after_storage[static_cast<std::size_t>(after_count++)] = index;
-}
-
-const Op* Ops::next() {
-    if (!handle_.done()) handle_.resume();
-    return handle_.done() ? nullptr : handle_.promise().current;
-}
-
-Ops Ops::made_in(Op& op) && {
-    handle_.promise().place = &op;
-    return std::move(*this);
-}
-
-Ops Ops::numbered_from(OpIndex first) && {
-    handle_.promise().made = first;
-    return std::move(*this);
-}
-
 Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions options)
     : problem_(std::move(problem)), mask_(std::move(mask)), layout_(std::move(layout)), options_(std::move(options)) {
     problem_.validate();
@@ -177,15 +120,26 @@ HeadRange Schedule::query_heads(HeadRange kv_heads) const {
     return {kv_heads.begin * group, kv_heads.end * group};
 }
 
-int Schedule::parts_worth_a_message() const {
+int Schedule::parts_of_one_launch(int given) const {
+    const int heads = kv_heads().count();
+    if (options_.pass == Pass::backward) return heads % 2 == 0 ? 2 : 1;
+    if (given > 0) {
+        require(heads % given == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
+                heads, given);
+        return given;
+    }
     constexpr std::int64_t worth_a_message = std::int64_t{4} << 20;  // bytes
     std::int64_t head_bytes = 0;
     for (int owner = 0; owner < ranks(); ++owner)
         head_bytes = std::max(head_bytes, bytes(Pool::kv, 0, part(owner, {0, 1})));
-    const int heads = kv_heads().count();
     int parts = heads;
     while (parts > 1 && (heads % parts != 0 || heads / parts * head_bytes < worth_a_message)) --parts;
     return parts;
+}
+
+HeadRange Schedule::heads_of_part(int part, int parts) const {
+    const int size = kv_heads().count() / parts;
+    return {part * size, (part + 1) * size};
 }
 
 void Schedule::set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names) {
@@ -295,6 +249,13 @@ std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask
     if (problem.latent.is_given() && spec.name != expanded_at_home)
         return make_latent_schedule(problem, mask, layout, options);
     return entry.factory(spec.arguments, problem, mask, layout, options);
+}
+
+int parse_parts_of_heads(const std::string& arguments, const Problem& problem) {
+    const auto parts = arguments.empty() ? 0 : parse_count(arguments, "the number of parts", 1);
+    require(parts <= problem.kv_heads, "{} parts of {} kv heads; at most one part per kv head", parts,
+            problem.kv_heads);
+    return static_cast<int>(parts);
 }
 
 }  // namespace ringlab::layouts

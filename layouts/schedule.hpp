@@ -2,13 +2,11 @@
 
 #include "layouts/layout.hpp"
 #include "layouts/mask.hpp"
+#include "layouts/operation_stream.hpp"
 #include "layouts/problem.hpp"
 #include "layouts/work.hpp"
 
-#include <array>
-#include <coroutine>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,211 +14,6 @@
 #include <vector>
 
 namespace ringlab::layouts {
-
-/// Tensors that lie in one slot, travel in one message and are worked on together.
-enum class Pool : std::uint8_t {
-    kv,       ///< keys and values
-    dkv,      ///< their gradients
-    q,        ///< query rows
-    state,    ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
-    output,   ///< (o, lse) of rows, normalised
-    dout,     ///< dO of rows with what the backward pass knows of them (lse, delta)
-    dq,       ///< gradient of rows
-    latent,   ///< what keys and values of all heads are expanded from, see Problem
-    dlatent,  ///< its gradient
-};
-inline constexpr int pool_count = 9;
-
-/// Whether a pool holds something of query rows, by query heads; otherwise of keys, by kv heads, or for all of these.
-constexpr bool of_rows(Pool pool) {
-    return pool != Pool::kv && pool != Pool::dkv && pool != Pool::latent && pool != Pool::dlatent;
-}
-
-/// Whether attention is computed from what a pool holds, rather than to it.
-constexpr bool is_input(Pool pool) {
-    return pool == Pool::kv || pool == Pool::latent || pool == Pool::q || pool == Pool::dout;
-}
-
-/// How many heads all of a pool's are.
-int heads_of(const Problem& problem, Pool pool);
-
-/// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
-enum class OpKind : std::uint8_t {
-    attend,    ///< compute: rows of `slots` q against keys of kv. Forward: taken into state, or normalised into output.
-               ///< Backward, with dout: taken into dq; dkv is overwritten, or added to
-    merge,     ///< compute: the output of slot `source` taken into that of slots[output]
-    add,       ///< compute: the gradient of slot `source` added to that of slots[pool]
-    send,      ///< slots[pool] to `peer`, which posts a receive
-    receive,   ///< into slots[pool] from `peer`, which posts a send
-    fetch,     ///< into slots[pool], read from slot 0 of `peer`, which does nothing
-    copy,      ///< compute: slot `source` of `pool` to slots[pool], perhaps of another type
-    expand,    ///< compute: some heads of slots[kv], made of the latent of slot `source`
-    compress,  ///< compute: slots[dlatent], overwritten or added to, from the heads' gradient of slot `source` of dkv;
-               ///< and, by slots[latent], the rank's part of the matrices' gradient
-};
-inline constexpr int op_kind_count = 9;
-
-const char* to_string(OpKind kind);
-const char* to_string(Pool pool);
-
-/// Heads [begin, end).
-struct HeadRange {
-    int begin = 0;
-    int end = 0;
-
-    constexpr int count() const { return end - begin; }
-    constexpr bool contains(HeadRange other) const { return begin <= other.begin && other.end <= end; }
-    friend constexpr bool operator==(const HeadRange&, const HeadRange&) = default;
-};
-
-/// Tokens [begin, end) of a block in its local order, and heads of them: query heads in pools of rows, kv heads in
-/// pools of keys. See Schedule::block().
-struct Part {
-    int block = 0;
-    HeadRange heads;
-    Interval tokens;
-
-    friend constexpr bool operator==(const Part&, const Part&) = default;
-};
-
-/// Index of an operation in its rank's schedule, from 0.
-using OpIndex = std::int32_t;
-
-/// One queue of a rank: operations of a lane run one at a time, in schedule order. Lanes of a rank run beside each
-/// other. Lane 0 computes; channel c of messages has lane 1 + 2c out and 2 + 2c in.
-using Lane = int;
-inline constexpr Lane compute_lane = 0;
-
-/// One operation of one rank. It may begin when the operation before it on its lane and all of `after` have ended (and
-/// a transfer when its peer's side is ready as well).
-///
-/// Slots are numbered buffers of a pool. Slot 0 is the rank's own, see Schedule::keeps(): q, kv (or the latent) and
-/// dout are given; output and dq are what attends, merges and messages leave in them, and 0 (lse -inf) where none does;
-/// dkv (or dlatent) is the sum wanted, 0 at the start; gradients are in the accumulator's type. The others are scratch,
-/// start undefined, and hold one block at a time: a part of another block, or with other heads than lie there,
-/// displaces what was there.
-struct Op {
-    OpKind kind = OpKind::attend;
-    Pool pool = Pool::kv;      ///< that a transfer, merge, add or copy is about
-    bool begins = false;       ///< attend: first for these rows, state or dq starts here; merge: output starts here
-    bool ends = false;         ///< attend, forward: last for these rows, which are normalised into output
-    bool adds = false;         ///< attend, backward: to dkv, compress: to dlatent, where earlier parts of it are
-    bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
-    std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
-    int step = 0;              ///< of the algorithm, for people and plots
-    int peer = -1;             ///< ring rank at the other end of a transfer
-    int source = 0;            ///< slot that an operation with has_source() reads
-    Part part;                 ///< what it is about; attend: the keys; has_source(): what is written
-    Part second;               ///< see rows() and read()
-    std::array<int, pool_count> slots{};  ///< by pool
-    std::int64_t cells = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
-    std::int64_t bytes = 0;               ///< of the message; has_source(): of what is read
-    std::array<OpIndex, 4> after_storage{};
-    int after_count = 0;
-
-    std::span<const OpIndex> after() const { return {after_storage.data(), static_cast<std::size_t>(after_count)}; }
-    int& slot(Pool of) { return slots[static_cast<std::size_t>(of)]; }
-    int slot(Pool of) const { return slots[static_cast<std::size_t>(of)]; }
-
-    /// Of the operation's own pool.
-    int slot() const { return slot(pool); }
-
-    /// Of an attend: its rows.
-    Part& rows() { return second; }
-    const Part& rows() const { return second; }
-
-    /// Whether it reads a slot, `source`, to write another.
-    bool has_source() const { return !transfers() && kind != OpKind::attend; }
-
-    /// Of such an operation: what is read, the same tokens, and the same heads where both pools have them.
-    Part& read() { return second; }
-    const Part& read() const { return second; }
-    Pool source_pool() const {
-        return kind == OpKind::expand ? Pool::latent : kind == OpKind::compress ? Pool::dkv : pool;
-    }
-
-    bool transfers() const { return kind == OpKind::send || kind == OpKind::receive || kind == OpKind::fetch; }
-    Lane lane() const { return transfers() ? 1 + 2 * channel + (kind != OpKind::send) : compute_lane; }
-
-    /// Adds a dependency; -1 stands for none.
-    void run_after(OpIndex index);
-};
-
-/// The operations of one rank, made one by one as they are asked for: a coroutine that co_yields Op and gets its
-/// OpIndex.
-class Ops {
-public:
-    struct promise_type;
-    struct WorkplaceTag {};
-    static constexpr WorkplaceTag workplace{};
-    using Handle = std::coroutine_handle<promise_type>;
-
-    // Small: thousands of ranks have one each.
-    struct promise_type {
-        const Op* current = nullptr;
-        Op* place = nullptr;
-        OpIndex made = 0;
-        bool owns_place = false;
-
-        ~promise_type() {
-            if (owns_place) delete place;
-        }
-
-        struct YieldIndex {
-            OpIndex index;
-            bool await_ready() const noexcept { return false; }
-            void await_suspend(Handle) const noexcept {}
-            OpIndex await_resume() const noexcept { return index; }
-        };
-
-        Ops get_return_object() { return Ops(Handle::from_promise(*this)); }
-        std::suspend_always initial_suspend() noexcept { return {}; }
-        std::suspend_always final_suspend() noexcept { return {}; }
-        /// `Op& op = co_await Ops::workplace;` gives the stream an Op to make its operations in: one that the reader
-        /// lends (see made_in), or else one of its own.
-        struct Workplace {
-            Op& op;
-            bool await_ready() const noexcept { return true; }
-            void await_suspend(Handle) const noexcept {}
-            Op& await_resume() const noexcept { return op; }
-        };
-        Workplace await_transform(WorkplaceTag) {
-            owns_place = !place;
-            if (owns_place) place = new Op;
-            return {*place};
-        }
-
-        YieldIndex yield_value(const Op& op) noexcept {
-            current = &op;
-            return {made++};
-        }
-        void return_void() noexcept {}
-        void unhandled_exception() { throw; }  // to who asks for the next operation
-    };
-
-    Ops(Ops&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-    Ops& operator=(Ops&& other) noexcept {
-        std::swap(handle_, other.handle_);
-        return *this;
-    }
-    ~Ops() {
-        if (handle_) handle_.destroy();
-    }
-
-    /// The next operation, or nullptr after the last. Valid until the next call.
-    const Op* next();
-
-    /// Lets the stream, and others, make operations in `op` if they can, which saves memory where there are thousands
-    /// of them: an operation is then valid until the next call of any of them. Before the first next().
-    Ops made_in(Op& op) &&;
-
-    /// Lets indices begin at `first`, for operations that are part of a longer stream; before the first next().
-    Ops numbered_from(OpIndex first) &&;
-
-private:
-    explicit Ops(Handle handle) : handle_(handle) {}
-    Handle handle_;
-};
 
 /// How forward partial results of several blocks become one.
 enum class Accumulation {
@@ -344,8 +137,11 @@ protected:
     /// The query heads that read these kv heads.
     HeadRange query_heads(HeadRange kv_heads) const;
 
-    /// As many equal parts of the kv heads as leave each of a block's large enough to be worth a message.
-    int parts_worth_a_message() const;
+    /// Where all attends of a pass are one launch, a block is cut into so many equal parts of the kv heads, each of
+    /// which travels by itself. Forward `given`, or for 0 as many as are each large enough to be worth a message;
+    /// backward two, if the heads can be halved. Throws Error if they do not divide.
+    int parts_of_one_launch(int given) const;
+    HeadRange heads_of_part(int part, int parts) const;
 
     // For constructors.
     void set_channels(std::vector<std::string> names) { channels_ = std::move(names); }
@@ -400,6 +196,9 @@ std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask
 using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const std::string& arguments, const Problem&,
                                                                 const Mask&, const Layout&, const ScheduleOptions&)>;
 Registry<ScheduleFactory>& schedules();
+
+/// The PARTS of a schedule's name, as of "pull:4", that `Schedule::parts_of_one_launch` takes; 0 where it has none.
+int parse_parts_of_heads(const std::string& arguments, const Problem& problem);
 
 /// A namespace-scope object of this type makes a schedule known by name.
 struct ScheduleRegistration {

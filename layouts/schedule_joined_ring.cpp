@@ -23,14 +23,8 @@ public:
     /// that to the schedule.
     JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                int parts)
-        : RingSchedule(problem, mask, layout, options), groups_(parts) {
+        : RingSchedule(problem, mask, layout, options), groups_(parts_of_one_launch(parts)) {
         const int heads = kv_heads().count();
-        if (options.pass == Pass::backward)
-            groups_ = heads % 2 == 0 ? 2 : 1;
-        else if (parts == 0)
-            groups_ = parts_worth_a_message();
-        require(heads % groups_ == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
-                heads, groups_);
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         const auto tokens = layout.largest_shard();
@@ -58,10 +52,7 @@ public:
     }
 
 private:
-    HeadRange heads_of(int group) const {
-        const int size = kv_heads().count() / groups_;
-        return {group * size, (group + 1) * size};
-    }
+    HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
     int block_slot(int step, int group) const { return step == 0 ? 0 : 1 + (step - 1) * groups_ + group; }
 
     Op hop(OpKind kind, const Member& self, int step, int peer, int group) const {
@@ -228,10 +219,8 @@ const ScheduleRegistration registered_joined_ring(
     "pass; without PARTS the backward pass of short blocks goes by steps",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const auto parts = arguments.empty() ? 0 : parse_count(arguments, "the number of parts", 1);
-        require(parts <= problem.kv_heads, "{} parts of {} kv heads; at most one part per kv head", parts,
-                problem.kv_heads);
-        return std::make_unique<JoinedRing>(problem, mask, layout, options, static_cast<int>(parts));
+        const int parts = parse_parts_of_heads(arguments, problem);
+        return std::make_unique<JoinedRing>(problem, mask, layout, options, parts);
     });
 
 }  // namespace

@@ -20,14 +20,8 @@ public:
     /// `parts` of the kv heads of a block come one by one in the forward pass; 0 leaves their number to the schedule.
     PullSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                  int parts)
-        : Schedule(problem, mask, layout, options), groups_(parts) {
+        : Schedule(problem, mask, layout, options), groups_(parts_of_one_launch(parts)) {
         const int heads = kv_heads().count();
-        if (options.pass == Pass::backward)
-            groups_ = heads % 2 == 0 ? 2 : 1;
-        else if (parts == 0)
-            groups_ = parts_worth_a_message();
-        require(heads % groups_ == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
-                heads, groups_);
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout.largest_shard();
         if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
@@ -40,10 +34,7 @@ public:
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
 private:
-    HeadRange heads_of(int group) const {
-        const int size = kv_heads().count() / groups_;
-        return {group * size, (group + 1) * size};
-    }
+    HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     /// Of a part of the block `distance` ranks behind; of the gradient that goes there, and of the one that comes from
@@ -151,10 +142,8 @@ const ScheduleRegistration registered_pull(
     "all in one launch",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const auto parts = arguments.empty() ? 0 : parse_count(arguments, "the number of parts", 1);
-        require(parts <= problem.kv_heads, "{} parts of {} kv heads; at most one part per kv head", parts,
-                problem.kv_heads);
-        return std::make_unique<PullSchedule>(problem, mask, layout, options, static_cast<int>(parts));
+        const int parts = parse_parts_of_heads(arguments, problem);
+        return std::make_unique<PullSchedule>(problem, mask, layout, options, parts);
     });
 
 }  // namespace

@@ -1,0 +1,88 @@
+#pragma once
+
+#include "layouts/operation.hpp"
+
+#include <coroutine>
+#include <exception>
+#include <utility>
+
+namespace ringlab::layouts {
+
+/// The operations of one rank, made one by one as they are asked for: a coroutine that co_yields Op and gets its
+/// OpIndex.
+class Ops {
+public:
+    struct promise_type;
+    struct WorkplaceTag {};
+    static constexpr WorkplaceTag workplace{};
+    using Handle = std::coroutine_handle<promise_type>;
+
+    // Small: thousands of ranks have one each.
+    struct promise_type {
+        const Op* current = nullptr;
+        Op* place = nullptr;
+        OpIndex made = 0;
+        bool owns_place = false;
+
+        ~promise_type() {
+            if (owns_place) delete place;
+        }
+
+        struct YieldIndex {
+            OpIndex index;
+            bool await_ready() const noexcept { return false; }
+            void await_suspend(Handle) const noexcept {}
+            OpIndex await_resume() const noexcept { return index; }
+        };
+
+        Ops get_return_object() { return Ops(Handle::from_promise(*this)); }
+        std::suspend_always initial_suspend() noexcept { return {}; }
+        std::suspend_always final_suspend() noexcept { return {}; }
+        /// `Op& op = co_await Ops::workplace;` gives the stream an Op to make its operations in: one that the reader
+        /// lends (see made_in), or else one of its own.
+        struct Workplace {
+            Op& op;
+            bool await_ready() const noexcept { return true; }
+            void await_suspend(Handle) const noexcept {}
+            Op& await_resume() const noexcept { return op; }
+        };
+        Workplace await_transform(WorkplaceTag) {
+            // A promise is made where clang's analyser does not look.
+            owns_place = !place;  // NOLINT(clang-analyzer-core.uninitialized.Assign)
+            if (owns_place) place = new Op;
+            return {*place};
+        }
+
+        YieldIndex yield_value(const Op& op) noexcept {
+            current = &op;
+            return {made++};
+        }
+        void return_void() noexcept {}
+        void unhandled_exception() { throw; }  // to who asks for the next operation
+    };
+
+    Ops(Ops&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Ops& operator=(Ops&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~Ops() {
+        if (handle_) handle_.destroy();
+    }
+
+    /// The next operation, or nullptr after the last. Valid until the next call.
+    const Op* next();
+
+    /// Lets the stream, and others, make operations in `op` if they can, which saves memory where there are thousands
+    /// of them: an operation is then valid until the next call of any of them. Before the first next().
+    Ops made_in(Op& op) &&;
+
+    /// Lets indices begin at `first`, for operations that are part of a longer stream; before the first next().
+    Ops numbered_from(OpIndex first) &&;
+
+private:
+    explicit Ops(Handle handle) : handle_(handle) {}
+    Handle handle_;
+};
+
+}  // namespace ringlab::layouts

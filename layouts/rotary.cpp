@@ -228,7 +228,15 @@ std::vector<std::int64_t> rotary_positions(const Rotary& rotary, const Mask& mas
     std::vector<std::int64_t> positions(tokens.begin(), tokens.end());
     if (rotary.positions == Rotary::Positions::global) return positions;
     const auto begins = document_begins(mask);
-    for (auto& position : positions) position -= *std::prev(std::upper_bound(begins.begin(), begins.end(), position));
+    std::vector<std::int64_t> present{0};  // tokens before each one that are no padding
+    for (const auto& valid : mask.valid()) {
+        present.resize(static_cast<std::size_t>(valid.begin) + 1, present.back());
+        for (auto token = valid.begin; token < valid.end; ++token) present.push_back(present.back() + 1);
+    }
+    present.resize(static_cast<std::size_t>(mask.tokens()) + 1, present.back());
+    const auto before = [&](std::int64_t token) { return present[static_cast<std::size_t>(token)]; };
+    for (auto& position : positions)
+        position = before(position) - before(*std::prev(std::upper_bound(begins.begin(), begins.end(), position)));
     return positions;
 }
 

@@ -43,7 +43,7 @@ struct Rotary {
     /// What is counted as a token's position.
     enum class Positions {
         global,     ///< its place in the sequence
-        documents,  ///< its place in its document, see document_begins()
+        documents,  ///< its place in its document, see document_begins(), among tokens that are no padding
     };
 
     double base = 0;         ///< pair i turns by position * base^(-i/n); 0: q and k are taken as they are

@@ -185,7 +185,8 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
     options.add({.name = "rotary-positions",
                  .value = "NAME",
                  .help = "global, or documents: counted from 0 in every document that the mask packs, that is in each "
-                         "of the shortest stretches of tokens that see, and are seen by, none outside",
+                         "of the shortest stretches of tokens that see, and are seen by, none outside; padding is not "
+                         "counted",
                  .target = &config.rotary_positions,
                  .choices = {"global", "documents"}});
 }

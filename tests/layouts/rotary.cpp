@@ -179,4 +179,18 @@ BOOST_AUTO_TEST_CASE(positions_start_again_in_each_document) {
     BOOST_TEST(rotary_positions(of_documents, mask, some) == positions, boost::test_tools::per_element());
 }
 
+// As models of batches padded on the left have it, and those of images, language and actions: the cumulative sum of
+// the padding mask, less one. Padding has the position that comes next; nobody sees it.
+BOOST_AUTO_TEST_CASE(positions_in_documents_do_not_count_padding) {
+    const Rotary of_documents{.base = 10000, .positions = Rotary::Positions::documents};
+    const auto positions_under = [&](const char* mask) {
+        return rotary_positions(of_documents, make_mask(mask, 8), all_tokens(8));
+    };
+    const std::vector<std::int64_t> left{0, 0, 0, 0, 1, 2, 3, 4}, segments{0, 1, 2, 2, 2, 3, 4, 5},
+        packed{0, 0, 0, 1, 0, 0, 1, 2};
+    BOOST_TEST(positions_under("causal+valid:3-8") == left, boost::test_tools::per_element());
+    BOOST_TEST(positions_under("padded-segments:4/2,1,2,1") == segments, boost::test_tools::per_element());
+    BOOST_TEST(positions_under("causal+documents:4,4+valid:2-4,5-8") == packed, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -146,6 +146,15 @@ void add_mpi(Options& options, Config& config) {
         {.name = "mpi", .value = "", .help = "a process for each rank, under mpirun or srun", .target = &config.mpi});
 }
 
+void add_timeout(Options& options, Config& config) {
+    options.add({.name = "timeout",
+                 .value = "SECONDS",
+                 .help = "after which a rank that waits for others gives up",
+                 .target = &config.timeout_seconds,
+                 .low = 0.001,
+                 .high = 1e6});
+}
+
 Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
     Options options;
     add_problem(options, config, requests, experiment);

@@ -34,6 +34,7 @@ void add_planning(Options& options, Config& config, const Experiment& experiment
 // What several of these have.
 void add_threads(Options& options, Config& config);
 void add_mpi(Options& options, Config& config);
+void add_timeout(Options& options, Config& config);
 
 /// Whether the experiment makes a machine file.
 bool calibrates(const Experiment& experiment);

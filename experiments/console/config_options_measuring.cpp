@@ -76,12 +76,7 @@ void add_replicas(Options& options, Config& config, const Experiment& experiment
 }
 
 void add_endings(Options& options, Config& config, const Experiment& experiment) {
-    options.add({.name = "timeout",
-                 .value = "SECONDS",
-                 .help = "after which a rank that waits for others gives up",
-                 .target = &config.timeout_seconds,
-                 .low = 0.001,
-                 .high = 1e6});
+    add_timeout(options, config);
     if (!experiment.groups.breaks)
         options.add({.name = "fault",
                      .value = "KIND:RANK",

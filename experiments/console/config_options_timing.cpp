@@ -83,12 +83,7 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                  .target = &config.rounds,
                  .low = 1,
                  .high = 100});
-    options.add({.name = "timeout",
-                 .value = "SECONDS",
-                 .help = "after which a rank that waits for others gives up",
-                 .target = &config.timeout_seconds,
-                 .low = 0.001,
-                 .high = 1e6});
+    add_timeout(options, config);
 }
 
 }  // namespace ringlab::experiments

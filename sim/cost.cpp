@@ -141,7 +141,7 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
                                             : machine_.add_memory_ratio;
     // The first partial of its rows finds no result to read: it becomes one, in fp32.
     if (op.kind == OpKind::merge && op.begins)
-        ratio = std::min(ratio, 1 + 4.0 / layouts::bytes_of(schedule_.problem().dtype));
+        ratio = std::min(ratio, 1 + 4 / static_cast<double>(layouts::bytes_of(schedule_.problem().dtype)));
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 

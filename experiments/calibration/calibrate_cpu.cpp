@@ -26,7 +26,7 @@ namespace {
 using layouts::OpKind;
 using layouts::Pass;
 
-constexpr Pass passes[] = {Pass::forward, Pass::backward};
+constexpr Pass calibrated_passes[] = {Pass::forward, Pass::backward};
 
 double median(std::vector<double> values) {
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -118,7 +118,7 @@ public:
     }
 
     void fit() {
-        for (const auto pass : passes) {
+        for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
             cost.launch_seconds = cost.item_seconds = 0;
             fit_attention(machine_, pass, attends(pass));
@@ -138,7 +138,7 @@ public:
     std::string table(double& mean, double& worst) const {
         Table table({"mask", "tokens", "P", "pass", "measured ms", "fitted ms", "error", ""});
         std::vector<double> errors;
-        for (const auto pass : passes) {
+        for (const auto pass : calibrated_passes) {
             const auto& all = attends(pass);
             for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
                 double measured = 0, fitted = 0;
@@ -181,7 +181,7 @@ private:
     void time(const Case& which, bool held_out) {
         const auto plan = std::make_shared<const Plan>(plan_of(which));
         const auto repeats = repeats_of(which, *plan);
-        for (const auto pass : passes) {
+        for (const auto pass : calibrated_passes) {
             const auto& schedule = *plan->schedule(pass);
             std::size_t span = 0;
             for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -217,7 +217,7 @@ private:
                          2 * half};
         const auto plan = plan_of(which);
         const auto repeats = repeats_of(which, plan);
-        for (const auto pass : passes) {
+        for (const auto pass : calibrated_passes) {
             std::vector<double> seconds;
             for (const auto& repeat : repeats)
                 seconds.push_back(
@@ -249,7 +249,7 @@ private:
         source("topology.gpus_per_host", "any number of ranks, a processor each");
         source("gpu.multiprocessors", "a rank computes on one thread");
         source("host", "none: a rank's thread issues what it does");
-        for (const auto pass : passes) {
+        for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
             cost.head_dim = problem_.head_dim;
             cost.value_dim = problem_.value_dim;

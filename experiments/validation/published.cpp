@@ -110,9 +110,14 @@ PublishedTable load_published(const std::string& name) {
     const auto file = find_resource(name, "published", ".toml");
     const auto root = parsed_table(file);
     const PublishedReader reader(root, file);
-    constexpr double most_tokens = 1 << 28, most_ranks = 1 << 14;
-    PublishedTable table{reader.text("name"), reader.text("source"), reader.text("machine"), reader.text("shape"),
-                         reader.text("mask")};
+    constexpr double most_tokens = 1 << 28;
+    constexpr std::int64_t most_ranks = 1 << 14;
+    PublishedTable table;
+    table.name = reader.text("name");
+    table.source = reader.text("source");
+    table.machine = reader.text("machine");
+    table.shape = reader.text("shape");
+    table.mask = reader.text("mask");
     const auto ranks = root["ranks"].value<std::int64_t>();
     require(ranks && *ranks >= 2 && *ranks <= most_ranks, "{}: ranks must be from 2 to {}", file, most_ranks);
     table.ranks = static_cast<int>(*ranks);
@@ -138,10 +143,9 @@ std::vector<PublishedFigure> predict_published(const PublishedTable& table) {
         for (std::size_t i = 0; i < table.tokens_per_rank.size(); ++i) {
             const auto tokens = table.tokens_per_rank[i];
             const auto ring = predicted_costs(table, system, machine, table.ranks, tokens);
-            PublishedFigure figure{system.name, system.implementation, system.layout, tokens};
-            figure.fitted = std::find(table.fitted.begin(), table.fitted.end(), tokens) != table.fitted.end();
-            figure.forward.published = system.forward[i];
-            figure.both.published = system.both[i];
+            const bool fitted = std::find(table.fitted.begin(), table.fitted.end(), tokens) != table.fitted.end();
+            PublishedFigure figure{system.name, system.implementation, system.layout,   tokens,
+                                   fitted,      {system.forward[i]},   {system.both[i]}};
             if (table.unit == PublishedTable::Unit::teraflops) {
                 figure.forward.predicted = ring.forward_flop / ring.forward_seconds / 1e12;
                 figure.both.predicted = ring.both_flop / ring.both_seconds / 1e12;

@@ -61,12 +61,16 @@ Record::Record(const fs::path& path, RecordMode mode, RecordHeader header, Prove
 }
 
 void Record::finish() {
+    is_new_ = false;
     if (path_ == target_) return;
     replace_by(target_, path_);
     path_ = target_;
 }
 
-Record::~Record() = default;
+Record::~Record() {
+    std::error_code ignored;
+    if (is_new_ && runs_.empty()) fs::remove(path_, ignored);
+}
 
 void Record::start() {
     file_.emplace(hdf5::File::create_in_memory(path_));
@@ -79,6 +83,7 @@ void Record::start() {
     make_scale("run", std::vector<std::string>{}, "1", "name of the run");
     look_around();
     save();
+    is_new_ = true;
 }
 
 void Record::resume() {

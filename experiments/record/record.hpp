@@ -54,6 +54,8 @@ public:
     /// Throws Error, and leaves any file there as it is, if the mode forbids it, if another process is writing it, or
     /// if a record to resume cannot be read or is of something else; the first difference is then named.
     Record(const std::filesystem::path& path, RecordMode mode, RecordHeader header, Provenance provenance);
+
+    /// Without finish() and before any run, as where the first one throws, no new file is left.
     ~Record();
 
     /// Where it is now.
@@ -101,6 +103,7 @@ private:
     void extend_all(std::int64_t runs);
 
     std::filesystem::path target_, path_;
+    bool is_new_ = false;  // made by this object, and finish() was not called
     RecordHeader header_;
     Provenance provenance_;
     WriterLock lock_;

@@ -117,6 +117,18 @@ BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
     BOOST_TEST(std::abs(ends(now) / ends(before) - 1) < 1e-9);
 }
 
+BOOST_AUTO_TEST_CASE(rings_that_cannot_be_predicted_leave_no_record) {
+    const Folder folder;
+    auto table = contents_of(RINGLAB_SOURCE_DIR "/experiments/published/ring_flash_attention_8xh800.toml");
+    const std::string mask = "mask = \"causal\"";
+    BOOST_REQUIRE(contains(table, mask));
+    write_file(folder / "table.toml", table.replace(table.find(mask), mask.size(), "mask = \"casual\""));
+    const auto ending = run(folder, validate, {"--published", "./table.toml"});
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(contains(ending.err, "did you mean 'causal'"), ending.err);
+    BOOST_TEST(folder.left() == Words{"table.toml"}, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(advice_is_a_table_a_record_and_json_that_agree) {
     const Folder folder;
     const Words words{"--tokens", "16k",  "--ranks", "4",          "--machines", "h200_nvswitch_copy_engine",

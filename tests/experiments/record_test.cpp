@@ -305,10 +305,24 @@ BOOST_AUTO_TEST_CASE(resuming_what_is_not_there_starts_a_new_record) {
     BOOST_TEST(fs::exists(record.path()));
 }
 
+BOOST_AUTO_TEST_CASE(a_record_that_ends_before_its_first_run_leaves_what_was_there) {
+    const Folder folder;
+    const auto path = folder / "record.h5";
+    for (const auto mode : {RecordMode::create, RecordMode::resume, RecordMode::overwrite}) {
+        { Record record(path, mode, header(), fixed_provenance()); }
+        BOOST_TEST(fs::is_empty(folder.path()));
+    }
+    Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1));
+    { Record record(path, RecordMode::overwrite, header("other = 1"), fixed_provenance()); }
+    BOOST_TEST(!fs::exists(unfinished_of(path)));
+    { Record record(path, RecordMode::resume, header(), fixed_provenance()); }
+    BOOST_TEST(runs_of(open(path)) == std::vector<std::string>{"one"});
+}
+
 BOOST_AUTO_TEST_CASE(another_configuration_is_refused_and_the_first_difference_named) {
     const Folder folder;
     const auto path = folder / "record.h5";
-    { Record(path, RecordMode::create, header("tokens = 4096\nranks = 8\n"), fixed_provenance()); }
+    Record(path, RecordMode::create, header("tokens = 4096\nranks = 8\n"), fixed_provenance()).finish();
     const auto before = bytes_of(path);
     const auto resume = [&](const RecordHeader& other) {
         const auto text = error_of([&] { Record(path, RecordMode::resume, other, fixed_provenance()); });
@@ -350,7 +364,7 @@ BOOST_AUTO_TEST_CASE(a_second_writer_is_refused_while_readers_are_welcome) {
 BOOST_AUTO_TEST_CASE(a_record_reached_by_a_link_stays_behind_the_link) {
     const Folder folder;
     const auto path = folder / "record.h5", link = folder / "link.h5";
-    { Record(path, RecordMode::create, header(), fixed_provenance()); }
+    Record(path, RecordMode::create, header(), fixed_provenance()).finish();
     fs::create_symlink(path, link);
     Record(link, RecordMode::resume, header(), fixed_provenance()).commit("one", sample_run(1));
     BOOST_TEST(fs::is_symlink(link));

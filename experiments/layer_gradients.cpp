@@ -94,17 +94,21 @@ double norm(std::span<const double> values) {
     return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
 }
 
+/// What errors are measured by: where all gradients are 0, as of a loss whose tokens see nothing, they count as they
+/// are.
+double unit_of(double norm) { return norm > 0 ? norm : 1; }
+
 double relative(const std::vector<double>& found, const std::vector<double>& expected) {
     double square = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) square += (found[i] - expected[i]) * (found[i] - expected[i]);
-    return std::sqrt(square) / norm(expected);
+    return std::sqrt(square) / unit_of(norm(expected));
 }
 
 using ByParameter = std::array<double, layer_parameters.size()>;
 
 struct Errors {
     std::array<ByParameter, rules.size()> of_rule{};
-    ByParameter tolerance{};
+    ByParameter tolerance{}, norm{};  // norm: of the gradients themselves
 };
 
 /// All that one trial needs of its replicas.
@@ -153,7 +157,8 @@ public:
         for (std::size_t p = 0; p < layer_parameters.size(); ++p) {
             for (std::size_t rule = 0; rule < rules.size(); ++rule)
                 errors.of_rule[rule][p] = relative(found[rule][p], expected[p]);
-            errors.tolerance[p] = allowed[p] / total_ / norm(expected[p]);
+            errors.norm[p] = norm(expected[p]);
+            errors.tolerance[p] = allowed[p] / total_ / unit_of(errors.norm[p]);
         }
         return errors;
     }
@@ -210,6 +215,8 @@ void describe(RunWriter& run, const Errors& errors) {
                 "norm of the difference to one device that has all sequences, over the norm of its gradient");
     run.dataset("judged/parameter_tolerance", std::vector<double>(errors.tolerance.begin(), errors.tolerance.end()),
                 {"parameter"}, "1", "largest parameter_error of the right rule that roundings explain");
+    run.dataset("judged/parameter_norm", std::vector<double>(errors.norm.begin(), errors.norm.end()), {"parameter"},
+                "1", "norm of the gradient of one device; where it is 0, parameter_error is the difference as it is");
 }
 
 int study(const Config& config, int argc, char** argv) {
@@ -248,7 +255,7 @@ int study(const Config& config, int argc, char** argv) {
             for (std::size_t p = 0; p < here.size(); ++p) {
                 const double bound = config.tolerance.value_or(bounds[p]);
                 here[p] = errors[rule * here.size() + p];
-                share = further(share, here[p] / bound);
+                share = further(share, here[p] == 0 ? 0 : here[p] / bound);
                 if (rule == 0) pass &= passes(here[p], bound);
                 if (all) here[p] = further((*all)[p], here[p]);
             }
@@ -263,6 +270,12 @@ int study(const Config& config, int argc, char** argv) {
         "the others.\n",
         table.text(), study.cases().size());
     for (const auto& rule : rules) fmt::print("{}: {}.\n", rule.name, rule.meaning);
+    const auto all_zero = std::ranges::count_if(study.cases(), [&](const Case& which) {
+        const auto norms = study.record()->numbers(which.name(), "judged/parameter_norm");
+        return std::ranges::all_of(norms, [](double norm) { return norm == 0; });
+    });
+    if (all_zero > 0)
+        fmt::print("In {} of them all gradients are 0, by every rule: no token of the loss sees a key.\n", all_zero);
     fmt::print("{}\nRecord: {}\n", pass ? "The right rule passes." : "The right rule EXCEEDS its tolerance.",
                config.output);
     return pass ? 0 : 2;

@@ -61,6 +61,17 @@ BOOST_AUTO_TEST_CASE(every_wrong_rule_is_caught_where_replicas_differ_in_bf16_to
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_loss_whose_tokens_see_nothing_has_gradients_of_0_by_every_rule) {
+    const Folder folder;
+    const auto ending =
+        run(folder, layer_gradients, little + Words{"--masks", "causal+valid:48-96", "--loss-tokens", "20", "40"});
+    BOOST_TEST(ending.status == 0);
+    BOOST_TEST(contains(ending.out, "In 1 of them all gradients are 0, by every rule: no token of the loss sees a key"),
+               ending.out);
+    BOOST_TEST(!contains(ending.out, "nan"), ending.out);
+    for (const auto error : errors_in(folder)) BOOST_TEST(error == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_tolerance_that_is_exceeded_ends_with_2_and_bad_counts_with_one_line) {
     const Folder folder;
     BOOST_TEST(run(folder, layer_gradients, little + Words{"--tolerance", "1e-30"}).status == 2);

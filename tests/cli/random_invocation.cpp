@@ -1,0 +1,336 @@
+#include "random_invocation.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace ringlab::cli::test {
+namespace {
+
+const Words numbers{"0",
+                    "1",
+                    "2",
+                    "3",
+                    "4",
+                    "-1",
+                    "7",
+                    "16",
+                    "60",
+                    "64",
+                    "4k",
+                    "8Ki",
+                    "8,192",
+                    "1024",
+                    "1e9",
+                    "1000000000",
+                    "2147483647",
+                    "2147483648",
+                    "1048576",
+                    "1048577",
+                    "4294967296",
+                    "9223372036854775807",
+                    "9223372036854775808",
+                    "1Gi",
+                    "99999999999999999999",
+                    "-9223372036854775808",
+                    "0.5",
+                    "1e-300",
+                    "1e300",
+                    "1e18",
+                    "nan",
+                    "inf",
+                    "-inf",
+                    "",
+                    " ",
+                    "0x10",
+                    "1,2",
+                    "1000000000000000"};
+const Words layout_specs{"contiguous", "zigzag",    "striped",        "striped:3",
+                         "striped:16", "striped:0", "striped:-1",     "striped:9223372036854775807",
+                         "striped:4k", "zigzag:1",  "spiral",         "file:fuzz.txt",
+                         "file:",      "file:.",    "file:/dev/null", "zig",
+                         "striped:",   ":"};
+const Words mask_specs{"full",
+                       "causal",
+                       "window:8,0",
+                       "window:0,0",
+                       "window:8,0+sink:4",
+                       "sink:3",
+                       "prefix:5",
+                       "prefix:0",
+                       "block-causal:32x2",
+                       "documents:30,34",
+                       "causal+documents:1x64",
+                       "documents:0",
+                       "documents:@fuzz.txt",
+                       "documents:1x99999999999",
+                       "documents:9223372036854775807x2",
+                       "valid:0-10",
+                       "valid:5-3",
+                       "window:9223372036854775807,9223372036854775807",
+                       "sink:9223372036854775807",
+                       "causal+",
+                       "+",
+                       "casual",
+                       "documents:input",
+                       "causal+causal+causal",
+                       "window:,",
+                       "valid:0-64+valid:63-64+full",
+                       "valid:63-64",
+                       "padded-segments:64/0",
+                       "padded-segments:32/5,32",
+                       "shared-question:16,24x2",
+                       "prefix-documents:8,24,32,0",
+                       "prefix-documents:8,24,31,1",
+                       "chunks:7",
+                       "chunks:9223372036854775807"};
+const Words words{"normal",
+                  "real",
+                  "outlier",
+                  "sink",
+                  "offset",
+                  "ring",
+                  "pull",
+                  "all-gather",
+                  "all-gather:2",
+                  "all-gather:0",
+                  "all-gather:1000000000",
+                  "fp64",
+                  "fp32",
+                  "bf16",
+                  "fp16",
+                  "fp8",
+                  "carry",
+                  "partials",
+                  "running",
+                  "strided",
+                  "consecutive",
+                  "threads",
+                  "mpi",
+                  "loopback",
+                  "cpu",
+                  "cuda",
+                  "ideal",
+                  "h200_cluster",
+                  "h200_nvswitch_nccl",
+                  "fuzz.toml",
+                  "fuzz.cfg",
+                  "fuzz.h5",
+                  "fuzz.txt",
+                  "tiles",
+                  "rate",
+                  "events",
+                  "symmetric",
+                  "llama-3.1-8b",
+                  "4:2",
+                  "8:8",
+                  "4:3",
+                  "1:1",
+                  "1000000:1000000",
+                  ":",
+                  "4:",
+                  "0-1",
+                  "5-2",
+                  "0-9223372036854775807",
+                  "%s%n",
+                  "{}",
+                  "\xff\xfe",
+                  "a\nb",
+                  "/",
+                  ".",
+                  "/dev/null",
+                  "/proc/self/mem"};
+
+/// What such an option names is written, so that a fuzz must not draw names of which one may be a device.
+bool is_written(const std::string& option) {
+    return option == "-o" || option == "--trace" || option == "--save-tensors";
+}
+
+/// Values that an option may be given, sensible ones and others.
+const std::string& value_for(Random& random, const std::string& option) {
+    if (!is_written(option) && below(random, 6) == 0) return any_of(random, words);
+    if (option == "--layouts") return any_of(random, layout_specs);
+    if (option == "--masks") return any_of(random, mask_specs);
+    static const std::map<std::string, Words> by_option{
+        {"--algorithms",
+         {"ring",
+          "pull",
+          "pull:2",
+          "all-gather:2",
+          "all-gather:1000000000",
+          "ring:1",
+          "ulysses",
+          "ulysses:2",
+          "ulysses:0",
+          "ulysses:9223372036854775807",
+          "double-ring:1",
+          "double-ring:2",
+          "double-ring",
+          "double-ring:-3",
+          "bidirectional",
+          "bidirectional:2",
+          "seen",
+          "seen:1",
+          "seen:9223372036854775807",
+          "seen:-1",
+          "pass-q",
+          "pass-q:",
+          "ulyses:2",
+          "joined-ring",
+          "joined-ring:3",
+          "merge",
+          "merge:tree",
+          "expanded:ring",
+          "expanded:",
+          "expanded:expanded:ring"}},
+        {"--sinks", {"normal", "1.5", "-800", "1,2,3,4", "1,2", "inf", "1e308", "none", ""}},
+        {"--latent", {"8+4", "16", "0+4", "8+8", "8+9223372036854775807", "none", "+", "1"}},
+        {"--rotary-pairs", {"half", "interleaved", "thirds"}},
+        {"--rotary-positions", {"global", "documents", "local"}},
+        {"--rotary-scaling",
+         {"none", "linear:4", "ntk:8", "llama3:8,1,4,64", "yarn:40,64", "yarn:1e308,1e-308", "llama3:8,4,1,64",
+          "ntk:"}},
+        {"--stack", {"gemma-3-27b", "llama-3.1-8b", "fuzz.cfg", "nothere", "."}},
+        {"--gpus", {"0", "1", "8", "9", "-1", "1000000000"}},
+        {"--span-ranks", {"0", "1", "2", "64", "-1", "9223372036854775807", "none"}},
+        {"--heads",
+         {"4:2", "1:1", "8", "4:3", "1000000:1000000", "1000000000000000", "0:0", "-4:2", "9223372036854775807"}},
+        {"--input", {"normal", "outlier", "sink", "offset", "fuzz.h5", "real", "nothere.h5", "fuzz.txt"}},
+        {"--arithmetic", {"fp64", "fp32", "bf16", "fp16", "fp8"}},
+        {"--machines", {"ideal", "h200_cluster", "h200_nvswitch_nccl", "fuzz.toml", "abacus"}},
+        {"--compute-model", {"tiles", "rate", "guess"}},
+        {"--engine", {"events", "symmetric"}},
+        {"--policies", {"carry", "gradients", "partials", "running", "hope"}},
+        {"--preset", {"llama-3.1-8b", "deepseek-v3", "fuzz.cfg", "gpt-9"}},
+        {"--config", {"fuzz.cfg", "nothere.cfg", "."}},
+        {"--placement", {"consecutive", "strided", "file:fuzz.txt", "file:"}},
+        {"--clock", {"calibrated", "sustained", "cuckoo"}},
+        {"--trace", {"trace.json", "fuzz.h5", "missing/t.json", "."}},
+        {"--trace-ranks", {"0-1", "5-2", "0-9223372036854775807", "x"}},
+        {"--save-tensors", {"tensors", "fuzz.h5", "missing/t"}},
+        {"-o", {"out.h5", "missing/out.h5", ".", "fuzz.h5", "fuzz.txt"}},
+    };
+    const auto found = by_option.find(option);
+    return any_of(random, found == by_option.end() ? numbers : found->second);
+}
+
+const Words common{"--tokens", "--tokens-per-rank", "--batch",    "--heads", "--head-dim", "--value-dim",
+                   "--scale",  "--soft-cap",        "--preset",   "--masks", "--config",   "-o",
+                   "--resume", "--overwrite",       "--nonsense", "--help",  "--version"};
+const Words laid_out{"--layouts", "--algorithms", "--algorithms", "--ranks", "--pad"};
+const Words around{"--queries",      "--latent",         "--sinks",       "--dropout",
+                   "--dropout-seed", "--rotary",         "--rotary-dims", "--rotary-first",
+                   "--rotary-pairs", "--rotary-scaling", "--rotary",      "--rotary-positions"};
+const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas",  "--placement", "--repeats",
+                     "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
+const Words predictions{"--machines",    "--compute-model", "--engine",    "--trace",
+                        "--trace-ranks", "--trace-runs",    "--span-ranks"};
+const Words disturbances{"--policies",         "--clock",         "--replicas",        "--placement",
+                         "--threads",          "--slow-gpus",     "--slow-gpu-factor", "--slow-links",
+                         "--slow-link-factor", "--compute-noise", "--start-skew",      "--transfer-noise",
+                         "--repeats",          "--seed"};
+
+bool is_flag(const std::string& option) {
+    for (const auto* flag : {"--pad", "--resume", "--overwrite", "--help", "--version", "--nonsense"})
+        if (option == flag) return true;
+    return false;
+}
+
+/// Sweeps of one small run, so that most of what is changed about them still ends in milliseconds.
+Invocation small_run(Random& random) {
+    switch (below(random, 12)) {
+        case 9:
+            return {model_stack,
+                    {"--stack", "gemma-3-27b", "--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--repeats",
+                     "1", "--machines", "ideal", "--compute-model", "rate", "-o", "out.h5"}};
+        case 10:
+            return {decode, {"--tokens",   "64",    "--ranks", "2",     "--layouts", "zigzag", "--algorithms", "merge",
+                             "--head-dim", "8",     "--heads", "4:2",   "--repeats", "1",      "--steps",      "1",
+                             "--machines", "ideal", "-o",      "out.h5"}};
+        case 11:
+            return {advise,
+                    {"--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--algorithms", "ring", "--head-dim",
+                     "64", "--heads", "4:2", "-o", "out.h5"}};
+        case 8:  // which gets as far as there are GPUs
+            return {throughput,
+                    {"--ranks", "1", "--tokens-per-rank", "64", "--layouts", "zigzag", "--masks", "causal", "--shapes",
+                     "4:2/64", "--rounds", "1", "--seconds", "0.001", "-o", "out.h5"}};
+        case 0:
+        case 1:
+        case 2:
+            return {predict,
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--machines",
+                     "ideal", "--head-dim", "8", "--heads", "4:2", "-o", "out.h5"}};
+        case 3:
+            return {bf16_error,
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--input", "normal",
+                     "--head-dim", "8", "--heads", "4:2", "--policies", "carry", "-o", "out.h5"}};
+        case 4:
+            return {compare_layouts,
+                    {"--tokens",  "64",      "--ranks",    "2",          "--layouts", "zigzag",  "--masks",
+                     "causal",    "--input", "normal",     "--head-dim", "8",         "--heads", "4:2",
+                     "--repeats", "1",       "--machines", "ideal",      "-o",        "out.h5"}};
+        case 5:
+            return {calibrate,
+                    {"--tokens", "16", "32", "--masks", "causal", "full", "window:5,0", "--head-dim", "8", "--heads",
+                     "1:1", "--repeats", "1", "-o", "out.toml"}};
+        default:
+            return {gradient_equivalence,
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--algorithms",
+                     "ring", "--input", "normal", "--head-dim", "8", "--heads", "4:2", "-o", "out.h5"}};
+    }
+}
+
+/// Takes an option and its values away, if it is there.
+void remove(Words& arguments, const std::string& option) {
+    const auto begin = std::find(arguments.begin(), arguments.end(), option);
+    if (begin == arguments.end()) return;
+    auto end = std::next(begin);
+    while (end != arguments.end() && !end->starts_with("-")) ++end;
+    arguments.erase(begin, end);
+}
+
+void change(Invocation& one, Random& random) {
+    auto options = common;
+    if (one.program != calibrate) options = options + laid_out;
+    if (one.program != predict) options = options + measured;
+    if (one.program == predict || one.program == compare_layouts) options = options + predictions;
+    if (one.program == predict) options = options + disturbances;
+    if (one.program != throughput && one.program != calibrate) options = options + around;
+    if (one.program == model_stack) options = options + Words{"--stack", "--scale-down"};
+    if (one.program == advise) options = options + Words{"--gpus", "--layers", "--keep", "--reserved"};
+    for (auto changes = 1 + below(random, 3); changes > 0; --changes) {
+        const auto option = any_of(random, options);
+        remove(one.arguments, option);
+        if (below(random, 12) == 0) continue;
+        one.arguments.push_back(option);
+        if (is_flag(option)) continue;
+        one.arguments.push_back(value_for(random, option));
+        if (!is_written(option) && below(random, 12) == 0) one.arguments.back() = mutated(one.arguments.back(), random);
+        // An argument ends where its string does.
+        one.arguments.back() = one.arguments.back().substr(0, one.arguments.back().find('\0'));
+    }
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Invocation& one) {
+    out << fs::path(one.program).filename().string();
+    for (const auto& argument : one.arguments) {
+        out << " '";
+        for (const char c : argument)
+            if (static_cast<unsigned char>(c) < 32 || static_cast<unsigned char>(c) > 126)
+                out << "\\x" << std::hex << int(static_cast<unsigned char>(c)) << std::dec;
+            else
+                out << c;
+        out << "'";
+    }
+    return out;
+}
+
+Invocation random_invocation(Random& random) {
+    auto one = small_run(random);
+    change(one, random);
+    return one;
+}
+
+}  // namespace ringlab::cli::test

@@ -11,8 +11,6 @@
 namespace ringlab::experiments::test {
 namespace {
 
-hdf5::File open(const fs::path& path) { return hdf5::File::open(path); }
-
 /// Opens every object below and checks what the record promises of each dataset; returns how many datasets there are.
 int check_every_dataset(const hdf5::Group& group, const std::string& path) {
     int count = 0;
@@ -275,114 +273,6 @@ BOOST_AUTO_TEST_CASE(a_run_that_hdf5_cannot_store_leaves_the_record_as_it_was) {
     BOOST_TEST(record.runs() == (std::vector<std::string>{"good", "after"}));
     BOOST_TEST(contains(error_of([&] { record.commit("good", run); }), "already"));
     BOOST_TEST(contains(error_of([&] { record.commit("a/b", run); }), "'/'"));
-}
-
-BOOST_AUTO_TEST_CASE(an_existing_file_is_refused_unless_it_is_to_be_resumed_or_overwritten) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    { Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1)); }
-    const auto text = error_of([&] { Record(path, RecordMode::create, header(), fixed_provenance()); });
-    BOOST_TEST(contains(text, "--resume"), text);
-    {
-        Record record(path, RecordMode::resume, header(), fixed_provenance());
-        BOOST_TEST(record.has("one"));
-        record.commit("two", sample_run(2));
-        BOOST_TEST(record.number("two", "session") == 1);
-        BOOST_TEST(record.number("one", "session") == 0);
-    }
-    BOOST_TEST(open(path).group("provenance").members() == (std::vector<std::string>{"0", "1"}));
-    Record record(path, RecordMode::overwrite, header("other = 1"), fixed_provenance());
-    BOOST_TEST(record.runs().empty());
-    BOOST_TEST(runs_of(open(path)).size() == 2u);  // the old one, until the new one is finished
-    record.finish();
-    BOOST_TEST(runs_of(open(path)).empty());
-}
-
-BOOST_AUTO_TEST_CASE(resuming_what_is_not_there_starts_a_new_record) {
-    const Folder folder;
-    Record record(folder / "record.h5", RecordMode::resume, header(), fixed_provenance());
-    BOOST_TEST(record.runs().empty());
-    BOOST_TEST(fs::exists(record.path()));
-}
-
-BOOST_AUTO_TEST_CASE(a_record_that_ends_before_its_first_run_leaves_what_was_there) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    for (const auto mode : {RecordMode::create, RecordMode::resume, RecordMode::overwrite}) {
-        { Record record(path, mode, header(), fixed_provenance()); }
-        BOOST_TEST(fs::is_empty(folder.path()));
-    }
-    Record(path, RecordMode::create, header(), fixed_provenance()).commit("one", sample_run(1));
-    { Record record(path, RecordMode::overwrite, header("other = 1"), fixed_provenance()); }
-    BOOST_TEST(!fs::exists(unfinished_of(path)));
-    { Record record(path, RecordMode::resume, header(), fixed_provenance()); }
-    BOOST_TEST(runs_of(open(path)) == std::vector<std::string>{"one"});
-}
-
-BOOST_AUTO_TEST_CASE(another_configuration_is_refused_and_the_first_difference_named) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    Record(path, RecordMode::create, header("tokens = 4096\nranks = 8\n"), fixed_provenance()).finish();
-    const auto before = bytes_of(path);
-    const auto resume = [&](const RecordHeader& other) {
-        const auto text = error_of([&] { Record(path, RecordMode::resume, other, fixed_provenance()); });
-        BOOST_TEST(one_line(text));
-        return text;
-    };
-    auto text = resume(header("tokens = 4096\nranks = 4\n"));
-    BOOST_TEST(contains(text, "it has 'ranks = 8', this invocation 'ranks = 4'"), text);
-    text = resume(header("tokens = 4096\n"));
-    BOOST_TEST(contains(text, "it has 'ranks = 8', this invocation nothing more"), text);
-    text = resume(header("tokens = 4096\nranks = 8\nseed = 2\n"));
-    BOOST_TEST(contains(text, "it has nothing more, this invocation 'seed = 2'"), text);
-    auto other = header("tokens = 4096\nranks = 8\n");
-    other.experiment = "bf16_error";
-    text = resume(other);
-    BOOST_TEST(contains(text, "another experiment: it has 'record_test', this invocation 'bf16_error'"), text);
-    BOOST_TEST((bytes_of(path) == before));
-}
-
-BOOST_AUTO_TEST_CASE(a_second_writer_is_refused_while_readers_are_welcome) {
-    const Folder folder;
-    const auto path = folder / "record.h5";
-    {
-        Record record(path, RecordMode::create, header(), fixed_provenance());
-        record.commit("one", sample_run(1));
-        for (const auto mode : {RecordMode::create, RecordMode::resume, RecordMode::overwrite}) {
-            const auto text = error_of([&] { Record(path, mode, header(), fixed_provenance()); });
-            BOOST_TEST(contains(text, "being written by another process"), text);
-        }
-        const auto reader = open(path);
-        record.commit("two", sample_run(2));
-        BOOST_TEST(runs_of(reader) == std::vector<std::string>{"one"});  // the file it had opened
-        BOOST_TEST(runs_of(open(path)) == (std::vector<std::string>{"one", "two"}));
-    }
-    BOOST_TEST(!fs::exists(WriterLock::sidecar_of(path)));
-    Record(path, RecordMode::resume, header(), fixed_provenance()).commit("three", sample_run(3));
-}
-
-BOOST_AUTO_TEST_CASE(a_record_reached_by_a_link_stays_behind_the_link) {
-    const Folder folder;
-    const auto path = folder / "record.h5", link = folder / "link.h5";
-    Record(path, RecordMode::create, header(), fixed_provenance()).finish();
-    fs::create_symlink(path, link);
-    Record(link, RecordMode::resume, header(), fixed_provenance()).commit("one", sample_run(1));
-    BOOST_TEST(fs::is_symlink(link));
-    BOOST_TEST(runs_of(open(path)) == std::vector<std::string>{"one"});
-}
-
-BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_give_one_clear_line) {
-    const Folder folder;
-    const auto attempt = [&](const fs::path& path) {
-        const auto text = error_of([&] { Record(path, RecordMode::overwrite, header(), fixed_provenance()); });
-        BOOST_TEST(one_line(text));
-        BOOST_TEST_MESSAGE(text);
-        return text;
-    };
-    BOOST_TEST(contains(attempt(folder / "missing/record.h5"), "no folder"));
-    BOOST_TEST(contains(attempt(folder.path()), "folder"));
-    BOOST_TEST(contains(attempt(""), "file name"));
-    attempt("/proc/record.h5");
 }
 
 // A reader that knows nothing of Ringlab: what notebooks rely on.

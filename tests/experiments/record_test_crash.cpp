@@ -10,7 +10,6 @@
 namespace ringlab::experiments::test {
 namespace {
 
-
 std::string run_name(int number) { return fmt::format("run {}", number); }
 
 RunWriter run_of(int number) { return sample_run(number, 4, 2, 20); }
@@ -110,7 +109,7 @@ BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_fi
     std::set<int> finished;
     int in_flight_present = 0, temporaries = 0;
     const int count_of_kills = kill_count(50);
-    for (int kills = 0; kills < count_of_kills && finished.size() < run_count; ++kills) {
+    for (int kills = 0; kills < count_of_kills && std::ssize(finished) < run_count; ++kills) {
         finished.merge(killed_after(path, moment(random)));
         temporaries += fs::exists(temporary_of(path));
         if (!fs::exists(path)) {
@@ -131,7 +130,7 @@ BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_fi
                     "temporary file was left",
                     finished.size(), count_of_kills, in_flight_present, temporaries));
     BOOST_TEST(finished.size() >= 10);  // else the kills came before there was anything to lose
-    BOOST_REQUIRE(finished.size() < run_count);
+    BOOST_REQUIRE(std::ssize(finished) < run_count);
 
     // Resumed to the end, the record says what an uninterrupted one says, and nothing is left lying about.
     const int count = static_cast<int>(finished.size()) + 10;

@@ -116,6 +116,8 @@ inline layouts::Timeline small_timeline(int ranks, int steps) {
     return timeline;
 }
 
+inline hdf5::File open(const fs::path& path) { return hdf5::File::open(path); }
+
 inline std::vector<std::string> runs_of(const hdf5::File& file) { return file.dataset("run").texts(); }
 
 /// Everything a run can hold; different for each number.

@@ -3,6 +3,7 @@
 #include "layouts/require.hpp"
 #include "sim/few_rows.hpp"
 #include "sim/joined.hpp"
+#include "sim/key_launch.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -65,22 +66,27 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
 /// Of a rank whose attends are launches of several: all of them are priced at the first.
 double CostModel::joined_seconds(int rank) {
     joined_.resize(static_cast<std::size_t>(ranks()));
-    auto& [times, next, item] = joined_[static_cast<std::size_t>(rank)];
+    auto& [times, next] = joined_[static_cast<std::size_t>(rank)];
     if (times.empty())
         times = launches_of(schedule_, rank % schedule_.ranks(), launches_apart(), *tiles_,
                             machine_.attention(schedule_.options().pass));
     const auto found = times.at(next++);
     if (next == times.size()) times = {}, next = 0;
-    item = found.item / clock(rank);
-    return found.seconds / clock(rank);
+    return found / clock(rank);
 }
 
-bool CostModel::gradients_come_later() const {
+bool CostModel::waits_for_gradients() const {
     return joins_ && options_.compute == ComputeModel::tiles && !launches_apart() &&
            schedule_.options().pass == Pass::backward;
 }
 
-Picoseconds CostModel::item(int rank) const { return ticks(joined_[static_cast<std::size_t>(rank)].item); }
+KeyLaunches CostModel::key_launches(int rank) const {
+    return {schedule_, rank % schedule_.ranks(), *tiles_, machine_.backward.launch_seconds};
+}
+
+double CostModel::slower(int rank, layouts::OpIndex index) const {
+    return draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) / clock(rank);
+}
 
 /// Of the rate model, of the visible pairs.
 double CostModel::dropout_seconds(const Op& op, int rank) const {

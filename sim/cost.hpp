@@ -2,6 +2,7 @@
 
 #include "layouts/checked.hpp"
 #include "layouts/schedule.hpp"
+#include "layouts/unit_order.hpp"
 #include "sim/host_clock.hpp"
 #include "sim/machine.hpp"
 #include "sim/messages.hpp"
@@ -10,6 +11,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -21,16 +23,6 @@ using layouts::Op;
 using layouts::Part;
 using layouts::Run;
 using layouts::Schedule;
-
-/// Time of `items` ({cost, how many} pairs), given longest first to whichever of `processors` is free first.
-struct ItemGroup {
-    double seconds = 0;
-    std::int64_t count = 0;
-};
-double makespan(std::vector<ItemGroup> items, std::int64_t processors);
-
-/// The same, in the order that they are in.
-double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors);
 
 /// Times of attention blocks from their real tiles.
 ///
@@ -66,16 +58,37 @@ public:
         bool waits = false;               ///< for something that arrives
     };
 
-    struct JointTime {
-        double seconds = 0;
-        double item = 0;  ///< of the longest item
-    };
-
-    /// Time of each of the attends, without the launch itself: adding up to what the launch takes where all has
+    /// Seconds of each of the attends, without the launch itself: adding up to what the launch takes where all has
     /// arrived. Forward, a processor takes each item through all blocks, and waits where one is not there yet: until a
     /// block has arrived nothing is done but what the first items have before it, so that much are the attends before
-    /// the last one of their rows, which is the rest. Backward, items are of one block, and blocks follow each other.
-    std::vector<JointTime> joined(std::span<const Joint> attends);
+    /// the last one of their rows, which is the rest. Backward, items are of one block, and blocks follow each other:
+    /// see KeyLaunch.
+    std::vector<double> joined(std::span<const Joint> attends);
+
+    /// What one launch takes up: tiles of each item of a head, how often, and heads in turn.
+    struct Items {
+        std::vector<layouts::TileRow> tiles;
+        std::vector<int> visits{};  ///< blocks of a launch that an item meets tiles of; empty: one
+        std::int64_t copies = 1;
+        int in_turn = 1;
+        bool fall_evenly = false;  ///< items of keys, where it matters
+    };
+
+    /// Items of keys in the order of work lists, the longest first.
+    std::shared_ptr<const Items> listed_items(const Part& rows, const Part& keys);
+
+    /// How a launch goes about the items of its blocks.
+    struct Way {
+        layouts::Sharing sharing{};
+        std::optional<layouts::UnitOrder> order{};  ///< in which they walk their rows in step, if they do
+        double longer = 1;                          ///< times, that all of it takes for what they do
+    };
+    Way way_of(std::span<const std::shared_ptr<const Items>> parts, bool waits) const;
+
+    /// Of an item of keys that so many processors share.
+    double item_seconds(const layouts::TileRow& tiles, int heads_in_turn, std::int64_t processors) const {
+        return item_seconds(tiles, {}, heads_in_turn, processors);
+    }
 
     /// Blocks that were tiled one by one, for tests of the memo.
     std::size_t distinct_blocks() const { return memo_.size(); }
@@ -83,19 +96,16 @@ public:
 private:
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
-    /// What one launch takes up: tiles of each item of a head, how often, and heads in turn.
-    struct Items {
-        std::vector<layouts::TileRow> tiles;
-        std::vector<int> visits{};  ///< blocks of a launch that an item meets tiles of; empty: one
-        std::int64_t copies = 1;
-        int in_turn = 1;
-    };
-    Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                   const Part& keys) const;
+    enum class Reach { unknown, known };
+    Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
+                   Reach reach) const;
+    std::vector<double> joined_keys(std::span<const Joint> attends);
     struct Launch {
         double seconds = 0;
         double item = 0;  ///< of it the longest item
     };
+    layouts::Sharing sharing_of(std::span<const Items* const> parts) const;
+    Way way_of(std::span<const Items* const> parts) const;
     Launch launch(std::span<const Items> parts, Turn turn, double without = 0) const;
     std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
                        Turn turn);
@@ -111,6 +121,7 @@ private:
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
     std::unordered_map<std::string, double> longer_;
+    std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;
     // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
     mutable std::vector<std::vector<layouts::KeyTile>> key_tiles_;
@@ -136,6 +147,8 @@ double rotated_bytes(const Schedule& schedule, std::int64_t tokens);
 /// its own.
 double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens);
 
+class KeyLaunches;
+
 /// How long every operation takes on a machine when it has what it runs on to itself.
 class CostModel {
 public:
@@ -158,15 +171,16 @@ public:
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
 
-    /// Whether attends are one launch that adds to gradients once its items are done: an attend may begin before the
-    /// gradient has arrived that it adds to, and stands still when its first items, of length item(), want it.
-    bool gradients_come_later() const;
+    /// Whether attends are one launch that waits inside for blocks and for the gradients that it adds to: when each
+    /// ends, key_launches() of the rank say, and compute() what it would take if all were there.
+    bool waits_for_gradients() const;
+    KeyLaunches key_launches(int rank) const;
+
+    /// How many times as long as calibrated operation `index` of a rank takes to compute: by its clock, and by draws.
+    double slower(int rank, layouts::OpIndex index) const;
 
     /// Whether some attends are one launch.
     bool joins() const { return joins_; }
-
-    /// Of the attend of a rank that was priced last: its longest item.
-    Picoseconds item(int rank) const;
 
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
@@ -207,9 +221,8 @@ private:
     std::shared_ptr<TileModel> tiles_;
     bool joins_ = false;  // some attends are one launch
     struct Joined {
-        std::vector<TileModel::JointTime> times;
+        std::vector<double> times;
         std::size_t next = 0;
-        double item = 0;
     };
     std::vector<Joined> joined_;  // by rank: what is left of its attends
     struct Known {

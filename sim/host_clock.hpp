@@ -29,6 +29,10 @@ public:
         const bool begins_alone =
             computes_first_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
         if (!computes_first_ || op.transfers()) return begins_alone ? came : now_;
+        if (op.fused) {  // its launch has been issued, and waits inside for what it needs
+            first_ = self + 1;
+            return 0;
+        }
         const auto first = std::exchange(first_, self + 1);
         const auto before = std::exchange(before_, now_);
         const auto after = op.after();

@@ -1,6 +1,7 @@
 #include "sim/joined.hpp"
 
 #include "layouts/joins.hpp"
+#include "sim/key_launch.hpp"
 
 #include <algorithm>
 
@@ -9,16 +10,29 @@ namespace {
 
 using layouts::OpKind;
 using Joint = TileModel::Joint;
-using JointTime = TileModel::JointTime;
 
-/// Attends of a rank that the schedule joins.
-struct Launch {
-    std::vector<Joint> attends;
-    std::vector<std::size_t> breaks{};  // as layouts::Join has them
-};
+/// One launch as those that wait for nothing and one as the rest. What the two take is that of the first and of the
+/// last attend, since the last one has waited for all that the launch waits for.
+void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch_seconds, std::span<double> times) {
+    for (const bool waits : {false, true}) {
+        std::vector<Joint> part;
+        std::vector<std::size_t> places;
+        for (std::size_t i = 0; i < attends.size(); ++i)
+            if (attends[i].waits == waits) {
+                part.push_back(attends[i]);
+                places.push_back(i);
+            }
+        if (part.empty()) continue;
+        auto& seconds = times[waits ? places.back() : places.front()];
+        seconds += launch_seconds;
+        for (const auto each : tiles.joined(part)) seconds += each;
+    }
+}
 
-std::vector<Launch> read_launches(const Schedule& schedule, int rank) {
-    std::vector<Launch> launches;
+}  // namespace
+
+std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank) {
+    std::vector<JoinedAttends> launches;
     layouts::JoinFinder finder(schedule.options().pass, schedule.lanes());
     std::vector<std::size_t> first;  // attend of each launch, by operation
     auto ops = schedule.ops(rank);
@@ -39,26 +53,6 @@ std::vector<Launch> read_launches(const Schedule& schedule, int rank) {
     return launches;
 }
 
-/// One launch as those that wait for nothing and one as the rest. What the two take is that of the first and of the
-/// last attend, since the last one has waited for all that the launch waits for.
-void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch_seconds, std::span<JointTime> times) {
-    for (const bool waits : {false, true}) {
-        std::vector<Joint> part;
-        std::vector<std::size_t> places;
-        for (std::size_t i = 0; i < attends.size(); ++i)
-            if (attends[i].waits == waits) {
-                part.push_back(attends[i]);
-                places.push_back(i);
-            }
-        if (part.empty()) continue;
-        auto& seconds = times[waits ? places.back() : places.front()].seconds;
-        seconds += launch_seconds;
-        for (const auto& each : tiles.joined(part)) seconds += each.seconds;
-    }
-}
-
-}  // namespace
-
 bool joins_attends(const Schedule& schedule) {
     int looked_at = 0;
     auto ops = schedule.ops(0);
@@ -70,9 +64,9 @@ bool joins_attends(const Schedule& schedule) {
     return false;
 }
 
-std::vector<JointTime> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
-                                   const AttentionCost& cost) {
-    std::vector<JointTime> times;
+std::vector<double> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
+                                const AttentionCost& cost) {
+    std::vector<double> times;
     for (const auto& [attends, breaks] : read_launches(schedule, rank)) {
         const auto first = times.size();
         times.resize(first + attends.size());
@@ -88,20 +82,32 @@ std::vector<JointTime> launches_of(const Schedule& schedule, int rank, bool apar
         }
         const auto each = tiles.joined(attends);
         std::copy(each.begin(), each.end(), places.begin());
-        places.front().seconds += cost.launch_seconds;
+        places.front() += cost.launch_seconds;
     }
     return times;
 }
 
-std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
-    const bool by_keys = cost_.item == Item::key_tile;
+std::vector<double> TileModel::joined_keys(std::span<const Joint> attends) {
+    KeyLaunch launch(*this, attends);
+    launch.begin(0);
+    std::vector<double> times;
+    for (double done = 0; !launch.is_done();) {
+        const auto now = std::max(done, launch.end_of_next(0, 0, 1));
+        times.push_back(now - done);
+        done = now;
+    }
+    return times;
+}
+
+std::vector<double> TileModel::joined(std::span<const Joint> attends) {
+    if (cost_.item == Item::key_tile) return joined_keys(attends);
     struct Known {
         double longest;
         std::size_t group;
     };
     std::vector<Known> known;   // by attend
-    std::vector<Launch> up_to;  // by group: what the launch takes up to its end
-    std::vector<Items> parts;   // by group; backward: of an attend; forward: of heads, through all blocks
+    std::vector<Launch> up_to;  // by group of heads: what the launch takes up to its end
+    std::vector<Items> parts;   // by group, through all blocks
     // A launch whose first attend waits comes after all that it needs.
     const bool waits = !attends.front().waits &&
                        std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.waits; });
@@ -111,15 +117,15 @@ std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
     int heads = -1;  // the group's first
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
-        auto items = items_of(row_runs, key_runs, attend.rows, attend.keys);
+        auto items = items_of(row_runs, key_runs, attend.rows, attend.keys, Reach::unknown);
         double longest = 0;
         for (const auto& tiles : items.tiles)
             longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1));
-        if (by_keys || heads != attend.rows.heads.begin) {
+        if (heads != attend.rows.heads.begin) {
             if (!parts.empty()) up_to.push_back(launch(parts, turn));
             parts.push_back(std::move(items));
         } else {
-            auto& [all, visits, copies, in_turn] = parts.back();
+            auto& [all, visits, copies, in_turn, evenly] = parts.back();
             const auto meets = [](const layouts::TileRow& some) { return some.full + some.partial > 0; };
             if (waits && visits.empty())
                 for (const auto& some : all) visits.push_back(meets(some));
@@ -134,7 +140,7 @@ std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
     }
     up_to.push_back(launch(parts, turn));
 
-    std::vector<JointTime> times;
+    std::vector<double> times;
     double done = 0;  // of the launch
     for (std::size_t i = 0; i < known.size(); ++i) {
         const auto [longest, group] = known[i];
@@ -143,7 +149,7 @@ std::vector<JointTime> TileModel::joined(std::span<const Joint> attends) {
         // Items of later groups come beside those of this one: no more than all of it takes.
         const auto first_items = done + longest - (begins ? 0 : cost_.item_seconds);
         const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
-        times.push_back({ratio * (now - done), ratio * std::min(longest, up_to[group].item)});
+        times.push_back(ratio * (now - done));
         done = now;
     }
     return times;

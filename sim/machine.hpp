@@ -38,6 +38,7 @@ struct AttentionCost {
     double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
     double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
     double joined_ratio = 1;       ///< a launch of several blocks takes so many times what its items say
+    double out_of_step = 1;        ///< so many times longer, items of keys that do not walk their rows in step
     double dropout_tile_seconds = -1;  ///< more of a tile, full or partial, where p is dropped out; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
 

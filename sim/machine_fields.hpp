@@ -99,6 +99,8 @@ public:
             fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
             fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);
         }
+        if (fields_.section("out_of_step", m.backward.out_of_step != 1))
+            fields_.number("out_of_step.backward_ratio", m.backward.out_of_step, {0.1, 10}, 1);
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
         if (fields_.section("dropout", m.forward.dropout_tile_seconds >= 0)) {

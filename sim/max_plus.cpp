@@ -3,6 +3,7 @@
 #include "layouts/program.hpp"
 #include "layouts/require.hpp"
 #include "sim/cost.hpp"
+#include "sim/key_launch.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -19,8 +20,7 @@ constexpr Picoseconds unknown = -1;
 struct Node {
     Picoseconds issued = 0;
     Picoseconds duration = 0;
-    Picoseconds item = 0;  // that an attend has done before it wants its gradient
-    OpIndex before = -1;   // on the same lane
+    OpIndex before = -1;  // on the same lane
     Picoseconds ready = unknown;
     Picoseconds end = unknown;
 };
@@ -31,6 +31,9 @@ public:
         : cost_(schedule, machine, options), program_(layouts::resolve(schedule)), ranks_(program_.ranks.size()) {
         const auto starts = cost_.starts();
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) read(rank, starts[rank]);
+        if (!cost_.waits_for_gradients()) return;
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+            inside_.push_back(cost_.key_launches(static_cast<int>(rank)));
     }
 
     /// Every operation's end comes to be known, or the schedule would not have been resolved.
@@ -70,8 +73,6 @@ private:
             auto& node = state.nodes.emplace_back();
             node.issued = op.transfers() ? issued : std::max(issued, prepared);
             node.duration = duration(static_cast<int>(rank), op, static_cast<OpIndex>(state.nodes.size() - 1));
-            if (op.kind == OpKind::attend && cost_.gradients_come_later())
-                node.item = std::min(node.duration, cost_.item(static_cast<int>(rank)));
             if (!lane.empty()) node.before = lane.back();
             lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));
         }
@@ -107,6 +108,7 @@ private:
         if (node.ready == unknown) node.ready = ready(rank, node, op);
         if (node.ready == unknown) return false;
         if (partner < 0) {
+            if (op.kind == OpKind::attend && !inside_.empty()) node.duration = time_inside(rank, which);
             node.end = layouts::later(node.ready, node.duration);
             return true;
         }
@@ -121,16 +123,29 @@ private:
     /// When an operation's own side is ready, as far as that is known.
     Picoseconds ready(std::size_t rank, const Node& node, const Op& op) const {
         Picoseconds time = node.issued;
-        const auto wait_for = [&](OpIndex other, Picoseconds earlier) {
+        const auto wait_for = [&](OpIndex other) {
             const auto end = ranks_[rank].nodes[index(other)].end;
-            time = end == unknown || time == unknown ? unknown : std::max(time, end - earlier);
+            time = end == unknown || time == unknown ? unknown : std::max(time, end);
         };
-        if (node.before >= 0) wait_for(node.before, 0);
-        for (const auto other : op.after()) {
-            const auto& before = instruction(rank, index(other)).op;
-            wait_for(other, before.transfers() && before.pool == layouts::Pool::dkv ? node.item : 0);
-        }
+        if (node.before >= 0) wait_for(node.before);
+        for (const auto other : op.after()) wait_for(other);
         return time;
+    }
+
+    /// Of an attend of a launch that waits inside, once it is known when all has arrived.
+    Picoseconds time_inside(std::size_t rank, std::size_t which) {
+        Picoseconds block = 0, gradient = 0;
+        for (const auto other : instruction(rank, which).op.after()) {
+            const auto& before = instruction(rank, index(other)).op;
+            if (!before.transfers()) continue;
+            auto& time = before.pool == layouts::Pool::dkv ? gradient : block;
+            time = std::max(time, ranks_[rank].nodes[index(other)].end);
+        }
+        const auto ready = ranks_[rank].nodes[which].ready;
+        const auto slower = cost_.slower(static_cast<int>(rank), static_cast<OpIndex>(which));
+        const auto end = inside_[rank].end_of_next(ready, block, gradient, slower);
+        inside_[rank].ended(end);
+        return end - ready;
     }
 
     layouts::Timeline timeline() const {
@@ -159,6 +174,7 @@ private:
     CostModel cost_;
     layouts::Program program_;
     std::vector<RankState> ranks_;
+    std::vector<KeyLaunches> inside_;  // by rank, where launches wait inside
 };
 
 }  // namespace

@@ -39,8 +39,8 @@ public:
           cost_(schedule, machine, options),
           starts_(cost_.starts()),
           lanes_(schedule.lanes()) {
-        require(!cost_.gradients_come_later(),
-                "attends that begin before their gradients have arrived; the symmetric recurrence has none");
+        require(!cost_.waits_for_gradients(),
+                "launches that wait inside for gradients; the symmetric recurrence has none");
         read();
     }
 

@@ -26,10 +26,9 @@ enum class OpState : std::uint8_t {
 
 /// What is left of an operation while it is in a rank's window: 32 bytes.
 struct PendingOp {
-    Picoseconds time = 0;   ///< issued by the host at; once it runs, begun at
-    std::int64_t work = 0;  ///< bytes of a transfer, picoseconds of compute
-    /// Of a transfer; of an attend that begins before its gradient has arrived: the distance back to what brings it.
-    std::int32_t peer = -1;
+    Picoseconds time = 0;                  ///< issued by the host at; once it runs, begun at
+    std::int64_t work = 0;                 ///< bytes of a transfer, picoseconds of compute
+    std::int32_t peer = -1;                // of a transfer
     std::array<std::uint16_t, 4> after{};  ///< distances back to operations that must be done; 0: none
     std::uint16_t next_in_lane = 0;        ///< distance; 0: not read yet
     OpState state = OpState::waiting;
@@ -38,7 +37,6 @@ struct PendingOp {
 
     OpKind kind() const { return static_cast<OpKind>(kind_code); }
     Pool pool() const { return static_cast<Pool>(pool_code); }
-    bool brings_gradient() const { return peer >= 0 && pool() == Pool::dkv; }  ///< or takes it away
 };
 static_assert(sizeof(PendingOp) == 32);
 
@@ -73,9 +71,8 @@ public:
     /// A bit for each lane whose head waits.
     std::uint32_t waiting() const { return waiting_; }
 
-    /// `first_rank` is that of the ring, whose ranks the operation counts from 0; `begins_early`: an attend that waits
-    /// for transfers of gradients once it runs.
-    void push(const Op& op, int first_rank, Picoseconds issued, std::int64_t work, bool begins_early = false) {
+    /// `first_rank` is that of the ring, whose ranks the operation counts from 0.
+    void push(const Op& op, int first_rank, Picoseconds issued, std::int64_t work) {
         if (size() == capacity_) grow();
         ++end_;
         const auto self = end_ - 1;
@@ -89,10 +86,7 @@ public:
         for (std::size_t i = 0; const auto index : op.after()) {
             const auto distance = self - static_cast<std::uint32_t>(index);
             if (distance > self - base_ || (*this)[self - distance].state == OpState::done) continue;
-            if (begins_early && (*this)[self - distance].brings_gradient())
-                pending.peer = static_cast<std::int32_t>(distance);
-            else
-                pending.after[i++] = static_cast<std::uint16_t>(distance);
+            pending.after[i++] = static_cast<std::uint16_t>(distance);
         }
         const auto lane = op.lane();
         auto& [head, tail] = ends(lane);
@@ -113,22 +107,6 @@ public:
         for (const auto distance : after)
             if (distance != 0 && distance <= op - base_ && (*this)[op - distance].state != OpState::done) return false;
         return true;
-    }
-
-    /// Whether there is nothing that an attend has begun before.
-    bool has_gradient(std::uint32_t op) {
-        const auto distance = (*this)[op].peer;
-        return distance < 0 || static_cast<std::uint32_t>(distance) > op - base_ ||
-               (*this)[op - static_cast<std::uint32_t>(distance)].state == OpState::done;
-    }
-
-    /// An attend that has begun waits for it now.
-    void wait_for_gradient(Lane lane) {
-        auto& pending = (*this)[head(lane)];
-        pending.after = {static_cast<std::uint16_t>(pending.peer)};
-        pending.peer = -1;
-        pending.state = OpState::waiting;
-        waiting_ |= 1u << lane;
     }
 
     /// Marks the head of a lane as done and moves the lane on.

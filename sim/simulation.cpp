@@ -106,18 +106,17 @@ void Simulation::check_match(int id, const PendingOp& op, const PendingOp& match
 void Simulation::start_compute(int id, PendingOp& op) {
     op.state = OpState::running;
     op.time = engine_.now();
-    auto work = op.work;
-    if (op.peer >= 0 && begins_early(id)) {
-        work = first_items_[static_cast<std::size_t>(id)].front();
-        op.work -= work;
-    }
     const auto tag = tags_.of(id, compute_lane);
     const bool attends = op.kind() == OpKind::attend;
+    if (attends && !inside_.empty()) {
+        const auto slower = cost_.slower(id, static_cast<layouts::OpIndex>(rank_of(id).window.head(compute_lane)));
+        op.work = inside_[static_cast<std::size_t>(id)].end_of_next(op.time, slower) - op.time;
+    }
     SharedResources::Demands demands;
     if (resources_) demands = resources_->of_compute(id, attends);
     if (room_ && attends) leave(id);
-    if (demands.count == 0) return engine_.start_timer(tag, work);
-    engine_.start({.duration = work,
+    if (demands.count == 0) return engine_.start_timer(tag, op.work);
+    engine_.start({.duration = op.work,
                    .demands = demands.span(),
                    .priority = Priority::compute,
                    .crowds = attends,
@@ -172,7 +171,6 @@ void Simulation::handle(int rank, Lane lane) {
         room_->admitted(rank) &= ~(1u << lane);
         return try_start(rank, lane, admitted >> lane & 1);
     }
-    if (lane == compute_lane && op.peer >= 0) return go_on(rank, op);
     const int peer = op.kind() == OpKind::send ? op.peer : -1;
     const bool attended = room_ && op.kind() == OpKind::attend;
     finish(rank, lane);
@@ -180,25 +178,6 @@ void Simulation::handle(int rank, Lane lane) {
     if (peer >= 0) finish(peer, counterpart(lane));
     advance(rank);
     if (peer >= 0) advance(peer);
-}
-
-bool Simulation::begins_early(int id) {
-    auto& window = rank_of(id).window;
-    const auto head = window.head(compute_lane);
-    const bool early = first_items_[static_cast<std::size_t>(id)].front() > 0;
-    if (early && !window.has_gradient(head)) return true;
-    if (early) window[head].peer = -1;
-    return false;
-}
-
-void Simulation::go_on(int id, PendingOp& op) {
-    auto& window = rank_of(id).window;
-    const auto head = window.head(compute_lane);
-    totals_of(id).compute += engine_.now() - op.time;
-    if (trace_) trace_->end(id, head, op.time, engine_.now());
-    const bool arrived = window.has_gradient(head);
-    window.wait_for_gradient(compute_lane);
-    if (arrived) try_start(id, compute_lane);
 }
 
 void Simulation::make_room(int rank) {
@@ -218,11 +197,14 @@ void Simulation::finish(int id, Lane lane) {
     const auto& op = rank.window[index];
     const auto length = now - op.time;
     if (trace_) trace_->end(id, index, op.time, now);
+    if (!inside_.empty()) {
+        auto& inside = inside_[static_cast<std::size_t>(id)];
+        if (op.kind() == OpKind::attend) inside.ended(now);
+        if (lane != compute_lane) inside.arrived(index, op.pool() == Pool::dkv, now);
+    }
     totals.end = now;
     if (lane == compute_lane) {
         totals.compute += length;
-        if (!first_items_.empty() && op.kind() == OpKind::attend)
-            first_items_[static_cast<std::size_t>(id)].pop_front();
     } else {
         if (--rank.moving == 0) totals.communication += now - rank.moving_since;
         if (--rank.posted == 0) totals.waiting += now - rank.posted_since;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/clocks.hpp"
+#include "sim/key_launch.hpp"
 #include "sim/messages.hpp"
 #include "sim/op_source.hpp"
 #include "sim/room.hpp"
@@ -8,7 +9,6 @@
 #include "sim/simulated_rank.hpp"
 #include "sim/trace.hpp"
 
-#include <deque>
 #include <optional>
 
 namespace ringlab::sim {
@@ -120,13 +120,6 @@ private:
 
     void handle(int rank, Lane lane);
 
-    /// Whether the attend at the head of the compute lane has to go on without its gradient for now; if not, it is an
-    /// attend like others.
-    bool begins_early(int id);
-
-    /// An attend whose first items have been done, all but adding to the gradient.
-    void go_on(int id, PendingOp& op);
-
     /// For transfers that waited for the attend that has ended.
     void make_room(int rank);
 
@@ -153,9 +146,8 @@ private:
     std::optional<Room> room_;
     Prediction prediction_;  // its ranks count up under way
     std::vector<SimulatedRank> ranks_;
-    std::vector<double> flop_;  // by rank, for the sustained clock
-    // Of each rank's attends that were read, where they begin before the gradients that they add to have arrived.
-    std::vector<std::deque<Picoseconds>> first_items_;
+    std::vector<double> flop_;           // by rank, for the sustained clock
+    std::vector<WaitingInside> inside_;  // by rank, where launches of several attends wait inside
     std::optional<Trace> trace_;
     std::optional<SharedResources> resources_;
 };

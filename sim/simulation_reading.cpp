@@ -25,7 +25,8 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
         ranks_.emplace_back(lanes_, starts[static_cast<std::size_t>(rank)], cost_.issue_pass(),
                             cost_.before_pass(rank));
     if (options.trace) trace_.emplace(ranks_.size());
-    if (cost_.gradients_come_later()) first_items_.resize(ranks_.size());
+    if (cost_.waits_for_gradients())
+        for (int rank = 0; rank < cost_.ranks(); ++rank) inside_.emplace_back(cost_.key_launches(rank));
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
     if (machine.inside_host.looks_at_messages()) messages_.emplace(schedule, machine, cost_.ranks());
     if (!options.sharing) return;
@@ -74,10 +75,8 @@ void Simulation::read(int id, HostClock& host) {
     const bool attends = op->kind == OpKind::attend;
     if (room_ && attends) room_->add(id, *op);
     if (messages_) messages_->read(id, *op);
-    if (!first_items_.empty() && attends)
-        first_items_[static_cast<std::size_t>(id)].push_back(std::min(work, cost_.item(id)));
-    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work,
-                     !first_items_.empty() && attends);
+    if (!inside_.empty() && attends) inside_[static_cast<std::size_t>(id)].read(*op);
+    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work);
     count(rank.naive, totals_of(id), id, *op, work);
     if (trace_) trace_->read(id, ring_of(id), *op, {issued - issue, issued});
 }

@@ -1,9 +1,12 @@
 // What an attention block takes: its tiles, given to processors one by one. See TileModel.
 
+#include "layouts/unit_order.hpp"
 #include "sim/cost.hpp"
+#include "sim/dealing.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -50,83 +53,23 @@ void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
     }
 }
 
-/// Processors that are free at the same time.
-struct Free {
-    double time = 0;
-    double count = 0;
-    bool operator<(const Free& other) const { return time > other.time; }  // the first to be free on top of a heap
-};
-
-/// Gives most of a very large group to the processors, as one by one would: each takes the tiles that it could begin
-/// before a common time. Returns how many. Sums of few terms stay one by one, and so the same as ever to the last bit.
-std::int64_t deal_at_once(const ItemGroup& group, std::vector<Free>& free, std::int64_t processors) {
-    constexpr std::int64_t few = 1 << 16;
-    if (group.count <= few || group.seconds == 0) return group.seconds == 0 ? group.count : 0;
-    const auto dealt_by = [&](double time, double level) {
-        return level > time ? std::floor((level - time) / group.seconds) : 0;
-    };
-    const auto dealt = [&](double level) {
-        double sum = 0;
-        for (const auto& some : free) sum += some.count * dealt_by(some.time, level);
-        return sum;
-    };
-    double low = free.front().time;
-    double high = low;
-    for (const auto& some : free) high = std::max(high, some.time);
-    high += static_cast<double>(group.count) * group.seconds;
-    const auto most = static_cast<double>(group.count - few / 2);
-    for (int halvings = 0; halvings < 200; ++halvings) {
-        const auto middle = low + (high - low) / 2;
-        (dealt(middle) <= most ? low : high) = middle;
+/// layouts::fall_evenly of the key tiles that meet any of the rows.
+bool tiles_fall_evenly(std::span<const layouts::RowHull> rows, std::span<const layouts::KeyTile> columns,
+                       std::span<const layouts::TileRow> tiles) {
+    std::vector<layouts::ItemReach> reaches;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+        const auto entries = tiles[i].full + tiles[i].partial;
+        if (entries == 0) continue;
+        auto last = static_cast<std::int64_t>(rows.size()) - 1;
+        while (classify(rows[static_cast<std::size_t>(last)], columns[i]) == layouts::TileKind::empty) --last;
+        reaches.push_back({entries, last});
+        if (last != reaches.front().last) return false;
     }
-    auto given = static_cast<std::int64_t>(dealt(low));
-    for (auto& some : free) some.time += dealt_by(some.time, low) * group.seconds;
-    if (group.count - given > 2 * few) {  // tiles so short that a time hardly tells one from many
-        for (auto& some : free)
-            some.time += static_cast<double>(group.count - given) / static_cast<double>(processors) * group.seconds;
-        given = group.count;
-    }
-    std::make_heap(free.begin(), free.end());
-    return given;
-}
-
-/// Gives `count` equal items to whoever is free first, one each to all that are free at the same time: as one by one.
-void deal(double seconds, std::int64_t count, std::vector<Free>& free) {
-    while (count > 0) {
-        std::pop_heap(free.begin(), free.end());
-        auto first = free.back();
-        free.pop_back();
-        while (!free.empty() && free.front().time == first.time) {
-            first.count += free.front().count;
-            std::pop_heap(free.begin(), free.end());
-            free.pop_back();
-        }
-        const auto taken = std::min(first.count, static_cast<double>(count));
-        const auto put = [&](Free some) {
-            if (some.count == 0) return;
-            free.push_back(some);
-            std::push_heap(free.begin(), free.end());
-        };
-        put({first.time, first.count - taken});
-        put({first.time + seconds, taken});
-        count -= static_cast<std::int64_t>(taken);
-    }
+    std::ranges::stable_sort(reaches, std::greater{}, &layouts::ItemReach::entries);
+    return layouts::fall_evenly(reaches);
 }
 
 }  // namespace
-
-double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
-    std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
-    return makespan_in_order(items, processors);
-}
-
-double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors) {
-    std::vector<Free> free{{0, static_cast<double>(processors)}};
-    for (const auto& group : items) deal(group.seconds, group.count - deal_at_once(group, free, processors), free);
-    double end = 0;
-    for (const auto& some : free) end = std::max(end, some.time);
-    return end;
-}
 
 TileModel::TileModel(const Schedule& schedule, const Machine& machine)
     : schedule_(schedule), machine_(machine), cost_(machine.attention(schedule.options().pass)) {
@@ -202,7 +145,7 @@ double TileModel::longer_without(double processors, const Part& rows, const Part
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     const auto key = fmt::format("{} ", processors) + key_of(row_runs, key_runs, rows, keys, turn);
     if (const auto found = longer_.find(key); found != longer_.end()) return found->second;
-    const auto items = items_of(row_runs, key_runs, rows, keys);
+    const auto items = items_of(row_runs, key_runs, rows, keys, Reach::unknown);
     const auto all = launch({&items, 1}, turn).seconds;
     return longer_[key] = all == 0 ? 1 : launch({&items, 1}, turn, processors).seconds / all;
 }
@@ -229,7 +172,7 @@ double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int hea
 }
 
 TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                                     const Part& keys) const {
+                                     const Part& keys, Reach reach) const {
     const auto known = [&](auto& by_block, const Part& part, auto make) {
         using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
         if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
@@ -243,30 +186,84 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
     const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
     auto work = layouts::tile_work(*hulls, *columns);
     const bool by_keys = cost_.item == Item::key_tile;
+    const bool evenly = by_keys && reach == Reach::known && tiles_fall_evenly(*hulls, *columns, work.keys);
     return {std::move(by_keys ? work.keys : work.queries),
             {},
             (by_keys ? keys : rows).heads.count() * schedule_.problem().batch,
-            by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1};
+            by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1,
+            evenly};
+}
+
+std::shared_ptr<const TileModel::Items> TileModel::listed_items(const Part& rows, const Part& keys) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    auto& known = listed_[key_of(row_runs, key_runs, rows, keys, {})];
+    if (known) return known;
+    auto items = items_of(row_runs, key_runs, rows, keys, Reach::known);
+    std::ranges::stable_sort(items.tiles, std::greater{},
+                             [](const layouts::TileRow& tiles) { return tiles.full + tiles.partial; });
+    return known = std::make_shared<const Items>(std::move(items));
+}
+
+layouts::Sharing TileModel::sharing_of(std::span<const Items* const> parts) const {
+    layouts::ItemLoad load;
+    for (const auto* part : parts) {
+        load.steps_per_entry = part->in_turn;
+        for (const auto& tiles : part->tiles) {
+            load.items += parts.size() > 1 || tiles.full + tiles.partial > 0 ? part->copies : 0;
+            load.entries += (tiles.full + tiles.partial) * part->copies;
+            load.longest = std::max(load.longest, tiles.full + tiles.partial);
+        }
+    }
+    return layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+}
+
+/// By the rules by which kernels choose. What all begins at once, or is all of one length, needs no order to be in
+/// step.
+TileModel::Way TileModel::way_of(std::span<const Items* const> parts) const {
+    Way way{.sharing = sharing_of(parts)};
+    if (cost_.item != Item::key_tile) return way;
+    std::vector<std::uint32_t> counts;
+    std::int64_t units = 0, busy = 0, entries = 0, longest = 0;
+    bool evenly = true;
+    for (const auto* part : parts) {
+        counts.push_back(static_cast<std::uint32_t>(part->tiles.size()));
+        evenly &= part->fall_evenly;
+        for (const auto& [full, partial] : part->tiles) {
+            units += full + partial > 0 ? part->copies : 0;
+            busy += full + partial > 0;
+            entries += full + partial;
+            longest = std::max(longest, full + partial);
+        }
+    }
+    const auto places = static_cast<std::int64_t>(machine_.multiprocessors) / way.sharing.processors;
+    const auto heads = parts.front()->copies;
+    if (evenly)
+        way.order = parts.size() > 1 ? layouts::joined_order_in_step(counts, heads, places)
+                                     : layouts::order_in_step(busy, heads, places,
+                                                              layouts::are_alike(entries, longest, counts.front()));
+    const bool alike = evenly && entries == busy * longest;
+    if (!way.order && !alike && units > way.sharing.at_a_time) way.longer = cost_.out_of_step;
+    return way;
+}
+
+TileModel::Way TileModel::way_of(std::span<const std::shared_ptr<const Items>> parts, bool waits) const {
+    std::vector<const Items*> all;
+    for (const auto& part : parts) all.push_back(part.get());
+    auto way = way_of(all);
+    if (waits) way.longer *= cost_.joined_ratio;
+    return way;
 }
 
 /// Of all of these in one launch, which is made for all processors and finds so many less. Items of keys are begun part
 /// by part, the longest first of each: that is how work lists have them.
 TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, double without) const {
-    layouts::ItemLoad load;
-    for (const auto& [items, visits, copies, in_turn] : parts) {
-        load.steps_per_entry = in_turn;
-        for (const auto& tiles : items) {
-            load.items += parts.size() > 1 || tiles.full + tiles.partial > 0 ? copies : 0;
-            load.entries += (tiles.full + tiles.partial) * copies;
-            load.longest = std::max(load.longest, tiles.full + tiles.partial);
-        }
-    }
-    const auto sharing =
-        layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+    std::vector<const Items*> all_parts;
+    for (const auto& part : parts) all_parts.push_back(&part);
+    const auto sharing = sharing_of(all_parts);
     // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
     const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
     std::vector<ItemGroup> groups;
-    for (const auto& [items, visits, copies, in_turn] : parts) {
+    for (const auto& [items, visits, copies, in_turn, evenly] : parts) {
         const auto first = static_cast<std::ptrdiff_t>(groups.size());
         for (std::size_t i = 0; i < items.size(); ++i)
             if (visits_idle || items[i].full + items[i].partial > 0)
@@ -286,11 +283,14 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
                                              const Part& rows, const Part& keys, Turn turn) const {
-    const auto items = items_of(row_runs, key_runs, rows, keys);
+    const auto items = items_of(row_runs, key_runs, rows, keys, cost_.out_of_step == 1 ? Reach::unknown : Reach::known);
     const auto [alone, item] = launch({&items, 1}, turn);
-    Time time{.alone = alone, .item = item};
+    const auto* const part = &items;
+    const auto longer = cost_.out_of_step == 1 ? 1 : way_of({&part, 1}).longer;
+    Time time{.alone = longer * alone, .item = longer * item};
     for (const auto& tiles : items.tiles)
-        time.continued += (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
+        time.continued += longer *
+                          (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                            cost_.partial_tile_seconds * static_cast<double>(tiles.partial)) *
                           items.in_turn * static_cast<double>(items.copies) / machine_.multiprocessors;
     return time;

@@ -39,6 +39,78 @@ layouts::Op first_attend(const layouts::Schedule& schedule) {
     fail("a schedule without attends");
 }
 
+/// What all attends of a pass of ranks that take turns on one GPU are predicted to take.
+double predicted_attends(const ExecutedPass& pass, sim::Machine machine) {
+    machine.gpus_per_host = machine.nics_per_host = 1 << 16;  // ranks take turns on one
+    machine.power_of_gpus.clear();
+    // Backward launches end where an attend waits for one of their own, as where transfers are kernels.
+    if (pass.pass == Pass::backward) machine.inside_host.multiprocessors_per_channel = 1e-9;
+    const sim::SimOptions options;
+    sim::CostModel model(*pass.plan->schedule(pass.pass), machine, options);
+    double seconds = 0;
+    for (const auto& each : pass.operations)
+        if (each.op.kind == OpKind::attend) seconds += layouts::to_seconds(model.compute(each.op, each.rank));
+    return seconds;
+}
+
+/// What they take, over what they are predicted to.
+double longer(const ExecutedPass& pass, const sim::Machine& machine) {
+    double measured = 0;
+    for (const auto& each : pass.operations)
+        if (each.op.kind == OpKind::attend) measured += each.seconds;
+    return measured / predicted_attends(pass, machine);
+}
+
+/// How much of the time of a pass's attends is of launches that do not walk their rows in step.
+double share_out_of_step(const ExecutedPass& pass, const sim::Machine& machine) {
+    if (pass.pass == Pass::forward) return 0;
+    auto in_step = machine, twice = machine;
+    in_step.backward.out_of_step = 1;
+    twice.backward.out_of_step = 2;
+    return predicted_attends(pass, twice) / predicted_attends(pass, in_step) - 1;
+}
+
+/// Of fewer passes none tells what is the rule.
+constexpr std::size_t enough_ratios = 3;
+
+/// Sorts them.
+double middle_of(std::vector<double>& ratios) {
+    std::ranges::sort(ratios);
+    return (ratios[(ratios.size() - 1) / 2] + ratios[ratios.size() / 2]) / 2;
+}
+
+constexpr double little_out_of_step = 0.1, nearly_all_out_of_step = 0.9;
+
+/// A pass of ranks that take turns on one GPU, and that of a ring with as much to do, whose launches are of one block
+/// and walk their rows in step: power slows down both.
+struct BesideRing {
+    const ExecutedPass *pass, *ring;
+
+    double longer(const sim::Machine& machine) const {
+        return experiments::longer(*pass, machine) / experiments::longer(*ring, machine);
+    }
+};
+
+std::vector<BesideRing> passes_beside_rings(const std::vector<ExecutedPass>& passes, const sim::Machine& machine,
+                                            std::initializer_list<const char*> algorithms, Pass pass) {
+    std::vector<BesideRing> found;
+    constexpr std::int64_t enough = 2048;  // below, launches are the most of it
+    for (const auto& one : passes) {
+        const bool is_asked = std::ranges::find(algorithms, one.algorithm()) != algorithms.end();
+        if (!is_asked || one.transport != "loopback" || one.pass != pass) continue;
+        if (one.plan->layout().shard_tokens(0) < enough) continue;
+        const auto ring = std::ranges::find_if(passes, [&](const auto& other) {
+            return other.algorithm() == "ring" && other.transport == one.transport && other.pass == pass &&
+                   other.ranks() == one.ranks() && other.plan->problem.tokens == one.plan->problem.tokens &&
+                   other.plan->mask().name() == one.plan->mask().name() &&
+                   other.plan->layout().name() == one.plan->layout().name();
+        });
+        if (ring != passes.end() && share_out_of_step(*ring, machine) < little_out_of_step)
+            found.push_back({&one, &*ring});
+    }
+    return found;
+}
+
 }  // namespace
 
 void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
@@ -65,45 +137,35 @@ void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
 }
 
 void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
-    auto alone = fitted.machine;
-    alone.gpus_per_host = alone.nics_per_host = 1 << 16;  // ranks take turns on one
-    alone.power_of_gpus.clear();
-    const sim::SimOptions options;
-    // What all attends of a pass take, over what they are predicted to.
-    const auto longer = [&](const ExecutedPass& pass) {
-        sim::CostModel model(*pass.plan->schedule(pass.pass), alone, options);
-        double measured = 0, predicted = 0;
-        for (const auto& each : pass.operations) {
-            if (each.op.kind != OpKind::attend) continue;
-            measured += each.seconds;
-            predicted += layouts::to_seconds(model.compute(each.op, each.rank));
-        }
-        return measured / predicted;
-    };
-    const auto is_like = [](const ExecutedPass& a, const ExecutedPass& b) {
-        return a.transport == b.transport && a.pass == b.pass && a.ranks() == b.ranks() &&
-               a.plan->problem.tokens == b.plan->problem.tokens && a.plan->mask().name() == b.plan->mask().name() &&
-               a.plan->layout().name() == b.plan->layout().name();
-    };
     for (const auto pass : both_passes) {
         std::vector<double> ratios;
-        for (const auto& one : passes) {
-            if (one.transport != "loopback" || one.pass != pass) continue;
-            if (one.algorithm() != "pull" && one.algorithm() != "joined-ring") continue;
-            const auto ring = std::ranges::find_if(
-                passes, [&](const auto& other) { return other.algorithm() == "ring" && is_like(one, other); });
-            const bool joins = one.plan->layout().shard_tokens(0) >= 2048;  // below, launches are the most of it
-            if (ring != passes.end() && joins) ratios.push_back(longer(one) / longer(*ring));
-        }
-        if (ratios.empty()) continue;
-        std::ranges::sort(ratios);
+        for (const auto& both : passes_beside_rings(passes, fitted.machine, {"pull", "joined-ring"}, pass))
+            if (share_out_of_step(*both.pass, fitted.machine) < little_out_of_step)
+                ratios.push_back(both.longer(fitted.machine));
         auto& cost = pass == Pass::forward ? fitted.machine.forward : fitted.machine.backward;
-        cost.joined_ratio = median_of(ratios);
-        fitted.sources[fmt::format("joined_launches.{}_ratio", to_string(pass))] = fmt::format(
-            "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, against "
-            "those of attends one by one",
+        auto& source = fitted.sources[fmt::format("joined_launches.{}_ratio", to_string(pass))];
+        source = fmt::format("as those of attends one by one: {} passes are too few to fit it to", ratios.size());
+        if (ratios.size() < enough_ratios) continue;
+        cost.joined_ratio = middle_of(ratios);
+        source = fmt::format(
+            "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, "
+            "against those of attends one by one",
             ratios.size(), ratios.front(), ratios.back());
     }
+}
+
+void fit_out_of_step(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
+    std::vector<double> ratios;
+    for (const auto& both :
+         passes_beside_rings(passes, fitted.machine, {"pull", "joined-ring", "all-gather", "ulysses"}, Pass::backward))
+        if (share_out_of_step(*both.pass, fitted.machine) > nearly_all_out_of_step)
+            ratios.push_back(both.longer(fitted.machine));
+    if (ratios.size() < enough_ratios) return;
+    fitted.machine.backward.out_of_step = std::max(1.0, middle_of(ratios));
+    fitted.sources["out_of_step"] = fmt::format(
+        "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, whose launches do not "
+        "walk their rows in step, against those of rings, whose launches do",
+        ratios.size(), ratios.front(), ratios.back());
 }
 
 void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {

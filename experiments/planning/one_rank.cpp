@@ -1,10 +1,12 @@
 #include "experiments/planning/one_rank.hpp"
 
 #include "sim/cost.hpp"
+#include "sim/key_launch.hpp"
 #include "sim/lanes.hpp"
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace ringlab::experiments {
@@ -20,9 +22,8 @@ struct Node {
     OpIndex before = -1;  // on the same lane
     std::array<OpIndex, 4> after{};
     int after_count = 0;
-    bool brings_gradient = false;  // or takes it away
+    bool moves_gradient = false;
     Picoseconds issued = 0, duration = 0;
-    Picoseconds item = 0;              // that an attend has done before it wants its gradient
     Picoseconds ready = -1, end = -1;  // -1: not known
 };
 
@@ -32,6 +33,7 @@ public:
                   int rank)
         : cost_(schedule, machine, options), lanes_(static_cast<std::size_t>(schedule.lanes())) {
         read(schedule, machine, rank);
+        if (cost_.waits_for_gradients()) inside_.emplace(cost_.key_launches(rank));
         behind_ = cost_.behind_pass(rank);
     }
 
@@ -66,7 +68,7 @@ private:
             Node added;
             added.kind = op->kind;
             added.lane = op->lane();
-            added.brings_gradient = op->transfers() && op->pool == layouts::Pool::dkv;
+            added.moves_gradient = op->transfers() && op->pool == layouts::Pool::dkv;
             added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(rank));
             added.after = op->after_storage;
             added.after_count = op->after_count;
@@ -81,7 +83,6 @@ private:
                 added.duration = cost_.compute(*op, rank);
                 found_.compute += layouts::to_seconds(added.duration);
                 const bool attends = op->kind == OpKind::attend;
-                if (attends && cost_.gradients_come_later()) added.item = std::min(added.duration, cost_.item(rank));
                 if (!attends) found_.launches += machine.accumulate_launch_seconds;
                 if (attends && !op->fused) found_.launches += attention.launch_seconds;
                 if (attends) found_.flop += schedule.flop(*op);
@@ -102,7 +103,7 @@ private:
         Picoseconds ready = self.issued;
         const auto wait_for = [&](OpIndex index) {
             const auto& other = node(index);
-            ready = std::max(ready, other.end - (other.brings_gradient ? self.item : 0));
+            ready = std::max(ready, other.end);
             return other.end >= 0;
         };
         if (self.before >= 0 && !wait_for(self.before)) return false;
@@ -130,9 +131,23 @@ private:
                         continue;
                     }
                 }
-                self.end = layouts::later(self.ready, self.duration);
+                self.end = self.kind == OpKind::attend && inside_ ? end_inside(self)
+                                                                  : layouts::later(self.ready, self.duration);
             }
         return any;
+    }
+
+    /// Of an attend of a launch that waits inside.
+    Picoseconds end_inside(const Node& self) {
+        Picoseconds block = 0, gradient = 0;
+        for (int i = 0; i < self.after_count; ++i) {
+            const auto& before = node(self.after[static_cast<std::size_t>(i)]);
+            auto& time = before.moves_gradient ? gradient : block;
+            time = std::max(time, before.end);
+        }
+        const auto end = inside_->end_of_next(self.ready, block, gradient, 1);
+        inside_->ended(end);
+        return end;
     }
 
     /// Ranks that do not do the same can leave halves that wait for each other: then one is taken as met.
@@ -152,6 +167,7 @@ private:
     std::vector<LaneQueue> lanes_;
     std::array<Picoseconds, 2> link_time_{};  // out, in
     Picoseconds behind_ = 0;
+    std::optional<sim::KeyLaunches> inside_;  // where launches wait inside
     OneRank found_;
 };
 

@@ -332,7 +332,8 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
 hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks) {
     const auto heads = shape.batch * shape.kv_heads;
     if (tiles.fall_evenly())
-        if (const auto order = hopper::order_in_step(tiles.busy_items(), heads, blocks, tiles.are_alike()))
+        if (const auto order = layouts::order_in_step(tiles.busy_items(), heads,
+                                                      hopper::multiprocessors_of_device() / blocks, tiles.are_alike()))
             return *order;
     const auto items = tiles.are_alike() ? tiles.items() : tiles.items() / 2;
     constexpr double enough = 0.75;  // of the multiprocessors: rather that than twice the heads

@@ -188,12 +188,9 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
                                              .entries = entries_ * heads,
                                              .longest = longest_,
                                              .steps_per_entry = options_.shape.query_heads_per_kv_head});
-    // Sections of one block after those of another, so all blocks must have as many items.
-    const auto each = static_cast<std::int64_t>(block_items_.front());
-    in_step &= std::ranges::all_of(block_items_, [&](std::uint32_t items) { return items == each; });
     if (!in_step || options_.list.deterministic) return;
-    const auto order = hopper::order_in_step(each, heads, blocks_per_item_, false);
-    if (order && order->first_items == each) order_ = *order;
+    const auto at_a_time = hopper::multiprocessors_of_device() / blocks_per_item_;
+    order_ = layouts::joined_order_in_step(block_items_, heads, at_a_time).value_or(hopper::UnitOrder{});
 }
 
 void JoinedWork::make_table(const Places& places) {

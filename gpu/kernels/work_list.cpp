@@ -4,11 +4,11 @@
 #include "gpu/kernels/clusters.hpp"
 #include "gpu/kernels/hopper/few_rows.hpp"
 #include "layouts/require.hpp"
+#include "layouts/unit_order.hpp"
 #include "layouts/work.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 
 namespace ringlab::gpu {
@@ -151,17 +151,10 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items) {
 }
 
 bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
-    if (items.empty()) return false;
-    const auto length = [&](std::size_t i) { return static_cast<double>(items[i][2] - items[i][1]); };
-    const auto last_tile = [&](std::size_t i) { return entries[static_cast<std::size_t>(items[i][2]) - 1] / 2; };
-    const auto last = items.size() - 1;
-    const double slope = last > 0 ? (length(last) - length(0)) / static_cast<double>(last) : 0;
-    constexpr double near = 0.1;  // of the longest
-    for (std::size_t i = 0; i <= last; ++i)
-        if (last_tile(i) != last_tile(0) ||
-            std::abs(length(i) - length(0) - slope * static_cast<double>(i)) > near * length(0))
-            return false;
-    return true;
+    std::vector<layouts::ItemReach> reaches;
+    for (const auto& [tile, begin, end, partial_end] : items)
+        reaches.push_back({end - begin, entries[static_cast<std::size_t>(end) - 1] / 2});
+    return layouts::fall_evenly(reaches);
 }
 
 /// A cluster of blocks needs multiprocessors that lie together, so a few stay idle beside larger ones, and a launch
@@ -198,10 +191,7 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     turns_device_ = uploaded(turns);
 }
 
-bool TileList::are_alike() const {
-    constexpr double near = 0.75;  // of the longest, on average
-    return static_cast<double>(full_ + partial_) > near * static_cast<double>(longest_ * items_);
-}
+bool TileList::are_alike() const { return layouts::are_alike(full_ + partial_, longest_, items_); }
 
 std::int64_t TileList::device_bytes() const {
     std::size_t bytes = 0;

@@ -79,7 +79,7 @@ enum class EqualEntries { shared, apart };
 Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
                  TileShape shape, Major major, EqualEntries equal);
 void longest_first(std::span<std::array<std::int32_t, 4>> items);
-/// See TileList; `items` have something to do and come longest first.
+/// layouts::fall_evenly of `items` that have something to do and come longest first.
 bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);
 
 /// Backward, hopper: thread blocks that are to share an item on the current device: 1, 2, 4 or 8.
@@ -101,8 +101,7 @@ public:
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
     /// Whether items are of about the same length.
     bool are_alike() const;
-    /// Whether those that have anything to do all end at the same tile of the other side, and their lengths lie on a
-    /// line from the longest to the shortest, as under a causal or a full mask.
+    /// layouts::fall_evenly of those that have anything to do.
     bool fall_evenly() const { return fall_evenly_; }
 
     const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }

@@ -1,5 +1,6 @@
 #include "scenario.hpp"
 #include "sim/cost.hpp"
+#include "sim/dealing.hpp"
 #include "sim/few_rows.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,6 +1,7 @@
 // What hosts issue first, and attends that are one launch.
 
 #include "sim/cost.hpp"
+#include "sim/dealing.hpp"
 #include "sim/max_plus.hpp"
 #include "sim/simulate.hpp"
 #include "tests/sim/scenario.hpp"
@@ -114,22 +115,25 @@ Scenario two_rings_of_heads() {
     return scenario;
 }
 
-// The second attend adds to what the peer's first one leaves, which comes a latency after 8 us: its items want it from
-// 12 us on. The last one, from 16 us on, adds to what the peer's third one leaves.
+// The second attend adds to what the peer's first one leaves, which comes a latency after 8 us. Until then two of its
+// items are held by processors since 4 us and one since 8; the fourth begins at 11, and the attend has ended at 15, the
+// third at 19. The last one adds to what the peer's third one leaves, at 22: three items are held, the fourth takes
+// until 26. Spans are from when all has arrived: 8, 4, 4 and 4 us.
 BOOST_AUTO_TEST_CASE(items_of_a_launch_have_begun_before_the_gradient_that_they_add_to_has_arrived) {
     const auto schedule = two_rings_of_heads().schedule();
     auto machine = three_processors();
     machine.inside_host.latency_seconds = 3e-6;
     SimOptions options;
     options.trace = true;
-    const auto hidden = simulate(*schedule, machine, options);
-    BOOST_TEST(hidden.makespan == 24 * microsecond);
-    BOOST_TEST(hidden.ranks[0].compute == 24 * microsecond);
-    // At 14 us instead of 12; and at 26 instead of 22, since the one before it is on its way from 14 to 20.
+    const auto soon = simulate(*schedule, machine, options);
+    BOOST_TEST(soon.makespan == 26 * microsecond);
+    BOOST_TEST(soon.ranks[0].compute == 20 * microsecond);
+    // At 14 us instead of 11, the attend has ended at 18, the third one at 22; and at 30, since the second one's
+    // gradient is on its way from 18 to 24.
     machine.inside_host.latency_seconds = 6e-6;
     const auto late = simulate(*schedule, machine, options);
-    BOOST_TEST(late.makespan == 30 * microsecond);
-    BOOST_TEST(late.ranks[0].compute == 24 * microsecond);
+    BOOST_TEST(late.makespan == 34 * microsecond);
+    BOOST_TEST(late.ranks[0].compute == 20 * microsecond);
     for (const auto& span : late.timeline.spans)
         if (span.rank == 0 && span.kind == OpKind::attend) BOOST_TEST(span.end - span.begin >= span.busy);
     // Both engines, to the last tick.
@@ -148,6 +152,32 @@ BOOST_AUTO_TEST_CASE(a_launch_of_several_blocks_takes_as_much_longer_as_the_mach
     auto alone = two_blocks(Pass::backward);
     alone.algorithm = "ring";
     BOOST_TEST(simulate(*alone.schedule(), machine).ranks[0].compute == 2 * 12 * microsecond);
+}
+
+// Of two blocks with 4 items of 2 heads each, 4 processors take a head's items at a time, which all end at the same
+// rows: a kernel then has an order in which they walk them in step. 3 processors cannot, items of one length need no
+// order, and those of a window end at different rows.
+BOOST_AUTO_TEST_CASE(a_launch_whose_items_do_not_walk_their_rows_in_step_takes_longer) {
+    const auto longer = [](const char* algorithm, const char* mask, int processors) {
+        auto scenario = two_blocks(Pass::backward);
+        scenario.query_heads = scenario.kv_heads = 4;  // half of them at a time, or on a rank
+        scenario.algorithm = algorithm;
+        scenario.mask = mask;
+        const auto schedule = scenario.schedule();
+        auto machine = three_processors();
+        machine.multiprocessors = processors;
+        const auto seconds = [&] { return layouts::to_seconds(simulate(*schedule, machine).ranks[1].compute); };
+        const auto before = seconds();
+        machine.backward.out_of_step = 1.25;
+        return seconds() / before;
+    };
+    const auto exactly = boost::test_tools::tolerance(1e-9);
+    BOOST_TEST(longer("pull:1", "causal", 4) == 1, exactly);
+    BOOST_TEST(longer("pull:1", "causal", 3) == 1.25, exactly);
+    BOOST_TEST(longer("pull:1", "full", 3) == 1, exactly);
+    BOOST_TEST(longer("pull:1", "window:32,0", 4) == 1.25, exactly);
+    BOOST_TEST(longer("ulysses", "window:32,0", 4) == 1.25, exactly);
+    BOOST_TEST(longer("ulysses", "causal", 16) == 1, exactly);  // all begin at once
 }
 
 // A stretch of a rank's attends up to one that waits for one of them: 8 us each, and the last one for what has
@@ -193,6 +223,52 @@ BOOST_AUTO_TEST_CASE(a_copy_into_a_fresh_slot_begins_with_its_senders_part) {
     BOOST_TEST(host.now() == 2 * cost);
     op.run_after(0);
     BOOST_TEST(clock.issue(op, 1, cost, none) == 2 * cost);
+}
+
+// Two processors, items of 4, 3, 2 and 1 us that add to what comes at 10 us: by then both hold an item, and 2 and 1 are
+// left. Of items that wait for their block before they begin, all are.
+BOOST_AUTO_TEST_CASE(processors_hold_the_items_that_wait) {
+    const ItemGroup items[] = {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
+    const auto end_of = [&](double begin, double end) {
+        Processors two(2);
+        double last = 0;
+        for (const auto& some : items) last = std::max(last, two.give(some, begin, end));
+        return last;
+    };
+    BOOST_TEST(end_of(0, 0) == 5);
+    BOOST_TEST(end_of(0, 10) == 12);
+    BOOST_TEST(end_of(10, 0) == 15);
+    BOOST_TEST(end_of(0, 2) == 5);
+}
+
+// Processors that no item of a block is left for go on to the next block's.
+BOOST_AUTO_TEST_CASE(processors_without_an_item_that_waits_go_on) {
+    Processors three(3);
+    BOOST_TEST(three.give({4, 2}, 0, 10) == 10);
+    BOOST_TEST(three.give({1, 3}) == 3);
+}
+
+// A causal block has items of 16 tiles to 1: alone they leave half of 32 processors idle, so two share each and have
+// done it in 8 us. With the blocks behind it there is work for all: an item is one processor's, and the first block is
+// done after 16 us.
+BOOST_AUTO_TEST_CASE(a_launch_shares_items_as_all_its_blocks_say) {
+    auto scenario = two_blocks(Pass::backward);
+    scenario.mask = "causal";
+    scenario.tokens_per_rank = 256;
+    auto machine = three_processors();
+    machine.multiprocessors = 32;
+    machine.backward.groups = {{2, 16}};
+    const auto schedule = scenario.schedule();
+    TileModel tiles(*schedule, machine);
+    std::vector<TileModel::Joint> attends;
+    auto ops = schedule->ops(1);
+    while (const auto* op = ops.next())
+        if (op->kind == OpKind::attend) attends.push_back({op->rows(), op->part, op->begins, op->ends, false});
+    BOOST_TEST_REQUIRE(attends.size() > 1u);
+    const auto together = tiles.joined(attends), alone = tiles.joined(std::span(attends).first(1));
+    const auto exactly = boost::test_tools::tolerance(1e-9);
+    BOOST_TEST(together.front() == 16e-6, exactly);
+    BOOST_TEST(alone.front() == 8e-6, exactly);
 }
 
 // Two processors and items of 1, 1, 1 and 3: the long one begins at 1 if it is the last, and at once if it is the

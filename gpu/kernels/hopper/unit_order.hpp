@@ -1,32 +1,11 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
+#include "layouts/unit_order.hpp"
 
 namespace ringlab::gpu::hopper {
 
-/// In which order a launch goes over its units, an item of the work list and a head each. Items come longest first, so
-/// that short ones fill the gaps at the end; but what runs at the same time should read the same tensors, or L2 does
-/// not hold them. So the first items are done for `together` heads, then for as many others; the rest by item, all
-/// heads.
-///
-/// The first items go in sections, `chunk` of them for `together` heads: all chunks for the same heads, then for
-/// others. Backward, `in_step`: a section is what runs at a time, and its items' lengths fall evenly to the same last
-/// row tile. Then one section begins at once, and the next, its longest item where the shortest ended, ends at once. So
-/// they go over their rows from the end and from the beginning in turns: blocks of a section are at the same rows all
-/// the time.
-struct UnitOrder {
-    int first_items = 0;
-    int together = 1;           // divides the heads
-    int chunk = 1, chunks = 1;  // chunk * chunks are the first items
-    bool in_step = false;
-};
+using layouts::UnitOrder;
 
 int multiprocessors_of_device();
-
-/// Of items whose lengths fall evenly, sections that run in step: as few heads at a time as make sections that nearly
-/// fill the current device's multiprocessors, of which a unit takes `blocks`, and that leave few items over; each with
-/// another section to go with, unless items are `alike`. Nothing where there are no such sections.
-std::optional<UnitOrder> order_in_step(std::int64_t items, std::int64_t heads, int blocks, bool alike);
 
 }  // namespace ringlab::gpu::hopper

@@ -1,0 +1,89 @@
+#include "sim/dealing.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::sim {
+
+/// Gives most of a very large group to the processors, as one by one would: each takes the items that it could begin
+/// before a common time. Returns how many. Sums of few terms stay one by one, and so the same as ever to the last bit.
+std::int64_t Processors::give_at_once(const ItemGroup& items) {
+    constexpr std::int64_t few = 1 << 16;
+    if (items.count <= few || items.seconds == 0) return items.seconds == 0 ? items.count : 0;
+    const auto dealt_by = [&](double time, double level) {
+        return level > time ? std::floor((level - time) / items.seconds) : 0;
+    };
+    const auto dealt = [&](double level) {
+        double sum = 0;
+        for (const auto& some : free_) sum += some.count * dealt_by(some.time, level);
+        return sum;
+    };
+    double low = free_.front().time;
+    double high = low;
+    for (const auto& some : free_) high = std::max(high, some.time);
+    high += static_cast<double>(items.count) * items.seconds;
+    const auto most = static_cast<double>(items.count - few / 2);
+    for (int halvings = 0; halvings < 200; ++halvings) {
+        const auto middle = low + (high - low) / 2;
+        (dealt(middle) <= most ? low : high) = middle;
+    }
+    auto given = static_cast<std::int64_t>(dealt(low));
+    for (auto& some : free_) some.time += dealt_by(some.time, low) * items.seconds;
+    if (items.count - given > 2 * few) {  // items so short that a time hardly tells one from many
+        for (auto& some : free_)
+            some.time += static_cast<double>(items.count - given) / static_cast<double>(count_) * items.seconds;
+        given = items.count;
+    }
+    std::make_heap(free_.begin(), free_.end());
+    return given;
+}
+
+double Processors::give(const ItemGroup& items, double begin, double end) {
+    double last = 0;
+    const auto put = [&](Free some) {
+        if (some.count == 0) return;
+        free_.push_back(some);
+        std::push_heap(free_.begin(), free_.end());
+    };
+    const bool wait = std::max(begin, end) > free_.front().time;
+    auto left = items.count;
+    if (!wait && left > 0) {
+        left -= give_at_once(items);
+        for (const auto& some : free_) last = left == 0 ? std::max(last, some.time) : last;
+    }
+    while (left > 0) {
+        std::pop_heap(free_.begin(), free_.end());
+        auto first = free_.back();
+        free_.pop_back();
+        while (!free_.empty() && free_.front().time == first.time) {
+            first.count += free_.front().count;
+            std::pop_heap(free_.begin(), free_.end());
+            free_.pop_back();
+        }
+        const auto taken = std::min(first.count, static_cast<double>(left));
+        const auto done = std::max(std::max(first.time, begin) + items.seconds, end);
+        put({first.time, first.count - taken});
+        put({done, taken});
+        last = std::max(last, done);
+        left -= static_cast<std::int64_t>(taken);
+    }
+    return last;
+}
+
+void Processors::delay(double seconds) {
+    for (auto& some : free_) some.time += seconds;
+}
+
+double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
+    std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
+    return makespan_in_order(items, processors);
+}
+
+double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors) {
+    Processors all(processors);
+    double end = 0;
+    for (const auto& group : items) end = std::max(end, all.give(group));
+    return end;
+}
+
+}  // namespace ringlab::sim

@@ -1,0 +1,87 @@
+#include "sim/key_launch.hpp"
+
+#include "sim/joined.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ringlab::sim {
+
+KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::Joint> attends) : tiles_(&tiles), processors_(1) {
+    for (const auto& attend : attends) parts_.push_back(tiles.listed_items(attend.rows, attend.keys));
+    // A launch whose first attend waits comes after all that it needs.
+    const bool waits = attends.size() > 1 && !attends.front().waits &&
+                       std::ranges::any_of(attends, [](const TileModel::Joint& one) { return one.waits; });
+    way_ = tiles.way_of(parts_, waits);
+}
+
+void KeyLaunch::begin(double seconds) { processors_ = Processors(way_.sharing.at_a_time, seconds); }
+
+/// Item by item, all heads of each; or in sections of some items and some heads: see layouts::UnitOrder.
+std::vector<ItemGroup> KeyLaunch::listed(const TileModel::Items& items, double slower) const {
+    std::vector<ItemGroup> groups;
+    const auto add = [&](std::size_t item, std::int64_t heads) {
+        const auto seconds =
+            slower * way_.longer * tiles_->item_seconds(items.tiles[item], items.in_turn, way_.sharing.processors);
+        if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
+        groups.back().count += heads;
+    };
+    if (!way_.order) {
+        for (std::size_t item = 0; item < items.tiles.size(); ++item) add(item, items.copies);
+        return groups;
+    }
+    const auto& order = *way_.order;
+    for (std::int64_t heads = 0; heads < items.copies; heads += order.together)
+        for (std::size_t item = 0; item < items.tiles.size(); ++item) add(item, order.together);
+    return groups;
+}
+
+double KeyLaunch::end_of_next(double block, double gradient, double slower) {
+    double end = 0;
+    for (const auto& group : listed(*parts_[next_], slower))
+        end = std::max(end, processors_.give(group, block, gradient));
+    ++next_;
+    return end;
+}
+
+Picoseconds KeyLaunches::end_of_next(Picoseconds ready, Picoseconds block, Picoseconds gradient, double slower) {
+    if (!std::exchange(read_, true))
+        for (const auto& launch : read_launches(*schedule_, rank_)) launches_.emplace_back(*tiles_, launch.attends);
+    auto& launch = launches_.front();
+    if (!std::exchange(begun_, true)) launch.begin(layouts::to_seconds(ready) + launch_seconds_);
+    const auto end = launch.end_of_next(layouts::to_seconds(block), layouts::to_seconds(gradient), slower);
+    promised_ = std::max(ready, layouts::checked_picoseconds(end));
+    return promised_;
+}
+
+void KeyLaunches::ended(Picoseconds now) {
+    auto& launch = launches_.front();
+    if (!launch.is_done()) return launch.delay(layouts::to_seconds(now - promised_));
+    launches_.pop_front();
+    begun_ = false;
+}
+
+void WaitingInside::arrived(std::int64_t transfer, bool gradient, Picoseconds now) {
+    arrivals_[transfer] = {now, gradient};
+    constexpr std::size_t enough = 64;  // what came longer ago holds no processor up
+    if (arrivals_.size() > enough) arrivals_.erase(arrivals_.begin());
+}
+
+Picoseconds WaitingInside::end_of_next(Picoseconds ready, double slower) {
+    Picoseconds block = 0, gradient = 0;
+    const auto& [after, count] = attends_.front();
+    for (int i = 0; i < count; ++i) {
+        const auto found = arrivals_.find(after[static_cast<std::size_t>(i)]);
+        if (found == arrivals_.end()) continue;
+        auto& time = found->second.gradient ? gradient : block;
+        time = std::max(time, found->second.time);
+    }
+    return launches_.end_of_next(ready, block, gradient, slower);
+}
+
+void WaitingInside::ended(Picoseconds now) {
+    attends_.pop_front();
+    launches_.ended(now);
+}
+
+}  // namespace ringlab::sim

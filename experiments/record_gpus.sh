@@ -104,7 +104,7 @@ part_calibrate() {
 }
 
 part_validate() {
-  local rings=(--ranks "$gpus" --layouts contiguous zigzag striped:64 --seconds 0.08 --warm-up 0.05 --timeout 20)
+  local rings=(--ranks "$gpus" --layouts contiguous zigzag striped:64 "${timing[@]}")
   lines=12 step validate 150 validate "${rings[@]}" --tokens-per-rank 512 1024 2048 4096 8192 16384 \
     --masks causal full window:4096,0 --algorithms ring joined-ring --transports copy --machines "$(machine '')" \
     -o "validate_$of.h5"

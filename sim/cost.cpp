@@ -3,6 +3,7 @@
 #include "layouts/require.hpp"
 #include "sim/few_rows.hpp"
 #include "sim/joined.hpp"
+#include "sim/kernels.hpp"
 #include "sim/key_launch.hpp"
 
 #include <algorithm>
@@ -48,6 +49,7 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
                      std::vector<double> clocks, std::shared_ptr<TileModel> tiles)
     : schedule_(schedule),
       machine_(machine),
+      attention_(attention_cost(machine, schedule)),
       options_(options),
       topology_(ranks(), machine, options),
       draws_(options.jitter, ranks(), schedule.options().pass),
@@ -67,9 +69,7 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
 double CostModel::joined_seconds(int rank) {
     joined_.resize(static_cast<std::size_t>(ranks()));
     auto& [times, next] = joined_[static_cast<std::size_t>(rank)];
-    if (times.empty())
-        times = launches_of(schedule_, rank % schedule_.ranks(), launches_apart(), *tiles_,
-                            machine_.attention(schedule_.options().pass));
+    if (times.empty()) times = launches_of(schedule_, rank % schedule_.ranks(), launches_apart(), *tiles_, attention_);
     const auto found = times.at(next++);
     if (next == times.size()) times = {}, next = 0;
     return found / clock(rank);
@@ -90,19 +90,17 @@ double CostModel::slower(int rank, layouts::OpIndex index) const {
 
 /// Of the rate model, of the visible pairs.
 double CostModel::dropout_seconds(const Op& op, int rank) const {
-    const auto& cost = machine_.attention(schedule_.options().pass);
     const auto pairs = static_cast<double>(op.cells) * static_cast<double>(schedule_.problem().batch) *
                        static_cast<double>(op.rows().heads.count());
-    const auto tiles = pairs / (static_cast<double>(cost.tile_rows) * static_cast<double>(cost.tile_keys));
-    return std::max(0.0, cost.dropout_tile_seconds) * tiles / (machine_.multiprocessors * clock(rank));
+    const auto tiles = pairs / (static_cast<double>(attention_.tile_rows) * static_cast<double>(attention_.tile_keys));
+    return std::max(0.0, attention_.dropout_tile_seconds) * tiles / (machine_.multiprocessors * clock(rank));
 }
 
 double CostModel::attend_seconds(const Op& op, int rank) {
     const bool by_tiles = options_.compute == ComputeModel::tiles;
     if (by_tiles && has_few_rows(schedule_, op, machine_)) return few_rows_seconds(schedule_, op, machine_);
     if (joins_ && by_tiles) return joined_seconds(rank);
-    const auto& cost = machine_.attention(schedule_.options().pass);
-    double seconds = op.fused ? 0 : cost.launch_seconds;
+    double seconds = op.fused ? 0 : attention_.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
         // K and V have to be read whatever is computed: what a few rows of a long cache cost.
         const auto keys = static_cast<double>(std::min(op.part.tokens.size(), op.cells));
@@ -110,7 +108,7 @@ double CostModel::attend_seconds(const Op& op, int rank) {
         const auto read =
             all == 0 ? 0 : keys / all * static_cast<double>(schedule_.bytes(layouts::Pool::kv, 0, op.part));
         const auto dropped = schedule_.problem().dropout.drops() ? dropout_seconds(op, rank) : 0;
-        seconds += std::max(schedule_.flop(op) / (cost.flops * clock(rank)) + dropped,
+        seconds += std::max(schedule_.flop(op) / (attention_.flops * clock(rank)) + dropped,
                             read / machine_.memory_bytes_per_second);
     } else {
         const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
@@ -206,13 +204,12 @@ Picoseconds CostModel::issue(const Op& op) const {
 }
 
 Picoseconds CostModel::before_pass(int rank) const {
-    const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
     const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
     const auto q = p.batch * rows * p.query_heads * p.head_dim * bytes_of(p.dtype);
-    return stretched(
-        ticks(cost.begin_seconds + cost.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second),
-        draws_.gpu_factor(rank));
+    return stretched(ticks(attention_.begin_seconds +
+                           attention_.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second),
+                     draws_.gpu_factor(rank));
 }
 
 /// What adds sinks to the merged rows of a rank: o read and written in a launch of its own, as sums of gradients are.
@@ -226,17 +223,16 @@ double CostModel::sink_seconds(std::int64_t rows) const {
 }
 
 Picoseconds CostModel::behind_pass(int rank) const {
-    const auto& cost = machine_.attention(schedule_.options().pass);
     const auto& p = schedule_.problem();
     const int ring_rank = rank % schedule_.ranks();
     const auto of_a_key = p.latent.is_given() ? p.latent.width() : p.kv_heads * (p.head_dim + p.value_dim);
     const auto numbers = schedule_.block_tokens(schedule_.row_block(ring_rank)) * p.query_heads * p.head_dim +
                          schedule_.block_tokens(ring_rank) * of_a_key;
     const auto bytes = p.batch * numbers * bytes_of(p.dtype);
-    return stretched(
-        ticks(cost.end_seconds + cost.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second +
-              sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
-        draws_.gpu_factor(rank));
+    return stretched(ticks(attention_.end_seconds +
+                           attention_.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second +
+                           sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
+                     draws_.gpu_factor(rank));
 }
 
 std::vector<Picoseconds> CostModel::starts() const {
@@ -249,15 +245,12 @@ std::vector<Picoseconds> CostModel::starts() const {
 
 std::vector<std::string> CostModel::notes() const {
     const auto& problem = schedule_.problem();
-    const auto& cost = machine_.attention(schedule_.options().pass);
     std::vector<std::string> notes;
     if (options_.compute == ComputeModel::rate)
         notes.push_back("attention times come from the machine's FLOP/s, not from tiles");
-    else if (problem.head_dim != cost.head_dim || problem.value_dim != cost.value_dim)
-        notes.push_back(fmt::format(
-            "tile times were calibrated for head and value dims {} and {}, and are stretched by FLOP to {} and {}",
-            cost.head_dim, cost.value_dim, problem.head_dim, problem.value_dim));
-    if (problem.dropout.drops() && cost.dropout_tile_seconds < 0)
+    else
+        notes = notes_of_kernel(machine_, schedule_);
+    if (problem.dropout.drops() && attention_.dropout_tile_seconds < 0)
         notes.emplace_back("the machine file does not say what dropout takes: it is predicted to take nothing");
     if (layouts::bytes_of(problem.dtype) != 2)
         notes.push_back(fmt::format("attention times are those of 16-bit arithmetic, the problem's is {}",

@@ -213,6 +213,7 @@ private:
 
     const Schedule& schedule_;
     const Machine& machine_;
+    const AttentionCost& attention_;
     const SimOptions& options_;
     Topology topology_;
     Draws draws_;

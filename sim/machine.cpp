@@ -86,6 +86,18 @@ public:
 
     bool section(const std::string& name, bool wanted) const { return wanted || root_.at_path(name).is_table(); }
 
+    template <class Named, class Begin>
+    void sections(const std::string& name, std::vector<Named>& all, Begin begin) {
+        const auto* table = root_[name].as_table();
+        all.clear();
+        if (!table) return;
+        for (const auto& [key, node] : *table) {
+            if (!node.is_table()) complain(node, "{}.{} must be a section", name, key.str());
+            begin(all.emplace_back());
+            all.back().name = key.str();
+        }
+    }
+
     [[noreturn]] void complain_about(const std::string& key, std::string_view what) {
         complain(*find(key), "{} {}", key, what);
     }

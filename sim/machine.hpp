@@ -59,6 +59,24 @@ struct AttentionCost {
     double power_flops = std::numeric_limits<double>::infinity();
 };
 
+/// What a kernel does to products of q and k before the softmax.
+enum class Scores {
+    plain,   ///< scales them
+    capped,  ///< soft-caps them too
+};
+
+/// Another kernel than that of Machine::forward and backward: of other dims, or with capped scores. Problems of smaller
+/// dims are filled up to its own.
+struct AttentionKernel {
+    std::string name;  ///< of its sections in the file
+    Scores scores = Scores::plain;
+    AttentionCost forward, backward;
+
+    const AttentionCost& attention(layouts::Pass pass) const {
+        return pass == layouts::Pass::forward ? forward : backward;
+    }
+};
+
 /// A forward kernel for a few rows of a long cache, whose keys thread blocks share: see few_rows_seconds().
 struct FewRows {
     std::int64_t rows = 0;  ///< tokens that have so few query rows; also rows of a unit. 0: there is no such kernel
@@ -158,6 +176,7 @@ struct Machine {
 
     AttentionCost forward;
     AttentionCost backward;
+    std::vector<AttentionKernel> kernels;  ///< that have prices of their own: kernel_price() chooses
     FewRows few_rows;
 
     double accumulate_launch_seconds = 0;  ///< of a merge or an add

@@ -27,7 +27,8 @@ inline constexpr Range ratio{0, 100};
 /// - choice(key, value, names): of an enum, by name
 /// - number(key, value, range, unit): the file has value / unit
 /// - numbers(key, value, range), groups(key, value) and channels(key, value): lists
-/// - section(name, wanted): whether the file has, or is to have, a section that it need not have.
+/// - section(name, wanted): whether the file has, or is to have, a section that it need not have
+/// - sections(name, all): makes `all`, each with a name, of the sections in one, or has them as they are.
 template <class Fields>
 class MachineFields {
 public:
@@ -111,6 +112,12 @@ public:
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);
             fields_.number("device_memory.reserved_gigabytes", m.reserved_memory_bytes, not_negative, giga);
         }
+        // Behind what they share with the kernel above.
+        fields_.sections("kernels", m.kernels, [&](auto& kernel) {
+            kernel.forward = m.forward;
+            kernel.backward = m.backward;
+        });
+        for (auto& one : m.kernels) kernel("kernels." + one.name, one);
         if (fields_.section("score", m.mean_error > 0)) {
             fields_.number("score.mean_error", m.mean_error, ratio, 1);
             fields_.number("score.largest_error", m.largest_error, ratio, 1);
@@ -123,12 +130,40 @@ private:
     template <class Cost>
     void attention(const std::string& section, Cost& c) {
         using namespace ranges;
+        dims(section, c);
+        fields_.choice(section + ".item", c.item, {"query tile", "key tile"});
+        tiles(section, c);
+        fields_.number(section + ".begin_us", c.begin_seconds, not_negative, micro);
+        fields_.number(section + ".begin_memory_ratio", c.begin_memory_ratio, ratio, 1);
+        fields_.number(section + ".end_us", c.end_seconds, not_negative, micro);
+        fields_.number(section + ".end_memory_ratio", c.end_memory_ratio, ratio, 1);
+        fields_.number(section + ".power_teraflops", c.power_flops, bandwidth, tera);
+    }
+
+    /// What it has of its own; all else is that of the machine's own kernel.
+    template <class Kernel>
+    void kernel(const std::string& section, Kernel& k) {
+        fields_.choice(section + ".scores", k.scores, {"plain", "capped"});
+        for (const auto* pass : {".forward", ".backward"}) {
+            auto& cost = pass == std::string_view(".forward") ? k.forward : k.backward;
+            dims(section + pass, cost);
+            tiles(section + pass, cost);
+            fields_.number(section + pass + ".power_teraflops", cost.power_flops, ranges::bandwidth, tera);
+        }
+    }
+
+    template <class Cost>
+    void dims(const std::string& section, Cost& c) {
+        fields_.number(section + ".head_dim", c.head_dim, ranges::count, 1);
+        fields_.number(section + ".value_dim", c.value_dim, ranges::count, 1);
+    }
+
+    template <class Cost>
+    void tiles(const std::string& section, Cost& c) {
+        using namespace ranges;
         const auto number = [&](const char* key, auto& value, Range range, double unit) {
             fields_.number(section + key, value, range, unit);
         };
-        number(".head_dim", c.head_dim, count, 1);
-        number(".value_dim", c.value_dim, count, 1);
-        fields_.choice(section + ".item", c.item, {"query tile", "key tile"});
         number(".tile_rows", c.tile_rows, count, 1);
         number(".tile_keys", c.tile_keys, count, 1);
         fields_.groups(section + ".groups", c.groups);
@@ -140,11 +175,6 @@ private:
         number(".resume_us", c.resume_seconds, not_negative, micro);
         number(".finish_us", c.finish_seconds, not_negative, micro);
         number(".teraflops", c.flops, bandwidth, tera);
-        number(".begin_us", c.begin_seconds, not_negative, micro);
-        number(".begin_memory_ratio", c.begin_memory_ratio, ratio, 1);
-        number(".end_us", c.end_seconds, not_negative, micro);
-        number(".end_memory_ratio", c.end_memory_ratio, ratio, 1);
-        number(".power_teraflops", c.power_flops, bandwidth, tera);
     }
 
     template <class Cost>

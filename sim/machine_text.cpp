@@ -69,6 +69,8 @@ public:
     }
 
     bool section(const std::string&, bool wanted) const { return wanted; }
+    template <class All, class Begin>
+    void sections(const std::string&, const All&, Begin) const {}
 
     const std::string& lines() const { return lines_; }
 

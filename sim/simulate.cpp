@@ -1,6 +1,7 @@
 #include "sim/simulate.hpp"
 
 #include "layouts/require.hpp"
+#include "sim/kernels.hpp"
 #include "sim/parallel.hpp"
 #include "sim/simulation.hpp"
 
@@ -17,7 +18,7 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
             schedule.ranks());
     if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, {}, tiles).run();
     // The clock depends on how busy ranks are, and that on the clock, though little.
-    const auto power_flops = machine.attention(schedule.options().pass).power_flops;
+    const auto power_flops = attention_cost(machine, schedule).power_flops;
     require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
             "the pause between passes is {} s, and busy for {} s; it must not be negative, nor busy for longer",
             options.pause_seconds, options.pause_busy_seconds);

@@ -3,6 +3,7 @@
 #include "layouts/unit_order.hpp"
 #include "sim/cost.hpp"
 #include "sim/dealing.hpp"
+#include "sim/kernels.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,6 @@
 namespace ringlab::sim {
 
 using layouts::Bound;
-using layouts::Pass;
 
 namespace {
 
@@ -72,17 +72,11 @@ bool tiles_fall_evenly(std::span<const layouts::RowHull> rows, std::span<const l
 }  // namespace
 
 TileModel::TileModel(const Schedule& schedule, const Machine& machine)
-    : schedule_(schedule), machine_(machine), cost_(machine.attention(schedule.options().pass)) {
-    const auto& problem = schedule.problem();
-    // For other head dims: in proportion to the FLOP of a tile.
-    const bool forward = schedule.options().pass == Pass::forward;
-    const auto flop = [&](std::int64_t d, std::int64_t v) {
-        return static_cast<double>(forward ? d + v : 3 * d + 2 * v);
-    };
-    const auto stretch = flop(problem.head_dim, problem.value_dim) / flop(cost_.head_dim, cost_.value_dim);
+    : schedule_(schedule), machine_(machine), cost_(attention_cost(machine, schedule)) {
+    const auto stretch = tile_stretch(machine, schedule);
     cost_.full_tile_seconds *= stretch;
     cost_.partial_tile_seconds *= stretch;
-    if (!problem.dropout.drops()) return;
+    if (!schedule.problem().dropout.drops()) return;
     // What is drawn for a pair is the same for every dim.
     cost_.full_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
     cost_.partial_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);

@@ -2,6 +2,7 @@
 
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
+#include "sim/kernels.hpp"
 
 #include <algorithm>
 #include <array>
@@ -17,10 +18,6 @@ constexpr std::array times{&AttentionCost::launch_seconds,    &AttentionCost::it
                            &AttentionCost::full_tile_seconds, &AttentionCost::partial_tile_seconds,
                            &AttentionCost::idle_item_seconds, &AttentionCost::resume_seconds,
                            &AttentionCost::finish_seconds};
-
-AttentionCost& cost_of(sim::Machine& machine, Pass pass) {
-    return pass == Pass::forward ? machine.forward : machine.backward;
-}
 
 std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
     std::vector<const TimedAttend*> all;
@@ -44,16 +41,19 @@ double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machin
     sim::TileModel model(schedule, machine);
     const auto rows = schedule.part(attend.rank, {0, static_cast<int>(p.query_heads)});
     const auto keys = schedule.part(attend.block, {0, static_cast<int>(p.kv_heads)});
-    return machine.attention(pass).launch_seconds + model.block(rows, keys, attend.turn).alone;
+    return sim::attention_cost(machine, schedule).launch_seconds + model.block(rows, keys, attend.turn).alone;
 }
 
 /// A launch takes a sum of the times, each as often as it occurs on the multiprocessor that ends last. Which one that
 /// is depends on the times, so counts and times are found in turns: counts by differences, times by linear least
 /// squares.
 void fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
+    fit_attention(machine, pass == Pass::forward ? machine.forward : machine.backward, pass, attends);
+}
+
+void fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass, std::span<const TimedAttend> attends) {
     const auto fitted = used(attends);
     require(fitted.size() > times.size(), "{} timed attends do not determine {} times", fitted.size(), times.size());
-    auto& cost = cost_of(machine, pass);
     double slowest = 0, tiles = 0;  // for a first guess: as if the longest launch were nothing but full tiles
     for (const auto* attend : fitted) {
         if (attend->seconds <= slowest) continue;

@@ -27,6 +27,10 @@ double predicted_seconds(const TimedAttend& attend, layouts::Pass pass, const si
 /// all attends that are not held out. Times that no attend asks for stay 0.
 void fit_attention(sim::Machine& machine, layouts::Pass pass, std::span<const TimedAttend> attends);
 
+/// The same of `cost`, a part of the machine: that of the kernel that does these attends.
+void fit_attention(const sim::Machine& machine, sim::AttentionCost& cost, layouts::Pass pass,
+                   std::span<const TimedAttend> attends);
+
 /// (a, b) >= 0 of y = a + b x, least squares of relative errors. At least two points.
 struct Line {
     double constant = 0, slope = 0;

@@ -3,7 +3,9 @@
 #include "experiments/calibration/executed_passes.hpp"
 #include "experiments/calibration/gpu_fit_links.hpp"
 #include "experiments/calibration/gpu_fit_more.hpp"
+#include "experiments/calibration/gpu_kernels.hpp"
 #include "experiments/calibration/gpu_measure.hpp"
+#include "experiments/calibration/timed_attends.hpp"
 #include "layouts/require.hpp"
 
 #include <fmt/format.h>
@@ -16,11 +18,6 @@ namespace {
 
 using layouts::Pass;
 using Turn = sim::TileModel::Turn;
-
-const std::map<std::string, Turn> forward_calls{{"forward_kept", {true, true}},
-                                                {"forward_first", {true, false}},
-                                                {"forward_carried", {false, false}},
-                                                {"forward_last_kept", {false, true}}};
 
 class GpuFit {
 public:
@@ -48,6 +45,7 @@ public:
         fit_products(fitted_, all_);
         fit_host(fitted_, passes_, transport_);
         fit_links(fitted_, all_, passes_, transport_);
+        fit_kernels(fitted_, all_, longer_);
         machine().name = fmt::format("{} {}", all_.gpus, all_.device);
         machine().description = fmt::format("one host; blocks travel by {}; calibrated on parts, none of them a ring",
                                             transport_ == "nccl" ? "NCCL" : "copy engine");
@@ -70,13 +68,6 @@ private:
         return found;
     }
 
-    /// Windows of half of the tokens are fitted: of all that are timed, they alone have items without tiles that no
-    /// longer ones hide.
-    static bool is_held_out(const GpuSample& sample) {
-        return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
-               sample.mask.find("documents") != std::string::npos;
-    }
-
     std::shared_ptr<const Plan> plan(const GpuSample& sample) {
         auto& known = plans_[fmt::format("{} {} {} {} {} {}", sample.kind == "rotation", sample.mask, sample.layout,
                                          sample.algorithm, sample.ranks, sample.tokens_per_rank)];
@@ -90,12 +81,8 @@ private:
     void collect_attends() {
         seam_ = gap_between_kernels() - cost_of_timing();
         for (const auto* sample : of("attend")) {
-            const auto forward = forward_calls.find(sample->call);
-            const bool is_backward = sample->call == "backward_block";
-            if (forward == forward_calls.end() && !is_backward) continue;
-            attends(is_backward ? Pass::backward : Pass::forward)
-                .push_back({plan(*sample), sample->rank, sample->block, is_backward ? Turn{} : forward->second,
-                            sample->seconds, is_held_out(*sample), sample->call});
+            if (const auto found = sampled_attend(*sample, plan(*sample)))
+                attends(found->pass).push_back(found->attend);
         }
         for (const auto& pass : passes_) {
             if (pass.transport != "loopback" || pass.algorithm() != "ring") continue;
@@ -121,6 +108,7 @@ private:
         require(!more.empty(), "the samples hold no short pass of one rank");
         const auto longer = std::max(0.0, median_of(std::move(more)));
         cost(pass).launch_seconds += longer;
+        longer_[pass] = longer;
         for (auto& attend : attends(pass)) attend.seconds += longer;
         attends(pass).insert(attends(pass).end(), executed.begin(), executed.end());
         source(fmt::format("attention.{}.launch_us", to_string(pass)),
@@ -241,17 +229,14 @@ private:
             double best = 0;
             for (const auto& attend : attends(pass)) {
                 if (attend.plan->layout().ranks() > 1) continue;
-                const auto& schedule = *attend.plan->schedule(pass);
-                auto ops = schedule.ops(0);
-                best = std::max(best, schedule.flop(*ops.next()) / attend.seconds);
+                best = std::max(best, flops_of(attend, pass));
             }
             cost(pass).flops = best;
         }
     }
 
-    /// What never rests takes longer than the fitted costs say, by the clock that it has; power goes as rate x clock^2.
+    /// What never rests takes longer than the fitted costs say, by the clock that it has.
     void fit_clocks() {
-        constexpr double free = 0.95;  // above such a clock it is not power that bounds it
         for (const auto pass : {Pass::forward, Pass::backward}) {
             const auto* call = pass == Pass::forward ? "forward_kept" : "backward_block";
             std::vector<double> found;
@@ -260,11 +245,9 @@ private:
                 const auto whole = plan(*sample);
                 if (sample->rank > 0) continue;
                 if (sample->tokens_per_rank <= short_pass) continue;
-                const double clock = predicted_seconds({whole, 0, 0, {}}, pass, machine()) / sample->seconds;
-                if (clock > free) continue;
-                const auto& schedule = *whole->schedule(pass);
-                auto ops = schedule.ops(0);
-                found.push_back(schedule.flop(*ops.next()) / sample->seconds * clock * clock);
+                const auto power = power_flops({whole, 0, 0, {}, sample->seconds}, pass, machine());
+                if (!power) continue;
+                found.push_back(*power);
                 tokens += fmt::format("{}{}", tokens.empty() ? "" : ", ", sample->tokens_per_rank);
             }
             const auto key = fmt::format("attention.{}.power_teraflops", to_string(pass));
@@ -284,7 +267,8 @@ private:
     const std::string transport_;
     const std::vector<ExecutedPass> passes_;
     std::map<Pass, std::vector<TimedAttend>> in_passes_;
-    double seam_ = 0;  // between two kernels, less what timing an operation adds
+    std::map<Pass, double> longer_;  // a launch in a pass, than one alone
+    double seam_ = 0;                // between two kernels, less what timing an operation adds
     FittedMachine fitted_;
     std::map<std::string, std::shared_ptr<const Plan>> plans_;
 };

@@ -1,5 +1,6 @@
 #include "experiments/calibration/gpu_measure.hpp"
 
+#include "experiments/calibration/gpu_kernels.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/inputs/source.hpp"
 #include "layouts/require.hpp"
@@ -75,6 +76,12 @@ public:
         std::vector<Step> steps;
         for (const auto& spot : spots(config_))
             steps.push_back({"attends: " + name_of(spot), [=, this] { time_attends(spot); }});
+        for (const auto& wanted : wanted_of_kernels(all_.machine, largest_tokens())) {
+            const auto& one = wanted.front();
+            steps.push_back({fmt::format("{}: dims {}/{}, soft cap {}, {} {}, {} tokens", one.kind, one.head_dim,
+                                         one.value_dim, one.soft_cap, one.mask, one.layout, one.tokens_per_rank),
+                             [=, this] { time_kernel(wanted, probe_, all_); }});
+        }
         for (const auto& spot : turns(config_))
             steps.push_back(
                 {"passes on one GPU: " + name_of(spot), [=, this] { time_passes(spot, "ring", "loopback"); }});
@@ -323,8 +330,9 @@ private:
 std::shared_ptr<const Plan> plan_of(const GpuSample& sample, const GpuSamples& all) {
     Config config;
     config.heads = all.heads;
-    config.head_dim = all.head_dim;
-    config.value_dim = all.value_dim;
+    config.head_dim = sample.head_dim > 0 ? sample.head_dim : all.head_dim;
+    config.value_dim = sample.head_dim > 0 ? sample.value_dim : all.value_dim;
+    config.soft_cap = sample.soft_cap;
     config.arithmetic = all.arithmetic;
     if (sample.kind == "rotation") config.rotary.base = 10000;
     if (sample.kind == "dropout") config.dropout = {0.1, 1};

@@ -4,9 +4,12 @@
 #include "gpu/baselines/device_attention.hpp"
 #include "gpu/executor.hpp"
 #include "gpu/kernels/clusters.hpp"
+#include "gpu/kernels/dim_classes.hpp"
 #include "gpu/kernels/hopper/few_rows.hpp"
 #include "gpu/steady.hpp"
 #include "gpu/transports/transport.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -38,20 +41,20 @@ public:
         sim::Machine machine;
         machine.gpus_per_host = machine.nics_per_host = gpus();
         machine.multiprocessors = devices_.front().multiprocessors;
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-            auto& cost = pass == layouts::Pass::forward ? machine.forward : machine.backward;
-            const auto family = gpu::resolve(kernels_, problem.head_dim, problem.value_dim);
-            const auto items = gpu::kernel_items(family, pass, problem.head_dim, problem.value_dim);
-            if (pass == layouts::Pass::forward && family == gpu::KernelFamily::hopper)
-                machine.few_rows.rows = gpu::hopper::few_rows;
-            cost.head_dim = problem.head_dim;
-            cost.value_dim = problem.value_dim;
-            cost.item = items.are_key_tiles ? sim::Item::key_tile : sim::Item::query_tile;
-            cost.tile_rows = items.tile.rows;
-            cost.tile_keys = items.tile.keys;
-            for (const int blocks : items.shared_by)
-                if (const int clusters = gpu::clusters_at_a_time(blocks)) cost.groups.push_back({blocks, clusters});
-        }
+        machine.forward = bare_cost(layouts::Pass::forward, problem.head_dim, problem.value_dim);
+        machine.backward = bare_cost(layouts::Pass::backward, problem.head_dim, problem.value_dim);
+        if (gpu::resolve(kernels_, problem.head_dim, problem.value_dim) == gpu::KernelFamily::hopper)
+            machine.few_rows.rows = gpu::hopper::few_rows;
+        const auto own = gpu::dim_class(problem.head_dim, problem.value_dim);
+        for (const auto& [head, value] : gpu::dims_of_classes())
+            for (const auto scores : {sim::Scores::plain, sim::Scores::capped}) {
+                const bool is_capped = scores == sim::Scores::capped;
+                if (gpu::dim_class(head, value) == own && !is_capped) continue;
+                machine.kernels.push_back({fmt::format("d{}{}{}", head, value == head ? "" : fmt::format("_{}", value),
+                                                       is_capped ? "_capped" : ""),
+                                           scores, bare_cost(layouts::Pass::forward, head, value),
+                                           bare_cost(layouts::Pass::backward, head, value)});
+            }
         if (machine.few_rows.rows > 0) machine.few_rows.groups = machine.backward.groups;  // clusters of as many blocks
         return machine;
     }
@@ -157,6 +160,20 @@ public:
     }
 
 private:
+    /// With no times.
+    sim::AttentionCost bare_cost(layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) const {
+        const auto items = gpu::kernel_items(gpu::resolve(kernels_, head_dim, value_dim), pass, head_dim, value_dim);
+        sim::AttentionCost cost;
+        cost.head_dim = head_dim;
+        cost.value_dim = value_dim;
+        cost.item = items.are_key_tiles ? sim::Item::key_tile : sim::Item::query_tile;
+        cost.tile_rows = items.tile.rows;
+        cost.tile_keys = items.tile.keys;
+        for (const int blocks : items.shared_by)
+            if (const int clusters = gpu::clusters_at_a_time(blocks)) cost.groups.push_back({blocks, clusters});
+        return cost;
+    }
+
     gpu::GpuOptions options_of(const Plan& plan, gpu::TransportKind transport) const {
         gpu::GpuOptions options;
         options.transport = transport;

@@ -60,6 +60,13 @@ void for_each_sample_column(Samples& all, Visit visit) {
     visit(
         "flop_a_byte", "FLOP/B", "that a hidden message has beside it",
         [](auto& sample) -> auto& { return sample.flop_a_byte; });
+    visit(
+        "head_dim", "1", "of another kernel; 0: of the machine's own",
+        [](auto& sample) -> auto& { return sample.head_dim; });
+    visit(
+        "value_dim", "1", "likewise", [](auto& sample) -> auto& { return sample.value_dim; });
+    visit(
+        "soft_cap", "1", "of scores; 0: none", [](auto& sample) -> auto& { return sample.soft_cap; });
     (void)all;
 }
 
@@ -75,7 +82,8 @@ struct ColumnOf<int> {
 std::string bare_machine_text(sim::Machine machine) {
     machine.description = "what kernels take up at a time";
     std::map<std::string, std::string> sources;
-    for (const auto* section : {"topology", "gpu", "host", "attention", "few_rows", "accumulate", "inside_host"})
+    for (const auto* section :
+         {"topology", "gpu", "host", "attention", "kernels", "few_rows", "accumulate", "inside_host"})
         sources[section] = "the device; times are not fitted yet";
     return sim::machine_text(machine, sources, "Before the fit.");
 }

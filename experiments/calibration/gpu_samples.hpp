@@ -16,6 +16,7 @@ struct GpuSample {
     /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
     /// - "few_rows": an attend of few query rows, of one rank
+    /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel without rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
     /// - "hidden": a message over NCCL that has time, `blocks` thread blocks, which it has beside as many FLOP a byte
@@ -37,6 +38,8 @@ struct GpuSample {
     double posted = 0, begin = 0;    ///< of an operation: since the start of the pass
     double clock_hertz = 0;          ///< of what is sustained; 0: not known
     double blocks = 0, flop_a_byte = 0;
+    std::int64_t head_dim = 0, value_dim = 0;  ///< 0: those of all
+    double soft_cap = 0;                       ///< 0: none
 };
 
 /// All that is needed to fit a machine file: where nothing was measured on a ring, and nothing is left to a GPU.

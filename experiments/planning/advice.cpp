@@ -6,6 +6,7 @@
 #include "experiments/study/in_order.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
+#include "sim/kernels.hpp"
 #include "sim/max_plus.hpp"
 
 #include <fmt/format.h>
@@ -98,9 +99,12 @@ private:
                     pairs =
                         std::max(pairs, static_cast<double>(layouts::visible_pairs(padded, layout.shard(rank), keys)));
             const auto& machine = one.machine->machine;
+            const auto flops = [&](layouts::Pass pass) {
+                return sim::kernel_price(machine, pass, problem_).cost->flops;
+            };
             one.floor_seconds = pairs * static_cast<double>(one.batch * problem_.query_heads) *
-                                (problem_.forward_flop_per_cell() / machine.forward.flops +
-                                 problem_.backward_flop_per_cell() / machine.backward.flops);
+                                (problem_.forward_flop_per_cell() / flops(layouts::Pass::forward) +
+                                 problem_.backward_flop_per_cell() / flops(layouts::Pass::backward));
         } catch (const Error& error) {
             one.verdict = Advised::Verdict::impossible;
             one.reason = error.what();

@@ -2,6 +2,7 @@
 
 #include "experiments/planning/one_rank.hpp"
 #include "layouts/work.hpp"
+#include "sim/kernels.hpp"
 #include "sim/simulate.hpp"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ void add_losses(Losses& losses, const Schedule& schedule, const sim::Machine& ma
                 const OneRank& busiest) {
     const auto& problem = schedule.problem();
     const auto forward = schedule.options().pass == Pass::forward;
-    const auto rate = machine.attention(schedule.options().pass).flops;
+    const auto rate = sim::attention_cost(machine, schedule).flops;
     const layouts::Run all{0, 1, problem.tokens};
     const auto pairs =
         static_cast<double>(layouts::visible_pairs(schedule.mask(), {&all, 1}, layouts::KeyCounter({&all, 1})));

@@ -2,6 +2,7 @@
 
 #include "sim/cost.hpp"
 #include "sim/key_launch.hpp"
+#include "sim/kernels.hpp"
 #include "sim/lanes.hpp"
 
 #include <algorithm>
@@ -58,7 +59,7 @@ private:
     LaneQueue& lane(layouts::Lane which) { return lanes_[static_cast<std::size_t>(which)]; }
 
     void read(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) {
-        const auto& attention = machine.attention(schedule.options().pass);
+        const auto& attention = sim::attention_cost(machine, schedule);
         auto ops = schedule.ops(rank);
         auto host = cost_.host_clock(cost_.issue_pass());
         while (const auto* op = ops.next()) {

@@ -1,5 +1,6 @@
 #include "gpu/kernels/tile_shape.hpp"
 
+#include "gpu/kernels/dim_classes.hpp"
 #include "gpu/kernels/hopper/backward_config.hpp"
 #include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/few_rows.hpp"
@@ -31,6 +32,12 @@ DimClass dim_class(std::int64_t head_dim, std::int64_t value_dim) {
     if (head_dim <= 128 && value_dim <= 128) return DimClass::d128;
     if (head_dim <= 192 && value_dim <= 128) return DimClass::d192_128;
     return DimClass::d256;
+}
+
+std::array<HeadDims, 4> dims_of_classes() {
+    const auto of = []<DimClass dims>() { return HeadDims{Dims<dims>::head, Dims<dims>::value}; };
+    return {of.operator()<DimClass::d64>(), of.operator()<DimClass::d128>(), of.operator()<DimClass::d192_128>(),
+            of.operator()<DimClass::d256>()};
 }
 
 TileShape forward_tile(DimClass dims, KernelFamily family) {

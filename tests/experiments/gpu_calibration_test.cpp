@@ -59,6 +59,21 @@ sim::Machine two_gpus() {
                         .end_seconds = 3e-6,
                         .end_memory_ratio = 3};
     machine.backward.dropout_tile_seconds = 9e-6;
+    // Kernels of other tiles and times.
+    auto small = machine.forward, capped = machine.forward;
+    small.head_dim = small.value_dim = 64;
+    small.tile_rows = 192;
+    small.item_seconds = 4e-6;
+    small.full_tile_seconds = 1.9e-6;
+    small.partial_tile_seconds = 2.8e-6;
+    capped.full_tile_seconds = 3.9e-6;
+    capped.partial_tile_seconds = 4.6e-6;
+    auto small_backward = machine.backward, capped_backward = machine.backward;
+    small_backward.head_dim = small_backward.value_dim = 64;
+    small_backward.full_tile_seconds = 1.3e-6;
+    capped_backward.full_tile_seconds = 3.1e-6;
+    machine.kernels = {{"d64", sim::Scores::plain, small, small_backward},
+                       {"d128_capped", sim::Scores::capped, capped, capped_backward}};
     machine.inside_host.latency_seconds = 6e-6;
     machine.inside_host.link_bytes_per_second = 390e9;
     machine.inside_host.send_memory_ratio = machine.inside_host.receive_memory_ratio = 1;
@@ -77,13 +92,18 @@ public:
         bare.multiprocessors = truth_.multiprocessors;
         bare.few_rows.rows = truth_.few_rows.rows;
         bare.few_rows.groups = truth_.few_rows.groups;
-        for (const auto pass : {&sim::Machine::forward, &sim::Machine::backward}) {
-            const auto& true_cost = truth_.*pass;
-            bare.*pass = {.item = true_cost.item,
-                          .tile_rows = true_cost.tile_rows,
-                          .tile_keys = true_cost.tile_keys,
-                          .groups = true_cost.groups};
-        }
+        const auto bare_cost = [](const sim::AttentionCost& cost) {
+            return sim::AttentionCost{.head_dim = cost.head_dim,
+                                      .value_dim = cost.value_dim,
+                                      .item = cost.item,
+                                      .tile_rows = cost.tile_rows,
+                                      .tile_keys = cost.tile_keys,
+                                      .groups = cost.groups};
+        };
+        bare.forward = bare_cost(truth_.forward);
+        bare.backward = bare_cost(truth_.backward);
+        for (const auto& kernel : truth_.kernels)
+            bare.kernels.push_back({kernel.name, kernel.scores, bare_cost(kernel.forward), bare_cost(kernel.backward)});
         return bare;
     }
 
@@ -256,6 +276,20 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
                    seen = sim::simulate(*plan->schedule(pass), found).makespan;
         const auto error = static_cast<double>(seen) / static_cast<double>(expected) - 1;
         BOOST_TEST(std::abs(error) < 0.05, to_string(pass) << ": " << error);
+    }
+    // So do attends by other kernels, which a file of this kernel alone would price by their FLOP.
+    for (const auto& [head_dim, soft_cap] : {std::pair<std::int64_t, double>{64, 0}, {128, 50}}) {
+        auto one = ring;
+        one.head_dim = one.value_dim = head_dim;
+        one.soft_cap = soft_cap;
+        const auto other = plan_of(one, read_samples(config.measured));
+        for (const auto pass : {Pass::forward, Pass::backward}) {
+            TimedAttend attend{other, 1, 0, {}, 0};
+            attend.seconds = predicted_seconds(attend, pass, truth);
+            const auto error = predicted_seconds(attend, pass, found) / attend.seconds - 1;
+            BOOST_TEST(std::abs(error) < 0.05,
+                       head_dim << ", cap " << soft_cap << ", " << to_string(pass) << ": " << error);
+        }
     }
     // What is beside attends and messages.
     BOOST_TEST_REQUIRE(found.power_of_gpus.size() == 2u);

@@ -1,0 +1,48 @@
+#include "experiments/calibration/timed_attends.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace ringlab::experiments {
+namespace {
+
+using Turn = sim::TileModel::Turn;
+
+const std::map<std::string, Turn> forward_calls{{"forward_kept", {true, true}},
+                                                {"forward_first", {true, false}},
+                                                {"forward_carried", {false, false}},
+                                                {"forward_last_kept", {false, true}}};
+
+/// Windows of half of the tokens are fitted: of all that are timed, they alone have items without tiles that no longer
+/// ones hide.
+bool is_held_out(const GpuSample& sample) {
+    return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
+           sample.mask.find("documents") != std::string::npos;
+}
+
+}  // namespace
+
+std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan) {
+    const auto forward = forward_calls.find(sample.call);
+    const bool is_backward = sample.call == "backward_block";
+    if (forward == forward_calls.end() && !is_backward) return std::nullopt;
+    return SampledAttend{is_backward ? layouts::Pass::backward : layouts::Pass::forward,
+                         {std::move(plan), sample.rank, sample.block, is_backward ? Turn{} : forward->second,
+                          sample.seconds, is_held_out(sample), sample.call}};
+}
+
+std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pass, const sim::Machine& machine) {
+    constexpr double free = 0.95;  // above such a clock it is not power that bounds it
+    const double clock = predicted_seconds(sustained, pass, machine) / sustained.seconds;
+    if (clock > free) return std::nullopt;
+    return flops_of(sustained, pass) * clock * clock;
+}
+
+double flops_of(const TimedAttend& attend, layouts::Pass pass) {
+    const auto& schedule = *attend.plan->schedule(pass);
+    auto ops = schedule.ops(0);
+    return schedule.flop(*ops.next()) / attend.seconds;
+}
+
+}  // namespace ringlab::experiments

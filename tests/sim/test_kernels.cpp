@@ -1,0 +1,124 @@
+#include "scenario.hpp"
+#include "sim/cost.hpp"
+#include "sim/kernels.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+using namespace ringlab::sim;
+using namespace ringlab::sim::test;
+using ringlab::layouts::Pass;
+using ringlab::layouts::Problem;
+
+namespace {
+
+/// A machine whose own kernel is of dims 128, with others beside it; a full tile takes so many microseconds.
+Machine machine_with_kernels() {
+    auto machine = busy_machine();
+    const auto cost = [&](std::int64_t head, std::int64_t value, double full_us) {
+        auto one = machine.forward;
+        one.head_dim = head;
+        one.value_dim = value;
+        one.full_tile_seconds = full_us * 1e-6;
+        return one;
+    };
+    machine.forward = machine.backward = cost(128, 128, 4);
+    for (const auto& [name, head, value, scores, us] : {std::tuple{"d64", 64, 64, Scores::plain, 3.0},
+                                                        {"d192_128", 192, 128, Scores::plain, 5.0},
+                                                        {"d256", 256, 256, Scores::plain, 9.0},
+                                                        {"d128_capped", 128, 128, Scores::capped, 11.0}})
+        machine.kernels.push_back({name, scores, cost(head, value, us), cost(head, value, us)});
+    return machine;
+}
+
+Problem problem_of(std::int64_t head, std::int64_t value, double soft_cap = 0) {
+    Problem problem;
+    problem.head_dim = head;
+    problem.value_dim = value;
+    problem.soft_cap = soft_cap;
+    return problem;
+}
+
+std::unique_ptr<Schedule> schedule_of(const Problem& dims) {
+    auto problem = dims;
+    problem.tokens = 1024;
+    return ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("causal", problem.tokens),
+                                           ringlab::layouts::make_layout("contiguous", problem.tokens, 1),
+                                           {"ring", Pass::forward});
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(kernels)
+
+BOOST_AUTO_TEST_CASE(a_problem_has_the_smallest_kernel_that_holds_its_dims_and_does_its_scores) {
+    const auto machine = machine_with_kernels();
+    for (const auto& [head, value, cap, full_us] : {std::tuple{64, 64, 0.0, 3.0},
+                                                    {40, 64, 0.0, 3.0},
+                                                    {80, 64, 0.0, 4.0},
+                                                    {128, 128, 0.0, 4.0},
+                                                    {160, 128, 0.0, 5.0},
+                                                    {192, 192, 0.0, 9.0},
+                                                    {256, 256, 0.0, 9.0},
+                                                    {128, 128, 30.0, 11.0},
+                                                    {64, 64, 30.0, 11.0}}) {
+        const auto price = kernel_price(machine, Pass::forward, problem_of(head, value, cap));
+        BOOST_TEST(price.holds_dims);
+        BOOST_TEST(price.has_scores);
+        BOOST_TEST(price.cost->full_tile_seconds == full_us * 1e-6, head << "/" << value << ", cap " << cap);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(dims_that_a_kernel_fills_up_take_what_its_own_take) {
+    const auto machine = machine_with_kernels();
+    BOOST_TEST(tile_stretch(machine, *schedule_of(problem_of(96, 96))) == 1);
+    BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(96, 96))).empty());
+    auto alone = machine;
+    alone.kernels.clear();
+    BOOST_TEST(tile_stretch(alone, *schedule_of(problem_of(96, 96))) == 96.0 / 128);
+    BOOST_TEST(notes_of_kernel(alone, *schedule_of(problem_of(96, 96))).size() == 1u);
+    // The tile model does both.
+    const auto seconds = [&](const Machine& on, std::int64_t dim) {
+        const auto schedule = schedule_of(problem_of(dim, dim));
+        return TileModel(*schedule, on).block(schedule->part(0, {0, 1}), schedule->part(0, {0, 1}), {}).alone;
+    };
+    BOOST_TEST(seconds(machine, 96) == seconds(machine, 128));
+    BOOST_TEST(seconds(alone, 96) < seconds(alone, 128));
+}
+
+BOOST_AUTO_TEST_CASE(a_soft_cap_without_a_price_is_said) {
+    auto machine = machine_with_kernels();
+    const auto capped = schedule_of(problem_of(256, 256, 50));
+    const auto notes = notes_of_kernel(machine, *capped);
+    BOOST_TEST_REQUIRE(notes.size() == 1u);
+    BOOST_TEST(notes[0].find("no kernel with a soft cap of head and value dims 256 and 256") != std::string::npos,
+               notes[0]);
+    BOOST_TEST(kernel_price(machine, Pass::forward, capped->problem()).cost->full_tile_seconds == 9e-6);
+    BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(128, 128, 50))).empty());
+    machine.kernels.clear();
+    BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(128, 128, 50))).size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(kernels_are_kept_in_a_machine_file) {
+    auto machine = machine_with_kernels();
+    machine.name = "one with kernels";
+    machine.description = "for a test";
+    std::map<std::string, std::string> sources;
+    for (const auto* section :
+         {"topology", "gpu", "host", "attention", "kernels", "accumulate", "inside_host", "between_hosts"})
+        sources[section] = "made up";
+    const auto text = machine_text(machine, sources, "");
+    const auto again = parse_machine(text, "again");
+    BOOST_TEST_REQUIRE(again.kernels.size() == machine.kernels.size());
+    for (const auto& kernel : machine.kernels) {
+        const auto found = std::ranges::find(again.kernels, kernel.name, &AttentionKernel::name);
+        BOOST_TEST_REQUIRE((found != again.kernels.end()), kernel.name);
+        BOOST_TEST((found->scores == kernel.scores));
+        BOOST_TEST(found->forward.head_dim == kernel.forward.head_dim);
+        BOOST_TEST(found->backward.full_tile_seconds == kernel.backward.full_tile_seconds,
+                   boost::test_tools::tolerance(1e-4));
+        BOOST_TEST(found->forward.begin_seconds == again.forward.begin_seconds);  // not its own
+    }
+    BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), ringlab::Error);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

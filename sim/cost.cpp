@@ -81,7 +81,7 @@ bool CostModel::waits_for_gradients() const {
 }
 
 KeyLaunches CostModel::key_launches(int rank) const {
-    return {schedule_, rank % schedule_.ranks(), *tiles_, machine_.backward.launch_seconds};
+    return {schedule_, rank % schedule_.ranks(), *tiles_, attention_.launch_seconds};
 }
 
 double CostModel::slower(int rank, layouts::OpIndex index) const {

@@ -167,6 +167,7 @@ struct Machine {
     double multiprocessors = 1;
     double memory_bytes_per_second = std::numeric_limits<double>::infinity();
     double attention_memory_bytes_per_second = 0;  ///< what a running attention kernel competes for
+    double cache_bytes = 0;                        ///< between memory and all multiprocessors; 0: the file does not say
     /// Of each GPU of a host, against that for which power_flops was found; empty: all alike.
     std::vector<double> power_of_gpus{};
 

@@ -50,6 +50,8 @@ public:
         fields_.number("host.pass_issue_us", m.pass_issue_seconds, not_negative, micro);
         fields_.number("host.compute_issue_us", m.compute_issue_seconds, not_negative, micro);
         fields_.number("host.transfer_issue_us", m.transfer_issue_seconds, not_negative, micro);
+        if (fields_.section("cache", m.cache_bytes > 0))
+            fields_.number("cache.megabytes", m.cache_bytes, bandwidth, mega);
         if (fields_.section("power", !m.power_of_gpus.empty()))
             fields_.numbers("power.of_gpus", m.power_of_gpus, {0.1, 10});
         attention("attention.forward", m.forward);
@@ -125,7 +127,7 @@ public:
     }
 
 private:
-    static constexpr double micro = 1e-6, giga = 1e9, tera = 1e12;
+    static constexpr double micro = 1e-6, mega = 1e6, giga = 1e9, tera = 1e12;
 
     template <class Cost>
     void attention(const std::string& section, Cost& c) {

@@ -51,6 +51,7 @@ public:
                                             transport_ == "nccl" ? "NCCL" : "copy engine");
         source("topology", "this machine");
         source("gpu.multiprocessors", "this machine");
+        source("cache", "this machine");
         return std::move(fitted_);
     }
 

@@ -84,7 +84,8 @@ std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machin
         add("causal", "zigzag", 2, 0, 1, tokens / 4, true);
         add("causal", "zigzag", 2, 1, 0, tokens / 4, true);
         for (const auto part : {4, 2})
-            add(fmt::format("window:{},0", tokens / part / 2), "contiguous", 2, 1, 0, tokens / part, true);
+            for (const auto window : {tokens / part / 2, tokens / part / 8})
+                add(fmt::format("window:{},0", window), "contiguous", 2, 1, 0, tokens / part, true);
         // Held out.
         add("causal", "zigzag", 4, 2, 1, tokens / 2, true);
         add(fmt::format("causal+documents:{0},{1},{1}", tokens / 8, tokens / 16), "contiguous", 1, 0, 0, tokens / 4,

@@ -2,6 +2,7 @@
 #include "experiments/calibration/gpu_probe.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/device_attention.hpp"
+#include "gpu/cuda_check.hpp"
 #include "gpu/executor.hpp"
 #include "gpu/kernels/clusters.hpp"
 #include "gpu/kernels/dim_classes.hpp"
@@ -41,6 +42,9 @@ public:
         sim::Machine machine;
         machine.gpus_per_host = machine.nics_per_host = gpus();
         machine.multiprocessors = devices_.front().multiprocessors;
+        int cache = 0;
+        RINGLAB_CUDA(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, 0));
+        machine.cache_bytes = cache;
         machine.forward = bare_cost(layouts::Pass::forward, problem.head_dim, problem.value_dim);
         machine.backward = bare_cost(layouts::Pass::backward, problem.head_dim, problem.value_dim);
         if (gpu::resolve(kernels_, problem.head_dim, problem.value_dim) == gpu::KernelFamily::hopper)

@@ -14,8 +14,8 @@ const std::map<std::string, Turn> forward_calls{{"forward_kept", {true, true}},
                                                 {"forward_carried", {false, false}},
                                                 {"forward_last_kept", {false, true}}};
 
-/// Windows of half of the tokens are fitted: of all that are timed, they alone have items without tiles that no longer
-/// ones hide.
+/// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without tiles
+/// that no longer ones hide.
 bool is_held_out(const GpuSample& sample) {
     return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
            sample.mask.find("documents") != std::string::npos;

@@ -25,6 +25,7 @@ sim::Machine two_gpus() {
     machine.gpus_per_host = machine.nics_per_host = 2;
     machine.multiprocessors = 132;
     machine.memory_bytes_per_second = 4e12;
+    machine.cache_bytes = 50e6;
     machine.attention_memory_bytes_per_second = 1e12;
     machine.compute_issue_seconds = machine.transfer_issue_seconds = 4e-6;
     machine.accumulate_launch_seconds = 3e-6;
@@ -90,6 +91,7 @@ public:
         sim::Machine bare;
         bare.gpus_per_host = bare.nics_per_host = gpus();
         bare.multiprocessors = truth_.multiprocessors;
+        bare.cache_bytes = truth_.cache_bytes;
         bare.few_rows.rows = truth_.few_rows.rows;
         bare.few_rows.groups = truth_.few_rows.groups;
         const auto bare_cost = [](const sim::AttentionCost& cost) {

@@ -16,9 +16,7 @@ void make_in(Op& op, Make make) {
 void RingSchedule::find_hops(int first_block, int first_rows, int size) {
     hops_.resize(std::max(hops_.size(), index(first_block + size)));
     for (int owner = 0; owner < size; ++owner) {
-        const auto needed = [&](int step) {
-            return sees(first_rows + (owner + step) % size, first_block + owner);
-        };
+        const auto needed = [&](int step) { return sees(first_rows + (owner + step) % size, first_block + owner); };
         auto& [first, last] = hops_[index(first_block + owner)];
         last = size - 1;
         while (last > 0 && !needed(last)) --last;

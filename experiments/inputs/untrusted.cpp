@@ -193,8 +193,8 @@ void read_untrusted(const std::filesystem::path& file, const std::function<void(
     require(!silent, "cannot read {}: nothing has come of it for {} s; its disk is not there, or it is damaged",
             file.string(), clock_seconds(limit_seconds));
     // A status of 1 is that of a failure, if it told one; the sanitizers end it with 1, too.
-    require(WIFEXITED(status) && WEXITSTATUS(status) <= (ended ? 0 : 1), "cannot read {}: it is damaged, {}", file.string(),
-            how_it_ended(status, limit_seconds));
+    require(WIFEXITED(status) && WEXITSTATUS(status) <= (ended ? 0 : 1), "cannot read {}: it is damaged, {}",
+            file.string(), how_it_ended(status, limit_seconds));
     if (error) std::rethrow_exception(error);
 }
 

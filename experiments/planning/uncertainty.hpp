@@ -13,8 +13,8 @@ struct Uncertainty {
     std::string source;  ///< who says so
 };
 
-/// By the machine file; or else by the records of `validate` among the results that come with Ringlab, if one of them has
-/// scored a machine of this name; or else not known.
+/// By the machine file; or else by the records of `validate` among the results that come with Ringlab, if one of them
+/// has scored a machine of this name; or else not known.
 Uncertainty uncertainty_of(const sim::Machine& machine);
 
 }  // namespace ringlab::experiments

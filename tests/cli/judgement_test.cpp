@@ -55,8 +55,12 @@ BOOST_DATA_TEST_CASE(where_nobody_sees_anything_nothing_takes_time_and_nothing_i
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict}),
                      program) {
     const Folder folder;
-    const Words blind{"--masks", "padded-segments:64/0", "--algorithms", "ring", "--layouts", "zigzag",
-                      "--ranks", "2",                    "--tokens",     "64",   "-o",        "r.h5"};
+    const Words blind{"--masks",      "padded-segments:64/0",
+                      "--algorithms", "ring",
+                      "--layouts",    "zigzag",
+                      "--ranks",      "2",
+                      "--tokens",     "64",
+                      "-o",           "r.h5"};
     const auto ending = run(folder, program, blind + (program == predict ? Words{} : Words{"--input", "normal"}));
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(!contains(ending.out.substr(0, ending.out.find("\n\n")), "nan"), ending.out);

@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(the_longest_is_the_last_that_fits) {
 }
 
 BOOST_AUTO_TEST_CASE(only_a_want_of_memory_says_that_a_length_does_not_fit) {
-    BOOST_TEST(fit_unless_full([] { return Fit{.least_free = 7}; }).least_free == 7);
+    BOOST_TEST(fit_unless_full([] { return Fit{.why_not = "", .least_free = 7}; }).least_free == 7);
     BOOST_TEST(fit_unless_full([]() -> Fit { throw NoMemory("no room"); }).why_not == "no room");
     BOOST_CHECK_THROW(fit_unless_full([]() -> Fit { throw Error("a rank gives no answer"); }), Error);
 }

@@ -117,7 +117,8 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     more.backward.out_of_step = 1.04;
     more.rotate_memory_ratio = 8;
     auto more_sources = sources;
-    for (const auto* section : {"power", "joined_launches", "out_of_step", "rotation"}) more_sources[section] = "this test";
+    for (const auto* section : {"power", "joined_launches", "out_of_step", "rotation"})
+        more_sources[section] = "this test";
     const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
     BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
     BOOST_TEST(optional.backward.joined_ratio == 1.03);

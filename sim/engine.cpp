@@ -134,11 +134,11 @@ bool Engine::next(std::uint32_t& tag) {
     for (;;) {
         auto* line = first_line();
         const auto begins = line ? line->at(line->first).begin : EventQueue::Turn{never, ~std::uint64_t{0}};
-        // Nothing ends before the queue says so, and mostly its first event is later than now.
-        const bool over =
-            begins.time > now_ && (queue_.empty() || queue_.first().turn.time > now_ || settled_first().time > now_);
-        if (!solved() && over) solve();
-        const auto ends = settled_first();
+        auto ends = settled_first();
+        if (!solved() && begins.time > now_ && ends.time > now_) {
+            solve();
+            ends = settled_first();
+        }
         if (line && begins < ends) {
             now_ = begins.time;
             begin(line->at(line->first++).id);
@@ -154,13 +154,6 @@ bool Engine::next(std::uint32_t& tag) {
     const auto event = queue_.pop();
     now_ = event.time;
     ++events_;
-    // With many ranks, what comes next is far away in memory.
-    if (const auto id = queue_.promoted(2); id >= timers_) {
-        prefetch(&states_[id - timers_], sizeof(State));
-        prefetch(&uses_[(id - timers_) * room_], room_ * sizeof(Use));
-    }
-    if (const auto id = queue_.promoted(1); id >= timers_)
-        for (const auto& use : uses(id - timers_)) prefetch(&resources_[use.resource], sizeof(Resource));
     if (event.id < timers_) {
         tag = event.id;
         return true;

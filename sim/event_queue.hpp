@@ -91,10 +91,6 @@ public:
         return {time_of(first), id_of(first)};
     }
 
-    /// The id that last came to be `generation` (0, 1 or 2) steps from the front: a hint about what will be needed
-    /// soon.
-    std::uint32_t promoted(int generation) const { return promoted_[generation]; }
-
 private:
     // Time above, sequence number in the middle, id below: one comparison, and no branch to mispredict.
     __extension__ using Entry = unsigned __int128;
@@ -151,7 +147,6 @@ private:
             }
             if (!(least < entry)) break;
             place(i, least);
-            if (i <= 20) promoted_[(i > 0) + (i > 4)] = id_of(least);
             i = first + which;
         }
         place(i, entry);
@@ -160,7 +155,6 @@ private:
     std::vector<Line> lines_;
     std::vector<std::uint32_t> position_;  // by id
     std::uint32_t size_ = 0;
-    std::uint32_t promoted_[3] = {};  // root, its children, theirs
     std::uint64_t sequence_ = 0;
     // The root was popped and still stands there, before everything else: what is set next usually takes its place,
     // which costs one walk down instead of a walk down and one up.

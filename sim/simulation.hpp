@@ -144,7 +144,8 @@ private:
     bool together_ = false;  // halves of messages do so together
     std::optional<Messages> messages_;
     std::optional<Room> room_;
-    Prediction prediction_;  // its ranks count up under way
+    Prediction prediction_;                  // its ranks count up under way
+    std::vector<OpWindow::Memory> windows_;  // the first of all ranks
     std::vector<SimulatedRank> ranks_;
     std::vector<double> flop_;           // by rank, for the sustained clock
     std::vector<WaitingInside> inside_;  // by rank, where launches of several attends wait inside

@@ -2,6 +2,7 @@
 
 #include "gpu/member_run.hpp"
 #include "layouts/rehearsal.hpp"
+#include "layouts/same_work.hpp"
 #include "processes/session.hpp"
 
 #include <algorithm>
@@ -20,25 +21,6 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 void require_pass(const Schedule& schedule, Pass pass) {
     require(schedule.options().pass == pass, "expected a {} schedule, got a {} one", to_string(pass),
             to_string(schedule.options().pass));
-}
-
-void require_same_work(const Schedule& forward, const Schedule& backward) {
-    const auto& a = forward.problem();
-    const auto& b = backward.problem();
-    require(a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries && a.query_heads == b.query_heads &&
-                a.kv_heads == b.kv_heads && a.head_dim == b.head_dim && a.value_dim == b.value_dim &&
-                a.effective_scale() == b.effective_scale() && a.soft_cap == b.soft_cap && a.dtype == b.dtype &&
-                a.rotary == b.rotary && a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
-                forward.keeps(layouts::Pool::kv) == backward.keeps(layouts::Pool::kv),
-            "the forward and the backward schedule are of different problems");
-    bool same = forward.ranks() == backward.ranks();
-    for (int rank = 0; same && rank < forward.ranks(); ++rank)
-        same = std::ranges::equal(forward.layout().shard(rank), backward.layout().shard(rank));
-    require(same, "the forward schedule has layout {}, the backward schedule {}; they must be the same",
-            forward.layout().name(), backward.layout().name());
-    require(forward.mask().name() == backward.mask().name(),
-            "the forward schedule has mask {}, the backward schedule {}; they must be the same", forward.mask().name(),
-            backward.mask().name());
 }
 
 std::vector<int> chosen_devices(const GpuOptions& options) {

@@ -1,5 +1,6 @@
 #include "reference/cpu/cpu_backend.hpp"
 
+#include "layouts/same_work.hpp"
 #include "reference/cpu/cpu_elements.hpp"
 #include "reference/cpu/cpu_rank.hpp"
 #include "reference/dense.hpp"
@@ -13,7 +14,6 @@ namespace {
 
 using layouts::DType;
 using layouts::Pass;
-using layouts::Pool;
 using layouts::Schedule;
 using layouts::Timeline;
 
@@ -28,26 +28,6 @@ void require_pass(const Schedule& schedule, Pass pass) {
     else
         require(storable<float>(gradients), "with a {} problem dK and dV travel as fp32, bf16 or fp16, not as {}",
                 to_string(dtype), to_string(gradients));
-}
-
-void require_same_work(const Schedule& forward, const Schedule& backward) {
-    const auto& a = forward.problem();
-    const auto& b = backward.problem();
-    const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries &&
-                              a.query_heads == b.query_heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
-                              a.value_dim == b.value_dim && a.effective_scale() == b.effective_scale() &&
-                              a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
-                              a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
-                              forward.keeps(Pool::kv) == backward.keeps(Pool::kv);
-    require(same_problem, "the forward and the backward schedule are of different problems");
-    bool same_layout = forward.ranks() == backward.ranks();
-    for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
-        same_layout = std::ranges::equal(forward.layout().shard(rank), backward.layout().shard(rank));
-    require(same_layout, "the forward schedule has layout {}, the backward schedule {}; they must be the same",
-            forward.layout().name(), backward.layout().name());
-    require(forward.mask().name() == backward.mask().name(),
-            "the forward schedule has mask {}, the backward schedule {}; they must be the same", forward.mask().name(),
-            backward.mask().name());
 }
 
 // Results travel as one piece of memory: each vector as its length and its elements.

@@ -304,8 +304,10 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {
     auto other = c;
     other.layout = "striped";
     const auto striped = schedule_of(other, Pass::backward);
-    BOOST_TEST(message([&] { run(four, *forward, striped.get(), inputs, {}); }) ==
-               "the forward schedule has layout zigzag, the backward schedule striped; they must be the same");
+    BOOST_TEST(
+        message([&] { run(four, *forward, striped.get(), inputs, {}); }) ==
+        "the forward schedule has layout zigzag over 4 ranks, the backward schedule striped over 4; they must be "
+        "the same");
     other = c;
     other.gradient_dtype = DType::fp32;
     const auto narrow = schedule_of(other, Pass::backward);

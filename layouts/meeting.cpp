@@ -81,15 +81,34 @@ void match_messages(const Schedule& schedule, Program& program) {
                           program.ranks[at_index(std::get<1>(route))].code[at_index(queue[count])].op));
 }
 
+namespace {
+
+/// For a later one of its lane, too.
+bool next_attend_waits_for(const RankProgram& rank, OpIndex transfer) {
+    const auto lane = rank.code[at_index(transfer)].op.lane();
+    for (auto i = at_index(transfer) + 1; i < rank.operations; ++i) {
+        if (rank.code[i].op.kind != OpKind::attend) continue;
+        return std::ranges::any_of(rank.code[i].op.after(), [&](OpIndex before) {
+            return before >= transfer && rank.code[at_index(before)].op.lane() == lane;
+        });
+    }
+    return false;
+}
+
+}  // namespace
+
 void note_computing_beside(const Schedule& schedule, Program& program) {
-    for (auto& rank : program.ranks) {
-        double flop = 0;
+    for (const auto& rank : program.ranks) {
+        OpIndex attend = -1;  // the next one
         for (auto i = rank.operations; i-- > 0;) {
-            auto& instruction = rank.code[i];
-            if (instruction.op.kind == OpKind::attend) flop = schedule.flop(instruction.op);
+            const auto& instruction = rank.code[i];
+            if (instruction.op.kind == OpKind::attend) attend = static_cast<OpIndex>(i);
             if (!instruction.sends()) continue;
-            instruction.flop_beside = flop;
-            program.ranks[at_index(instruction.op.peer)].code[at_index(instruction.partner)].flop_beside = flop;
+            auto& receiver = program.ranks[at_index(instruction.op.peer)];
+            const bool is_hidden = attend >= 0 && !next_attend_waits_for(receiver, instruction.partner);
+            const auto flop = is_hidden ? schedule.flop(rank.code[at_index(attend)].op) : 0;
+            receiver.code[at_index(instruction.partner)].flop_beside = flop;
+            program.ranks[at_index(rank.rank)].code[i].flop_beside = flop;
         }
     }
 }

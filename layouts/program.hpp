@@ -53,7 +53,8 @@ struct Instruction {
     /// Of both halves of a message, see pace(): an attend that it waits for besides what it comes after, so as not to
     /// begin long before the other half can; -1: none.
     OpIndex paced_by = -1;
-    /// Of both halves of a message: FLOP of the sender's next attend, which it travels beside; 0 if there is none.
+    /// Of both halves of a message: FLOP of the sender's next attend, which it travels beside; 0 if there is none, or
+    /// the receiver's next one waits for it.
     double flop_beside = 0;
     /// By pool: the first head that the operation's slot holds. A block lies head by head, so this is where the heads
     /// of a part are.

@@ -1,5 +1,7 @@
 #include "sim/messages.hpp"
 
+#include <algorithm>
+
 namespace ringlab::sim {
 
 using layouts::OpKind;
@@ -21,18 +23,29 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
     return (has_two ? 2 : fields) * part.heads.count() * schedule.problem().batch;
 }
 
-void Messages::read(int rank, const layouts::Op& op) {
-    if (op.kind == OpKind::attend) return decide(rank, schedule_.flop(op));
+void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
+    if (op.kind == OpKind::attend) return decide(rank, schedule_.flop(op), op.after());
     if (!op.transfers()) return;
-    auto& queued = queue(rank, op.lane()).emplace_back(Queued{{pieces_of(schedule_, op)}, op.bytes});
+    auto& queued = queue(rank, op.lane())
+                       .emplace_back(Queued{{pieces_of(schedule_, op)},
+                                            op.bytes,
+                                            op.channel,
+                                            op.kind == OpKind::receive ? self : layouts::OpIndex{-1}});
     // A fetch is served by its owner, whose schedule has no such message.
     if (op.kind != OpKind::fetch && flop_a_byte_ > 0) undecided_[static_cast<std::size_t>(rank)].push_back(&queued);
 }
 
-void Messages::decide(int rank, double flop) {
+void Messages::decide(int rank, double flop, std::span<const layouts::OpIndex> awaited) {
     auto& undecided = undecided_[static_cast<std::size_t>(rank)];
-    for (auto* queued : undecided)
-        queued->message.has_time = flop > 0 && flop >= flop_a_byte_ * static_cast<double>(queued->bytes);
+    const auto is_awaited = [&](const Queued* other) {
+        return other->receive >= 0 && std::ranges::find(awaited, other->receive) != awaited.end();
+    };
+    for (auto* queued : undecided) {
+        const bool waits = std::ranges::any_of(undecided, [&](const Queued* other) {
+            return other->channel == queued->channel && is_awaited(other) && other->receive >= queued->receive;
+        });
+        queued->message.has_time = !waits && flop > 0 && flop >= flop_a_byte_ * static_cast<double>(queued->bytes);
+    }
     undecided.clear();
 }
 

@@ -4,6 +4,7 @@
 #include "sim/machine.hpp"
 
 #include <deque>
+#include <span>
 #include <vector>
 
 namespace ringlab::sim {
@@ -20,7 +21,8 @@ struct Message {
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
 /// Messages of all ranks that were read and have not ended, where it matters what they are. Whether one has time
-/// follows from the next attend of the rank's schedule: both halves go by their own rank's.
+/// follows from the next attend of the rank's schedule, which must not wait for it: both halves go by their own rank's,
+/// a send by what comes on its channel.
 class Messages {
 public:
     Messages(const layouts::Schedule& schedule, const Machine& machine, int ranks)
@@ -30,10 +32,10 @@ public:
           queues_(lanes_ * static_cast<std::size_t>(ranks)),
           undecided_(static_cast<std::size_t>(ranks)) {}
 
-    /// An operation of the rank, in its order.
-    void read(int rank, const layouts::Op& op);
+    /// Operation `self` of the rank, in its order.
+    void read(int rank, const layouts::Op& op, layouts::OpIndex self);
     /// No attend comes any more.
-    void read_all(int rank) { decide(rank, 0); }
+    void read_all(int rank) { decide(rank, 0, {}); }
 
     /// Whether there are messages of which nobody knows yet if they have time.
     bool is_open(int rank) const { return !undecided_[static_cast<std::size_t>(rank)].empty(); }
@@ -45,11 +47,13 @@ private:
     struct Queued {
         Message message;
         std::int64_t bytes = 0;
+        int channel = 0;
+        layouts::OpIndex receive = -1;  // itself, if it is one
     };
     std::deque<Queued>& queue(int rank, layouts::Lane lane) {
         return queues_[static_cast<std::size_t>(rank) * lanes_ + static_cast<std::size_t>(lane)];
     }
-    void decide(int rank, double flop);
+    void decide(int rank, double flop, std::span<const layouts::OpIndex> awaited);
 
     const layouts::Schedule& schedule_;
     const double flop_a_byte_;

@@ -76,7 +76,7 @@ void Simulation::read(int id, HostClock& host) {
     const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
     const bool attends = op->kind == OpKind::attend;
     if (room_ && attends) room_->add(id, *op);
-    if (messages_) messages_->read(id, *op);
+    if (messages_) messages_->read(id, *op, next_of(rank));
     if (!inside_.empty() && attends) inside_[static_cast<std::size_t>(id)].read(*op);
     rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work);
     count(rank.naive, totals_of(id), id, *op, work);

@@ -137,6 +137,19 @@ BOOST_AUTO_TEST_CASE(a_message_travels_beside_its_senders_next_attend) {
     }
 }
 
+// What comes before the only attend hides nothing, of what comes in turns the first.
+BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_travels_beside_none) {
+    const auto beside = [](const char* algorithm) {
+        std::vector<bool> any;  // of a rank's messages
+        for (const auto& one : resolve(*made(algorithm, Pass::forward)).ranks[1].code)
+            if (one.receives()) any.push_back(one.flop_beside > 0);
+        return any;
+    };
+    const auto each = boost::test_tools::per_element();
+    BOOST_TEST(beside("ulysses") == std::vector<bool>(beside("ulysses").size(), false), each);
+    BOOST_TEST(beside("ring") == std::vector<bool>({true, true, true}), each);
+}
+
 BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
     auto program = resolve(*made("ring", Pass::backward));
     pace(program);

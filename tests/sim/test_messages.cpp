@@ -72,16 +72,33 @@ BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
         auto machine = two_gpus_with_kernels();
         machine.inside_host.hidden.flop_a_byte = least;
         Messages messages(*schedule, machine, 2);
-        messages.read(0, *send);
+        messages.read(0, *send, 0);
         BOOST_TEST(messages.is_open(0));
-        messages.read(0, *attend);
+        messages.read(0, *attend, 2);
         BOOST_TEST(!messages.is_open(0));
         BOOST_TEST(messages.first(0, send->lane()).has_time == (least < flop_a_byte));
     }
     Messages last(*schedule, two_gpus_with_kernels(), 2);
-    last.read(0, *send);
+    last.read(0, *send, 0);
     last.read_all(0);
     BOOST_TEST(!last.first(0, send->lane()).has_time);
+}
+
+BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_has_none) {
+    const auto schedule = message_schedule("ulysses", Pass::forward, 1024);
+    auto machine = two_gpus_with_kernels();
+    machine.inside_host.hidden.flop_a_byte = 1e-9;
+    Messages messages(*schedule, machine, 2);
+    std::vector<layouts::Lane> lanes;
+    auto stream = schedule->ops(0);
+    const auto* op = stream.next();
+    for (layouts::OpIndex i = 0; op->kind != OpKind::attend; op = stream.next(), ++i) {
+        messages.read(0, *op, i);
+        if (op->transfers()) lanes.push_back(op->lane());
+    }
+    messages.read(0, *op, 0);
+    BOOST_TEST_REQUIRE(lanes.size() > 1u);
+    for (const auto lane : lanes) BOOST_TEST(!messages.first(0, lane).has_time);
 }
 
 BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {

@@ -46,7 +46,7 @@ ActivityId Engine::take_place(ActivityId wanted) {
 }
 
 void Engine::make_room(std::size_t demands) {
-    std::vector<Use> wider(states_.size() * demands);
+    HugeVector<Use> wider(states_.size() * demands);
     for (std::size_t id = 0; id < states_.size(); ++id) std::copy_n(&uses_[id * room_], room_, &wider[id * demands]);
     uses_ = std::move(wider);
     room_ = demands;

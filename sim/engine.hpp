@@ -2,6 +2,7 @@
 
 #include "layouts/checked.hpp"
 #include "sim/event_queue.hpp"
+#include "sim/huge_pages.hpp"
 
 #include <algorithm>
 #include <array>
@@ -191,11 +192,11 @@ private:
     std::uint32_t timers_, places_;
     EventQueue queue_;         // of timers and, behind their tags, activities
     std::vector<Line> lines_;  // few: machines have few latencies
-    std::vector<State> states_;
-    std::size_t room_ = 2;   // for uses of each activity: as many as any has had so far, on most machines two
-    std::vector<Use> uses_;  // by activity
+    HugeVector<State> states_;
+    std::size_t room_ = 2;  // for uses of each activity: as many as any has had so far, on most machines two
+    HugeVector<Use> uses_;  // by activity
     std::vector<ActivityId> free_;
-    std::vector<Resource> resources_;
+    HugeVector<Resource> resources_;
     Picoseconds now_ = 0;
     std::uint64_t events_ = 0;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/clocks.hpp"
+#include "sim/huge_pages.hpp"
 #include "sim/key_launch.hpp"
 #include "sim/messages.hpp"
 #include "sim/op_source.hpp"
@@ -144,9 +145,9 @@ private:
     bool together_ = false;  // halves of messages do so together
     std::optional<Messages> messages_;
     std::optional<Room> room_;
-    Prediction prediction_;                  // its ranks count up under way
-    std::vector<OpWindow::Memory> windows_;  // the first of all ranks
-    std::vector<SimulatedRank> ranks_;
+    Prediction prediction_;                 // its ranks count up under way
+    HugeVector<OpWindow::Memory> windows_;  // the first of all ranks
+    HugeVector<SimulatedRank> ranks_;
     std::vector<double> flop_;           // by rank, for the sustained clock
     std::vector<WaitingInside> inside_;  // by rank, where launches of several attends wait inside
     std::optional<Trace> trace_;

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace ringlab::sim {
+
+/// Gives vectors memory in whole cache lines and, where that is megabytes and the system has them, in huge pages. What
+/// a simulation of thousands of ranks looks up next lies anywhere, and with pages of 4 KiB where it lies has to be
+/// looked up as well.
+template <class T>
+struct HugePages {
+    using value_type = T;
+
+    HugePages() = default;
+    template <class U>
+    HugePages(const HugePages<U>&) {}
+
+    T* allocate(std::size_t count) {
+        const auto bytes = count * sizeof(T);
+        void* memory = ::operator new(rounded(bytes), alignment(bytes));
+#ifdef __linux__
+        if (is_large(bytes)) madvise(memory, rounded(bytes), MADV_HUGEPAGE);  // a wish: nothing depends on it
+#endif
+        return static_cast<T*>(memory);
+    }
+    void deallocate(T* memory, std::size_t count) { ::operator delete(memory, alignment(count * sizeof(T))); }
+
+    friend bool operator==(const HugePages&, const HugePages&) { return true; }
+
+private:
+    static constexpr std::size_t line = 64, huge = std::size_t{2} << 20;
+
+    static bool is_large(std::size_t bytes) { return bytes > huge / 2; }
+    static std::align_val_t alignment(std::size_t bytes) { return std::align_val_t{is_large(bytes) ? huge : line}; }
+    static std::size_t rounded(std::size_t bytes) { return is_large(bytes) ? (bytes + huge - 1) / huge * huge : bytes; }
+};
+
+template <class T>
+using HugeVector = std::vector<T, HugePages<T>>;
+
+}  // namespace ringlab::sim

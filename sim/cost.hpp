@@ -72,6 +72,10 @@ public:
         std::int64_t copies = 1;
         int in_turn = 1;
         bool fall_evenly = false;  ///< items of keys, where it matters
+        /// Of query tiles: numbers of O, bytes of Q and of K and V.
+        struct Sizes {
+            double outputs = 0, queries = 0, keys = 0;
+        } sizes{};
     };
 
     /// Items of keys in the order of work lists, the longest first.
@@ -87,7 +91,7 @@ public:
 
     /// Of an item of keys that so many processors share.
     double item_seconds(const layouts::TileRow& tiles, int heads_in_turn, std::int64_t processors) const {
-        return item_seconds(tiles, {}, heads_in_turn, processors);
+        return item_seconds(tiles, {}, heads_in_turn, processors, 1, 0);
     }
 
     /// Blocks that were tiled one by one, for tests of the memo.
@@ -111,8 +115,10 @@ private:
                        Turn turn);
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                            const Part& keys, Turn turn) const;
+    Items::Sizes sizes_of(const Part& rows, const Part& keys) const;
+    double missed_bytes(std::span<const Items> parts, Turn turn) const;
     double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
-                        int visits = 1) const;
+                        int visits, double missed) const;
 
     const Schedule& schedule_;
     const Machine& machine_;

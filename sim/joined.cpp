@@ -120,12 +120,13 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         auto items = items_of(row_runs, key_runs, attend.rows, attend.keys, Reach::unknown);
         double longest = 0;
         for (const auto& tiles : items.tiles)
-            longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1));
+            longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1, 1, 0));
         if (heads != attend.rows.heads.begin) {
             if (!parts.empty()) up_to.push_back(launch(parts, turn));
             parts.push_back(std::move(items));
         } else {
-            auto& [all, visits, copies, in_turn, evenly] = parts.back();
+            auto& [all, visits, copies, in_turn, evenly, sizes] = parts.back();
+            sizes.keys += items.sizes.keys;
             const auto meets = [](const layouts::TileRow& some) { return some.full + some.partial > 0; };
             if (waits && visits.empty())
                 for (const auto& some : all) visits.push_back(meets(some));

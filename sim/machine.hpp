@@ -37,8 +37,12 @@ struct AttentionCost {
     double idle_item_seconds = 0;  ///< of an item that meets no tile, where something is written for it all the same
     double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
     double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
-    double joined_ratio = 1;       ///< a launch of several blocks takes so many times what its items say
-    double out_of_step = 1;        ///< so many times longer, items of keys that do not walk their rows in step
+    double share_seconds = 0;      ///< more of an item, for each doubling of those that share it: they add up parts
+    // Of query tiles, for each byte in which a number of O is read and written and which the cache does not hold: more
+    // of an item that meets no tile, and more of a launch, whose last items wait for memory all at once.
+    double idle_byte_seconds = 0, last_byte_seconds = 0;
+    double joined_ratio = 1;           ///< a launch of several blocks takes so many times what its items say
+    double out_of_step = 1;            ///< so many times longer, items of keys that do not walk their rows in step
     double dropout_tile_seconds = -1;  ///< more of a tile, full or partial, where p is dropped out; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
 

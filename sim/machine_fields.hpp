@@ -118,6 +118,8 @@ public:
         fields_.sections("kernels", m.kernels, [&](auto& kernel) {
             kernel.forward = m.forward;
             kernel.backward = m.backward;
+            for (auto* cost : {&kernel.forward, &kernel.backward})
+                cost->share_seconds = cost->idle_byte_seconds = cost->last_byte_seconds = 0;
         });
         for (auto& one : m.kernels) kernel("kernels." + one.name, one);
         if (fields_.section("score", m.mean_error > 0)) {
@@ -140,6 +142,7 @@ private:
         fields_.number(section + ".end_us", c.end_seconds, not_negative, micro);
         fields_.number(section + ".end_memory_ratio", c.end_memory_ratio, ratio, 1);
         fields_.number(section + ".power_teraflops", c.power_flops, bandwidth, tera);
+        ends_of_items(section, c);
     }
 
     /// What it has of its own; all else is that of the machine's own kernel.
@@ -151,7 +154,17 @@ private:
             dims(section + pass, cost);
             tiles(section + pass, cost);
             fields_.number(section + pass + ".power_teraflops", cost.power_flops, ranges::bandwidth, tera);
+            ends_of_items(section + pass, cost);
         }
+    }
+
+    template <class Cost>
+    void ends_of_items(const std::string& section, Cost& c) {
+        const auto ends = section + ".ends";
+        if (!fields_.section(ends, c.share_seconds > 0 || c.idle_byte_seconds > 0 || c.last_byte_seconds > 0)) return;
+        fields_.number(ends + ".share_us", c.share_seconds, ranges::not_negative, micro);
+        fields_.number(ends + ".idle_byte_us", c.idle_byte_seconds, ranges::not_negative, micro);
+        fields_.number(ends + ".last_byte_us", c.last_byte_seconds, ranges::not_negative, micro);
     }
 
     template <class Cost>

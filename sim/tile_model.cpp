@@ -152,14 +152,44 @@ TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) 
     return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, turn)).first->second;
 }
 
-/// Of an item that `processors` share, each of whose heads meets `tiles`, of so many blocks one after another.
+TileModel::Items::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) const {
+    const auto& p = schedule_.problem();
+    const auto row_heads = static_cast<double>(p.batch * rows.tokens.size() * rows.heads.count());
+    const auto key_heads = static_cast<double>(p.batch * keys.tokens.size() * keys.heads.count());
+    const auto bytes = static_cast<double>(layouts::bytes_of(p.dtype));
+    return {row_heads * static_cast<double>(p.value_dim), row_heads * static_cast<double>(p.head_dim) * bytes,
+            key_heads * static_cast<double>(p.head_dim + p.value_dim) * bytes};
+}
+
+/// Bytes in which a launch reads and writes each number of O, times the share of all that it touches which the cache
+/// does not hold: nothing where that is half of the cache, all from half as much again on.
+double TileModel::missed_bytes(std::span<const Items> parts, Turn turn) const {
+    if (cost_.item != Item::query_tile || machine_.cache_bytes == 0) return 0;
+    const auto kept = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
+    const auto read = turn.begins ? 0 : kept;
+    const auto written = kept + (turn.ends ? static_cast<double>(layouts::bytes_of(schedule_.problem().dtype)) : 0);
+    const bool in_place = !turn.begins && !turn.ends;
+    double touched = 0;
+    for (const auto& part : parts) {
+        const auto meets =
+            std::ranges::count_if(part.tiles, [](const auto& some) { return some.full + some.partial > 0; });
+        const auto busy = static_cast<double>(meets) / std::max(1.0, static_cast<double>(part.tiles.size()));
+        touched += part.sizes.outputs * (in_place ? busy * written : read + written) + part.sizes.queries * busy +
+                   part.sizes.keys;
+    }
+    return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0) * (read + written);
+}
+
+/// Of an item that `processors` share, each of whose heads meets `tiles`, of so many blocks one after another;
+/// `missed`: see missed_bytes().
 double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
-                               int visits) const {
+                               int visits, double missed) const {
     // An item of keys has all of its rows' tiles, whatever other blocks they meet.
     const bool keeps_rows = cost_.item == Item::query_tile;
-    const auto more =
-        keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0) : 0;
-    if (tiles.full + tiles.partial == 0) return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more;
+    const auto more = keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0)
+                                 : cost_.share_seconds * std::log2(static_cast<double>(processors));
+    if (tiles.full + tiles.partial == 0)
+        return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more + cost_.idle_byte_seconds * missed;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
     return cost_.item_seconds * visits + more + work * heads_in_turn / static_cast<double>(processors);
@@ -185,7 +215,8 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
             {},
             (by_keys ? keys : rows).heads.count() * schedule_.problem().batch,
             by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1,
-            evenly};
+            evenly,
+            by_keys ? Items::Sizes{} : sizes_of(rows, keys)};
 }
 
 std::shared_ptr<const TileModel::Items> TileModel::listed_items(const Part& rows, const Part& keys) {
@@ -256,14 +287,18 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
     const auto sharing = sharing_of(all_parts);
     // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
     const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
+    const auto missed = missed_bytes(parts, turn);
     std::vector<ItemGroup> groups;
-    for (const auto& [items, visits, copies, in_turn, evenly] : parts) {
+    std::int64_t count = 0;
+    for (const auto& [items, visits, copies, in_turn, evenly, sizes] : parts) {
         const auto first = static_cast<std::ptrdiff_t>(groups.size());
         for (std::size_t i = 0; i < items.size(); ++i)
-            if (visits_idle || items[i].full + items[i].partial > 0)
+            if (visits_idle || items[i].full + items[i].partial > 0) {
                 groups.push_back({item_seconds(items[i], turn, in_turn, sharing.processors,
-                                               visits.empty() ? 1 : std::max(1, visits[i])),
+                                               visits.empty() ? 1 : std::max(1, visits[i]), missed),
                                   copies});
+                count += copies;
+            }
         const auto from = cost_.item == Item::key_tile ? groups.begin() + first : groups.begin();
         std::sort(from, groups.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
     }
@@ -272,6 +307,8 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
     const auto all = machine_.multiprocessors;
     const auto at_a_time = static_cast<double>(sharing.at_a_time) * (all - without) / all;
     found.seconds = makespan_in_order(groups, std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
+    found.seconds += cost_.last_byte_seconds * missed *
+                     std::min(1.0, static_cast<double>(count) / static_cast<double>(sharing.at_a_time));
     return found;
 }
 

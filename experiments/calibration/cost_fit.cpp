@@ -17,7 +17,8 @@ using sim::AttentionCost;
 constexpr std::array times{&AttentionCost::launch_seconds,    &AttentionCost::item_seconds,
                            &AttentionCost::full_tile_seconds, &AttentionCost::partial_tile_seconds,
                            &AttentionCost::idle_item_seconds, &AttentionCost::resume_seconds,
-                           &AttentionCost::finish_seconds};
+                           &AttentionCost::finish_seconds,    &AttentionCost::share_seconds,
+                           &AttentionCost::idle_byte_seconds, &AttentionCost::last_byte_seconds};
 
 std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
     std::vector<const TimedAttend*> all;
@@ -53,7 +54,7 @@ void fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend
 
 void fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass, std::span<const TimedAttend> attends) {
     const auto fitted = used(attends);
-    require(fitted.size() > times.size(), "{} timed attends do not determine {} times", fitted.size(), times.size());
+    require(!fitted.empty(), "no timed attends determine no times");
     double slowest = 0, tiles = 0;  // for a first guess: as if the longest launch were nothing but full tiles
     for (const auto* attend : fitted) {
         if (attend->seconds <= slowest) continue;
@@ -89,6 +90,8 @@ void fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass, 
             else
                 cost.*times[i] = 0;
         }
+        require(fitted.size() > asked.size(), "{} timed attends do not determine {} times", fitted.size(),
+                asked.size());
         std::vector<double> matrix;
         for (std::size_t row = 0; row < fitted.size(); ++row)
             for (const auto i : asked) matrix.push_back(counts[row * times.size() + i]);

@@ -76,12 +76,14 @@ private:
         return known;
     }
 
-    /// Longer passes are slowed down by power.
+    /// Longer passes are slowed down by power, and so are launches by themselves, though they rest before.
     static constexpr std::int64_t short_pass = 4096;
+    static constexpr double short_launch = 0.01;
 
     void collect_attends() {
         seam_ = gap_between_kernels() - cost_of_timing();
         for (const auto* sample : of("attend")) {
+            if (sample->seconds > short_launch) continue;
             if (const auto found = sampled_attend(*sample, plan(*sample)))
                 attends(found->pass).push_back(found->attend);
         }

@@ -78,9 +78,9 @@ std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machin
                                                         "forward_last_kept", "backward_block"})
                                      : with_calls(one, {"forward_kept", "backward_block"}));
         };
-        for (const auto* mask : {"causal", "full"})
-            for (const auto part : {16, 8, 4, 2, 1})
-                add(mask, "contiguous", 1, 0, 0, tokens / part, part != 8 && part != 2);
+        for (const auto part : {16, 8, 4, 2, 1})
+            add("causal", "contiguous", 1, 0, 0, tokens / part, part != 8 && part != 2);
+        for (const auto part : {8, 4, 2}) add("full", "contiguous", 1, 0, 0, tokens / part, part == 4);
         add("causal", "zigzag", 2, 0, 1, tokens / 4, true);
         add("causal", "zigzag", 2, 1, 0, tokens / 4, true);
         for (const auto part : {4, 2})

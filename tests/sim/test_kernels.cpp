@@ -4,6 +4,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <cmath>
+
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Pass;
@@ -119,6 +121,59 @@ BOOST_AUTO_TEST_CASE(kernels_are_kept_in_a_machine_file) {
         BOOST_TEST(found->forward.begin_seconds == again.forward.begin_seconds);  // not its own
     }
     BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), ringlab::Error);
+}
+
+BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_of_them) {
+    for (const std::int64_t tokens : {16, 32, 64}) {  // of as many tiles of 16 keys, of two heads
+        const auto schedule =
+            Scenario{
+                .ranks = 1, .tokens_per_rank = tokens, .layout = "contiguous", .mask = "full", .pass = Pass::backward}
+                .schedule();
+        auto machine = busy_machine();
+        const auto seconds = [&] {
+            return TileModel(*schedule, machine).block(schedule->part(0, {0, 4}), schedule->part(0, {0, 2}), {}).alone;
+        };
+        const auto before = seconds();
+        const auto tiles = tokens / 16;
+        const ringlab::layouts::ItemLoad load{
+            .items = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_entry = 2};
+        const auto sharing = ringlab::layouts::choose_sharing(load, 16, machine.backward.groups);
+        machine.backward.share_seconds = 1e-6;
+        const auto waves = (load.items + sharing.at_a_time - 1) / sharing.at_a_time;
+        BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.processors)) * double(waves),
+                   boost::test_tools::tolerance(1e-9));
+        if (tokens == 64) BOOST_TEST(sharing.processors > 1, tokens);
+    }
+}
+
+// Half of the rows see nothing of the block: 2 of 4 query tiles have tiles, of 4 heads, on 16 processors.
+BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_items_without_tiles_and_the_end_of_a_launch) {
+    const auto schedule =
+        Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
+    auto machine = busy_machine();
+    const auto seconds = [&](TileModel::Turn turn) {
+        return TileModel(*schedule, machine).block(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), turn).alone;
+    };
+    for (const auto& [turn, bytes, units] : {std::tuple{TileModel::Turn{true, false}, 4.0, 16.0},  // written
+                                             {TileModel::Turn{false, false}, 8.0, 8.0},  // read too; those with tiles
+                                             {TileModel::Turn{true, true}, 6.0, 16.0},   // in 16 bits as well
+                                             {TileModel::Turn{false, true}, 10.0, 16.0}}) {
+        machine.cache_bytes = 0;
+        machine.forward.last_byte_seconds = machine.forward.idle_byte_seconds = 0;
+        const auto before = seconds(turn);
+        machine.forward.last_byte_seconds = 1e-6;
+        BOOST_TEST(seconds(turn) == before);  // nothing is known of a cache
+        machine.cache_bytes = 1e9;
+        BOOST_TEST(seconds(turn) == before);
+        machine.cache_bytes = 1;
+        BOOST_TEST(seconds(turn) - before == 1e-6 * bytes * units / 16, boost::test_tools::tolerance(1e-9));
+        // All run at once: those without tiles are waited for if they take longer than the others.
+        machine.forward.last_byte_seconds = 0;
+        machine.forward.idle_byte_seconds = 1e-3;
+        const auto idle = units == 16 ? 1e-3 * bytes : 0;
+        BOOST_TEST(seconds(turn) >= idle);
+        BOOST_TEST(seconds(turn) <= before + idle);
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

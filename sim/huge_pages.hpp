@@ -36,9 +36,11 @@ struct HugePages {
 private:
     static constexpr std::size_t line = 64, huge = std::size_t{2} << 20;
 
-    static bool is_large(std::size_t bytes) { return bytes > huge / 2; }
+    /// Not where much of the last page would stay empty.
+    static bool is_large(std::size_t bytes) { return bytes > huge / 2 && rounded_up(bytes) - bytes <= bytes / 4; }
+    static std::size_t rounded_up(std::size_t bytes) { return (bytes + huge - 1) / huge * huge; }
     static std::align_val_t alignment(std::size_t bytes) { return std::align_val_t{is_large(bytes) ? huge : line}; }
-    static std::size_t rounded(std::size_t bytes) { return is_large(bytes) ? (bytes + huge - 1) / huge * huge : bytes; }
+    static std::size_t rounded(std::size_t bytes) { return is_large(bytes) ? rounded_up(bytes) : bytes; }
 };
 
 template <class T>

@@ -45,18 +45,7 @@ class OpWindow {
 public:
     static constexpr std::uint32_t none = ~0u;
 
-    /// A cache line.
-    struct alignas(64) Memory {
-        std::byte bytes[64]{};
-    };
-
-    /// So much of it a window needs at first, and may outgrow.
-    static std::size_t first_memory(int lanes) {
-        return (ends_bytes(lanes) + first_capacity * sizeof(PendingOp) + sizeof(Memory) - 1) / sizeof(Memory);
-    }
-
-    /// `first` must outlive the window.
-    OpWindow(int lanes, Memory* first) : memory_(first->bytes), lanes_(static_cast<std::uint8_t>(lanes)) {}
+    explicit OpWindow(int lanes) : lanes_(static_cast<std::uint8_t>(lanes)) { resize(first_capacity); }
 
     bool empty() const { return base_ == end_; }
     std::uint32_t size() const { return end_ - base_; }
@@ -139,37 +128,38 @@ private:
         std::uint16_t head = 0, tail = 0;
     };
 
-    static constexpr std::uint32_t first_capacity = 7;  // what a ring's windows need
+    static constexpr std::uint32_t first_capacity = 4;
 
     bool knows(Lane lane) const { return known_ >> lane & 1; }
-    const Ends& ends(Lane lane) const { return reinterpret_cast<const Ends*>(memory_)[lane]; }
-    Ends& ends(Lane lane) { return reinterpret_cast<Ends*>(memory_)[lane]; }
-    static std::size_t ends_bytes(int lanes) { return (static_cast<std::size_t>(lanes) * sizeof(Ends) + 7) / 8 * 8; }
-    std::size_t ends_bytes() const { return ends_bytes(lanes_); }
-    PendingOp* ops() { return reinterpret_cast<PendingOp*>(memory_ + ends_bytes()); }
+    const Ends& ends(Lane lane) const { return reinterpret_cast<const Ends*>(memory_.get())[lane]; }
+    Ends& ends(Lane lane) { return reinterpret_cast<Ends*>(memory_.get())[lane]; }
+    std::size_t ends_bytes() const { return (lanes_ * sizeof(Ends) + 7) / 8 * 8; }
+    PendingOp* ops() { return reinterpret_cast<PendingOp*>(memory_.get() + ends_bytes()); }
     std::uint32_t position(std::uint16_t low_bits) const {
         return base_ + static_cast<std::uint16_t>(low_bits - base_);
     }
 
-    /// By an eighth, or one: there are as many windows as ranks.
-    void grow() {
-        const auto capacity = capacity_ + std::max(1u, capacity_ / 8);
+    /// By an eighth, or one: a ring's windows have some seven operations, and there are as many as ranks.
+    void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
+
+    void resize(std::uint32_t capacity) {
         auto larger = std::make_unique<std::byte[]>(ends_bytes() + capacity * sizeof(PendingOp));
-        std::copy_n(memory_, ends_bytes(), larger.get());
-        auto* to = reinterpret_cast<PendingOp*>(larger.get() + ends_bytes());
-        for (auto op = base_; op != end_; ++op) *to++ = (*this)[op];
-        own_ = std::move(larger);
-        memory_ = own_.get();
+        if (memory_) {
+            std::copy_n(memory_.get(), ends_bytes(), larger.get());
+            auto* to = reinterpret_cast<PendingOp*>(larger.get() + ends_bytes());
+            for (auto op = base_; op != end_; ++op) *to++ = (*this)[op];
+        }
+        memory_ = std::move(larger);
         capacity_ = capacity;
         first_ = 0;
     }
 
-    std::byte* memory_;                 // the ends of each lane, then a ring of operations
-    std::unique_ptr<std::byte[]> own_;  // of a window that has outgrown its first memory
+    // The ends of each lane, then a ring of operations: one allocation, which is all that most ranks need.
+    std::unique_ptr<std::byte[]> memory_;
     std::uint32_t base_ = 0, end_ = 0;
-    std::uint32_t first_ = 0, capacity_ = first_capacity;  // of the ring: where `base_` is
-    std::uint32_t known_ = 0;                              // a bit per lane: it has unfinished operations here
-    std::uint32_t waiting_ = 0;                            // likewise: the first of them waits
+    std::uint32_t first_ = 0, capacity_ = 0;  // of the ring: where `base_` is
+    std::uint32_t known_ = 0;                 // a bit per lane: it has unfinished operations here
+    std::uint32_t waiting_ = 0;               // likewise: the first of them waits
     std::uint8_t lanes_;
 };
 

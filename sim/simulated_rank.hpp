@@ -28,8 +28,8 @@ private:
 
 /// Where a rank is in its operations.
 struct alignas(64) SimulatedRank {
-    SimulatedRank(OpWindow first, Picoseconds start, Picoseconds issue, Picoseconds before)
-        : window(std::move(first)), host(layouts::later(start, issue)), prepared(layouts::later(start, before)) {}
+    SimulatedRank(int lanes, Picoseconds start, Picoseconds issue, Picoseconds before)
+        : window(lanes), host(layouts::later(start, issue)), prepared(layouts::later(start, before)) {}
 
     OpWindow window;
     Picoseconds host;      // when the host has issued all that was read

@@ -145,8 +145,7 @@ private:
     bool together_ = false;  // halves of messages do so together
     std::optional<Messages> messages_;
     std::optional<Room> room_;
-    Prediction prediction_;                 // its ranks count up under way
-    HugeVector<OpWindow::Memory> windows_;  // the first of all ranks
+    Prediction prediction_;  // its ranks count up under way
     HugeVector<SimulatedRank> ranks_;
     std::vector<double> flop_;           // by rank, for the sustained clock
     std::vector<WaitingInside> inside_;  // by rank, where launches of several attends wait inside

@@ -21,11 +21,8 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     const auto starts = cost_.starts();
     ranks_.reserve(starts.size());
     prediction_.ranks.resize(starts.size());
-    const auto of_window = OpWindow::first_memory(lanes_);
-    windows_.resize(starts.size() * of_window);
     for (std::size_t rank = 0; rank < starts.size(); ++rank)
-        ranks_.emplace_back(OpWindow(lanes_, &windows_[rank * of_window]), starts[rank], cost_.issue_pass(),
-                            cost_.before_pass(static_cast<int>(rank)));
+        ranks_.emplace_back(lanes_, starts[rank], cost_.issue_pass(), cost_.before_pass(static_cast<int>(rank)));
     if (options.trace) trace_.emplace(ranks_.size());
     if (cost_.waits_for_gradients())
         for (int rank = 0; rank < cost_.ranks(); ++rank) inside_.emplace_back(cost_.key_launches(rank));

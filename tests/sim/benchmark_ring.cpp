@@ -3,13 +3,12 @@
 //
 // An event is the end of an attend or of a hop, for both: what else the simulator needs events for is its own affair.
 // The whole of simulate() is timed, the schedule's making is not. Times are processor times. Beyond 1024 ranks a ring
-// is cut off after 1024 steps, which takes a second stream of each rank: some 120 B that a whole ring does not.
+// is cut off after 1024 steps. Its ranks are alike, so that one stream of operations serves all of them.
 //
-// What keeps it from the heap's speed (callgrind, instructions of a rank's step at 64 ranks): some 5400 where nothing
-// is shared, a quarter each to make three operations, to read them, to start and end them, and in the queue; with
-// sharing 3500 more to link, solve and move what became slower. The heap takes 400 to 600. At 16384 ranks a rank's step
-// touches some 25 cache lines of 20 MB, for which page tables are walked: prefetching what the next sixteen events need
-// did not help, GLIBC_TUNABLES=glibc.malloc.hugetlb=1 makes it a fifth faster.
+// What keeps it from the heap's speed is work spread over some forty functions, none of which takes a fifth: reading
+// and pricing three operations of a rank's step, starting and ending them, the queue, and with sharing linking, solving
+// and moving what became slower. Set-up is not it: 8 ranks go at the rate of 64. At 16384 ranks memory is waited for:
+// huge pages make it 5 % faster, prefetching what comes next 2 to 4 %.
 #include "experiments/record/record.hpp"
 #include "heap_ring.hpp"
 #include "scenario.hpp"

@@ -123,25 +123,25 @@ std::ostream& operator<<(std::ostream& out, const ScoreBound& bound) {
     return out << bound.record << " " << bound.transport << " " << bound.least;
 }
 const ScoreBound score_bounds[] = {
-    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.0170, 0.052},
-    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 0, 2048, 8, 0.1595, 0.363},
-    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0499, 0.151},
-    {"throughput_4xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 18, 0.0220, 0.040},
+    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.0168, 0.052},
+    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 0, 2048, 8, 0.1565, 0.363},
+    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0495, 0.151},
+    {"throughput_4xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 18, 0.0217, 0.040},
     {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 42, 0.0348, 0.199},
-    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 28, 0.0239, 0.050},
+    {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 28, 0.0238, 0.049},
     {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 0, any_size, 48, 0.0375, 0.164},
-    {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 8192, any_size, 32, 0.0198, 0.064},
-    {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 32, 0.0392, 0.187},
-    {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 16, 0.1249, 0.309},
+    {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 8192, any_size, 32, 0.0197, 0.064},
+    {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 32, 0.0591, 0.274},
+    {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 16, 0.1464, 0.457},
     {"throughput_2xh200_layouts.h5", "copy", "2xh200_calibrated", 0, any_size, 36, 0.0276, 0.120},
     {"throughput_2xh200_long_documents.h5", "copy", "4xh200_calibrated", 0, any_size, 8, 0.0600, 0.130},
     {"validate_2xh200.h5", "copy", "2xh200_calibrated", 2048, any_size, 144, 0.0272, 0.156},
     {"validate_2xh200.h5", "copy", "2xh200_calibrated", 0, 2048, 72, 0.0791, 0.329},
     {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 24, 0.0152, 0.141},
-    {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 24, 0.1146, 0.298},
+    {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 24, 0.1104, 0.298},
     {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0137, 0.032},
-    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.1640, 0.465},
-    {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0442, 0.161},
+    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.1634, 0.449},
+    {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0442, 0.160},
 };
 
 }  // namespace

@@ -116,7 +116,12 @@ private:
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                            const Part& keys, Turn turn) const;
     Items::Sizes sizes_of(const Part& rows, const Part& keys) const;
-    double missed_bytes(std::span<const Items> parts, Turn turn) const;
+    /// Bytes in which a number of O is read and written.
+    struct RowBytes {
+        double read, written;
+    };
+    RowBytes row_bytes(Turn turn) const;
+    double missed_share(std::span<const Items> parts, Turn turn) const;
     double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
                         int visits, double missed) const;
 

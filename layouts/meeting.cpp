@@ -83,12 +83,13 @@ void match_messages(const Schedule& schedule, Program& program) {
 
 namespace {
 
-/// For a later one of its lane, too.
+/// For a later one of its lane, too. What continues a launch waits behind attends that hide the message.
 bool next_attend_waits_for(const RankProgram& rank, OpIndex transfer) {
     const auto lane = rank.code[at_index(transfer)].op.lane();
     for (auto i = at_index(transfer) + 1; i < rank.operations; ++i) {
-        if (rank.code[i].op.kind != OpKind::attend) continue;
-        return std::ranges::any_of(rank.code[i].op.after(), [&](OpIndex before) {
+        const auto& attend = rank.code[i].op;
+        if (attend.kind != OpKind::attend) continue;
+        return !attend.fused && std::ranges::any_of(attend.after(), [&](OpIndex before) {
             return before >= transfer && rank.code[at_index(before)].op.lane() == lane;
         });
     }

@@ -54,7 +54,7 @@ struct Instruction {
     /// begin long before the other half can; -1: none.
     OpIndex paced_by = -1;
     /// Of both halves of a message: FLOP of the sender's next attend, which it travels beside; 0 if there is none, or
-    /// the receiver's next one waits for it.
+    /// the receiver's next one, as the first of its launch, waits for it.
     double flop_beside = 0;
     /// By pool: the first head that the operation's slot holds. A block lies head by head, so this is where the heads
     /// of a part are.

@@ -24,7 +24,8 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
 }
 
 void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
-    if (op.kind == OpKind::attend) return decide(rank, schedule_.flop(op), op.after());
+    if (op.kind == OpKind::attend)
+        return decide(rank, schedule_.flop(op), op.fused ? std::span<const layouts::OpIndex>{} : op.after());
     if (!op.transfers()) return;
     auto& queued = queue(rank, op.lane())
                        .emplace_back(Queued{{pieces_of(schedule_, op)},

@@ -21,8 +21,8 @@ struct Message {
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
 /// Messages of all ranks that were read and have not ended, where it matters what they are. Whether one has time
-/// follows from the next attend of the rank's schedule, which must not wait for it: both halves go by their own rank's,
-/// a send by what comes on its channel.
+/// follows from the next attend of the rank's schedule, which must not wait for it as the first of its launch: both
+/// halves go by their own rank's, a send by what comes on its channel.
 class Messages {
 public:
     Messages(const layouts::Schedule& schedule, const Machine& machine, int ranks)

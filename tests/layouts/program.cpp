@@ -139,15 +139,18 @@ BOOST_AUTO_TEST_CASE(a_message_travels_beside_its_senders_next_attend) {
 
 // What comes before the only attend hides nothing, of what comes in turns the first.
 BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_travels_beside_none) {
-    const auto beside = [](const char* algorithm) {
+    const auto beside = [](const char* algorithm, Pass pass = Pass::forward) {
         std::vector<bool> any;  // of a rank's messages
-        for (const auto& one : resolve(*made(algorithm, Pass::forward)).ranks[1].code)
+        for (const auto& one : resolve(*made(algorithm, pass)).ranks[1].code)
             if (one.receives()) any.push_back(one.flop_beside > 0);
         return any;
     };
     const auto each = boost::test_tools::per_element();
     BOOST_TEST(beside("ulysses") == std::vector<bool>(beside("ulysses").size(), false), each);
     BOOST_TEST(beside("ring") == std::vector<bool>({true, true, true}), each);
+    // One launch: the attends before the one that waits hide the message.
+    const auto joined = beside("joined-ring:2", Pass::backward);
+    BOOST_TEST(joined == std::vector<bool>(joined.size(), true), each);
 }
 
 BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {

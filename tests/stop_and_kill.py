@@ -101,6 +101,12 @@ def crashed(text, launcher):
     return any(sign in text for sign in ("signal 11", "signal 6", "Segmentation", "Signal: Aborted"))
 
 
+def launcher_hangs(text, launcher):
+    """Whether it lost a rank that was killed while it called the launcher back: PMIx 4 then says so and waits for ever,
+    with all ranks ended."""
+    return any(f":{launcher}]" in line and "PMIX ERROR: UNREACHABLE" in line for line in text.splitlines())
+
+
 def trial(options, command, program, what, moment, rng):
     run = Run(command, program)
     ranks = []
@@ -130,7 +136,7 @@ def trial(options, command, program, what, moment, rng):
     if status == 0 and not left:
         return None  # it was over before the signal came
     faults = []
-    if status is None:
+    if status is None and (left or not launcher_hangs(text, run.process.pid)):
         faults.append("did not end")
     # The launcher ends ranks that cannot yet say why.
     if len(lines) != 1 and (lines or others_guard or what == "stop"):

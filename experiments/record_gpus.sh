@@ -57,7 +57,7 @@ calibrate_on=${calibrate_on:-$((gpus < 4 ? gpus : 4))}
 [ "$calibrate_on" -le "$gpus" ] || refuse "--calibrate-on $calibrate_on: $gpus GPUs are used; give as many or fewer"
 [ -x "$programs/throughput" ] || refuse "no program throughput in $programs; build preset ci, or name --programs"
 
-programs=$(realpath "$programs")
+PATH=$(realpath "$programs"):$PATH  # so that records name programs without their folder
 export RINGLAB_DATA=$PWD/experiments CUDA_VISIBLE_DEVICES
 first() { local IFS=,; echo "${visible[*]:0:$1}"; }  # so many of the GPUs
 CUDA_VISIBLE_DEVICES=$(first "$gpus")
@@ -88,7 +88,7 @@ failed=0
 step() {
   local name=$1 limit=$2 program=$3 begin=$SECONDS status=0
   shift 3
-  timeout --kill-after=10 "$limit" "$programs/$program" "$@" --overwrite >"log/$name.txt" 2>&1 || status=$?
+  timeout --kill-after=10 "$limit" "$program" "$@" --overwrite >"log/$name.txt" 2>&1 || status=$?
   printf '\n== %s: status %d, %d s\n' "$name" "$status" $((SECONDS - begin))
   grep -v '^\[' "log/$name.txt" | cut -c1-160 | tail -"${lines:-40}"
   [ "$status" -eq 0 ] || failed=$((failed + 1))
@@ -105,7 +105,7 @@ part_calibrate() {
 
 part_validate() {
   local rings=(--ranks "$gpus" --layouts contiguous zigzag striped:64 "${timing[@]}")
-  lines=12 step validate 150 validate "${rings[@]}" --tokens-per-rank 512 1024 2048 4096 8192 16384 \
+  lines=12 step validate 280 validate "${rings[@]}" --tokens-per-rank 512 1024 2048 4096 8192 16384 \
     --masks causal full window:4096,0 --algorithms ring joined-ring --transports copy --machines "$(machine '')" \
     -o "validate_$of.h5"
   lines=12 step validate_nccl 100 validate "${rings[@]}" --tokens-per-rank 512 2048 8192 16384 --masks causal full \

@@ -140,8 +140,9 @@ BOOST_AUTO_TEST_CASE(a_message_travels_beside_its_senders_next_attend) {
 // What comes before the only attend hides nothing, of what comes in turns the first.
 BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_travels_beside_none) {
     const auto beside = [](const char* algorithm, Pass pass = Pass::forward) {
+        const auto program = resolve(*made(algorithm, pass));
         std::vector<bool> any;  // of a rank's messages
-        for (const auto& one : resolve(*made(algorithm, pass)).ranks[1].code)
+        for (const auto& one : program.ranks[1].code)
             if (one.receives()) any.push_back(one.flop_beside > 0);
         return any;
     };

@@ -1,5 +1,5 @@
-#include "record_test_python.hpp"
-#include "record_test_support.hpp"
+#include "record_python.hpp"
+#include "record_support.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/test_case.hpp>

@@ -2,7 +2,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/describe.hpp"
 #include "layouts/require.hpp"
-#include "tests/experiments/record_test_support.hpp"
+#include "tests/experiments/record_support.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,6 +1,6 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/untrusted.hpp"
-#include "record_test_support.hpp"
+#include "record_support.hpp"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

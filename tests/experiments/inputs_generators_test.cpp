@@ -1,6 +1,6 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/inputs_random.hpp"
-#include "record_test_support.hpp"
+#include "record_support.hpp"
 #include "reference/rounding.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "record_test_support.hpp"
+#include "record_support.hpp"
 
 // What becomes of files: which are made, gone on with, replaced, refused and left alone.
 

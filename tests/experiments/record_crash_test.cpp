@@ -1,4 +1,4 @@
-#include "record_test_support.hpp"
+#include "record_support.hpp"
 
 #include <fmt/format.h>
 #include <sys/mount.h>

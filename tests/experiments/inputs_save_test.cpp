@@ -1,7 +1,7 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/record/tensors_file.hpp"
-#include "record_test_python.hpp"
-#include "record_test_support.hpp"
+#include "record_python.hpp"
+#include "record_support.hpp"
 #include "reference/dense.hpp"
 
 #include <boost/test/data/test_case.hpp>

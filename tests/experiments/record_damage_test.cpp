@@ -1,5 +1,5 @@
 #include "experiments/record/read_record.hpp"
-#include "record_test_support.hpp"
+#include "record_support.hpp"
 
 #include <fmt/format.h>
 

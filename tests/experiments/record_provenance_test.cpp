@@ -1,5 +1,5 @@
 #include "experiments/record/provenance.hpp"
-#include "record_test_support.hpp"
+#include "record_support.hpp"
 
 #include <algorithm>
 #include <cctype>

@@ -235,11 +235,14 @@ Picoseconds CostModel::behind_pass(int rank) const {
                      draws_.gpu_factor(rank));
 }
 
+Picoseconds CostModel::start(int rank) const {
+    const auto given = options_.start.empty() ? 0 : options_.start[static_cast<std::size_t>(rank)];
+    return layouts::later(given, ticks(draws_.start_seconds(rank)));
+}
+
 std::vector<Picoseconds> CostModel::starts() const {
-    std::vector<Picoseconds> starts = options_.start;
-    starts.resize(static_cast<std::size_t>(ranks()));
-    for (std::size_t rank = 0; rank < starts.size(); ++rank)
-        starts[rank] = layouts::later(starts[rank], ticks(draws_.start_seconds(static_cast<int>(rank))));
+    std::vector<Picoseconds> starts;
+    for (int rank = 0; rank < ranks(); ++rank) starts.push_back(start(rank));
     return starts;
 }
 

@@ -207,7 +207,8 @@ public:
     Picoseconds behind_pass(int rank) const;
     const Topology& topology() const { return topology_; }
 
-    /// When ranks start, by rank.
+    /// When a rank starts, and all of them.
+    Picoseconds start(int rank) const;
     std::vector<Picoseconds> starts() const;
 
     /// What the machine file was stretched to cover, one sentence each, for people to read.

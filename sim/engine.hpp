@@ -30,7 +30,7 @@ struct Demand {
 struct Activity {
     Picoseconds duration = 0;           ///< when it runs at full speed throughout
     Picoseconds delay = 0;              ///< before that, in which it takes nothing of any resource
-    std::span<const Demand> demands{};  ///< at most Engine::most_demands, each of another resource
+    std::span<const Demand> demands{};  ///< at most Engine::most_demands
     Priority priority = Priority::transfer;
     double weight = 1;         ///< where a resource is short, speeds go as the weights
     double crowded_speed = 1;  ///< at most this speed while a crowding activity is on one of its resources
@@ -77,6 +77,10 @@ public:
 
     Picoseconds now() const { return now_; }
     std::uint64_t events() const { return events_; }
+
+    /// Whether activities of one priority had to share out what did not suffice for them: then, and only then, speeds
+    /// depend in their last bits on who began first. Demands of one activity for the same resource add up until then.
+    bool has_shared_out() const { return shared_out_; }
 
 private:
     friend struct SpeedProbe;  // of the tests, which look at speeds under way
@@ -203,6 +207,7 @@ private:
     std::uint32_t sensitive_ = 0;  // activities that mind a crowd
     std::uint32_t tight_ = 0;      // resources that are
     bool may_be_short_ = false;    // some resource, more than when last solved
+    bool shared_out_ = false;
 
     std::vector<ActivityId> fresh_;  // whose speed is to be set: new, or with another bound
     std::vector<ResourceId> dirty_;  // on which something changed since the last solution

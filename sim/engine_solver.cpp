@@ -112,6 +112,7 @@ float Engine::speed_alone(ActivityId id, Priority priority) {
 // and what fills up at one level is settled in one round: over the network ports of P hosts there is one round and not
 // P.
 void Engine::fill(Priority priority) {
+    shared_out_ = true;
     if (part_.size() == 1) {
         auto& state = states_[part_.front()];
         state.place = nowhere;

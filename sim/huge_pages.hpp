@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <vector>
 
@@ -21,7 +22,11 @@ struct HugePages {
     template <class U>
     HugePages(const HugePages<U>&) {}
 
+    /// Of elements: bytes can be rounded up.
+    static constexpr std::size_t max_size() { return PTRDIFF_MAX / 2 / sizeof(T); }
+
     T* allocate(std::size_t count) {
+        if (count > max_size()) throw std::bad_array_new_length();
         const auto bytes = count * sizeof(T);
         void* memory = ::operator new(rounded(bytes), alignment(bytes));
 #ifdef __linux__

@@ -26,6 +26,12 @@ public:
         if (alike_) cells_ = {schedule.cells(0, 0), schedule.cells(other, 0), schedule.cells(0, other)};
     }
 
+    /// Whether ranks are alike and each of their attends to the block of a step has as many cells as another's.
+    bool attends_are_alike() const { return alike_ && cells_[1] == cells_[2]; }
+
+    /// Where ranks are alike: only so many of them, from the first on, will read.
+    void read_by(int ranks) { ranks_ = ranks; }
+
     /// Operation `index` of `rank`, which has read all before it, or nullptr after its last one. Valid until the next
     /// call.
     const Op* next(int rank, std::uint32_t index) {

@@ -41,6 +41,9 @@ struct SimOptions {
     /// Operations of a rank that are looked at beyond the first unfinished one. Bounds memory; as long as it is larger
     /// than what slots let run ahead, the result does not depend on it.
     int look_ahead = 4096;
+
+    /// Ranks that cannot differ are played once, see Fold. Off: all of them are, with the same results.
+    bool fold = true;
 };
 
 }  // namespace ringlab::sim

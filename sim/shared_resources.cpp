@@ -7,14 +7,15 @@
 namespace ringlab::sim {
 
 SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const Machine& machine,
-                                 const CostModel& cost)
+                                 const CostModel& cost, const Fold& fold)
     : engine_(engine),
       machine_(machine),
       cost_(cost),
+      fold_(fold),
       kernels_(machine.inside_host.multiprocessors_per_channel > 0 ||
                machine.between_hosts.multiprocessors_per_channel > 0),
       one_channel_(schedule.channels().size() == 1) {
-    const auto ranks = static_cast<std::size_t>(cost.ranks());
+    const auto ranks = static_cast<std::size_t>(fold.played());
     const bool memory = std::isfinite(machine_.memory_bytes_per_second);
     const bool links = !one_channel_ && std::isfinite(machine_.inside_host.link_bytes_per_second);
     const std::size_t ends_of_hosts = 2 * (ranks / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
@@ -46,7 +47,7 @@ ResourceId SharedResources::made(ResourceId& resource, double capacity) {
 
 SharedResources::Demands SharedResources::of_compute(int rank, bool attends) const {
     Demands demands;
-    const auto& gpu = gpus_[static_cast<std::size_t>(rank)];
+    const auto& gpu = gpu_of(rank);
     demands.add(gpu.memory, attends ? machine_.attention_memory_bytes_per_second : machine_.memory_bytes_per_second);
     if (attends) demands.add(gpu.multiprocessors, machine_.multiprocessors);
     return demands;
@@ -62,7 +63,7 @@ bool SharedResources::has_link_alone(int id, int source, Route route) {
 }
 
 SharedResources::Demands SharedResources::of_transfer(int source, int destination, const TransferCost& cost, int id) {
-    auto &from = gpus_[static_cast<std::size_t>(source)], &to = gpus_[static_cast<std::size_t>(destination)];
+    auto &from = gpu_of(source), &to = gpu_of(destination);
     Demands demands;
     const auto rate = cost.bytes_per_second;
     const auto capacity = cost.link->link_bytes_per_second;

@@ -2,6 +2,7 @@
 
 #include "sim/cost.hpp"
 #include "sim/engine.hpp"
+#include "sim/fold.hpp"
 
 #include <array>
 #include <vector>
@@ -24,7 +25,8 @@ public:
         std::span<const Demand> span() const { return {all.data(), count}; }
     };
 
-    SharedResources(Engine& engine, const Schedule& schedule, const Machine& machine, const CostModel& cost);
+    SharedResources(Engine& engine, const Schedule& schedule, const Machine& machine, const CostModel& cost,
+                    const Fold& fold);
 
     /// Of something on the compute lane.
     Demands of_compute(int rank, bool attends) const;
@@ -35,7 +37,7 @@ public:
     /// Whether transfers take multiprocessors.
     bool kernels() const { return kernels_; }
     void leave_to_compute(int rank, double multiprocessors) {
-        engine_.set_capacity(gpus_[static_cast<std::size_t>(rank)].multiprocessors, multiprocessors);
+        engine_.set_capacity(gpu_of(rank).multiprocessors, multiprocessors);
     }
 
 private:
@@ -50,8 +52,10 @@ private:
     struct TwoWays {
         ResourceId out = none, in = none;
     };
-    TwoWays& port_of(int rank) { return ports_[static_cast<std::size_t>(cost_.topology().port(rank))]; }
-    TwoWays& leaf_of(int rank) { return leaves_[static_cast<std::size_t>(cost_.topology().leaf(rank))]; }
+    Gpu& gpu_of(int rank) { return gpus_[static_cast<std::size_t>(fold_.of(rank))]; }
+    const Gpu& gpu_of(int rank) const { return gpus_[static_cast<std::size_t>(fold_.of(rank))]; }
+    TwoWays& port_of(int rank) { return ports_[static_cast<std::size_t>(cost_.topology().port(fold_.of(rank)))]; }
+    TwoWays& leaf_of(int rank) { return leaves_[static_cast<std::size_t>(cost_.topology().leaf(fold_.of(rank)))]; }
 
     void add_ports();
     ResourceId made(ResourceId& resource, double capacity);
@@ -60,8 +64,9 @@ private:
     Engine& engine_;
     const Machine& machine_;
     const CostModel& cost_;
+    const Fold& fold_;
     bool kernels_, one_channel_, sends_ = false, fetches_ = false;
-    std::vector<Gpu> gpus_;                // by rank
+    std::vector<Gpu> gpus_;                // by rank that is played
     std::vector<TwoWays> ports_, leaves_;  // empty where they never limit anything
 };
 

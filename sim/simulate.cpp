@@ -16,7 +16,12 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
     require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
             "{} rings of {} ranks; there must be one or more, of 2^22 ranks in all", options.replicas,
             schedule.ranks());
-    if (options.clock == Clock::calibrated) return Simulation(schedule, machine, options, {}, tiles).run();
+    if (options.clock == Clock::calibrated) {
+        if (auto prediction = Simulation(schedule, machine, options, {}, tiles).run()) return *std::move(prediction);
+        auto apart = options;
+        apart.fold = false;
+        return Simulation(schedule, machine, apart, {}, tiles).run().value();
+    }
     // The clock depends on how busy ranks are, and that on the clock, though little.
     const auto power_flops = attention_cost(machine, schedule).power_flops;
     require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
@@ -29,10 +34,10 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
     constexpr int rounds = 2;
     for (int round = 0; round < rounds && std::isfinite(power_flops); ++round) {
         Simulation simulation(schedule, machine, quiet, clocks, tiles);
-        const auto found = simulation.run();
+        const auto found = simulation.run().value();
         clocks = sustained_clocks(found, clocks, simulation.flop(), simulation.powers(power_flops), options);
     }
-    auto prediction = Simulation(schedule, machine, options, clocks, tiles).run();
+    auto prediction = Simulation(schedule, machine, options, clocks, tiles).run().value();
     prediction.clock = *std::min_element(clocks.begin(), clocks.end());
     return prediction;
 }

@@ -8,9 +8,12 @@
 
 namespace ringlab::sim {
 
-Prediction Simulation::run() {
-    for (int rank = 0; rank < cost_.ranks(); ++rank) advance(rank);
-    for (std::uint32_t ended = 0; engine_.next(ended);) handle(tags_.rank(ended), tags_.lane(ended));
+std::optional<Prediction> Simulation::run() {
+    for (int rank = 0; rank < fold_.played(); ++rank) advance(rank);
+    for (std::uint32_t ended = 0; engine_.next(ended);) {
+        if (is_folded() && engine_.has_shared_out()) return std::nullopt;
+        handle(tags_.rank(ended), tags_.lane(ended));
+    }
     return result();
 }
 
@@ -52,9 +55,10 @@ bool Simulation::waits_for_room(int id, Lane lane, PendingOp& op) {
 }
 
 bool Simulation::is_met(int id, Lane lane, const PendingOp& op) {
-    auto& other = rank_of(op.peer).window;
+    const int by = fold_.of(op.peer);
+    auto& other = rank_of(by).window;
     const auto head = other.head(counterpart(lane));
-    return head != OpWindow::none && other[head].state == OpState::posted && other[head].peer == id;
+    return head != OpWindow::none && other[head].state == OpState::posted && awaited_by(other[head], op.peer, by) == id;
 }
 
 bool Simulation::wait_for_room(int id, Lane lane, PendingOp& op) {
@@ -93,8 +97,9 @@ void Simulation::try_start(int id, Lane lane, bool admitted) {
     if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
     if (!is_met(id, lane, op)) return;
     const auto other_lane = counterpart(lane);
-    check_match(id, op, head_of(op.peer, other_lane));
-    op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(op.peer, other_lane);
+    const int by = fold_.of(op.peer);
+    check_match(id, op, head_of(by, other_lane));
+    op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(by, other_lane);
 }
 
 void Simulation::check_match(int id, const PendingOp& op, const PendingOp& match) const {
@@ -127,14 +132,15 @@ void Simulation::start_compute(int id, PendingOp& op) {
 void Simulation::start_transfer(int id, Lane lane) {
     auto& op = head_of(id, lane);
     begin_span(id, op);
-    if (op.kind() == OpKind::send) begin_span(op.peer, head_of(op.peer, counterpart(lane)));
+    const int peer = fold_.of(op.peer);
+    if (op.kind() == OpKind::send) begin_span(peer, head_of(peer, counterpart(lane)));
     auto whole = transfer_cost(id, lane, op);
     if (op.kind() == OpKind::send) {
         const auto other = counterpart(lane);
         if (messages_) whole = transfer_of_both(id, lane, op);
         if (begins_together(op)) {
             hold(id, transfer_cost(id, lane, op).multiprocessors);
-            hold(op.peer, transfer_cost(op.peer, other, head_of(op.peer, other)).multiprocessors);
+            hold(peer, transfer_cost(peer, other, head_of(peer, other)).multiprocessors);
         }
     }
     const auto cost = cost_.with_noise(whole, id, rank_of(id).window.head(lane));
@@ -171,7 +177,7 @@ void Simulation::handle(int rank, Lane lane) {
         room_->admitted(rank) &= ~(1u << lane);
         return try_start(rank, lane, admitted >> lane & 1);
     }
-    const int peer = op.kind() == OpKind::send ? op.peer : -1;
+    const int peer = op.kind() == OpKind::send ? fold_.of(op.peer) : -1;
     const bool attended = room_ && op.kind() == OpKind::attend;
     finish(rank, lane);
     if (attended) make_room(rank);
@@ -215,7 +221,7 @@ void Simulation::finish(int id, Lane lane) {
 }
 
 void Simulation::require_finished() {
-    for (int id = 0; id < cost_.ranks(); ++id) {
+    for (int id = 0; id < fold_.played(); ++id) {
         auto& rank = rank_of(id);
         for (Lane lane = 0; lane < lanes_; ++lane) {
             const auto head = rank.window.head(lane);
@@ -230,10 +236,11 @@ void Simulation::require_finished() {
 Prediction Simulation::result() {
     require_finished();
     auto& prediction = prediction_;
-    prediction.events = engine_.events();
+    const auto alike = static_cast<std::size_t>(cost_.ranks() / fold_.played());
+    prediction.events = engine_.events() * alike;
     prediction.notes = cost_.notes();
     prediction.timeline.ranks = cost_.ranks();
-    for (int id = 0; id < cost_.ranks(); ++id) {
+    for (int id = 0; id < fold_.played(); ++id) {
         auto& rank = rank_of(id);
         auto& totals = totals_of(id);
         totals.end = layouts::later(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
@@ -244,6 +251,9 @@ Prediction Simulation::result() {
         prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
         prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());
     }
+    const auto played = prediction.ranks.size();
+    prediction.ranks.resize(alike * played);
+    for (auto id = played; id < prediction.ranks.size(); ++id) prediction.ranks[id] = prediction.ranks[id - played];
     if (trace_) trace_->give(prediction);
     return std::move(prediction);
 }

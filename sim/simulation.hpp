@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/clocks.hpp"
+#include "sim/fold.hpp"
 #include "sim/huge_pages.hpp"
 #include "sim/key_launch.hpp"
 #include "sim/messages.hpp"
@@ -24,7 +25,8 @@ public:
     Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
                std::shared_ptr<TileModel> tiles);
 
-    Prediction run();
+    /// Once. Nothing, if ranks were folded that it turned out might differ.
+    std::optional<Prediction> run();
 
     /// FLOP of visible pairs, by rank; counted for the sustained clock alone.
     const std::vector<double>& flop() const { return flop_; }
@@ -33,6 +35,8 @@ public:
     std::vector<double> powers(double of_calibrated) const;
 
 private:
+    bool is_folded() const { return fold_.played() < cost_.ranks(); }
+
     SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
     RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
 
@@ -77,6 +81,12 @@ private:
 
     /// The same of two halves that begin together.
     bool wait_for_room(int id, Lane lane, PendingOp& op);
+
+    /// The rank of which `op`, of rank `by`, is the other half of what `peer` has, if that is folded onto `by`.
+    int awaited_by(const PendingOp& op, int peer, int by) const {
+        const int from = op.peer + (peer - by);
+        return peer == by || from < schedule_.ranks() ? from : from - schedule_.ranks();
+    }
 
     /// Whether the other half of a message is ready too.
     bool is_met(int id, Lane lane, const PendingOp& op);
@@ -139,14 +149,15 @@ private:
     int lanes_;
     Tags tags_;
     OpSource ops_;
+    Fold fold_;
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
     bool holds_ = false;     // transfers take multiprocessors
     bool together_ = false;  // halves of messages do so together
     std::optional<Messages> messages_;
     std::optional<Room> room_;
-    Prediction prediction_;  // its ranks count up under way
-    HugeVector<SimulatedRank> ranks_;
+    Prediction prediction_;              // its ranks count up under way
+    HugeVector<SimulatedRank> ranks_;    // that are played
     std::vector<double> flop_;           // by rank, for the sustained clock
     std::vector<WaitingInside> inside_;  // by rank, where launches of several attends wait inside
     std::optional<Trace> trace_;

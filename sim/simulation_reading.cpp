@@ -14,22 +14,24 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
       lanes_(schedule.lanes()),
       tags_(lanes_),
       ops_(schedule, cost_.ranks()),
+      fold_(ops_, schedule, machine, cost_.topology(), options),
       places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
-      engine_(tags_.of(cost_.ranks(), 0), static_cast<std::uint32_t>(places_ * cost_.ranks())) {
+      engine_(tags_.of(fold_.played(), 0), static_cast<std::uint32_t>(places_ * fold_.played())) {
     require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
             schedule.channels().size(), most_channels);
-    const auto starts = cost_.starts();
-    ranks_.reserve(starts.size());
-    prediction_.ranks.resize(starts.size());
-    for (std::size_t rank = 0; rank < starts.size(); ++rank)
-        ranks_.emplace_back(lanes_, starts[rank], cost_.issue_pass(), cost_.before_pass(static_cast<int>(rank)));
+    ops_.read_by(fold_.played());
+    const auto played = static_cast<std::size_t>(fold_.played());
+    ranks_.reserve(played);
+    prediction_.ranks.resize(played);
+    for (int rank = 0; rank < fold_.played(); ++rank)
+        ranks_.emplace_back(lanes_, cost_.start(rank), cost_.issue_pass(), cost_.before_pass(rank));
     if (options.trace) trace_.emplace(ranks_.size());
     if (cost_.waits_for_gradients())
         for (int rank = 0; rank < cost_.ranks(); ++rank) inside_.emplace_back(cost_.key_launches(rank));
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
     if (machine.inside_host.looks_at_messages()) messages_.emplace(schedule, machine, cost_.ranks());
     if (!options.sharing) return;
-    resources_.emplace(engine_, schedule, machine, cost_);
+    resources_.emplace(engine_, schedule, machine, cost_, fold_);
     holds_ = resources_->kernels();
     together_ = holds_ && machine.inside_host.halves == LinkCost::Halves::together_backward &&
                 schedule.options().pass == layouts::Pass::backward && !cost_.joins();

@@ -1,0 +1,47 @@
+#include "sim/fold.hpp"
+
+#include <cmath>
+
+namespace ringlab::sim {
+namespace {
+
+/// Whether ranks differ in nothing that they are given.
+bool are_given_the_same(const SimOptions& options) {
+    const auto& jitter = options.jitter;
+    return options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 && jitter.slow_links == 0 &&
+           jitter.compute_noise == 0 && jitter.transfer_noise == 0 && jitter.start_skew_seconds == 0;
+}
+
+/// Whether sums of what transfers hold are exact in a float, in any order, as multiples of a small power of two.
+bool holds_exactly(const LinkCost& link) {
+    constexpr double smallest = 1.0 / 64, most = 1 << 12;
+    const auto is_exact = [&](double count) {
+        const auto held = count * link.multiprocessors_per_channel;
+        return held < most && std::fmod(held, smallest) == 0;
+    };
+    for (const auto& channels : link.channels)
+        if (!is_exact(channels.count)) return false;
+    return is_exact(1);
+}
+
+/// So many ranks on, the machine looks the same.
+int period(const Schedule& schedule, const Machine& machine, const Topology& topology) {
+    if (topology.hosts() == 1 || machine.gpus_per_host % schedule.ranks() == 0) return 1;
+    const auto hosts = machine.network.hosts_per_leaf;
+    return machine.gpus_per_host * (hosts > 0 && topology.hosts() > hosts ? hosts : 1);
+}
+
+}  // namespace
+
+Fold::Fold(const OpSource& ops, const Schedule& schedule, const Machine& machine, const Topology& topology,
+           const SimOptions& options)
+    : played_(schedule.ranks() * options.replicas) {
+    if (!options.fold || options.trace || options.clock != Clock::calibrated || options.compute != ComputeModel::rate ||
+        !ops.attends_are_alike() || !are_given_the_same(options) || machine.inside_host.looks_at_messages() ||
+        !holds_exactly(machine.inside_host) || !holds_exactly(machine.between_hosts))
+        return;
+    const auto ranks = period(schedule, machine, topology);
+    if (schedule.ranks() % ranks == 0) played_ = ranks;
+}
+
+}  // namespace ringlab::sim

@@ -1,0 +1,167 @@
+#include "scenario.hpp"
+#include "sim/simulation.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <random>
+#include <tuple>
+
+using namespace ringlab::sim;
+using namespace ringlab::sim::test;
+using ringlab::layouts::Pass;
+
+// Ranks that cannot differ are played once: see Fold.
+
+namespace {
+
+int ranks_played(const Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    const auto ranks = schedule.ranks() * options.replicas;
+    return Fold(OpSource(schedule, ranks), schedule, machine, Topology(ranks, machine, options), options).played();
+}
+
+/// Of a causal zigzag ring, or another scenario, by the rate model.
+int ranks_played(const Machine& machine, const Scenario& scenario = {.ranks = 8}, SimOptions options = rate_options()) {
+    return ranks_played(*scenario.schedule(), machine, options);
+}
+
+Machine hosts_of(int gpus) {
+    auto machine = busy_machine();
+    machine.hosts = 64;
+    machine.gpus_per_host = machine.nics_per_host = gpus;
+    return machine;
+}
+
+Machine random_machine(std::mt19937& bits) {
+    auto machine = hosts_of(pick<int>(bits, {1, 2, 4, 8, 32}));
+    if (machine.gpus_per_host > 1 && bits() % 2) machine.nics_per_host = machine.gpus_per_host / 2;
+    machine.network.hosts_per_leaf = pick<int>(bits, {0, 1, 2});
+    machine.network.leaves = bits() % 2 ? Network::Leaves::hosts : Network::Leaves::rails;
+    machine.network.oversubscription = pick<double>(bits, {1, 2, 4});
+    machine.network.spine_latency_seconds = 1e-6;
+    machine.memory_bytes_per_second = pick<double>(bits, {3e12, 3e12, 1e11, 4e10});
+    machine.attention_memory_bytes_per_second = 0.96 * machine.memory_bytes_per_second;
+    const auto kernels = pick<double>(bits, {0, 0.5, 2});
+    machine.inside_host.multiprocessors_per_channel = machine.between_hosts.multiprocessors_per_channel = kernels;
+    if (bits() % 2) machine.inside_host.busy_speed_ratio = machine.between_hosts.busy_speed_ratio = 1;
+    if (bits() % 4 == 0) machine.inside_host.latency_seconds = 0;
+    return machine;
+}
+
+/// Rings whose ranks are alike, most of them.
+Scenario random_ring(std::mt19937& bits) {
+    auto scenario = random_scenario(bits);
+    scenario.ranks = pick<int>(bits, {1, 2, 4, 8, 16, 24});
+    scenario.algorithm = "ring";
+    scenario.mask = pick<std::string>(bits, {"full", "causal", "causal", "window:40,0"});
+    scenario.layout = pick<std::string>(bits, {"zigzag", "zigzag", "striped", "contiguous"});
+    return scenario;
+}
+
+auto figures(const RankTotals& totals) {
+    return std::tuple(totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end, totals.cells,
+                      totals.bytes_sent, totals.bytes_received);
+}
+
+void require_same(const Prediction& folded, const Prediction& apart) {
+    BOOST_REQUIRE_EQUAL(folded.ranks.size(), apart.ranks.size());
+    for (std::size_t rank = 0; rank < apart.ranks.size(); ++rank)
+        BOOST_REQUIRE(figures(folded.ranks[rank]) == figures(apart.ranks[rank]));
+    BOOST_TEST(folded.makespan == apart.makespan);
+    BOOST_TEST(folded.naive_overlapped == apart.naive_overlapped);
+    BOOST_TEST(folded.naive_serial == apart.naive_serial);
+    BOOST_TEST(folded.events == apart.events);
+    BOOST_TEST(folded.timeline.ranks == apart.timeline.ranks);
+    BOOST_TEST(folded.notes == apart.notes, boost::test_tools::per_element());
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(folding)
+
+BOOST_AUTO_TEST_CASE(a_fold_predicts_every_figure_of_every_rank_as_a_play_of_all_of_them) {
+    std::mt19937 bits(29);
+    int folded = 0, shared_out = 0;
+    for (int trial = 0; trial < 1500; ++trial) {
+        const auto scenario = random_ring(bits);
+        const auto machine = random_machine(bits);
+        const auto schedule = scenario.schedule();
+        auto options = rate_options();
+        options.sharing = bits() % 4 != 0;
+        options.replicas = bits() % 4 == 0 ? 2 : 1;
+        const auto all = schedule->ranks() * options.replicas;
+        if (all > machine.gpus() || ranks_played(*schedule, machine, options) == all) continue;
+        const auto once = Simulation(*schedule, machine, options, {}, nullptr).run();
+        ++(once ? folded : shared_out);
+        auto apart = options;
+        apart.fold = false;
+        BOOST_TEST_CONTEXT("trial " << trial << ": " << scenario.describe() << ", hosts of " << machine.gpus_per_host) {
+            const auto expected = simulate(*schedule, machine, apart);
+            require_same(simulate(*schedule, machine, options), expected);
+            if (once) require_same(*once, expected);
+        }
+    }
+    BOOST_TEST(folded > 400);
+    BOOST_TEST(shared_out > 20);
+}
+
+BOOST_AUTO_TEST_CASE(of_one_host_one_rank_is_played_and_of_several_a_hosts) {
+    BOOST_TEST(ranks_played(hosts_of(8)) == 1);
+    BOOST_TEST(ranks_played(hosts_of(32)) == 1);
+    BOOST_TEST(ranks_played(hosts_of(4)) == 4);
+    BOOST_TEST(ranks_played(hosts_of(1)) == 1);
+    BOOST_TEST(ranks_played(hosts_of(4), {.ranks = 6}) == 6);  // one host is not full
+}
+
+BOOST_AUTO_TEST_CASE(where_leaves_join_hosts_a_leafs_ranks_are_played) {
+    auto machine = hosts_of(2);
+    machine.network.hosts_per_leaf = 2;
+    BOOST_TEST(ranks_played(machine) == 4);
+    BOOST_TEST(ranks_played(machine, {.ranks = 4}) == 2);  // within one leaf
+    BOOST_TEST(ranks_played(machine, {.ranks = 6}) == 6);  // a leaf is not full
+}
+
+BOOST_AUTO_TEST_CASE(rings_that_stay_in_their_hosts_are_one_rank) {
+    auto options = rate_options();
+    options.replicas = 4;
+    BOOST_TEST(ranks_played(hosts_of(8), {.ranks = 4}, options) == 1);
+    BOOST_TEST(ranks_played(hosts_of(4), {.ranks = 8}, options) == 4);
+    BOOST_TEST(ranks_played(hosts_of(8), {.ranks = 6}, options) == 24);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_may_differ_are_all_played) {
+    const auto machine = hosts_of(8);
+    BOOST_TEST(ranks_played(machine, {.ranks = 8, .layout = "contiguous"}) == 8);
+    BOOST_TEST(ranks_played(machine, {.ranks = 8, .layout = "striped"}) == 8);  // lesser ranks see less of greater ones
+    BOOST_TEST(ranks_played(machine, {.ranks = 8, .layout = "striped", .mask = "full"}) == 1);
+    BOOST_TEST(ranks_played(machine, {.ranks = 8, .mask = "window:40,0"}) == 8);
+    const auto played_with = [&](auto change) {
+        auto options = rate_options();
+        change(options);
+        return ranks_played(machine, {.ranks = 8}, options);
+    };
+    BOOST_TEST(played_with([](SimOptions&) {}) == 1);
+    BOOST_TEST(played_with([](SimOptions& options) { options.fold = false; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.trace = true; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.compute = ComputeModel::tiles; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.clock = Clock::sustained; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.placement = {1, 0, 2, 3, 4, 5, 6, 7}; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.start = {0, 0, 0, 9, 0, 0, 0, 0}; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.jitter.slow_gpus = 1; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.jitter.slow_links = 1; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.jitter.compute_noise = 0.1; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.jitter.transfer_noise = 0.1; }) == 8);
+    BOOST_TEST(played_with([](SimOptions& options) { options.jitter.start_skew_seconds = 1e-6; }) == 8);
+    auto thirds = machine;
+    thirds.inside_host.multiprocessors_per_channel = 1.0 / 3;  // whose sums depend on their order
+    BOOST_TEST(ranks_played(thirds) == 8);
+}
+
+BOOST_AUTO_TEST_CASE(a_play_that_shares_out_what_is_short_does_not_stand_for_others) {
+    auto machine = hosts_of(8);
+    const auto schedule = Scenario{.ranks = 8}.schedule();
+    BOOST_TEST(Simulation(*schedule, machine, rate_options(), {}, nullptr).run().has_value());
+    machine.memory_bytes_per_second = machine.attention_memory_bytes_per_second = 3e10;  // less than links carry
+    BOOST_TEST(!Simulation(*schedule, machine, rate_options(), {}, nullptr).run().has_value());
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -6,6 +6,7 @@
 #include "gpu/kernels/hopper/cluster.cuh"
 #include "gpu/kernels/hopper/joined.cuh"
 #include "gpu/kernels/hopper/mbarrier.cuh"
+#include "gpu/kernels/hopper/shared_access.cuh"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "gpu/kernels/hopper/unit_order.cuh"
 #include "gpu/kernels/hopper/wgmma.cuh"
@@ -168,15 +169,6 @@ struct Share {
     int from_end;  // rows from the last tile to the first
 };
 
-__device__ inline int4 load_shared_int4(std::uint32_t address) {
-    int4 x;
-    asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "r"(address)
-                 : "memory");
-    return x;
-}
-
 /// From shared memory, where the first thread puts it: asked for anew, nothing of it takes a register meanwhile.
 __device__ inline Share load_share(std::uint32_t address) {
     const int4 rest = load_shared_int4(address + 16);
@@ -275,34 +267,6 @@ __device__ inline void arrive_after_copies(Barrier barrier) {
 /// 4 bytes from global to shared memory, or zeros.
 __device__ inline void copy_async_4(std::uint32_t shared, const float* global, bool exists) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
-                 : "memory");
-}
-
-__device__ inline float4 load_shared_4(std::uint32_t address) {
-    float4 x;
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address)
-                 : "memory");
-    return x;
-}
-
-__device__ inline int load_shared_int(std::uint32_t address) {
-    int x;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-    return x;
-}
-
-__device__ inline void store_shared(std::uint32_t address, int x) {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
-}
-
-__device__ inline void store_shared(std::uint32_t address, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
-}
-
-__device__ inline void store_shared_4(std::uint32_t address, float4 x) {
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                  : "memory");
 }
 

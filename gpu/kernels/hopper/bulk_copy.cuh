@@ -68,11 +68,6 @@ __device__ inline void load_bytes(std::uint32_t shared, const void* global, std:
         : "memory");
 }
 
-/// Reads `bytes` adjacent bytes, a multiple of 16, into L2.
-__device__ inline void prefetch_bytes(const void* global, std::uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
-
 /// A box from shared memory to the mapped tensor.
 __device__ inline void store_box(const CUtensorMap& map, std::uint32_t shared, int dim, int token, int head,
                                  int batch) {
@@ -87,11 +82,6 @@ __device__ inline void add_box(const CUtensorMap& map, std::uint32_t shared, int
         "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
         "r"(shared), "r"(dim), "r"(token), "r"(head), "r"(batch)
         : "memory");
-}
-
-__device__ inline void store_bytes(void* global, std::uint32_t shared, std::uint32_t bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
-                 : "memory");
 }
 
 /// Adjacent fp32 values of shared memory added to as many of global memory, each atomically.

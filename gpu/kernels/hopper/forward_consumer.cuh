@@ -3,6 +3,7 @@
 #include "gpu/kernels/hopper/forward_rows.cuh"
 #include "gpu/kernels/hopper/forward_shared.cuh"
 #include "gpu/kernels/hopper/mbarrier.cuh"
+#include "gpu/kernels/hopper/shared_access.cuh"
 #include "gpu/kernels/hopper/wgmma.cuh"
 
 namespace ringlab::gpu::hopper {
@@ -11,9 +12,11 @@ namespace ringlab::gpu::hopper {
 template <class T, class Config, bool rewrite, bool pairs>
 struct ForwardConsumer : ForwardRows<Config> {
     using Shared = ForwardShared<Config>;
+    static constexpr bool staged = stages_tests<Config, pairs>;
     using Rows = ForwardRows<Config>;
-    using Rows::keys, Rows::value, Rows::launch, Rows::lane, Rows::row, Rows::finish;
-    using Rows::o, Rows::s, Rows::m, Rows::l, Rows::rescale;
+    using Rows::begin_rows, Rows::clear_output, Rows::rescale_output;
+    using Rows::keys, Rows::value, Rows::launch, Rows::lane, Rows::row, Rows::row_in_tile, Rows::finish;
+    using Rows::o, Rows::s, Rows::m, Rows::l;
 
     std::uint32_t shared;
     const Unit* units;
@@ -86,20 +89,38 @@ struct ForwardConsumer : ForwardRows<Config> {
 
     // ---- softmax
 
+    __device__ __forceinline__ int4 bounds_of(const Unit& unit, int r) const {
+        if constexpr (staged)
+            return load_shared_int4(shared + Shared::bounds + q_ring.place * Shared::bounds_bytes +
+                                    (row_in_tile + 8 * r) * 16);
+        return __ldg(launch.params.geometry.row_bounds + row(unit, r));
+    }
+    /// Positions of the thread's two keys of the tile's eight keys n.
+    __device__ __forceinline__ int2 positions_of(int key_tile, int n) const {
+        if constexpr (staged)
+            return load_shared_int2(shared + Shared::positions + k_ring.place * Shared::positions_bytes +
+                                    (first_column + 8 * n) * 4);
+        const int* first = launch.params.geometry.key_positions + key_tile * keys + first_column;
+        return __ldg(reinterpret_cast<const int2*>(first) + 4 * n);
+    }
+
+    /// Takes away what a row does not see of a partial tile. Staged positions go with the tile's K.
     __device__ __forceinline__ void hide(const Unit& unit, int key_tile) {
-        const auto& geometry = launch.params.geometry;
         int4 bounds[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) bounds[r] = __ldg(geometry.row_bounds + row(unit, r));
-        const int2* positions = reinterpret_cast<const int2*>(geometry.key_positions + key_tile * keys + first_column);
+        for (int r = 0; r < 2; ++r) bounds[r] = bounds_of(unit, r);
 #pragma unroll
         for (int n = 0; n < keys / 8; ++n) {
-            const int2 key = __ldg(positions + 4 * n);
+            const int2 key = positions_of(key_tile, n);
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 if (!device::sees(bounds[r], key.x)) s[4 * n + 2 * r] = device::minus_infinity();
                 if (!device::sees(bounds[r], key.y)) s[4 * n + 2 * r + 1] = device::minus_infinity();
             }
+        }
+        if constexpr (staged) {
+            __syncwarp();
+            release_k();
         }
     }
 
@@ -111,35 +132,7 @@ struct ForwardConsumer : ForwardRows<Config> {
             for (int i = 0; i < keys / 2; ++i) s[i] = device::score_of(rule, s[i]);
         }
         if constexpr (partial) hide(unit, key_tile);
-        const float factor = rewrite ? 1.0f : rule.factor;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float a = fmaxf(s[2 * r], s[2 * r + 1]), b = fmaxf(s[4 + 2 * r], s[4 + 2 * r + 1]);
-#pragma unroll
-            for (int n = 2; n < keys / 8; n += 2) {
-                a = fmaxf(a, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
-                b = fmaxf(b, fmaxf(s[4 * n + 4 + 2 * r], s[4 * n + 4 + 2 * r + 1]));
-            }
-            float largest = fmaxf(a, b);
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-            const float new_m = fmaxf(m[r], largest * factor);
-            // A row that has seen nothing yet keeps m = -inf; any finite offset then gives p = 0.
-            const float offset = partial && new_m == device::minus_infinity() ? 0.0f : new_m;
-            rescale[r] = device::exp2_fast(m[r] - offset);
-            m[r] = new_m;
-            float x = 0, y = 0;
-#pragma unroll
-            for (int n = 0; n < keys / 8; ++n) {
-                float& left = s[4 * n + 2 * r];
-                float& right = s[4 * n + 2 * r + 1];
-                left = device::exp2_fast(left * factor - offset);
-                right = device::exp2_fast(right * factor - offset);
-                x += left;
-                y += right;
-            }
-            l[r] = l[r] * rescale[r] + (x + y);
-        }
+        this->template take_softmax<partial>(rewrite ? 1.0f : rule.factor);
     }
     __device__ __forceinline__ void pack_scores() {
 #pragma unroll
@@ -147,25 +140,17 @@ struct ForwardConsumer : ForwardRows<Config> {
 #pragma unroll
             for (int i = 0; i < 4; ++i) p[k][i] = device::pack<T>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
     }
-    __device__ __forceinline__ void rescale_output() {
-#pragma unroll
-        for (int i = 0; i < value / 2; ++i) o[i] *= rescale[i / 2 % 2];
-    }
 
     // ---- tiles
 
-    __device__ __forceinline__ int key_tile(int entry) const { return __ldg(launch.params.work.entries + entry) >> 1; }
-
-    __device__ __forceinline__ void begin_rows() {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            m[r] = device::minus_infinity();
-            l[r] = 0;
-        }
+    /// Of a partial tile, where its tests are not staged.
+    __device__ __forceinline__ int key_tile(int entry) const {
+        return staged ? 0 : __ldg(launch.params.work.entries + entry) >> 1;
     }
-    __device__ __forceinline__ void clear_output() {
-#pragma unroll
-        for (int i = 0; i < value / 2; ++i) o[i] = 0;
+    /// Behind a tile's scores; where hide() does not.
+    template <bool partial>
+    __device__ __forceinline__ void release_k_of() {
+        if constexpr (!partial || !staged) release_k();
     }
 
     /// A unit's first tile when there is no other product to go with.
@@ -176,14 +161,20 @@ struct ForwardConsumer : ForwardRows<Config> {
         issue_scores();
         wait_products<0>();
         pin(s);
-        release_k();
+        if constexpr (!staged) release_k();
         begin_rows();
         clear_output();
-        unit.begin < unit.partial_end ? softmax<true>(unit, tile) : softmax<false>(unit, tile);
+        if (unit.begin < unit.partial_end) {
+            softmax<true>(unit, tile);
+        } else {
+            if constexpr (staged) release_k();
+            softmax<false>(unit, tile);
+        }
         pack_scores();
     }
 
     /// Issues the scores of a tile and the output of the one before, and waits for the scores.
+    template <bool partial>
     __device__ __forceinline__ void multiply_both() {
         wait_k();
         take_turn();
@@ -193,14 +184,14 @@ struct ForwardConsumer : ForwardRows<Config> {
         pass_turn();
         wait_products<1>();
         pin(s);
-        release_k();
+        release_k_of<partial>();
     }
 
     /// Scores of a tile, and the output of the one before.
     template <bool partial>
     __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
         const int tile = partial ? key_tile(entry) : 0;
-        multiply_both();
+        multiply_both<partial>();
         softmax<partial>(unit, tile);
         pin(s);
         wait_products<0>();
@@ -215,7 +206,7 @@ struct ForwardConsumer : ForwardRows<Config> {
     __device__ __forceinline__ void first_tile_after(const Unit& before, const Unit& unit) {
         const int tile = partial ? key_tile(unit.begin) : 0;
         wait_q();
-        multiply_both();
+        multiply_both<partial>();
         const float last_m[2] = {m[0], m[1]}, last_l[2] = {l[0], l[1]};
         begin_rows();
         softmax<partial>(unit, tile);

@@ -4,6 +4,7 @@
 #include "gpu/kernels/hopper/forward.hpp"
 #include "gpu/kernels/hopper/forward_shared.cuh"
 #include "gpu/kernels/hopper/joined.cuh"
+#include "gpu/kernels/hopper/shared_access.cuh"
 #include "gpu/kernels/hopper/unit_order.cuh"
 
 namespace ringlab::gpu::hopper {
@@ -20,6 +21,7 @@ template <class Config, bool pairs>
 struct ForwardProducer {
     using Shared = ForwardShared<Config>;
     static constexpr int blocks = pairs ? 2 : 1;
+    static constexpr bool staged = stages_tests<Config, pairs>;
     const ForwardLaunch& launch;
     std::uint32_t shared;
     Unit* units;
@@ -33,29 +35,35 @@ struct ForwardProducer {
 
     static __device__ __forceinline__ int in_pair() { return pairs ? block_of_cluster() : 0; }
 
+    /// `more_bytes`: that the caller loads besides, to the same barrier.
     __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
-                                         Barrier full, int token, int head, int batch, Keep keep) {
-        full.arrive_and_expect(rows * columns * 2);
+                                         Barrier full, int token, int head, int batch, Keep keep, int more_bytes) {
+        full.arrive_and_expect(rows * columns * 2 + more_bytes);
         for (int column = 0; column < columns; column += 64)
             load_box(tile + column * rows * 2, map, full, column, token, head, batch, keep);
     }
 
     /// A tile of K or V; of a pair each block loads every second stretch of columns for both. `place`: who is first.
     __device__ __forceinline__ void load_keys(const CUtensorMap& map, std::uint32_t tile, int columns, Barrier full,
-                                              int place, int token, int head, int batch) {
+                                              int place, int token, int head, int batch, int more_bytes = 0) {
         constexpr int stretch_bytes = Config::keys * 128;
-        if constexpr (!pairs) return load(map, tile, Config::keys, columns, full, token, head, batch, Keep::last_to_go);
-        full.arrive_and_expect(columns / 64 * stretch_bytes);
+        if constexpr (!pairs)
+            return load(map, tile, Config::keys, columns, full, token, head, batch, Keep::last_to_go, more_bytes);
+        full.arrive_and_expect(columns / 64 * stretch_bytes + more_bytes);
         for (int i = 0; i < columns / 64; ++i)
             if ((i + place) % 2 == in_pair())
                 load_box_for_both(tile + i * stretch_bytes, map, full, 64 * i, token, head, batch, Keep::last_to_go);
     }
 
-    __device__ __forceinline__ void load_k(int tile, int head, int batch) {
+    __device__ __forceinline__ void load_k(int tile, bool is_partial, int head, int batch) {
         Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
-        load_keys(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::head,
-                  Barrier{shared + Shared::k_full + 8 * k_ring.place}, k_ring.place, (tile - first_tile) * Config::keys,
-                  head, batch);
+        const Barrier full{shared + Shared::k_full + 8 * k_ring.place};
+        const bool with_positions = staged && is_partial;
+        load_keys(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::head, full, k_ring.place,
+                  (tile - first_tile) * Config::keys, head, batch, with_positions ? Shared::positions_bytes : 0);
+        if (with_positions)
+            load_bytes(shared + Shared::positions + k_ring.place * Shared::positions_bytes,
+                       launch.params.geometry.key_positions + tile * Config::keys, Shared::positions_bytes, full);
         k_ring.advance();
     }
 
@@ -67,11 +75,14 @@ struct ForwardProducer {
         v_ring.advance();
     }
 
-    __device__ __forceinline__ void load_q(const Unit& unit) {
+    __device__ __forceinline__ void load_q(int tile, int head, int batch) {
         Barrier{shared + Shared::q_empty + 8 * q_ring.place}.wait(q_ring.parity ^ 1);
-        load(launch.q, shared + Shared::q + q_ring.place * Shared::q_bytes, Config::rows, Config::head,
-             Barrier{shared + Shared::q_full + 8 * q_ring.place}, unit.tile * Config::rows, unit.head, unit.batch,
-             Keep::first_to_go);
+        const Barrier full{shared + Shared::q_full + 8 * q_ring.place};
+        load(launch.q, shared + Shared::q + q_ring.place * Shared::q_bytes, Config::rows, Config::head, full,
+             tile * Config::rows, head, batch, Keep::first_to_go, staged ? Shared::bounds_bytes : 0);
+        if constexpr (staged)
+            load_bytes(shared + Shared::bounds + q_ring.place * Shared::bounds_bytes,
+                       launch.params.geometry.row_bounds + tile * Config::rows, Shared::bounds_bytes, full);
         q_ring.advance();
     }
 
@@ -119,7 +130,7 @@ struct ForwardProducer {
         } else {
             full.arrive_and_expect(sizeof(next));
             full.wait(next_parity);
-            asm volatile("ld.shared.s32 %0, [%1];" : "=r"(next) : "r"(shared + Shared::next) : "memory");
+            next = load_shared_int(shared + Shared::next);
             empty.arrive_released_at(0);  // or the first block's next number may be there before this one is read
         }
         next_parity ^= 1;
@@ -153,7 +164,9 @@ struct ForwardProducer {
         const int* entries = params.work.entries;
         Ring<Shared::unit_slots> slot;
         Work work = work_at(static_cast<int>(blockIdx.x) / blocks);
+        bool has_q = false;  // the work at hand
         while (work.item >= 0) {
+            bool next_has_q = false;
             int next = 0;
             Work next_work;
             int4 item = work.first;
@@ -174,8 +187,8 @@ struct ForwardProducer {
                 int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
                 if (unit.begin < unit.end) {
                     kv_head = open(place, kv_head);
-                    load_k(tile, kv_head, unit.batch);
-                    if (is_first) load_q(unit);
+                    load_k(tile, unit.begin < unit.partial_end, kv_head, unit.batch);
+                    if (is_first && !has_q) load_q(unit.tile, unit.head, unit.batch);
                 }
                 if (is_first && launch.prefetch_carry) prefetch_carry(unit);
                 if (is_last && unit.begin == unit.end) next_work = work_at(tell_next(ask_for_next()));
@@ -184,13 +197,20 @@ struct ForwardProducer {
                     const int v_tile = tile;
                     if (e + 1 < unit.end) {
                         tile = __ldg(entries + e + 1) >> 1;
-                        load_k(tile, kv_head, unit.batch);
+                        load_k(tile, e + 1 < unit.partial_end, kv_head, unit.batch);
                     }
-                    if (e == look_up_at) next_work = work_at(tell_next(next));
+                    if (e == look_up_at) {
+                        next_work = work_at(tell_next(next));
+                        if constexpr (staged) {  // Q comes from memory, which takes longer than K out of L2
+                            next_has_q = next_work.item >= 0 && next_work.first.y < next_work.first.z;
+                            if (next_has_q) load_q(next_work.first.x % tiles, next_work.head, next_work.batch);
+                        }
+                    }
                     load_v(v_tile, kv_head, unit.batch);
                 }
             }
             work = next_work;
+            has_q = next_has_q;
         }
         tell({-1, 0, 0, 0, 0, 0, true}, slot);
     }

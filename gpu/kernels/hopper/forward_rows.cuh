@@ -6,8 +6,8 @@
 
 namespace ringlab::gpu::hopper {
 
-/// A thread's part of a consumer's rows, and what becomes of it at a unit's end. Of an accumulator a thread has rows
-/// row_in_tile and row_in_tile + 8, and of each eight columns two.
+/// A thread's part of a consumer's rows: their softmax, and what becomes of them at a unit's end. Of an accumulator a
+/// thread has rows row_in_tile and row_in_tile + 8, and of each eight columns two.
 template <class Config>
 struct ForwardRows {
     static constexpr int keys = Config::keys, value = Config::value;
@@ -19,6 +19,58 @@ struct ForwardRows {
     __device__ __forceinline__ int row(const Unit& unit, int r) const {
         return unit.tile * Config::rows + row_in_tile + 8 * r;
     }
+
+    __device__ __forceinline__ void begin_rows() {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            m[r] = device::minus_infinity();
+            l[r] = 0;
+        }
+    }
+    __device__ __forceinline__ void clear_output() {
+#pragma unroll
+        for (int i = 0; i < value / 2; ++i) o[i] = 0;
+    }
+
+    __device__ __forceinline__ void rescale_output() {
+#pragma unroll
+        for (int i = 0; i < value / 2; ++i) o[i] *= rescale[i / 2 % 2];
+    }
+
+    /// Scores times factor, in units of log2, become p; m and l go on, and rescale says by what o is to.
+    template <bool partial>
+    __device__ __forceinline__ void take_softmax(float factor) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float a = fmaxf(s[2 * r], s[2 * r + 1]), b = fmaxf(s[4 + 2 * r], s[4 + 2 * r + 1]);
+#pragma unroll
+            for (int n = 2; n < keys / 8; n += 2) {
+                a = fmaxf(a, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
+                b = fmaxf(b, fmaxf(s[4 * n + 4 + 2 * r], s[4 * n + 4 + 2 * r + 1]));
+            }
+            float largest = fmaxf(a, b);
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+            const float new_m = fmaxf(m[r], largest * factor);
+            // A row that has seen nothing yet keeps m = -inf; any finite offset then gives p = 0.
+            const float offset = partial && new_m == device::minus_infinity() ? 0.0f : new_m;
+            rescale[r] = device::exp2_fast(m[r] - offset);
+            m[r] = new_m;
+            float x = 0, y = 0;
+#pragma unroll
+            for (int n = 0; n < keys / 8; ++n) {
+                float& left = s[4 * n + 2 * r];
+                float& right = s[4 * n + 2 * r + 1];
+                left = device::exp2_fast(left * factor - offset);
+                right = device::exp2_fast(right * factor - offset);
+                x += left;
+                y += right;
+            }
+            l[r] = l[r] * rescale[r] + (x + y);
+        }
+    }
+
+    // ---- a unit's end
 
     // Registers of O that take in their part of the carry at a time.
     static constexpr int carry_part = value <= keys ? value / 2 : 32;

@@ -20,6 +20,12 @@ struct Ring {
     }
 };
 
+/// Whether what tests of elements need is staged: bounds of a unit's rows come with its Q, positions of a partial
+/// tile's keys with its K, and Q as soon as its unit is known, for which there must be a second stage. Else all
+/// warpgroups wait for them at once where a unit begins. Pairs lose by it: their producer has no registers left.
+template <class Config, bool pairs>
+constexpr bool stages_tests = Config::q_stages > 1 && !pairs;
+
 template <class Config>
 struct ForwardShared {
     static constexpr int q_bytes = Config::rows * Config::head * 2;
@@ -35,7 +41,12 @@ struct ForwardShared {
     static constexpr int unit_full = v_empty + 8 * Config::stages, unit_empty = unit_full + 8 * unit_slots;
     static constexpr int q_full = unit_empty + 8 * unit_slots, q_empty = q_full + 8 * Config::q_stages;
     static constexpr int next = q_empty + 8 * Config::q_stages;  // what the first block of a pair tells the second
-    static constexpr int next_full = next + 8, next_empty = next_full + 8, bytes = next_empty + 8;
+    static constexpr int next_full = next + 8, next_empty = next_full + 8;
+    // If stages_tests: int4 for each row of a stage of Q, int for each key of a stage of K.
+    static constexpr int bounds_bytes = Config::rows * 16, positions_bytes = Config::keys * 4;
+    static constexpr int bounds = (next_empty + 8 + 15) / 16 * 16;
+    static constexpr int positions = bounds + Config::q_stages * bounds_bytes;
+    static constexpr int bytes = stages_tests<Config, false> ? positions + Config::stages * positions_bytes : bounds;
 };
 
 /// What the producer tells the consumers: a unit, or a part of one.

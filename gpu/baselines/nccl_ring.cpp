@@ -1,5 +1,6 @@
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/cuda_handles.hpp"
+#include "gpu/transports/nccl_direction.hpp"
 #include "layouts/require.hpp"
 
 #include <nccl.h>
@@ -93,28 +94,15 @@ private:
     std::vector<void*> registrations_;
 };
 
-/// Of messages whose devices' numbers differ first in this bit, from those that have `value` there: what a device sends
-/// and what it receives go by different ones.
-struct Direction {
-    int bit, value;
-    friend auto operator<=>(const Direction&, const Direction&) = default;
-};
-
-Direction direction_of(int from, int to) {
-    int bit = 0;
-    for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;
-    return {bit, (from >> bit) & 1};
-}
-
 }  // namespace
 
 std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
                                                                                int most_blocks) {
     const auto size = static_cast<std::size_t>(bytes);
     const auto memory = std::make_shared<const KnownMemory>(devices, 2 * size);  // what is sent, then what comes
-    std::map<Direction, std::shared_ptr<const FewBlocks>> communicators;
+    std::map<NcclDirection, std::shared_ptr<const FewBlocks>> communicators;
     for (int device = 0; device < devices; ++device) {
-        auto& one = communicators[direction_of(device, (device + 1) % devices)];
+        auto& one = communicators[nccl_direction(device, (device + 1) % devices)];
         if (!one) one = std::make_shared<const FewBlocks>(devices, most_blocks, memory);
     }
     return [=](int count, const std::vector<TwoStreams>& streams) {
@@ -122,7 +110,7 @@ std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(i
             require_success(ncclGroupStart(), "a group");
             for (int device = 0; device < devices; ++device) {
                 const int next = (device + 1) % devices;
-                const auto& by = *communicators.at(direction_of(device, next));
+                const auto& by = *communicators.at(nccl_direction(device, next));
                 require_success(ncclSend((*memory)[device], size, ncclUint8, next, by[device],
                                          streams[static_cast<std::size_t>(device)].sends),
                                 "sending");

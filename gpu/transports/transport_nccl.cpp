@@ -1,169 +1,16 @@
 #include "gpu/cuda_handles.hpp"
+#include "gpu/transports/nccl_communicators.hpp"
 #include "gpu/transports/transport.hpp"
-#include "processes/waiting.hpp"
 
-#include <nccl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <future>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <set>
 #include <thread>
-
-// The same macro style as RINGLAB_CUDA: the message carries the call.
-#define RINGLAB_NCCL(call) check_nccl((call), #call, __FILE__, __LINE__)
 
 namespace ringlab::gpu {
 namespace {
-
-void check_nccl(ncclResult_t status, const char* call, const char* file, int line) {
-    if (status == ncclSuccess || status == ncclInProgress) return;
-    int device = -1;
-    cudaGetDevice(&device);
-    fail("NCCL error '{}' from {} at {}:{}, device {}; {}", ncclGetErrorString(status), call, file, line, device,
-         ncclGetLastError(nullptr));
-}
-
-/// Operations of one communicator run one after another, whatever their streams. A ring's ranks all send before they
-/// receive, so a rank's sends and receives must lie on different communicators, which both ends agree on without
-/// asking: the highest bit in which the two ranks differ, and the sender's value of it. A rank sends on (bit, its own
-/// value) and receives on (bit, the other value). So lanes stay independent of each other, and a schedule that runs
-/// lane by lane runs here. That takes 2 log2 P communicators a channel where a ring alone could do with two; they are
-/// of all ranks, since NCCL splits no communicator without all of them, and are kept from run to run.
-///
-/// Messages that have time (has_time()) lie on communicators of their own, whose kernels take few multiprocessors: all
-/// that they take, attends beside them go without for as long, which of the even turns of a backward grid costs one
-/// turn more. Between hosts more channels are more connections, so there they take what NCCL chooses.
-struct Colour {
-    int channel;
-    int bit;
-    int value;
-    bool takes_few;
-    friend auto operator<=>(const Colour&, const Colour&) = default;
-};
-
-Colour colour_of(int from, int to, int channel, bool takes_few) {
-    int bit = 0;
-    for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;
-    return {channel, bit, (from >> bit) & 1, takes_few};
-}
-
-/// How long a member waits for NCCL, and who may tell it to stop.
-struct Patience {
-    const Team& team;
-    Clock::duration timeout;
-};
-
-using Id = std::array<char, sizeof(ncclUniqueId)>;  // all zero: none
-
-/// Calls what waits for other ranks, on a thread of its own; after the time-out, or when a member of the team has
-/// failed, that thread is left to itself, with all that `call` owns, so a dead peer cannot hang this process.
-void call_with_patience(const char* what, int rank, const Patience& patience, std::function<void()> call) {
-    int device = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    std::packaged_task<void()> task([device, call = std::move(call)] {
-        RINGLAB_CUDA(cudaSetDevice(device));
-        call();
-    });
-    auto done = task.get_future();
-    std::thread(std::move(task)).detach();
-    processes::Waiting waiting;
-    while (done.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
-        if (patience.team.cancelled()) throw Cancelled();
-        require(waiting.so_far() < patience.timeout, "rank {}: NCCL has spent {} s on {}; another rank is not there",
-                rank, std::chrono::duration<double>(patience.timeout).count(), what);
-    }
-    done.get();
-}
-
-/// Owns a communicator whose calls block the host: one that never does so starts a thread for every message, which
-/// costs a tenth of a millisecond. Messages between ranks that are connected do not wait for each other on the host.
-class Communicator {
-public:
-    Communicator(const Id& id, int rank, int ranks, bool takes_few, const Patience& patience) : id_(id), rank_(rank) {
-        const auto made = std::make_shared<ncclComm_t>();
-        call_with_patience("starting up", rank, patience, [=] {
-            ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-            if (takes_few) config.maxCTAs = few_blocks;
-            ncclUniqueId unique;
-            std::memcpy(&unique, id.data(), id.size());
-            RINGLAB_NCCL(ncclCommInitRankConfig(made.get(), ranks, unique, rank, &config));
-        });
-        handle_ = *made;
-    }
-    /// One that is not kept for the next run is one that something went wrong with: no peer need answer any more.
-    ~Communicator() { abort(); }
-    Communicator(const Communicator&) = delete;
-    Communicator& operator=(const Communicator&) = delete;
-
-    ncclComm_t handle() const { return handle_; }
-    const Id& id() const { return id_; }
-
-    /// Edges over which a message has gone.
-    std::set<Edge>& connected() { return connected_; }
-
-    /// Throws Error if anything has failed so far.
-    void check(const char* what) const {
-        ncclResult_t status = ncclSuccess;
-        RINGLAB_NCCL(ncclCommGetAsyncError(handle_, &status));
-        require(status == ncclSuccess || status == ncclInProgress, "rank {}: NCCL failed while {}: {}; {}", rank_, what,
-                ncclGetErrorString(status), ncclGetLastError(handle_));
-    }
-
-    /// A thread may be inside it for good: nothing can be done with it any more.
-    void lose() { handle_ = nullptr; }
-
-    void abort() noexcept {
-        if (handle_) ncclCommAbort(std::exchange(handle_, nullptr));
-    }
-
-private:
-    const Id id_;
-    const int rank_;
-    ncclComm_t handle_ = nullptr;
-    std::set<Edge> connected_;
-};
-
-/// Communicators that are of use to the next run of this process: to start one takes a good part of a second, and a
-/// run has up to a dozen. They stay until the process ends, which is when their threads and memory go too: NCCL's own
-/// way of taking them down needs every rank to come, and races with its threads when it runs at exit.
-class Pool {
-public:
-    /// A rank's end of a communicator. Which others are at its far ends, ids tell.
-    struct Place {
-        int rank, ranks, device;
-        Colour colour;
-        friend auto operator<=>(const Place&, const Place&) = default;
-    };
-
-    static Pool& of_this_process() {
-        static auto* const pool = new Pool;  // never destroyed, see above
-        return *pool;
-    }
-
-    /// Null if there is none. Whoever takes it owns it.
-    std::unique_ptr<Communicator> take(const Place& place) {
-        const std::lock_guard lock(mutex_);
-        const auto found = kept_.extract(place);
-        return found ? std::move(found.mapped()) : nullptr;
-    }
-
-    void keep(const Place& place, std::unique_ptr<Communicator> communicator) {
-        const std::lock_guard lock(mutex_);
-        kept_[place] = std::move(communicator);
-    }
-
-private:
-    std::mutex mutex_;
-    std::map<Place, std::unique_ptr<Communicator>> kept_;
-};
 
 /// Memory that a communicator may move to and from directly, without its own buffers in between.
 class Registration {
@@ -196,7 +43,7 @@ public:
     NcclTransport(Team& team, const FabricOptions& options, const std::set<Route>& routes, const Member& member)
         : patience_{team, options.timeout}, rank_(member.rank), ranks_(options.group.world()), device_(member.device) {
         find_hosts(team, member);
-        std::set<Colour> colours;
+        std::set<NcclColour> colours;
         for (const auto& [edge, has_time] : routes)
             colours.insert(colour_between(edge.from, edge.to, edge.channel, has_time));
         try {
@@ -249,7 +96,7 @@ public:
         check();
         registrations_.clear();
         for (auto& [colour, communicator] : communicators_)
-            Pool::of_this_process().keep(place(colour), std::move(communicator));
+            NcclPool::of_this_process().keep(place(colour), std::move(communicator));
         communicators_.clear();
     }
 
@@ -296,25 +143,26 @@ private:
         }
     }
 
-    Colour colour_between(int from, int to, int channel, bool has_time) const {
+    NcclColour colour_between(int from, int to, int channel, bool has_time) const {
         const bool one_host = hosts_[static_cast<std::size_t>(from)] == hosts_[static_cast<std::size_t>(to)];
-        return colour_of(from, to, channel, has_time && one_host);
+        return {channel, nccl_direction(from, to), has_time && one_host};
     }
 
-    Pool::Place place(const Colour& colour) const { return {rank_, ranks_, device_, colour}; }
+    NcclPool::Place place(const NcclColour& colour) const { return {rank_, ranks_, device_, colour}; }
 
     /// Takes up the communicators that an earlier run has left, where all ranks have an end of the same one, and starts
     /// the others.
-    void start(Team& team, const Member& member, const std::vector<Colour>& colours) {
-        std::vector<Id> ids(colours.size(), Id{});
+    void start(Team& team, const Member& member, const std::vector<NcclColour>& colours) {
+        std::vector<NcclId> ids(colours.size(), NcclId{});
         for (std::size_t i = 0; i < colours.size(); ++i) {
-            auto& communicator = communicators_[colours[i]] = Pool::of_this_process().take(place(colours[i]));
+            auto& communicator = communicators_[colours[i]] = NcclPool::of_this_process().take(place(colours[i]));
             if (communicator) ids[i] = communicator->id();
         }
         std::vector<std::size_t> missing;
         const auto all = exchange(team, member, ids);
         for (std::size_t i = 0; i < colours.size(); ++i)
-            if (ids[i] == Id{} || std::any_of(all.begin(), all.end(), [&](const auto& of) { return of[i] != ids[i]; }))
+            if (ids[i] == NcclId{} ||
+                std::any_of(all.begin(), all.end(), [&](const auto& of) { return of[i] != ids[i]; }))
                 missing.push_back(i);
         if (missing.empty()) return;
         for (const auto i : missing) {
@@ -327,7 +175,7 @@ private:
         const auto from_root = exchange(team, member, ids)[0];
         for (const auto i : missing)
             communicators_[colours[i]] =
-                std::make_unique<Communicator>(from_root[i], rank_, ranks_, colours[i].takes_few, patience_);
+                std::make_unique<NcclCommunicator>(from_root[i], rank_, ranks_, colours[i].takes_few, patience_);
     }
 
     void register_memory(const Member& member) {
@@ -337,16 +185,17 @@ private:
     }
 
     /// What every rank has, by rank.
-    std::vector<std::vector<Id>> exchange(Team& team, const Member& member, const std::vector<Id>& own) const {
-        Bytes bytes(sizeof(rank_) + own.size() * sizeof(Id));
+    std::vector<std::vector<NcclId>> exchange(Team& team, const Member& member, const std::vector<NcclId>& own) const {
+        Bytes bytes(sizeof(rank_) + own.size() * sizeof(NcclId));
         std::memcpy(bytes.data(), &rank_, sizeof(rank_));
-        if (!own.empty()) std::memcpy(bytes.data() + sizeof(rank_), own.data(), own.size() * sizeof(Id));
-        std::vector<std::vector<Id>> all(static_cast<std::size_t>(ranks_), own);
+        if (!own.empty()) std::memcpy(bytes.data() + sizeof(rank_), own.data(), own.size() * sizeof(NcclId));
+        std::vector<std::vector<NcclId>> all(static_cast<std::size_t>(ranks_), own);
         for (const auto& other : team.all_gather(member.member, std::move(bytes), patience_.timeout)) {
             int rank = 0;
             std::memcpy(&rank, other.data(), sizeof(rank));
             auto& theirs = all.at(static_cast<std::size_t>(rank));
-            if (!theirs.empty()) std::memcpy(theirs.data(), other.data() + sizeof(rank), theirs.size() * sizeof(Id));
+            if (!theirs.empty())
+                std::memcpy(theirs.data(), other.data() + sizeof(rank), theirs.size() * sizeof(NcclId));
         }
         return all;
     }
@@ -361,7 +210,7 @@ private:
             ncclComm_t communicator;
         };
         std::vector<Byte> bytes;
-        std::set<Communicator*> waiting;
+        std::set<NcclCommunicator*> waiting;
         for (const auto& [edge, has_time] : routes) {
             const auto& [from, to, channel] = edge;
             auto* const last = static_cast<char*>(member.memory.address) + member.memory.bytes - 1;
@@ -407,7 +256,7 @@ private:
     const Patience patience_;
     const int rank_, ranks_, device_;
     std::vector<std::string> hosts_;  // by rank
-    std::map<Colour, std::unique_ptr<Communicator>> communicators_;
+    std::map<NcclColour, std::unique_ptr<NcclCommunicator>> communicators_;
     std::vector<Registration> registrations_;
 };
 

@@ -7,6 +7,7 @@
 #include "gpu/kernels/hopper/forward.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "gpu/kernels/params.hpp"
+#include "layouts/launch_order.hpp"
 #include "layouts/require.hpp"
 
 #include <algorithm>
@@ -327,38 +328,17 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_backward<dims>(launch, shape.dtype, stream); });
 }
 
-/// As few kv heads at a time as fill the multiprocessors, so that L2 holds the Q, dO and dQ that they go over. Not for
-/// the shorter half of items of unequal length, which have to be the last.
-hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks) {
-    const auto heads = shape.batch * shape.kv_heads;
-    if (tiles.fall_evenly())
-        if (const auto order = layouts::order_in_step(tiles.busy_items(), heads,
-                                                      hopper::multiprocessors_of_device() / blocks, tiles.are_alike()))
-            return *order;
-    const auto items = tiles.are_alike() ? tiles.items() : tiles.items() / 2;
-    constexpr double enough = 0.75;  // of the multiprocessors: rather that than twice the heads
-    const double least = enough * hopper::multiprocessors_of_device();
-    std::int64_t together = 1;
-    while (together < heads && (heads % together != 0 || static_cast<double>(together * items * blocks) < least))
-        ++together;
-    return {.first_items = static_cast<int>(items),
-            .together = static_cast<int>(together),
-            .chunk = static_cast<int>(items)};
-}
-
-/// With dq in order an item is a step or more behind the one before it at each tile, so many items of a head together
-/// wait for each other. But few that stay at a tile for the steps of many heads keep together, and L2 holds their rows.
-hopper::UnitOrder unit_order_with_turns(const AttendShape& shape, const TileList& tiles, int blocks) {
-    const auto heads = shape.batch * shape.kv_heads, group = shape.query_heads_per_kv_head;
-    const auto chunk = std::min(hopper::multiprocessors_of_device() / heads, tiles.busy_items());
-    constexpr std::int64_t many = 8, tiles_apart = 2;
-    if (!tiles.fall_evenly() || blocks > 1 || group < many || chunk < 1 || chunk > tiles_apart * group) return {};
-    const auto chunks = tiles.busy_items() / chunk;
-    return {.first_items = static_cast<int>(chunk * chunks),
-            .together = static_cast<int>(heads),
-            .chunk = static_cast<int>(chunk),
-            .chunks = static_cast<int>(chunks),
-            .in_step = true};
+hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks, bool with_turns) {
+    const layouts::KeyItems items{.items = tiles.items(),
+                                  .busy = tiles.busy_items(),
+                                  .entries = tiles.full() + tiles.partial(),
+                                  .longest = tiles.longest(),
+                                  .fall_evenly = tiles.fall_evenly()};
+    const layouts::LaunchPlaces places{.heads = shape.batch * shape.kv_heads,
+                                       .group = shape.query_heads_per_kv_head,
+                                       .processors = hopper::multiprocessors_of_device(),
+                                       .blocks = blocks};
+    return with_turns ? layouts::backward_order_with_turns(items, places) : layouts::backward_order(items, places);
 }
 
 }  // namespace
@@ -376,7 +356,7 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
                                             .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                             .longest = tiles.longest(),
                                             .steps_per_entry = shape.query_heads_per_kv_head});
-        const auto order = turns ? unit_order_with_turns(shape, tiles, blocks) : unit_order(shape, tiles, blocks);
+        const auto order = unit_order(shape, tiles, blocks, turns != nullptr);
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);
     }

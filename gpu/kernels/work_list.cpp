@@ -191,8 +191,6 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     turns_device_ = uploaded(turns);
 }
 
-bool TileList::are_alike() const { return layouts::are_alike(full_ + partial_, longest_, items_); }
-
 std::int64_t TileList::device_bytes() const {
     std::size_t bytes = 0;
     for (const auto* buffer : {&items_device_, &entries_device_, &turns_device_}) bytes += buffer->bytes();

@@ -99,8 +99,6 @@ public:
     std::int64_t longest() const { return longest_; }  ///< entries of the first item
     std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
-    /// Whether items are of about the same length.
-    bool are_alike() const;
     /// layouts::fall_evenly of those that have anything to do.
     bool fall_evenly() const { return fall_evenly_; }
 

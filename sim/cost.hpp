@@ -3,6 +3,7 @@
 #include "layouts/checked.hpp"
 #include "layouts/schedule.hpp"
 #include "layouts/unit_order.hpp"
+#include "sim/dealing.hpp"
 #include "sim/host_clock.hpp"
 #include "sim/machine.hpp"
 #include "sim/messages.hpp"
@@ -11,7 +12,6 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -71,28 +71,34 @@ public:
         std::vector<int> visits{};  ///< blocks of a launch that an item meets tiles of; empty: one
         std::int64_t copies = 1;
         int in_turn = 1;
-        bool fall_evenly = false;  ///< items of keys, where it matters
+        // Of items of keys, which come in the order of work lists, the longest first: ranges of row tiles that each
+        // meets, one behind another, and where those of each begin.
+        std::vector<layouts::Interval> ranges{};
+        std::vector<std::size_t> first_range{};
+        bool fall_evenly = false;
         /// Of query tiles: numbers of O, bytes of Q and of K and V.
         struct Sizes {
             double outputs = 0, queries = 0, keys = 0;
         } sizes{};
     };
 
-    /// Items of keys in the order of work lists, the longest first.
-    std::shared_ptr<const Items> listed_items(const Part& rows, const Part& keys);
+    /// Items of keys of a block, and where its rows lie among those of the rank.
+    struct KeyPart {
+        std::shared_ptr<const Items> items;
+        std::int64_t first_head = 0, first_tile = 0;
+    };
+    KeyPart key_part(const Part& rows, const Part& keys);
 
     /// How a launch goes about the items of its blocks.
     struct Way {
         layouts::Sharing sharing{};
-        std::optional<layouts::UnitOrder> order{};  ///< in which they walk their rows in step, if they do
-        double longer = 1;                          ///< times, that all of it takes for what they do
+        layouts::UnitOrder order{};  ///< of the items of each
+        double longer = 1;           ///< times, that all of it takes for what they do
     };
-    Way way_of(std::span<const std::shared_ptr<const Items>> parts, bool waits) const;
+    Way way_of(std::span<const KeyPart> parts, bool waits) const;
 
-    /// Of an item of keys that so many processors share.
-    double item_seconds(const layouts::TileRow& tiles, int heads_in_turn, std::int64_t processors) const {
-        return item_seconds(tiles, {}, heads_in_turn, processors, 1, 0);
-    }
+    /// What processors take up of a block's items of keys, in order.
+    std::vector<ItemGroup> dealt(const Items& items, const Way& way) const;
 
     /// Blocks that were tiled one by one, for tests of the memo.
     std::size_t distinct_blocks() const { return memo_.size(); }
@@ -100,17 +106,28 @@ public:
 private:
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
-    enum class Reach { unknown, known };
-    Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
-                   Reach reach) const;
+    Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                   const Part& keys) const;
+    void list_keys(Items& items, std::span<const layouts::RowHull> rows,
+                   std::span<const layouts::KeyTile> columns) const;
     std::vector<double> joined_keys(std::span<const Joint> attends);
     struct Launch {
         double seconds = 0;
-        double item = 0;  ///< of it the longest item
+        double item = 0;   ///< of it the longest item
+        double tiles = 0;  ///< of all items, on one processor
     };
-    layouts::Sharing sharing_of(std::span<const Items* const> parts) const;
-    Way way_of(std::span<const Items* const> parts) const;
+    layouts::Sharing sharing_of(std::span<const KeyPart> parts) const;
+    layouts::UnitOrder order_of(std::span<const KeyPart> parts, std::int64_t blocks) const;
+    double rereading_seconds(std::span<const KeyPart> parts, const Way& way) const;
+    double item_seconds(const layouts::TileRow& tiles, int heads_in_turn, std::int64_t processors) const {
+        return item_seconds(tiles, {}, heads_in_turn, processors, 1, 0);
+    }
+    std::int64_t places(const layouts::Sharing& sharing, double without) const;
+    double tile_seconds(const Items& items) const;
     Launch launch(std::span<const Items> parts, Turn turn, double without = 0) const;
+    Launch key_launch(const KeyPart& part, double without) const;
+    Launch block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                        const Part& keys, Turn turn, double without = 0) const;
     std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
                        Turn turn);
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
@@ -132,7 +149,7 @@ private:
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
     std::unordered_map<std::string, double> longer_;
-    std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;
+    std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // of keys
     // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
     mutable std::vector<std::vector<layouts::KeyTile>> key_tiles_;

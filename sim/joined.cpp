@@ -117,7 +117,7 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
     int heads = -1;  // the group's first
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
-        auto items = items_of(row_runs, key_runs, attend.rows, attend.keys, Reach::unknown);
+        auto items = items_of(row_runs, key_runs, attend.rows, attend.keys);
         double longest = 0;
         for (const auto& tiles : items.tiles)
             longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1, 1, 0));
@@ -125,15 +125,15 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
             if (!parts.empty()) up_to.push_back(launch(parts, turn));
             parts.push_back(std::move(items));
         } else {
-            auto& [all, visits, copies, in_turn, evenly, sizes] = parts.back();
-            sizes.keys += items.sizes.keys;
+            auto& all = parts.back();
+            all.sizes.keys += items.sizes.keys;
             const auto meets = [](const layouts::TileRow& some) { return some.full + some.partial > 0; };
-            if (waits && visits.empty())
-                for (const auto& some : all) visits.push_back(meets(some));
-            for (std::size_t i = 0; i < all.size(); ++i) {
-                if (waits) visits[i] += meets(items.tiles[i]);
-                all[i].full += items.tiles[i].full;
-                all[i].partial += items.tiles[i].partial;
+            if (waits && all.visits.empty())
+                for (const auto& some : all.tiles) all.visits.push_back(meets(some));
+            for (std::size_t i = 0; i < all.tiles.size(); ++i) {
+                if (waits) all.visits[i] += meets(items.tiles[i]);
+                all.tiles[i].full += items.tiles[i].full;
+                all.tiles[i].partial += items.tiles[i].partial;
             }
         }
         heads = attend.rows.heads.begin;

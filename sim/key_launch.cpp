@@ -8,7 +8,7 @@
 namespace ringlab::sim {
 
 KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::Joint> attends) : tiles_(&tiles), processors_(1) {
-    for (const auto& attend : attends) parts_.push_back(tiles.listed_items(attend.rows, attend.keys));
+    for (const auto& attend : attends) parts_.push_back(tiles.key_part(attend.rows, attend.keys));
     // A launch whose first attend waits comes after all that it needs.
     const bool waits = attends.size() > 1 && !attends.front().waits &&
                        std::ranges::any_of(attends, [](const TileModel::Joint& one) { return one.waits; });
@@ -17,29 +17,10 @@ KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::Joint> attends
 
 void KeyLaunch::begin(double seconds) { processors_ = Processors(way_.sharing.at_a_time, seconds); }
 
-/// Item by item, all heads of each; or in sections of some items and some heads: see layouts::UnitOrder.
-std::vector<ItemGroup> KeyLaunch::listed(const TileModel::Items& items, double slower) const {
-    std::vector<ItemGroup> groups;
-    const auto add = [&](std::size_t item, std::int64_t heads) {
-        const auto seconds =
-            slower * way_.longer * tiles_->item_seconds(items.tiles[item], items.in_turn, way_.sharing.processors);
-        if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
-        groups.back().count += heads;
-    };
-    if (!way_.order) {
-        for (std::size_t item = 0; item < items.tiles.size(); ++item) add(item, items.copies);
-        return groups;
-    }
-    const auto& order = *way_.order;
-    for (std::int64_t heads = 0; heads < items.copies; heads += order.together)
-        for (std::size_t item = 0; item < items.tiles.size(); ++item) add(item, order.together);
-    return groups;
-}
-
 double KeyLaunch::end_of_next(double block, double gradient, double slower) {
     double end = 0;
-    for (const auto& group : listed(*parts_[next_], slower))
-        end = std::max(end, processors_.give(group, block, gradient));
+    for (const auto& [seconds, count] : tiles_->dealt(*parts_[next_].items, way_))
+        end = std::max(end, processors_.give({slower * seconds, count}, block, gradient));
     ++next_;
     return end;
 }

@@ -30,10 +30,8 @@ public:
     void delay(double seconds) { processors_.delay(seconds); }
 
 private:
-    std::vector<ItemGroup> listed(const TileModel::Items& items, double slower) const;
-
     const TileModel* tiles_;
-    std::vector<std::shared_ptr<const TileModel::Items>> parts_;  // by attend
+    std::vector<TileModel::KeyPart> parts_;  // by attend
     std::size_t next_ = 0;
     TileModel::Way way_;
     Processors processors_;

@@ -38,12 +38,12 @@ struct AttentionCost {
     double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
     double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
     double share_seconds = 0;      ///< more of an item, for each doubling of those that share it: they add up parts
+    double reread_seconds = 0;     ///< more of an item of keys, for a tile of rows that the cache has had and lost
     // Of query tiles, where the cache does not hold what a launch touches: more of an item that meets no tile, for each
     // byte in which a number of O is read; and more of a launch, whose last items wait for memory all at once, for each
     // in which one is read or written.
     double idle_byte_seconds = 0, last_byte_seconds = 0;
     double joined_ratio = 1;           ///< a launch of several blocks takes so many times what its items say
-    double out_of_step = 1;            ///< so many times longer, items of keys that do not walk their rows in step
     double dropout_tile_seconds = -1;  ///< more of a tile, full or partial, where p is dropped out; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
 

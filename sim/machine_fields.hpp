@@ -102,8 +102,6 @@ public:
             fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
             fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);
         }
-        if (fields_.section("out_of_step", m.backward.out_of_step != 1))
-            fields_.number("out_of_step.backward_ratio", m.backward.out_of_step, {0.1, 10}, 1);
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
         if (fields_.section("dropout", m.forward.dropout_tile_seconds >= 0)) {
@@ -119,7 +117,7 @@ public:
             kernel.forward = m.forward;
             kernel.backward = m.backward;
             for (auto* cost : {&kernel.forward, &kernel.backward})
-                cost->share_seconds = cost->idle_byte_seconds = cost->last_byte_seconds = 0;
+                cost->share_seconds = cost->idle_byte_seconds = cost->last_byte_seconds = cost->reread_seconds = 0;
         });
         for (auto& one : m.kernels) kernel("kernels." + one.name, one);
         if (fields_.section("score", m.mean_error > 0)) {
@@ -143,6 +141,7 @@ private:
         fields_.number(section + ".end_memory_ratio", c.end_memory_ratio, ratio, 1);
         fields_.number(section + ".power_teraflops", c.power_flops, bandwidth, tera);
         ends_of_items(section, c);
+        reread(section, c);
     }
 
     /// What it has of its own; all else is that of the machine's own kernel.
@@ -155,6 +154,7 @@ private:
             tiles(section + pass, cost);
             fields_.number(section + pass + ".power_teraflops", cost.power_flops, ranges::bandwidth, tera);
             ends_of_items(section + pass, cost);
+            reread(section + pass, cost);
         }
     }
 
@@ -165,6 +165,12 @@ private:
         fields_.number(ends + ".share_us", c.share_seconds, ranges::not_negative, micro);
         fields_.number(ends + ".idle_byte_us", c.idle_byte_seconds, ranges::not_negative, micro);
         fields_.number(ends + ".last_byte_us", c.last_byte_seconds, ranges::not_negative, micro);
+    }
+
+    template <class Cost>
+    void reread(const std::string& section, Cost& c) {
+        if (fields_.section(section + ".reread", c.reread_seconds > 0))
+            fields_.number(section + ".reread.tile_us", c.reread_seconds, ranges::not_negative, micro);
     }
 
     template <class Cost>

@@ -1,13 +1,11 @@
 // What an attention block takes: its tiles, given to processors one by one. See TileModel.
 
-#include "layouts/unit_order.hpp"
 #include "sim/cost.hpp"
 #include "sim/dealing.hpp"
 #include "sim/kernels.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <span>
 
@@ -51,22 +49,6 @@ void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
         visit(segment, layouts::slice(run, i, end));
         i = end;
     }
-}
-
-/// layouts::fall_evenly of the key tiles that meet any of the rows.
-bool tiles_fall_evenly(std::span<const layouts::RowHull> rows, std::span<const layouts::KeyTile> columns,
-                       std::span<const layouts::TileRow> tiles) {
-    std::vector<layouts::ItemReach> reaches;
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-        const auto entries = tiles[i].full + tiles[i].partial;
-        if (entries == 0) continue;
-        auto last = static_cast<std::int64_t>(rows.size()) - 1;
-        while (classify(rows[static_cast<std::size_t>(last)], columns[i]) == layouts::TileKind::empty) --last;
-        reaches.push_back({entries, last});
-        if (last != reaches.front().last) return false;
-    }
-    std::ranges::stable_sort(reaches, std::greater{}, &layouts::ItemReach::entries);
-    return layouts::fall_evenly(reaches);
 }
 
 }  // namespace
@@ -139,9 +121,11 @@ double TileModel::longer_without(double processors, const Part& rows, const Part
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     const auto key = fmt::format("{} ", processors) + key_of(row_runs, key_runs, rows, keys, turn);
     if (const auto found = longer_.find(key); found != longer_.end()) return found->second;
-    const auto items = items_of(row_runs, key_runs, rows, keys, Reach::unknown);
-    const auto all = launch({&items, 1}, turn).seconds;
-    return longer_[key] = all == 0 ? 1 : launch({&items, 1}, turn, processors).seconds / all;
+    const auto seconds = [&](double without) {
+        return block_launch(row_runs, key_runs, rows, keys, turn, without).seconds;
+    };
+    const auto all = seconds(0);
+    return longer_[key] = all == 0 ? 1 : seconds(processors) / all;
 }
 
 TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
@@ -201,7 +185,7 @@ double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int hea
 }
 
 TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                                     const Part& keys, Reach reach) const {
+                                     const Part& keys) const {
     const auto known = [&](auto& by_block, const Part& part, auto make) {
         using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
         if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
@@ -213,124 +197,72 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
     const auto& mask = schedule_.mask();
     const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
     const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
-    auto work = layouts::tile_work(*hulls, *columns);
     const bool by_keys = cost_.item == Item::key_tile;
-    const bool evenly = by_keys && reach == Reach::known && tiles_fall_evenly(*hulls, *columns, work.keys);
-    return {std::move(by_keys ? work.keys : work.queries),
-            {},
-            (by_keys ? keys : rows).heads.count() * schedule_.problem().batch,
-            by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1,
-            evenly,
-            by_keys ? Items::Sizes{} : sizes_of(rows, keys)};
-}
-
-std::shared_ptr<const TileModel::Items> TileModel::listed_items(const Part& rows, const Part& keys) {
-    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    auto& known = listed_[key_of(row_runs, key_runs, rows, keys, {})];
-    if (known) return known;
-    auto items = items_of(row_runs, key_runs, rows, keys, Reach::known);
-    std::ranges::stable_sort(items.tiles, std::greater{},
-                             [](const layouts::TileRow& tiles) { return tiles.full + tiles.partial; });
-    return known = std::make_shared<const Items>(std::move(items));
-}
-
-layouts::Sharing TileModel::sharing_of(std::span<const Items* const> parts) const {
-    layouts::ItemLoad load;
-    for (const auto* part : parts) {
-        load.steps_per_entry = part->in_turn;
-        for (const auto& tiles : part->tiles) {
-            load.items += parts.size() > 1 || tiles.full + tiles.partial > 0 ? part->copies : 0;
-            load.entries += (tiles.full + tiles.partial) * part->copies;
-            load.longest = std::max(load.longest, tiles.full + tiles.partial);
-        }
+    Items items;
+    items.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
+    items.in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
+    if (by_keys) {
+        list_keys(items, *hulls, *columns);
+    } else {
+        items.tiles = layouts::tile_work(*hulls, *columns).queries;
+        items.sizes = sizes_of(rows, keys);
     }
-    return layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+    return items;
 }
 
-/// By the rules by which kernels choose. What all begins at once, or is all of one length, needs no order to be in
-/// step.
-TileModel::Way TileModel::way_of(std::span<const Items* const> parts) const {
-    Way way{.sharing = sharing_of(parts)};
-    if (cost_.item != Item::key_tile) return way;
-    std::vector<std::uint32_t> counts;
-    std::int64_t units = 0, busy = 0, entries = 0, longest = 0;
-    bool evenly = true;
-    for (const auto* part : parts) {
-        counts.push_back(static_cast<std::uint32_t>(part->tiles.size()));
-        evenly &= part->fall_evenly;
-        for (const auto& [full, partial] : part->tiles) {
-            units += full + partial > 0 ? part->copies : 0;
-            busy += full + partial > 0;
-            entries += full + partial;
-            longest = std::max(longest, full + partial);
-        }
-    }
-    const auto places = static_cast<std::int64_t>(machine_.multiprocessors) / way.sharing.processors;
-    const auto heads = parts.front()->copies;
-    if (evenly)
-        way.order = parts.size() > 1 ? layouts::joined_order_in_step(counts, heads, places)
-                                     : layouts::order_in_step(busy, heads, places,
-                                                              layouts::are_alike(entries, longest, counts.front()));
-    const bool alike = evenly && entries == busy * longest;
-    if (!way.order && !alike && units > way.sharing.at_a_time) way.longer = cost_.out_of_step;
-    return way;
+double TileModel::tile_seconds(const Items& items) const {
+    double seconds = 0;
+    for (const auto& [full, partial] : items.tiles)
+        seconds += cost_.full_tile_seconds * static_cast<double>(full) +
+                   cost_.partial_tile_seconds * static_cast<double>(partial);
+    return seconds * items.in_turn * static_cast<double>(items.copies);
 }
 
-TileModel::Way TileModel::way_of(std::span<const std::shared_ptr<const Items>> parts, bool waits) const {
-    std::vector<const Items*> all;
-    for (const auto& part : parts) all.push_back(part.get());
-    auto way = way_of(all);
-    if (waits) way.longer *= cost_.joined_ratio;
-    return way;
+/// Of those of `sharing`, where so many processors are not there.
+std::int64_t TileModel::places(const layouts::Sharing& sharing, double without) const {
+    const auto all = machine_.multiprocessors;
+    const auto left = static_cast<double>(sharing.at_a_time) * (all - without) / all;
+    return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
 }
 
-/// Of all of these in one launch, which is made for all processors and finds so many less. Items of keys are begun part
-/// by part, the longest first of each: that is how work lists have them.
+/// Query tiles of all of these in one launch, which is made for all processors and finds so many less.
 TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, double without) const {
-    std::vector<const Items*> all_parts;
-    for (const auto& part : parts) all_parts.push_back(&part);
-    const auto sharing = sharing_of(all_parts);
-    // Where query tiles are items and rows only pass through, those without tiles are not in the work list.
-    const bool visits_idle = cost_.item == Item::key_tile || turn.begins || turn.ends;
+    // Where rows only pass through, those without tiles are not in the work list.
+    const bool visits_idle = turn.begins || turn.ends;
     const auto missed = missed_share(parts, turn);
     const auto [read, written] = row_bytes(turn);
+    Launch found;
     std::vector<ItemGroup> groups;
     std::int64_t count = 0;
-    for (const auto& [items, visits, copies, in_turn, evenly, sizes] : parts) {
-        const auto first = static_cast<std::ptrdiff_t>(groups.size());
-        for (std::size_t i = 0; i < items.size(); ++i)
-            if (visits_idle || items[i].full + items[i].partial > 0) {
-                groups.push_back({item_seconds(items[i], turn, in_turn, sharing.processors,
-                                               visits.empty() ? 1 : std::max(1, visits[i]), missed),
-                                  copies});
-                count += copies;
-            }
-        const auto from = cost_.item == Item::key_tile ? groups.begin() + first : groups.begin();
-        std::sort(from, groups.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+    for (const auto& part : parts) {
+        for (std::size_t i = 0; i < part.tiles.size(); ++i) {
+            const auto& tiles = part.tiles[i];
+            if (!visits_idle && tiles.full + tiles.partial == 0) continue;
+            const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
+            groups.push_back({item_seconds(tiles, turn, part.in_turn, 1, visits, missed), part.copies});
+            count += part.copies;
+            found.item = std::max(found.item, groups.back().seconds);
+        }
+        found.tiles += tile_seconds(part);
     }
-    Launch found;
-    for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
-    const auto all = machine_.multiprocessors;
-    const auto at_a_time = static_cast<double>(sharing.at_a_time) * (all - without) / all;
-    found.seconds = makespan_in_order(groups, std::max(std::int64_t{1}, static_cast<std::int64_t>(at_a_time)));
-    found.seconds += cost_.last_byte_seconds * missed * (read + written) *
-                     std::min(1.0, static_cast<double>(count) / static_cast<double>(sharing.at_a_time));
+    const layouts::Sharing alone{1, static_cast<std::int64_t>(machine_.multiprocessors)};
+    found.seconds = makespan(std::move(groups), places(alone, without)) +
+                    cost_.last_byte_seconds * missed * (read + written) *
+                        std::min(1.0, static_cast<double>(count) / machine_.multiprocessors);
     return found;
+}
+
+TileModel::Launch TileModel::block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                          const Part& rows, const Part& keys, Turn turn, double without) const {
+    auto items = items_of(row_runs, key_runs, rows, keys);
+    if (cost_.item == Item::query_tile) return launch({&items, 1}, turn, without);
+    return key_launch({std::make_shared<const Items>(std::move(items))}, without);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
                                              const Part& rows, const Part& keys, Turn turn) const {
-    const auto items = items_of(row_runs, key_runs, rows, keys, cost_.out_of_step == 1 ? Reach::unknown : Reach::known);
-    const auto [alone, item] = launch({&items, 1}, turn);
-    const auto* const part = &items;
-    const auto longer = cost_.out_of_step == 1 ? 1 : way_of({&part, 1}).longer;
-    Time time{.alone = longer * alone, .item = longer * item};
-    for (const auto& tiles : items.tiles)
-        time.continued += longer *
-                          (cost_.full_tile_seconds * static_cast<double>(tiles.full) +
-                           cost_.partial_tile_seconds * static_cast<double>(tiles.partial)) *
-                          items.in_turn * static_cast<double>(items.copies) / machine_.multiprocessors;
-    return time;
+    const auto [seconds, item, tiles] = block_launch(row_runs, key_runs, rows, keys, turn);
+    return {.alone = seconds, .continued = tiles / machine_.multiprocessors, .item = item};
 }
 
 }  // namespace ringlab::sim

@@ -14,11 +14,11 @@ namespace {
 using layouts::Pass;
 using sim::AttentionCost;
 
-constexpr std::array times{&AttentionCost::launch_seconds,    &AttentionCost::item_seconds,
-                           &AttentionCost::full_tile_seconds, &AttentionCost::partial_tile_seconds,
-                           &AttentionCost::idle_item_seconds, &AttentionCost::resume_seconds,
-                           &AttentionCost::finish_seconds,    &AttentionCost::share_seconds,
-                           &AttentionCost::idle_byte_seconds, &AttentionCost::last_byte_seconds};
+constexpr std::array times{
+    &AttentionCost::launch_seconds,       &AttentionCost::item_seconds,      &AttentionCost::full_tile_seconds,
+    &AttentionCost::partial_tile_seconds, &AttentionCost::idle_item_seconds, &AttentionCost::resume_seconds,
+    &AttentionCost::finish_seconds,       &AttentionCost::share_seconds,     &AttentionCost::idle_byte_seconds,
+    &AttentionCost::last_byte_seconds,    &AttentionCost::reread_seconds};
 
 std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
     std::vector<const TimedAttend*> all;

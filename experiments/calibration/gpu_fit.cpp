@@ -38,7 +38,6 @@ public:
         fit_clocks();
         fit_power(fitted_, all_);
         fit_joined(fitted_, passes_);
-        fit_out_of_step(fitted_, passes_);
         fit_rotation(fitted_, all_);
         fit_few_rows(fitted_, all_);
         fit_dropout(fitted_, all_);

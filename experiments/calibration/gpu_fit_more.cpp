@@ -61,13 +61,12 @@ double longer(const ExecutedPass& pass, const sim::Machine& machine) {
     return measured / predicted_attends(pass, machine);
 }
 
-/// How much of the time of a pass's attends is of launches that do not walk their rows in step.
-double share_out_of_step(const ExecutedPass& pass, const sim::Machine& machine) {
+/// How much of the time of a pass's attends goes into rows that are read again.
+double share_rereading(const ExecutedPass& pass, const sim::Machine& machine) {
     if (pass.pass == Pass::forward) return 0;
-    auto in_step = machine, twice = machine;
-    in_step.backward.out_of_step = 1;
-    twice.backward.out_of_step = 2;
-    return predicted_attends(pass, twice) / predicted_attends(pass, in_step) - 1;
+    auto free = machine;
+    free.backward.reread_seconds = 0;
+    return predicted_attends(pass, machine) / predicted_attends(pass, free) - 1;
 }
 
 /// Of fewer passes none tells what is the rule.
@@ -79,10 +78,10 @@ double middle_of(std::vector<double>& ratios) {
     return (ratios[(ratios.size() - 1) / 2] + ratios[ratios.size() / 2]) / 2;
 }
 
-constexpr double little_out_of_step = 0.1, nearly_all_out_of_step = 0.9;
+constexpr double little_rereading = 0.01;
 
 /// A pass of ranks that take turns on one GPU, and that of a ring with as much to do, whose launches are of one block
-/// and walk their rows in step: power slows down both.
+/// and read no rows again: power slows down both.
 struct BesideRing {
     const ExecutedPass *pass, *ring;
 
@@ -105,8 +104,7 @@ std::vector<BesideRing> passes_beside_rings(const std::vector<ExecutedPass>& pas
                    other.plan->mask().name() == one.plan->mask().name() &&
                    other.plan->layout().name() == one.plan->layout().name();
         });
-        if (ring != passes.end() && share_out_of_step(*ring, machine) < little_out_of_step)
-            found.push_back({&one, &*ring});
+        if (ring != passes.end() && share_rereading(*ring, machine) < little_rereading) found.push_back({&one, &*ring});
     }
     return found;
 }
@@ -140,7 +138,7 @@ void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) 
     for (const auto pass : both_passes) {
         std::vector<double> ratios;
         for (const auto& both : passes_beside_rings(passes, fitted.machine, {"pull", "joined-ring"}, pass))
-            if (share_out_of_step(*both.pass, fitted.machine) < little_out_of_step)
+            if (share_rereading(*both.pass, fitted.machine) < little_rereading)
                 ratios.push_back(both.longer(fitted.machine));
         auto& cost = pass == Pass::forward ? fitted.machine.forward : fitted.machine.backward;
         auto& source = fitted.sources[fmt::format("joined_launches.{}_ratio", to_string(pass))];
@@ -152,20 +150,6 @@ void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) 
             "against those of attends one by one",
             ratios.size(), ratios.front(), ratios.back());
     }
-}
-
-void fit_out_of_step(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
-    std::vector<double> ratios;
-    for (const auto& both :
-         passes_beside_rings(passes, fitted.machine, {"pull", "joined-ring", "all-gather", "ulysses"}, Pass::backward))
-        if (share_out_of_step(*both.pass, fitted.machine) > nearly_all_out_of_step)
-            ratios.push_back(both.longer(fitted.machine));
-    if (ratios.size() < enough_ratios) return;
-    fitted.machine.backward.out_of_step = std::max(1.0, middle_of(ratios));
-    fitted.sources["out_of_step"] = fmt::format(
-        "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, whose launches do not "
-        "walk their rows in step, against those of rings, whose launches do",
-        ratios.size(), ratios.front(), ratios.back());
 }
 
 void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {

@@ -11,8 +11,6 @@ void fit_power(FittedMachine& fitted, const GpuSamples& samples);
 /// What launches of several attends take longer than their items say, beside what attends one by one do, which power
 /// slows down as much.
 void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes);
-/// Of launches of key tiles that do not walk their rows in step; once joined launches are fitted.
-void fit_out_of_step(FittedMachine& fitted, const std::vector<ExecutedPass>& passes);
 
 /// Rotations, attends of few rows, dropout and matrix products, as far as the samples hold them.
 void fit_rotation(FittedMachine& fitted, const GpuSamples& samples);

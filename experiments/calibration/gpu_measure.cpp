@@ -1,6 +1,7 @@
 #include "experiments/calibration/gpu_measure.hpp"
 
 #include "experiments/calibration/gpu_kernels.hpp"
+#include "experiments/calibration/timed_attends.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/inputs/source.hpp"
 #include "layouts/require.hpp"
@@ -40,6 +41,7 @@ std::vector<Spot> spots(const Config& config) {
         }
         all.push_back(
             {"causal+documents:" + fmt::format("{0},{1},{1}", tokens / 2, tokens / 4), "contiguous", 1, 0, 0, tokens});
+        if (tokens >= 4096) all.push_back({two_documents(tokens), "contiguous", 1, 0, 0, tokens});
     }
     return all;
 }

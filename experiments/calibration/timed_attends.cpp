@@ -14,14 +14,19 @@ const std::map<std::string, Turn> forward_calls{{"forward_kept", {true, true}},
                                                 {"forward_carried", {false, false}},
                                                 {"forward_last_kept", {false, true}}};
 
-/// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without tiles
-/// that no longer ones hide.
+/// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without
+/// tiles that no longer ones hide.
 bool is_held_out(const GpuSample& sample) {
+    if (sample.mask == two_documents(sample.tokens_per_rank)) return false;
     return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
            sample.mask.find("documents") != std::string::npos;
 }
 
 }  // namespace
+
+std::string two_documents(std::int64_t tokens) {
+    return fmt::format("causal+documents:{},{}", tokens * 5 / 8, tokens * 3 / 8);
+}
 
 std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan) {
     const auto forward = forward_calls.find(sample.call);

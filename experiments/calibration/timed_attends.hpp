@@ -3,9 +3,14 @@
 #include "experiments/calibration/cost_fit.hpp"
 #include "experiments/calibration/gpu_samples.hpp"
 
+#include <cstdint>
 #include <optional>
+#include <string>
 
 namespace ringlab::experiments {
+
+/// Two documents in so many tokens, five eighths in the first: their rows are read again where the cache is full.
+std::string two_documents(std::int64_t tokens);
 
 /// The attend that a sample of a kernel's call has timed; nothing where the call is of what surrounds attends.
 struct SampledAttend {

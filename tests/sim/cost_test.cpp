@@ -1,5 +1,6 @@
-#include "scenario.hpp"
 #include "sim/cost.hpp"
+#include "layouts/launch_order.hpp"
+#include "scenario.hpp"
 #include "sim/dealing.hpp"
 #include "sim/few_rows.hpp"
 
@@ -25,6 +26,28 @@ Part all_keys(const Schedule& schedule, int rank) {
     return schedule.part(rank, {0, static_cast<int>(schedule.problem().kv_heads)});
 }
 
+/// In which order a kernel deals items of keys, from every pair of tiles.
+ringlab::layouts::UnitOrder order_by_hand(const Schedule& schedule, const Part& rows, const Part& keys,
+                                          const AttentionCost& cost, ringlab::layouts::LaunchPlaces places) {
+    const auto hulls = ringlab::layouts::row_hulls(schedule.mask(), schedule.runs(rows), cost.tile_rows);
+    std::vector<ringlab::layouts::ItemReach> reaches;
+    ringlab::layouts::KeyItems items;
+    for (const auto& column : ringlab::layouts::key_tiles(schedule.mask(), schedule.runs(keys), cost.tile_keys)) {
+        ringlab::layouts::ItemReach reach;
+        for (std::size_t i = 0; i < hulls.size(); ++i)
+            if (classify(hulls[i], column) != ringlab::layouts::TileKind::empty)
+                reach = {reach.entries + 1, static_cast<std::int64_t>(i)};
+        ++items.items;
+        items.entries += reach.entries;
+        items.longest = std::max(items.longest, reach.entries);
+        if (reach.entries > 0) reaches.push_back(reach);
+    }
+    items.busy = static_cast<std::int64_t>(reaches.size());
+    std::ranges::stable_sort(reaches, std::greater{}, &ringlab::layouts::ItemReach::entries);
+    items.fall_evenly = ringlab::layouts::fall_evenly(reaches);
+    return ringlab::layouts::backward_order(items, places);
+}
+
 /// The time straight from the tiles, without memo, groups of equal items or heap.
 double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys,
                     TileModel::Turn turn) {
@@ -43,19 +66,33 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     }
     const auto group =
         ringlab::layouts::choose_sharing(load, static_cast<std::int64_t>(machine.multiprocessors), cost.groups);
+    const auto seconds_of = [&](const ringlab::layouts::TileRow& tiles) {
+        const bool idle = tiles.full + tiles.partial == 0;
+        const auto of_rows = (turn.begins ? 0 : cost.resume_seconds) + (turn.ends ? cost.finish_seconds : 0);
+        return (idle ? cost.idle_item_seconds : cost.item_seconds) + (by_keys ? 0 : of_rows) +
+               in_turn *
+                   (cost.full_tile_seconds * double(tiles.full) + cost.partial_tile_seconds * double(tiles.partial)) /
+                   double(group.processors);
+    };
     std::vector<double> items;
-    for (const auto& tiles : by_keys ? work.keys : work.queries)
-        for (int head = 0; head < heads; ++head) {
-            const bool idle = tiles.full + tiles.partial == 0;
-            if (idle && !by_keys && !turn.begins && !turn.ends) continue;
-            const auto of_rows = (turn.begins ? 0 : cost.resume_seconds) + (turn.ends ? cost.finish_seconds : 0);
-            items.push_back(
-                (idle ? cost.idle_item_seconds : cost.item_seconds) + (by_keys ? 0 : of_rows) +
-                in_turn *
-                    (cost.full_tile_seconds * double(tiles.full) + cost.partial_tile_seconds * double(tiles.partial)) /
-                    double(group.processors));
-        }
-    std::sort(items.rbegin(), items.rend());
+    if (by_keys) {
+        const auto order = order_by_hand(schedule, rows, keys, cost,
+                                         {.heads = heads,
+                                          .processors = static_cast<std::int64_t>(machine.multiprocessors),
+                                          .blocks = group.processors});
+        auto sorted = work.keys;
+        std::ranges::stable_sort(sorted, std::greater{}, [](const auto& tiles) { return tiles.full + tiles.partial; });
+        ringlab::layouts::for_each_unit_run(
+            order, static_cast<std::int64_t>(sorted.size()), heads, [&](const ringlab::layouts::UnitRun& run) {
+                for (int head = 0; head < run.heads; ++head)
+                    items.push_back(seconds_of(sorted[static_cast<std::size_t>(run.item)]));
+            });
+    } else {
+        for (const auto& tiles : work.queries)
+            if (tiles.full + tiles.partial > 0 || turn.begins || turn.ends)
+                for (int head = 0; head < heads; ++head) items.push_back(seconds_of(tiles));
+        std::sort(items.rbegin(), items.rend());
+    }
     std::vector<double> free(static_cast<std::size_t>(group.at_a_time));
     for (const auto item : items) *std::min_element(free.begin(), free.end()) += item;
     return *std::max_element(free.begin(), free.end());

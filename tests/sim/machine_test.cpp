@@ -1,5 +1,5 @@
-#include "layouts/require.hpp"
 #include "sim/machine.hpp"
+#include "layouts/require.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -114,15 +114,15 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     auto more = machine;
     more.power_of_gpus = std::vector<double>(static_cast<std::size_t>(machine.gpus_per_host), 0.95);
     more.backward.joined_ratio = 1.03;
-    more.backward.out_of_step = 1.04;
+    more.backward.reread_seconds = 1.25e-6;
     more.rotate_memory_ratio = 8;
     auto more_sources = sources;
-    for (const auto* section : {"power", "joined_launches", "out_of_step", "rotation"})
+    for (const auto* section : {"power", "joined_launches", "attention.backward.reread", "rotation"})
         more_sources[section] = "this test";
     const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
     BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
     BOOST_TEST(optional.backward.joined_ratio == 1.03);
-    BOOST_TEST(optional.backward.out_of_step == 1.04);
+    BOOST_TEST(optional.backward.reread_seconds == 1.25e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(optional.rotate_memory_ratio == 8);
 
     sources.erase("gpu.multiprocessors");

@@ -1,0 +1,166 @@
+// Launches whose items are tiles of keys: dealt in the kernel's order, rows read again that the cache no longer holds.
+// See TileModel.
+
+#include "layouts/launch_order.hpp"
+#include "sim/cost.hpp"
+#include "sim/row_cache.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+namespace ringlab::sim {
+namespace {
+
+/// Ranges of the row tiles that a tile of keys meets, behind those in `ranges`; returns what of each kind they are.
+layouts::TileRow add_ranges(std::span<const layouts::RowHull> rows, const layouts::KeyTile& column,
+                            std::vector<layouts::Interval>& ranges) {
+    layouts::TileRow found;
+    const auto before = ranges.size();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto kind = classify(rows[i], column);
+        if (kind == layouts::TileKind::empty) continue;
+        (kind == layouts::TileKind::full ? found.full : found.partial) += 1;
+        const auto tile = static_cast<std::int64_t>(i);
+        if (ranges.size() > before && ranges.back().end == tile)
+            ++ranges.back().end;
+        else
+            ranges.push_back({tile, tile + 1});
+    }
+    return found;
+}
+
+std::int64_t entries_of(const layouts::TileRow& tiles) { return tiles.full + tiles.partial; }
+
+}  // namespace
+
+/// In the order of work lists.
+void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
+                          std::span<const layouts::KeyTile> columns) const {
+    std::vector<layouts::TileRow> tiles;
+    std::vector<layouts::Interval> ranges;
+    std::vector<std::size_t> first{0}, order(columns.size());
+    for (const auto& column : columns) {
+        tiles.push_back(add_ranges(rows, column, ranges));
+        first.push_back(ranges.size());
+    }
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return entries_of(tiles[i]); });
+    std::vector<layouts::ItemReach> reaches;
+    for (const auto i : order) {
+        items.tiles.push_back(tiles[i]);
+        items.first_range.push_back(items.ranges.size());
+        for (auto range = first[i]; range < first[i + 1]; ++range) items.ranges.push_back(ranges[range]);
+        if (entries_of(tiles[i]) > 0) reaches.push_back({entries_of(tiles[i]), items.ranges.back().end - 1});
+    }
+    items.first_range.push_back(items.ranges.size());
+    items.fall_evenly = layouts::fall_evenly(reaches);
+}
+
+TileModel::KeyPart TileModel::key_part(const Part& rows, const Part& keys) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    auto& known = listed_[key_of(row_runs, key_runs, rows, keys, {})];
+    if (!known) known = std::make_shared<const Items>(items_of(row_runs, key_runs, rows, keys));
+    return {known, rows.heads.begin * schedule_.problem().batch, rows.tokens.begin / cost_.tile_rows};
+}
+
+layouts::Sharing TileModel::sharing_of(std::span<const KeyPart> parts) const {
+    layouts::ItemLoad load;
+    for (const auto& [items, first_head, first_tile] : parts) {
+        load.steps_per_entry = items->in_turn;
+        for (const auto& tiles : items->tiles) {
+            load.items += parts.size() > 1 || entries_of(tiles) > 0 ? items->copies : 0;
+            load.entries += entries_of(tiles) * items->copies;
+            load.longest = std::max(load.longest, entries_of(tiles));
+        }
+    }
+    return layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+}
+
+/// Joined, blocks whose items do not walk in step are dealt item by item, each for all heads.
+layouts::UnitOrder TileModel::order_of(std::span<const KeyPart> parts, std::int64_t blocks) const {
+    const auto processors = static_cast<std::int64_t>(machine_.multiprocessors);
+    const auto& first = *parts.front().items;
+    if (parts.size() == 1) {
+        layouts::KeyItems load{.items = static_cast<std::int64_t>(first.tiles.size()),
+                               .fall_evenly = first.fall_evenly};
+        for (const auto& tiles : first.tiles) {
+            load.busy += entries_of(tiles) > 0;
+            load.entries += entries_of(tiles);
+            load.longest = std::max(load.longest, entries_of(tiles));
+        }
+        return layouts::backward_order(
+            load, {.heads = first.copies, .group = first.in_turn, .processors = processors, .blocks = blocks});
+    }
+    std::vector<std::uint32_t> counts;
+    for (const auto& part : parts) {
+        if (!part.items->fall_evenly) return {};
+        counts.push_back(static_cast<std::uint32_t>(part.items->tiles.size()));
+    }
+    return layouts::joined_order_in_step(counts, first.copies, processors / blocks).value_or(layouts::UnitOrder{});
+}
+
+/// On one processor. In step items find their rows in the cache.
+double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& way) const {
+    if (cost_.reread_seconds == 0 || machine_.cache_bytes == 0 || way.order.in_step) return 0;
+    const auto& p = schedule_.problem();
+    const auto gradient = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
+    const auto tile_bytes = static_cast<double>(cost_.tile_rows) *
+                            (static_cast<double>((p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype)) +
+                             static_cast<double>(p.head_dim) * gradient);  // of Q and dO, and of dQ
+    std::vector<WalkedBlock> blocks;
+    for (const auto& [items, first_head, first_tile] : parts) {
+        auto& block = blocks.emplace_back();
+        block.kv_heads = items->copies;
+        block.group = items->in_turn;
+        block.first_head = first_head;
+        block.first_tile = first_tile;
+        for (std::size_t i = 0; i < items->tiles.size(); ++i) {
+            const auto steps = static_cast<double>(entries_of(items->tiles[i]) * items->in_turn);
+            const auto before = item_seconds({}, items->in_turn, way.sharing.processors);
+            const auto all = item_seconds(items->tiles[i], items->in_turn, way.sharing.processors);
+            const auto begin = items->first_range[i], end = items->first_range[i + 1];
+            block.items.push_back({std::span(items->ranges).subspan(begin, end - begin),
+                                   steps > 0 ? cost_.item_seconds : before,
+                                   steps > 0 ? (all - cost_.item_seconds) / steps : 0});
+        }
+    }
+    return cost_.reread_seconds *
+           reread_tiles(blocks, way.order, way.sharing.at_a_time, machine_.cache_bytes / tile_bytes);
+}
+
+TileModel::Way TileModel::way_of(std::span<const KeyPart> parts, bool waits) const {
+    Way way{.sharing = sharing_of(parts)};
+    way.order = order_of(parts, way.sharing.processors);
+    double seconds = 0;  // on one processor
+    for (const auto& part : parts)
+        for (const auto& [each, count] : dealt(*part.items, way))
+            seconds += each * static_cast<double>(count * way.sharing.processors);
+    if (seconds > 0) way.longer += rereading_seconds(parts, way) / seconds;
+    if (waits) way.longer *= cost_.joined_ratio;
+    return way;
+}
+
+std::vector<ItemGroup> TileModel::dealt(const Items& items, const Way& way) const {
+    std::vector<ItemGroup> groups;
+    layouts::for_each_unit_run(
+        way.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::UnitRun& run) {
+            const auto seconds = way.longer * item_seconds(items.tiles[static_cast<std::size_t>(run.item)],
+                                                           items.in_turn, way.sharing.processors);
+            if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
+            groups.back().count += run.heads;
+        });
+    return groups;
+}
+
+TileModel::Launch TileModel::key_launch(const KeyPart& part, double without) const {
+    const auto way = way_of({&part, 1}, false);
+    const auto groups = dealt(*part.items, way);
+    Launch found{.seconds = makespan_in_order(groups, places(way.sharing, without)),
+                 .tiles = way.longer * tile_seconds(*part.items)};
+    for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
+    return found;
+}
+
+}  // namespace ringlab::sim

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 namespace ringlab::experiments {
@@ -17,15 +18,18 @@ const std::map<std::string, Turn> forward_calls{{"forward_kept", {true, true}},
 /// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without
 /// tiles that no longer ones hide.
 bool is_held_out(const GpuSample& sample) {
-    if (sample.mask == two_documents(sample.tokens_per_rank)) return false;
+    const auto fitted = fitted_documents(sample.tokens_per_rank);
+    if (std::ranges::find(fitted, sample.mask) != fitted.end()) return false;
     return sample.ranks == 4 || sample.mask == fmt::format("window:{},0", sample.tokens_per_rank / 4) ||
            sample.mask.find("documents") != std::string::npos;
 }
 
 }  // namespace
 
-std::string two_documents(std::int64_t tokens) {
-    return fmt::format("causal+documents:{},{}", tokens * 5 / 8, tokens * 3 / 8);
+std::vector<std::string> fitted_documents(std::int64_t tokens) {
+    const auto part = tokens / 16;
+    return {fmt::format("causal+documents:{},{},{},{}", 6 * part, 4 * part, 3 * part, 3 * part),
+            fmt::format("causal+documents:{},{}", 10 * part, 6 * part)};
 }
 
 std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared_ptr<const Plan> plan) {

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace ringlab::experiments {
 
-/// Two documents in so many tokens, five eighths in the first: their rows are read again where the cache is full.
-std::string two_documents(std::int64_t tokens);
+/// Masks of packed documents, of so many tokens, under which a backward launch goes over more rows at a time than a
+/// cache holds: what is read again is fitted to them, that of more documents first.
+std::vector<std::string> fitted_documents(std::int64_t tokens);
 
 /// The attend that a sample of a kernel's call has timed; nothing where the call is of what surrounds attends.
 struct SampledAttend {

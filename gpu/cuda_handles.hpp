@@ -9,16 +9,18 @@ namespace ringlab::gpu {
 /// Makes `device` current for the calling thread until the end of the scope.
 class DeviceScope {
 public:
-    explicit DeviceScope(int device) {
+    explicit DeviceScope(int device) : device_(device) {
         RINGLAB_CUDA(cudaGetDevice(&before_));
-        if (device != before_) RINGLAB_CUDA(cudaSetDevice(device));
+        if (device_ != before_) RINGLAB_CUDA(cudaSetDevice(device_));
     }
-    ~DeviceScope() { cudaSetDevice(before_); }
+    ~DeviceScope() {
+        if (device_ != before_) cudaSetDevice(before_);
+    }
     DeviceScope(const DeviceScope&) = delete;
     DeviceScope& operator=(const DeviceScope&) = delete;
 
 private:
-    int before_ = 0;
+    int device_, before_ = 0;
 };
 
 /// Owns a stream of the device that was current when it was made. It does not synchronise with the default stream.

@@ -27,7 +27,7 @@ void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events
         pass.lanes.resize(ranks_[rank].lanes.size());
         for (std::size_t i = 0; i < pass.program->code.size(); ++i)
             pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
-        pass.marked = marked(rank);
+        mark(rank);
     }
 }
 
@@ -43,28 +43,46 @@ void for_each_before(const layouts::Instruction& instruction, Visit visit) {
 }  // namespace
 
 /// Each call for a short message costs as much time as the message: of messages that tell of their arrival themselves
-/// (Message::is_told) only those ends are marked that somebody looks at, each lane's last one being for all of it.
-std::vector<char> Issuer::marked(std::size_t rank) const {
-    const auto& pass = passes_[rank];
+/// (Message::is_told) only those ends are marked that somebody looks at, and one of a lane now and then, for the host
+/// to see how far it has come. A lane's last mark is for all of it; behind that come at most messages that computing
+/// looks at: their flags are all that is waited for, and its end tells of theirs.
+void Issuer::mark(std::size_t rank) {
+    constexpr std::size_t now_and_then = most_ahead / 4;
+    auto& pass = passes_[rank];
     const auto& work = *ranks_[rank].work;
+    const auto& code = pass.program->code;
     const bool all = !pass.events->begin.empty() || work.checks_finite();
-    std::vector<char> marked(pass.program->code.size());
-    for (std::size_t i = 0; i < marked.size(); ++i) {
-        const auto& instruction = pass.program->code[i];
-        if (all || !work.is_told(pass_, i)) marked[i] = true;
-        for_each_before(instruction, [&](std::size_t before) {
-            const auto& other = pass.program->code[before];
-            // Who comes after such a receive looks at its flag.
-            if (!(other.receives() && work.is_told(pass_, before))) marked[before] = true;
+    const auto nobody = code.size();
+    std::vector<std::size_t> looks_at(code.size(), nobody);  // by message: who computes with it
+    pass.marked.assign(code.size(), false);
+    pass.shown_by.assign(code.size(), nobody);
+    for (std::size_t i = 0; i < code.size(); ++i) {
+        if (all || !work.is_told(pass_, i)) pass.marked[i] = true;
+        for_each_before(code[i], [&](std::size_t before) {
+            const auto* launch = work.launches(pass_).find(i);
+            if (!code[before].receives() || !work.is_told(pass_, before))
+                pass.marked[before] = true;
+            else if (code[i].op.lane() == layouts::compute_lane)
+                looks_at[before] = launch ? launch->attends.front() : i;
         });
     }
-    for (const auto& lane : pass.lanes)
-        if (!lane.code.empty()) marked[lane.code.back()] = true;
-    return marked;
+    for (const auto& lane : pass.lanes) {
+        for (std::size_t i = now_and_then - 1; i < lane.code.size(); i += now_and_then)
+            pass.marked[lane.code[i]] = true;
+        auto mark = nobody;
+        for (auto i = lane.code.size(); i-- > 0;) {
+            const auto index = lane.code[i];
+            if (pass.marked[index] || (mark == nobody && looks_at[index] == nobody)) {
+                pass.marked[index] = true;
+                mark = index;
+            }
+            pass.shown_by[index] = mark == nobody ? looks_at[index] : mark;
+        }
+    }
 }
 
 void Issuer::run(const std::function<void()>& underway) {
-    const auto begin = Clock::now();
+    const auto begin = last_look_ = Clock::now();
     since_progress_.restart();
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
     while (!all_issued()) {
@@ -101,10 +119,9 @@ void Issuer::start(std::size_t rank) {
     pass.events->start.record(compute);
     self.work->clear(pass_, compute);
     if (self.work->moves_rows(pass_)) self.work->start(pass_, compute);
-    // finish is free until the end of the pass: until then it marks the point from which transfers may run.
+    // finish is free until the end of the pass: until then it marks the point from which transfers may run. Lanes are
+    // held back as they come to their first operation, computing being issued before.
     pass.events->finish.record(compute);
-    for (const auto lane : self.lanes)
-        if (lane && lane != compute) pass.events->finish.hold_back(lane);
     if (!self.work->moves_rows(pass_)) self.work->start(pass_, compute);
 }
 
@@ -113,8 +130,11 @@ void Issuer::finish(std::size_t rank) {
     auto& pass = passes_[rank];
     const DeviceScope scope(self.device);
     const auto compute = self.lanes[layouts::compute_lane];
-    for (const auto& lane : pass.lanes)
-        if (!lane.code.empty()) pass.events->end[lane.code.back()].hold_back(compute);
+    for (const auto& lane : pass.lanes) {
+        const auto last = std::find_if(lane.code.rbegin(), lane.code.rend(), [&](auto i) { return pass.marked[i]; });
+        if (&lane != &pass.lanes[layouts::compute_lane] && last != lane.code.rend())
+            pass.events->end[*last].hold_back(compute);
+    }
     self.work->finish(pass_, compute);
     pass.events->finish.record(compute);
 }
@@ -167,7 +187,7 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
         if (instruction.receives()) {
             const bool posts = !lane.posted;
             if (posts) {
-                begin(rank, index);
+                if (!what.is_told || passes_[rank].marked[index]) begin(rank, index);
                 self.transport->post_receive(what, stream);
                 lane.posted = true;
             }
@@ -198,7 +218,12 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
 
 void Issuer::begin(std::size_t rank, std::size_t index) {
     auto& pass = passes_[rank];
-    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane())];
+    const auto place = static_cast<std::size_t>(pass.program->code[index].op.lane());
+    const auto stream = ranks_[rank].lanes[place];
+    if (auto& lane = pass.lanes[place]; place != layouts::compute_lane && !lane.begun) {
+        pass.events->finish.hold_back(stream);
+        lane.begun = true;
+    }
     if (const auto* launch = ranks_[rank].work->launches(pass_).find(index)) {
         if (launch->attends.front() != index) return;
         if (!launch->waits_inside)
@@ -264,12 +289,8 @@ bool Issuer::all_issued() const {
 }
 
 bool Issuer::all_ended() const {
-    for (const auto& pass : passes_) {
-        for (const auto& lane : pass.lanes)
-            if (lane.ended < lane.code.size()) return false;
-        if (!pass.events->finish.done()) return false;
-    }
-    return true;
+    return std::all_of(passes_.begin(), passes_.end(),
+                       [](const PassState& pass) { return pass.events->finish.done(); });
 }
 
 /// Looks now and then: asking the driver costs more than asking the other threads.
@@ -285,7 +306,11 @@ void Issuer::look() {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         auto& pass = passes_[rank];
         for (auto& lane : pass.lanes) {
-            while (lane.ended < lane.issued && pass.events->end[lane.code[lane.ended]].done()) {
+            const auto has_ended = [&](std::size_t index) {
+                const auto shown_by = pass.shown_by[index];
+                return pass.issued[shown_by] && pass.events->end[shown_by].done();
+            };
+            while (lane.ended < lane.issued && has_ended(lane.code[lane.ended])) {
                 ++lane.ended;
                 since_progress_.restart();
             }

@@ -70,13 +70,15 @@ private:
         std::vector<std::size_t> code;  // indices into the program, in its order
         std::size_t issued = 0;
         std::size_t ended = 0;
+        bool begun = false;   ///< its stream is held back until transfers may run
         bool posted = false;  ///< the next operation is a receive that has said that its slot is free
     };
     struct PassState {
         const layouts::RankProgram* program = nullptr;
         PassEvents* events = nullptr;
-        std::vector<char> issued;  // by instruction
-        std::vector<char> marked;  // by instruction: its end is an event, and is noticed
+        std::vector<char> issued;           // by instruction
+        std::vector<char> marked;           // by instruction: its end is an event
+        std::vector<std::size_t> shown_by;  // by instruction: whose mark tells that it has ended
         std::vector<Lane> lanes;
     };
     static constexpr std::size_t most_ahead = 64;
@@ -87,7 +89,7 @@ private:
     bool may_issue(std::size_t rank, const Lane& lane) const;
     bool issue(std::size_t rank, Lane& lane);
 
-    std::vector<char> marked(std::size_t rank) const;
+    void mark(std::size_t rank);
     void begin(std::size_t rank, std::size_t index);
     void hold_back(std::size_t rank, std::size_t index);
     void end(std::size_t rank, Lane& lane);

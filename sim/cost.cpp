@@ -117,6 +117,13 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     return seconds;
 }
 
+double CostModel::powered_flop(const Op& op) const {
+    const auto visible = schedule_.flop(op);
+    if (op.cells == 0 || options_.compute != ComputeModel::tiles || has_few_rows(schedule_, op, machine_))
+        return visible;
+    return visible * tiles_->pairs_in_tiles(op.rows(), op.part) / static_cast<double>(op.cells);
+}
+
 /// Expanding is one product for K and one for V, bound by whichever of arithmetic and memory takes longer, and the
 /// numbers that heads share, copied. Compressing brings the gradient into the products' type, and is two of them: for
 /// the latent and for the matrices.

@@ -47,6 +47,9 @@ public:
     /// Of all heads of `rows` and `keys`.
     Time block(const Part& rows, const Part& keys, Turn turn);
 
+    /// Pairs of a row and a key in all tiles that the block meets, of one head: those that a partial tile hides too.
+    double pairs_in_tiles(const Part& rows, const Part& keys);
+
     /// What the block takes on `processors` fewer, over what it takes on all: they take items by turns, so a few less
     /// may cost a whole turn.
     double longer_without(double processors, const Part& rows, const Part& keys, Turn turn);
@@ -148,7 +151,7 @@ private:
     std::vector<std::int64_t> key_;               // scratch
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
-    std::unordered_map<std::string, double> longer_;
+    std::unordered_map<std::string, double> longer_, pairs_;
     std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // of keys
     // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
@@ -213,6 +216,9 @@ public:
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
     Picoseconds at_clock(double seconds, int rank) const;
+
+    /// FLOP of an attend that take power: of all pairs of the tiles that it computes.
+    double powered_flop(const Op& op) const;
 
     /// What the host does for a pass before its first operation, and for an operation.
     Picoseconds issue_pass() const;

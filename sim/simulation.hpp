@@ -28,7 +28,7 @@ public:
     /// Once. Nothing, if ranks were folded that it turned out might differ.
     std::optional<Prediction> run();
 
-    /// FLOP of visible pairs, by rank; counted for the sustained clock alone.
+    /// FLOP of what tiles hold, by rank; counted for the sustained clock alone.
     const std::vector<double>& flop() const { return flop_; }
 
     /// Power of the GPU of each rank, by that of those of the calibration.

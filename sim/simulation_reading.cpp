@@ -93,7 +93,7 @@ void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const O
         case OpKind::attend:
             require(!__builtin_add_overflow(totals.cells, op.cells, &totals.cells),
                     "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
-            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += schedule_.flop(op);
+            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.powered_flop(op);
             [[fallthrough]];
         case OpKind::merge:
         case OpKind::add:

@@ -55,8 +55,11 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
       computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
-      tiles_(tiles ? std::move(tiles) : std::make_shared<TileModel>(schedule, machine)),
-      joins_(machine.multiprocessors > 1 && joins_attends(schedule)) {
+      tiles_(std::move(tiles)) {
+    if (options.compute == ComputeModel::tiles) {
+        if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);
+        joins_ = joins();
+    }
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
     for (const auto start : options.start)
@@ -64,6 +67,8 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
     require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
             options.look_ahead);
 }
+
+bool CostModel::joins() const { return machine_.multiprocessors > 1 && joins_attends(schedule_); }
 
 /// Of a rank whose attends are launches of several: all of them are priced at the first.
 double CostModel::joined_seconds(int rank) {

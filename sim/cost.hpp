@@ -184,8 +184,9 @@ class KeyLaunches;
 class CostModel {
 public:
     /// All three must outlive the model. Attends run at `clocks` times the clock of the calibration, by rank, or at
-    /// that clock; `tiles`, of the same schedule and machine, may come from another model. Throws Error if the
-    /// placement of ranks on the machine's GPUs is not possible, or an option is out of range.
+    /// that clock; `tiles`, of the same schedule and machine, may come from another model, and are only there where
+    /// options ask for them. Throws Error if the placement of ranks on the machine's GPUs is not possible, or an option
+    /// is out of range.
     CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
               std::vector<double> clocks = {}, std::shared_ptr<TileModel> tiles = nullptr);
 
@@ -211,7 +212,7 @@ public:
     double slower(int rank, layouts::OpIndex index) const;
 
     /// Whether some attends are one launch.
-    bool joins() const { return joins_; }
+    bool joins() const;
 
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
@@ -255,7 +256,7 @@ private:
     std::vector<double> clocks_;  // by rank; empty: 1
     bool computes_first_;
     std::shared_ptr<TileModel> tiles_;
-    bool joins_ = false;  // some attends are one launch
+    bool joins_ = false;  // some attends are one launch, and priced so
     struct Joined {
         std::vector<double> times;
         std::size_t next = 0;

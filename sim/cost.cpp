@@ -55,6 +55,8 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
       computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
+      issue_compute_(ticks(machine.compute_issue_seconds)),
+      issue_transfer_(ticks(machine.transfer_issue_seconds)),
       tiles_(std::move(tiles)) {
     if (options.compute == ComputeModel::tiles) {
         if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);
@@ -174,7 +176,7 @@ TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex
     return cost;
 }
 
-TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes, const Message& message) {
+const TransferCost& CostModel::transfer(int source, int destination, std::int64_t bytes, const Message& message) {
     const auto route = topology_.route(source, destination);
     const auto slower = draws_.link_factor(source);
     auto& [known_bytes, known_message, cost] = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
@@ -209,11 +211,6 @@ TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes
 }
 
 Picoseconds CostModel::issue_pass() const { return ticks(machine_.pass_issue_seconds); }
-
-Picoseconds CostModel::issue(const Op& op) const {
-    if (op.transfers()) return ticks(machine_.transfer_issue_seconds);
-    return op.fused ? 0 : ticks(machine_.compute_issue_seconds);
-}
 
 Picoseconds CostModel::before_pass(int rank) const {
     const auto& p = schedule_.problem();

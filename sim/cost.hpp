@@ -197,8 +197,8 @@ public:
     Picoseconds compute(const Op& op, int rank);
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
-    /// Between ranks, of which the source's link may be slow.
-    TransferCost transfer(int source, int destination, std::int64_t bytes, const Message& message = {});
+    /// Between ranks, of which the source's link may be slow. Valid until the next call.
+    const TransferCost& transfer(int source, int destination, std::int64_t bytes, const Message& message = {});
 
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
@@ -223,7 +223,10 @@ public:
 
     /// What the host does for a pass before its first operation, and for an operation.
     Picoseconds issue_pass() const;
-    Picoseconds issue(const Op& op) const;
+    Picoseconds issue(const Op& op) const {
+        if (op.transfers()) return issue_transfer_;
+        return op.fused ? 0 : issue_compute_;
+    }
     HostClock host_clock(Picoseconds now, OpIndex first = 0) const { return {now, computes_first_, first}; }
 
     /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
@@ -255,6 +258,7 @@ private:
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: 1
     bool computes_first_;
+    Picoseconds issue_compute_, issue_transfer_;
     std::shared_ptr<TileModel> tiles_;
     bool joins_ = false;  // some attends are one launch, and priced so
     struct Joined {

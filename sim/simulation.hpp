@@ -107,14 +107,14 @@ private:
     void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
 
     /// As the first transfer on a lane of the rank has it.
-    TransferCost transfer_cost(int id, Lane lane, const PendingOp& op) {
+    const TransferCost& transfer_cost(int id, Lane lane, const PendingOp& op) {
         const auto& message = messages_ ? messages_->first(id, lane) : Message{};
         return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work, message)
                                           : cost_.transfer(id, op.peer, op.work, message);
     }
 
     /// Of a send: a message is in as many pieces as it is at the end that has more.
-    TransferCost transfer_of_both(int id, Lane lane, const PendingOp& send) {
+    const TransferCost& transfer_of_both(int id, Lane lane, const PendingOp& send) {
         auto message = messages_->first(id, lane);
         message.pieces = std::max(message.pieces, messages_->first(send.peer, counterpart(lane)).pieces);
         return cost_.transfer(id, send.peer, send.work, message);

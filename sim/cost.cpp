@@ -176,11 +176,8 @@ TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex
     return cost;
 }
 
-const TransferCost& CostModel::transfer(int source, int destination, std::int64_t bytes, const Message& message) {
-    const auto route = topology_.route(source, destination);
-    const auto slower = draws_.link_factor(source);
-    auto& [known_bytes, known_message, cost] = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
-    if (known_bytes == bytes && known_message == message) return cost;
+void CostModel::price(Known& known, Route route, double slower, std::int64_t bytes, const Message& message) const {
+    auto& [known_bytes, known_message, cost] = known;
     cost.route = route;
     cost.link = route == Route::inside_host ? &machine_.inside_host : &machine_.between_hosts;
     cost.multiprocessors =
@@ -207,7 +204,6 @@ const TransferCost& CostModel::transfer(int source, int destination, std::int64_
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
     known_bytes = bytes;
     known_message = message;
-    return cost;
 }
 
 Picoseconds CostModel::issue_pass() const { return ticks(machine_.pass_issue_seconds); }

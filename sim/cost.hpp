@@ -198,7 +198,13 @@ public:
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
     /// Between ranks, of which the source's link may be slow. Valid until the next call.
-    const TransferCost& transfer(int source, int destination, std::int64_t bytes, const Message& message = {});
+    const TransferCost& transfer(int source, int destination, std::int64_t bytes, const Message& message = {}) {
+        const auto route = topology_.route(source, destination);
+        const auto slower = draws_.link_factor(source);
+        auto& known = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
+        if (known.bytes != bytes || known.message != message) price(known, route, slower, bytes, message);
+        return known.cost;
+    }
 
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
@@ -271,6 +277,7 @@ private:
         Message message;
         TransferCost cost;
     };
+    void price(Known& known, Route route, double slower, std::int64_t bytes, const Message& message) const;
     std::array<Known, 2 * route_count> known_;  // the last message on each, slow or not: most are of one size
 };
 

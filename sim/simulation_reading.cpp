@@ -51,6 +51,7 @@ std::vector<double> Simulation::powers(double of_calibrated) const {
 
 void Simulation::refill(int id) {
     auto& rank = rank_of(id);
+    if (rank.window.knows_all() && !(messages_ && messages_->is_open(id))) return;
     auto host = cost_.host_clock(rank.host, next_of(rank));
     while (rank.more &&
            (!rank.window.knows_all() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))) &&

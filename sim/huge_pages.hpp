@@ -46,9 +46,7 @@ private:
     static constexpr std::size_t line = 64, huge = std::size_t{2} << 20;
 
     /// What lies in the cache wherever it begins: memory that is aligned takes longer to get.
-    static bool is_small(std::size_t bytes) {
-        return bytes <= 1024 && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__;
-    }
+    static bool is_small(std::size_t bytes) { return bytes <= 1024 && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__; }
 
     /// Not where much of the last page would stay empty.
     static bool is_large(std::size_t bytes) { return bytes > huge / 2 && rounded_up(bytes) - bytes <= bytes / 4; }

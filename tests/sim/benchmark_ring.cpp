@@ -229,7 +229,7 @@ void run_all(int argc, char** argv) {
     }
     std::vector<int> all_ranks;
     for (int i = 2; i < argc; ++i) all_ranks.push_back(std::stoi(argv[i]));
-    if (all_ranks.empty()) all_ranks = {8, 64, 1024, 16384};
+    if (all_ranks.empty()) all_ranks = {8, 16, 32, 64, 128, 1024, 16384};
     for (const int ranks : all_ranks) {
         Size size(ranks, machine);
         for (int round = 0; round < rounds; ++round) size.round();

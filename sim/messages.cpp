@@ -16,11 +16,14 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
             default: return 1;
         }
     }();
+    if (!is_cut(schedule, transfer)) return fields;
     const auto& part = transfer.part;
-    const bool is_whole = part.tokens == layouts::Interval{0, schedule.block_tokens(part.block)};
-    if (is_whole) return fields;
     const bool has_two = transfer.pool == Pool::kv || transfer.pool == Pool::dkv;
     return (has_two ? 2 : fields) * part.heads.count() * schedule.problem().batch;
+}
+
+bool is_cut(const layouts::Schedule& schedule, const layouts::Op& transfer) {
+    return transfer.part.tokens != layouts::Interval{0, schedule.block_tokens(transfer.part.block)};
 }
 
 void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
@@ -28,7 +31,7 @@ void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
         return decide(rank, schedule_.flop(op), op.fused ? std::span<const layouts::OpIndex>{} : op.after());
     if (!op.transfers()) return;
     auto& queued = queue(rank, op.lane())
-                       .emplace_back(Queued{{pieces_of(schedule_, op)},
+                       .emplace_back(Queued{{pieces_of(schedule_, op), is_cut(schedule_, op)},
                                             op.bytes,
                                             op.channel,
                                             op.kind == OpKind::receive ? self : layouts::OpIndex{-1}});

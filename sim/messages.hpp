@@ -12,6 +12,7 @@ namespace ringlab::sim {
 /// What of a message, besides its bytes, a transport's kernels look at.
 struct Message {
     std::int64_t pieces = 1;  ///< of memory
+    bool is_cut = false;      ///< into pieces of a head each; else one piece is nearly all of it
     bool has_time = false;    ///< the attend that it travels beside hides it, see LinkCost::Hidden
     friend bool operator==(const Message&, const Message&) = default;
 };
@@ -19,6 +20,9 @@ struct Message {
 /// In how many pieces of memory this rank has what a message brings or takes: keys lie head by head, K before V, rows
 /// field by field and head by head; of a whole block all heads together.
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer);
+
+/// Whether it has it head by head.
+bool is_cut(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
 /// Messages of all ranks that were read and have not ended, where it matters what they are. Whether one has time
 /// follows from the next attend of the rank's schedule, which must not wait for it as the first of its launch: both

@@ -24,6 +24,11 @@ public:
     }
     void drop(int rank) { of(rank).attends.pop_front(); }
 
+    /// A transfer has ended. Its multiprocessors go to the next one that is ready or waits, which is before blocks of
+    /// an attend: transfers are of higher priority, and blocks that come in groups find a few free ones too far apart.
+    void leave(int rank, Picoseconds now) { of(rank).left_at = now; }
+    Picoseconds left_at(int rank) { return of(rank).left_at; }
+
     /// How long a transfer waits that comes when the rank's first attend, of `whole` in all, has run for `gone`; 0:
     /// until it ends.
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
@@ -55,6 +60,7 @@ private:
     struct Rank {
         std::deque<Attend> attends;
         Lanes waiting = 0, admitted = 0;
+        Picoseconds left_at = -1;
     };
     Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 

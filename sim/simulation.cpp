@@ -47,7 +47,9 @@ void Simulation::advance(int rank) {
 bool Simulation::waits_for_room(int id, Lane lane, PendingOp& op) {
     const auto* attend = attending(id);
     if (!attend || attend->time == engine_.now() || transfer_cost(id, lane, op).multiprocessors == 0) return false;
+    if (room_->left_at(id) == engine_.now() && messages_ && messages_->first(id, lane).has_time) return false;
     op.state = OpState::issuing;
+    op.time = engine_.now();
     const auto wait = room_->wait(id, engine_.now() - attend->time, attend->work);
     (wait > 0 ? room_->admitted(id) : room_->waiting(id)) |= 1u << lane;
     if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
@@ -178,21 +180,36 @@ void Simulation::handle(int rank, Lane lane) {
         return try_start(rank, lane, admitted >> lane & 1);
     }
     const int peer = op.kind() == OpKind::send ? fold_.of(op.peer) : -1;
-    const bool attended = room_ && op.kind() == OpKind::attend;
+    const bool attended = op.kind() == OpKind::attend;
     finish(rank, lane);
-    if (attended) make_room(rank);
     if (peer >= 0) finish(peer, counterpart(lane));
+    if (room_ && (attended || lane != compute_lane)) {
+        if (attended) {
+            room_->drop(rank);
+            make_room(rank, 0);
+        } else {
+            take_over(rank);
+            if (peer >= 0) take_over(peer);
+        }
+    }
     advance(rank);
     if (peer >= 0) advance(peer);
 }
 
-void Simulation::make_room(int rank) {
-    room_->drop(rank);
-    for (auto lanes = std::exchange(room_->waiting(rank), 0u); lanes != 0; lanes &= lanes - 1) {
+void Simulation::make_room(int rank, Picoseconds least_wait) {
+    for (auto lanes = room_->waiting(rank); lanes != 0; lanes &= lanes - 1) {
         const Lane lane = std::countr_zero(lanes);
-        head_of(rank, lane).state = OpState::waiting;
+        auto& op = head_of(rank, lane);
+        if (engine_.now() - op.time < least_wait) continue;
+        room_->waiting(rank) &= ~(1u << lane);
+        op.state = OpState::waiting;
         try_start(rank, lane, true);
     }
+}
+
+void Simulation::take_over(int rank) {
+    room_->leave(rank, engine_.now());
+    make_room(rank, layouts::to_picoseconds(machine_.inside_host.latency_seconds));
 }
 
 void Simulation::finish(int id, Lane lane) {

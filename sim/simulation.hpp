@@ -28,7 +28,7 @@ public:
     /// Once. Nothing, if ranks were folded that it turned out might differ.
     std::optional<Prediction> run();
 
-    /// FLOP of what tiles hold, by rank; counted for the sustained clock alone.
+    /// FLOP of visible pairs, by rank; counted for the sustained clock alone.
     const std::vector<double>& flop() const { return flop_; }
 
     /// Power of the GPU of each rank, by that of those of the calibration.
@@ -107,16 +107,18 @@ private:
     void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
 
     /// As the first transfer on a lane of the rank has it.
-    const TransferCost& transfer_cost(int id, Lane lane, const PendingOp& op) {
+    TransferCost transfer_cost(int id, Lane lane, const PendingOp& op) {
         const auto& message = messages_ ? messages_->first(id, lane) : Message{};
         return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work, message)
                                           : cost_.transfer(id, op.peer, op.work, message);
     }
 
     /// Of a send: a message is in as many pieces as it is at the end that has more.
-    const TransferCost& transfer_of_both(int id, Lane lane, const PendingOp& send) {
+    TransferCost transfer_of_both(int id, Lane lane, const PendingOp& send) {
         auto message = messages_->first(id, lane);
-        message.pieces = std::max(message.pieces, messages_->first(send.peer, counterpart(lane)).pieces);
+        const auto& other = messages_->first(send.peer, counterpart(lane));
+        message.pieces = std::max(message.pieces, other.pieces);
+        message.is_cut |= other.is_cut;
         return cost_.transfer(id, send.peer, send.work, message);
     }
 
@@ -131,8 +133,11 @@ private:
 
     void handle(int rank, Lane lane);
 
-    /// For transfers that waited for the attend that has ended.
-    void make_room(int rank);
+    /// For transfers that have waited for it as long as that.
+    void make_room(int rank, Picoseconds least_wait);
+
+    /// A transfer has ended, and leaves its multiprocessors to those whose kernels are there by then.
+    void take_over(int rank);
 
     void finish(int id, Lane lane);
 

@@ -42,9 +42,10 @@ public:
         fit_few_rows(fitted_, all_);
         fit_dropout(fitted_, all_);
         fit_products(fitted_, all_);
-        fit_host(fitted_, passes_, transport_);
+        fit_host(fitted_, passes_);
         fit_links(fitted_, all_, passes_, transport_);
         fit_kernels(fitted_, all_, longer_);
+        fit_transfer_issue(fitted_, passes_, transport_);
         machine().name = fmt::format("{} {}", all_.gpus, all_.device);
         machine().description = fmt::format("one host; blocks travel by {}; calibrated on parts, none of them a ring",
                                             transport_ == "nccl" ? "NCCL" : "copy engine");

@@ -2,6 +2,7 @@
 
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
+#include "sim/simulate.hpp"
 
 #include <fmt/format.h>
 
@@ -13,6 +14,7 @@
 namespace ringlab::experiments {
 namespace {
 
+constexpr double long_message = 4 << 20;       // bytes from which on the rate tells
 constexpr std::int64_t next_to_nothing = 512;  // tokens of passes that the host is longer at than the GPU
 
 bool has_messages(const std::vector<ExecutedPass>& passes, const std::string& transport) {
@@ -29,10 +31,9 @@ struct Messages {
 
     /// The rate by long ones, then what short ones take besides: their times are uncertain by some microseconds.
     Line line_of_long_and_short() const {
-        constexpr double long_enough = 4 << 20;
         Messages longer;
         for (std::size_t i = 0; i < bytes.size(); ++i) {
-            if (bytes[i] < long_enough) continue;
+            if (bytes[i] < long_message) continue;
             longer.bytes.push_back(bytes[i]);
             longer.seconds.push_back(seconds[i]);
         }
@@ -40,7 +41,7 @@ struct Messages {
         const auto slope = longer.line().slope;
         std::vector<double> rest;
         for (std::size_t i = 0; i < bytes.size(); ++i)
-            if (bytes[i] < long_enough) rest.push_back(seconds[i] - slope * bytes[i]);
+            if (bytes[i] < long_message) rest.push_back(seconds[i] - slope * bytes[i]);
         return {std::max(0.0, median_of(std::move(rest))), slope};
     }
 };
@@ -85,14 +86,15 @@ void fit_copy_engines(FittedMachine& fitted, double slower) {
         fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
 }
 
-/// A kernel of both directions takes multiprocessors from attends; the executor has one for each direction. What a
-/// kernel moves is bounded by its channels; the link, by what copy engines move over it.
-void fit_kernels_of_links(FittedMachine& fitted, double slower, const Messages& copies, const std::string& kernels) {
+/// Kernels of both directions take multiprocessors from attends, half of what they take being for each. What a kernel
+/// moves is bounded by its channels; the link, by what copy engines move over it. `share`: of the multiprocessors, that
+/// messages of both directions hold.
+void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& copies, const std::string& kernels) {
     auto& m = fitted.machine;
     auto& sources = fitted.sources;
     m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1.25;
     m.inside_host.multiprocessors_per_channel = 1;
-    const auto channels = std::max(1.0, std::round(m.multiprocessors * (1 - 1 / slower)));
+    const auto channels = std::max(1.0, std::round(m.multiprocessors * share / 2));
     m.inside_host.channels = {{std::numeric_limits<double>::infinity(), channels}};
     sources["inside_host"] = "the link's rate is that of all channels, each a multiprocessor at both ends";
     if (copies.bytes.size() >= 2) {
@@ -103,7 +105,8 @@ void fit_kernels_of_links(FittedMachine& fitted, double slower, const Messages& 
             "fitted to messages that have the link to themselves, between all GPUs that compute next to nothing";
         sources["inside_host.link_gigabytes_per_second"] = "fitted to copies by the engines, over the same links";
     }
-    sources["inside_host.channels"] = fmt::format("fitted: attends beside messages take {:.3f} times as long", slower);
+    sources["inside_host.channels"] = fmt::format(
+        "fitted: attends lose {:.3f} of their rate to messages of both directions, while these are there", share);
     for (const auto* key : {"send", "receive"})
         sources[fmt::format("inside_host.{}_memory_ratio", key)] =
             "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved";
@@ -183,7 +186,7 @@ double median_of(std::vector<double> values) {
     return *middle;
 }
 
-void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
+void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
     auto& m = fitted.machine;
     std::vector<double> matrix, ones;
     for (const auto& pass : passes) {
@@ -202,32 +205,33 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, co
     m.transfer_issue_seconds = found[2];
     fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
     fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
-    if (!has_messages(passes, transport)) return;
-    // Two figures, each of them too high: in passes hosts wait for each other too, of which the least is taken; and
-    // what is between the first two transfers of a pass is timed with the pass's operations, which takes time itself.
-    constexpr std::int64_t enough = 4 * next_to_nothing;
-    std::vector<double> in_a_pass, between;
+}
+
+void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
+    constexpr double most = 100e-6;
+    auto machine = fitted.machine;
+    std::vector<double> found;
     for (const auto& pass : passes) {
-        if (pass.transport != transport || pass.algorithm() != "ring" || pass.pass != layouts::Pass::forward) continue;
-        for (int rank = 0; rank < pass.ranks(); ++rank) {
-            std::vector<double> posted;
-            for (const auto& one : pass.operations)
-                if (one.rank == rank && one.op.transfers()) posted.push_back(one.posted);
-            std::ranges::sort(posted);
-            if (posted.size() >= 2) between.push_back(posted[1] - posted[0]);
-        }
-        if (pass.plan->layout().shard_tokens(0) > enough) continue;
-        const auto issued = pass.issued(0);
-        const auto rest = pass.issue - m.pass_issue_seconds - m.compute_issue_seconds * issued.launches;
-        in_a_pass.push_back(std::max(0.0, rest / issued.transfers));
+        if (pass.transport != transport || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
+        if (pass.issued(0).transfers == 0) continue;
+        const auto longer = [&](double seconds) {
+            machine.transfer_issue_seconds = seconds;
+            const auto& schedule = *pass.plan->schedule(pass.pass);
+            return layouts::to_seconds(sim::simulate(schedule, machine).makespan) > pass.seconds;
+        };
+        double low = 0, high = most;
+        for (int halvings = 0; halvings < 16; ++halvings) (longer((low + high) / 2) ? high : low) = (low + high) / 2;
+        found.push_back((low + high) / 2);
     }
-    const auto least = *std::ranges::min_element(in_a_pass), median = median_of(std::move(between));
-    m.transfer_issue_seconds = std::min(least, median);
+    if (found.empty()) return;
+    std::ranges::sort(found);
+    const auto count = found.size();
+    fitted.machine.transfer_issue_seconds = median_of(found);
     fitted.sources["host.transfer_issue_us"] = fmt::format(
-        "measured over {}: the lesser of the host's time of a short forward pass by transfer, the least {:.1f}, and "
-        "from a "
-        "pass's first transfer to its second, median {:.1f}",
-        transport, least * 1e6, median * 1e6);
+        "fitted to {} passes over {} that compute next to nothing, each as long as it took without its operations "
+        "being "
+        "timed: median, quartiles {:.1f} and {:.1f}",
+        count, transport, found[count / 4] * 1e6, found[count * 3 / 4] * 1e6);
 }
 
 void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,
@@ -244,23 +248,32 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
     const auto messages =
         timed ? messages_over(passes, transport, kernels) : messages_beside_attends(samples, transport);
     require(messages.bytes.size() >= 2, "the samples hold no messages over {}", transport);
-    const auto line = kernels ? messages.line() : messages.line_of_long_and_short();
+    const auto line = messages.line_of_long_and_short();
     m.inside_host.latency_seconds = line.constant;
     m.inside_host.link_bytes_per_second = 1 / line.slope;
     for (const auto* key : {"latency_us", "link_gigabytes_per_second"})
         sources[fmt::format("inside_host.{}", key)] =
             timed ? "fitted to messages between all GPUs that compute next to nothing"
                   : "fitted to copies between all GPUs beside attends";
-    double alone = 0, beside = 0;
+    double alone = 0, beside = 0, period = 0;
+    // Of the multiprocessors, that messages hold while they are there. They come when an attend ends, and some not
+    // before: then a call takes in one of them.
+    std::vector<double> shares;
     for (const auto& sample : samples.samples) {
         if (sample.transport != transport) continue;
+        if (sample.kind == "message") period = sample.seconds;
         if (sample.kind == "alone") alone = sample.seconds;
-        if (sample.kind == "beside") beside = sample.seconds;
+        if (sample.kind != "beside") continue;
+        beside = sample.seconds;
+        const auto message = line.constant + line.slope * static_cast<double>(sample.bytes);
+        if (static_cast<double>(sample.bytes) >= long_message)
+            shares.push_back((1 - alone / beside) / std::min(1.0, message / period));
     }
-    require(alone > 0 && beside > 0, "the samples hold no attends beside messages over {}", transport);
+    require(alone > 0 && !shares.empty(), "the samples hold no attends beside messages over {}", transport);
     const auto slower = std::max(1.0, beside / alone);
     if (!kernels) return fit_copy_engines(fitted, slower);
-    fit_kernels_of_links(fitted, slower, messages_over(passes, "copy", false), samples.kernels);
+    fit_kernels_of_links(fitted, std::max(0.0, median_of(std::move(shares))), messages_over(passes, "copy", false),
+                         samples.kernels);
     fit_hidden(fitted, samples);
     fit_pieces(fitted, passes);
 }

@@ -6,8 +6,12 @@
 namespace ringlab::experiments {
 
 /// Host times of a pass and its operations: of short passes of ranks that take turns, over their launches and
-/// transfers; and over a transport, where hosts also wait for each other, what is more for each transfer.
-void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport);
+/// transfers.
+void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes);
+
+/// The host's time of a transfer over the transport, where hosts also wait for each other: that with which passes of
+/// all GPUs that compute next to nothing take as long as they did. All else of the machine is fitted before.
+void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport);
 
 /// What messages cost over the transport, and attends beside them. An empty transport stands for none.
 void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,

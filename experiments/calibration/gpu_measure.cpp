@@ -145,10 +145,13 @@ public:
                                      [=, this] { time_passes(spot, algorithm, transport); }});
                 }
             if (transport == "nccl") steps.push_back({"messages that have time", [this] { time_hidden(); }});
-            const Spot little{mask, "striped", probe_.gpus(), 0, 0, 64};
-            for (const auto* algorithm : {"all-gather", "pull"})
-                steps.push_back({fmt::format("host over {}: {}", transport, algorithm),
-                                 [=, this] { time_passes(little, algorithm, transport); }});
+            // The host's time of a transfer differs from run to run more than within one: many runs of little.
+            for (const std::int64_t tokens : {16, 64, 256})
+                for (const auto* algorithm : {"all-gather", "pull", "joined-ring", "bidirectional"}) {
+                    const Spot little{mask, "striped", probe_.gpus(), 0, 0, tokens};
+                    steps.push_back({fmt::format("host over {}: {}, {} tokens", transport, algorithm, tokens),
+                                     [=, this] { time_passes(little, algorithm, transport); }});
+                }
             steps.push_back(
                 {fmt::format("messages over {} beside attends", transport), [=, this] { time_busy(transport); }});
         }

@@ -77,7 +77,8 @@ public:
     virtual std::vector<Timed> rotations(const Plan& plan) = 0;
 
     /// Messages between all GPUs at the same time beside attends, and the attends with and without them; nothing where
-    /// there is one GPU, or no such transport. `hidden`: over NCCL, those that have time.
+    /// there is one GPU, or no such transport. Over NCCL a kernel for each direction, as the executor has them;
+    /// `hidden`: those that have time.
     virtual std::vector<TimedBusyLink> busy_links(const Plan& plan, const std::string& call,
                                                   const std::string& transport, bool hidden,
                                                   const std::vector<std::int64_t>& message_bytes) = 0;

@@ -116,7 +116,8 @@ public:
             calls.push_back(attentions.emplace_back(make(plan, 0, 0))->call(call));
         }
         for (const auto bytes : message_bytes) {
-            auto samples = gpu::time_busy_links(calls, bytes, 3, transport, hidden ? gpu::few_blocks : 0);
+            const int most_blocks = transport == "nccl" ? (hidden ? gpu::few_blocks : all_blocks) : 0;
+            auto samples = gpu::time_busy_links(calls, bytes, 3, transport, most_blocks);
             if (samples.messages.empty()) continue;
             all.push_back({bytes, timed(std::move(samples.messages)), timed(std::move(samples.calls_alone)),
                            timed(std::move(samples.calls_beside))});
@@ -164,6 +165,8 @@ public:
     }
 
 private:
+    static constexpr int all_blocks = 32;  // for a kernel of NCCL: as many as it takes of its own accord, or more
+
     /// With no times.
     sim::AttentionCost bare_cost(layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) const {
         const auto items = gpu::kernel_items(gpu::resolve(kernels_, head_dim, value_dim), pass, head_dim, value_dim);

@@ -60,6 +60,22 @@ BOOST_AUTO_TEST_CASE(a_message_has_a_piece_for_each_head_where_a_block_is_not_wh
     BOOST_TEST(ulysses[1] == 2);  // K and V
 }
 
+// Pass-q sends q, a state of three fields and an output of two, each of all heads; Ulysses receives heads of all
+// tokens.
+BOOST_AUTO_TEST_CASE(a_message_of_a_whole_block_is_not_cut) {
+    const auto first_receive = [](const Schedule& schedule) {
+        auto ops = schedule.ops(0);
+        const auto* op = ops.next();
+        while (op->kind != OpKind::receive) op = ops.next();
+        return *op;
+    };
+    const auto pass_q = message_schedule("pass-q", Pass::forward, 1024);
+    BOOST_TEST(!is_cut(*pass_q, first_receive(*pass_q)));
+    BOOST_TEST(pieces_received(*pass_q).at(1) == 3);
+    const auto ulysses = message_schedule("ulysses", Pass::forward, 1024);
+    BOOST_TEST(is_cut(*ulysses, first_receive(*ulysses)));
+}
+
 BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
     const auto schedule = message_schedule("ring", Pass::forward, 1024);
     std::vector<layouts::Op> ops;
@@ -110,8 +126,11 @@ BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
     CostModel cost(*schedule, machine, options);
     constexpr std::int64_t bytes = 80'000'000;
     BOOST_TEST(cost.transfer(0, 1, bytes).whole() == layouts::to_picoseconds(1e-3));
-    BOOST_TEST(cost.transfer(0, 1, bytes, {5, false}).whole() == layouts::to_picoseconds(2e-3 + 4 * 3e-6));
-    const auto hidden = cost.transfer(0, 1, bytes, {1, true});
+    BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 5, .is_cut = true}).whole() ==
+               layouts::to_picoseconds(2e-3 + 4 * 3e-6));
+    // Numbers of a token beside its vectors: one piece is nearly all of it, and as quick as alone.
+    BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 3}).whole() == layouts::to_picoseconds(1e-3 + 2 * 3e-6));
+    const auto hidden = cost.transfer(0, 1, bytes, {.has_time = true});
     BOOST_TEST(hidden.whole() == layouts::to_picoseconds(4e-3));
     BOOST_TEST(hidden.multiprocessors == 2);
     BOOST_TEST(cost.transfer(0, 1, bytes).multiprocessors == 8);

@@ -1,7 +1,35 @@
 #include "layouts/schedule.hpp"
 
+#include <algorithm>
+
 namespace ringlab::layouts {
 namespace {
+
+/// Ranges of a shard, in its local order, that lie at one of the positions, which are sorted and apart; ranges with
+/// fewer than `gap` keys between them put together.
+std::vector<Interval> ranges_at(std::span<const Interval> positions, std::span<const Run> shard, std::int64_t gap) {
+    std::vector<Interval> ranges;
+    std::int64_t before = 0;
+    for (const auto& run : shard) {
+        const auto index = [&](std::int64_t position) {
+            const auto rounded_up = (position - run.first + run.stride - 1) / run.stride;
+            return position <= run.first ? 0 : std::min(rounded_up, run.count);
+        };
+        const auto first = std::ranges::lower_bound(positions, run.first + 1, {}, &Interval::end);
+        for (auto at = first; at != positions.end() && at->begin <= run.last(); ++at) {
+            const Interval range{before + index(at->begin), before + index(at->end)};
+            if (range.size() > 0) ranges.push_back(range);
+        }
+        before += run.count;
+    }
+    std::vector<Interval> joined;
+    for (const auto& range : ranges)  // in order, as runs of a shard and positions are
+        if (!joined.empty() && range.begin - joined.back().end < gap)
+            joined.back().end = range.end;
+        else
+            joined.push_back(range);
+    return joined;
+}
 
 /// Every rank gets, of each other rank's block, the keys that its rows see and nothing else, straight from their owner,
 /// and sends gradients of just those back, where the owner adds them in a fixed order. For packed documents and windows
@@ -18,13 +46,17 @@ public:
         std::int64_t most = 0;
         first_gathered_ = blocks();
         for (int rank = 0; rank < ranks(); ++rank) {
+            const Run all{0, 1, problem.tokens};
+            const auto positions = seen_keys(mask, block(row_block(rank)), {&all, 1}, 1);
             std::vector<Run> together;
             std::int64_t begin = 0;
             for (int distance = 1; distance < ranks(); ++distance) {
                 const int owner = behind(rank, distance);
                 auto& seen = seen_[at(rank, owner)];
                 seen.begin = begin;
-                if (needs(rank, owner)) seen.ranges = seen_keys(mask, block(row_block(rank)), layout.shard(owner), gap);
+                seen.ranges = ranges_at(positions, layout.shard(owner), gap);
+                // Rows that lie apart see less than what lies between the first and the last that they see.
+                if (!seen.ranges.empty() && !needs(rank, owner)) seen.ranges.clear();
                 for (const auto& range : seen.ranges) {
                     const auto part = runs({owner, {}, range});
                     together.insert(together.end(), part.begin(), part.end());
@@ -61,13 +93,13 @@ public:
         }
 
         int last = ranks() - 1;
-        while (last >= 0 && !needs(rank, behind(rank, last))) --last;
+        while (last >= 0 && !meets(rank, last)) --last;
         bool begun = false;
         std::array<OpIndex, 2> added{-1, -1};  // by parity of the distance: what last read the slot of what comes home
         std::vector<Op> waiting;  // additions, kept back for one attend so that they need not wait for the wire
         for (int distance = 0; distance < ranks(); ++distance) {
             const int from = behind(rank, distance), to = ahead(rank, distance);
-            if (needs(rank, from)) {
+            if (meets(rank, distance)) {
                 auto op = distance == 0 ? attend(0, rows, part(rank, kv_heads()), 0, 0)
                                         : attend(distance, rows, gathered(rank, section(rank, from)), 0, gathered_slot);
                 op.slot(Pool::dkv) = distance == 0 ? 0 : gathered_slot;
@@ -125,6 +157,11 @@ private:
     const Seen& seen(int rank, int owner) const { return seen_[at(rank, owner)]; }
     int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
+
+    /// Whether the rank's rows see keys of the rank so far behind.
+    bool meets(int rank, int distance) const {
+        return distance == 0 ? needs(rank, rank) : !seen(rank, behind(rank, distance)).ranges.empty();
+    }
 
     Part own(int rank, Interval range) const { return {rank, kv_heads(), range}; }
     Part gathered(int rank, Interval range) const { return {first_gathered_ + rank, kv_heads(), range}; }

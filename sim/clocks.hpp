@@ -13,8 +13,8 @@ namespace ringlab::sim {
 /// and attends that keep more of a multiprocessor busy run at a lower clock. Averaged over repeated passes with their
 /// pauses, rank by rank: whoever waits for others has power to spare, and a pass is as long as that of the rank that
 /// takes longest. From what was predicted at the clocks `before`, where a rank that computes for longer is taken to
-/// last longer by as much. `flop`: of visible pairs; `powers`: FLOP/s that each rank's GPU could do at the clock of the
-/// calibration; both by rank.
+/// last longer by as much. `flop`: of all pairs of the tiles that are computed, which take power whether they are seen
+/// or not; `powers`: FLOP/s that each rank's GPU could do at the clock of the calibration; both by rank.
 std::vector<double> sustained_clocks(const Prediction& prediction, std::span<const double> before,
                                      std::span<const double> flop, std::span<const double> powers,
                                      const SimOptions& options);

@@ -55,8 +55,15 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
       computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
-      tiles_(tiles ? std::move(tiles) : std::make_shared<TileModel>(schedule, machine)),
-      joins_(machine.multiprocessors > 1 && joins_attends(schedule)) {
+      issue_compute_(ticks(machine.compute_issue_seconds)),
+      issue_transfer_(ticks(machine.transfer_issue_seconds)),
+      // Kernels cannot read a peer's memory: who fetches serves others' fetches in turn.
+      issue_fetch_(machine.inside_host.multiprocessors_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
+      tiles_(std::move(tiles)) {
+    if (options.compute == ComputeModel::tiles) {
+        if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);
+        joins_ = joins();
+    }
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
     for (const auto start : options.start)
@@ -64,6 +71,8 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
     require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
             options.look_ahead);
 }
+
+bool CostModel::joins() const { return machine_.multiprocessors > 1 && joins_attends(schedule_); }
 
 /// Of a rank whose attends are launches of several: all of them are priced at the first.
 double CostModel::joined_seconds(int rank) {
@@ -117,6 +126,13 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     return seconds;
 }
 
+double CostModel::powered_flop(const Op& op) const {
+    const auto visible = schedule_.flop(op);
+    if (op.cells == 0 || options_.compute != ComputeModel::tiles || has_few_rows(schedule_, op, machine_))
+        return visible;
+    return visible * tiles_->pairs_in_tiles(op.rows(), op.part) / static_cast<double>(op.cells);
+}
+
 /// Expanding is one product for K and one for V, bound by whichever of arithmetic and memory takes longer, and the
 /// numbers that heads share, copied. Compressing brings the gradient into the products' type, and is two of them: for
 /// the latent and for the matrices.
@@ -162,11 +178,8 @@ TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex
     return cost;
 }
 
-TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes, const Message& message) {
-    const auto route = topology_.route(source, destination);
-    const auto slower = draws_.link_factor(source);
-    auto& [known_bytes, known_message, cost] = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
-    if (known_bytes == bytes && known_message == message) return cost;
+void CostModel::price(Known& known, Route route, double slower, std::int64_t bytes, const Message& message) const {
+    auto& [known_bytes, known_message, cost] = known;
     cost.route = route;
     cost.link = route == Route::inside_host ? &machine_.inside_host : &machine_.between_hosts;
     cost.multiprocessors =
@@ -192,17 +205,9 @@ TransferCost CostModel::transfer(int source, int destination, std::int64_t bytes
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
     known_bytes = bytes;
     known_message = message;
-    return cost;
 }
 
 Picoseconds CostModel::issue_pass() const { return ticks(machine_.pass_issue_seconds); }
-
-Picoseconds CostModel::issue(const Op& op) const {
-    // Kernels cannot read a peer's memory: who fetches serves others' fetches in turn.
-    const bool is_served = op.kind == OpKind::fetch && machine_.inside_host.multiprocessors_per_channel > 0;
-    if (op.transfers()) return ticks((is_served ? 2 : 1) * machine_.transfer_issue_seconds);
-    return op.fused ? 0 : ticks(machine_.compute_issue_seconds);
-}
 
 Picoseconds CostModel::before_pass(int rank) const {
     const auto& p = schedule_.problem();

@@ -47,6 +47,9 @@ public:
     /// Of all heads of `rows` and `keys`.
     Time block(const Part& rows, const Part& keys, Turn turn);
 
+    /// Pairs of a row and a key in all tiles that the block meets, of one head: those that a partial tile hides too.
+    double pairs_in_tiles(const Part& rows, const Part& keys);
+
     /// What the block takes on `processors` fewer, over what it takes on all: they take items by turns, so a few less
     /// may cost a whole turn.
     double longer_without(double processors, const Part& rows, const Part& keys, Turn turn);
@@ -148,7 +151,7 @@ private:
     std::vector<std::int64_t> key_;               // scratch
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
-    std::unordered_map<std::string, double> longer_;
+    std::unordered_map<std::string, double> longer_, pairs_;
     std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // of keys
     // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
@@ -181,8 +184,9 @@ class KeyLaunches;
 class CostModel {
 public:
     /// All three must outlive the model. Attends run at `clocks` times the clock of the calibration, by rank, or at
-    /// that clock; `tiles`, of the same schedule and machine, may come from another model. Throws Error if the
-    /// placement of ranks on the machine's GPUs is not possible, or an option is out of range.
+    /// that clock; `tiles`, of the same schedule and machine, may come from another model, and are only there where
+    /// options ask for them. Throws Error if the placement of ranks on the machine's GPUs is not possible, or an option
+    /// is out of range.
     CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
               std::vector<double> clocks = {}, std::shared_ptr<TileModel> tiles = nullptr);
 
@@ -193,8 +197,14 @@ public:
     Picoseconds compute(const Op& op, int rank);
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
-    /// Between ranks, of which the source's link may be slow.
-    TransferCost transfer(int source, int destination, std::int64_t bytes, const Message& message = {});
+    /// Between ranks, of which the source's link may be slow. Valid until the next call.
+    const TransferCost& transfer(int source, int destination, std::int64_t bytes, const Message& message = {}) {
+        const auto route = topology_.route(source, destination);
+        const auto slower = draws_.link_factor(source);
+        auto& known = known_[2 * static_cast<std::size_t>(route) + (slower > 1)];
+        if (known.bytes != bytes || known.message != message) price(known, route, slower, bytes, message);
+        return known.cost;
+    }
 
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
@@ -208,15 +218,21 @@ public:
     double slower(int rank, layouts::OpIndex index) const;
 
     /// Whether some attends are one launch.
-    bool joins() const { return joins_; }
+    bool joins() const;
 
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
     Picoseconds at_clock(double seconds, int rank) const;
 
+    /// FLOP of an attend that take power: of all pairs of the tiles that it computes.
+    double powered_flop(const Op& op) const;
+
     /// What the host does for a pass before its first operation, and for an operation.
     Picoseconds issue_pass() const;
-    Picoseconds issue(const Op& op) const;
+    Picoseconds issue(const Op& op) const {
+        if (op.transfers()) return op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
+        return op.fused ? 0 : issue_compute_;
+    }
     HostClock host_clock(Picoseconds now, OpIndex first = 0) const { return {now, computes_first_, first}; }
 
     /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
@@ -248,8 +264,9 @@ private:
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: 1
     bool computes_first_;
+    Picoseconds issue_compute_, issue_transfer_, issue_fetch_;
     std::shared_ptr<TileModel> tiles_;
-    bool joins_ = false;  // some attends are one launch
+    bool joins_ = false;  // some attends are one launch, and priced so
     struct Joined {
         std::vector<double> times;
         std::size_t next = 0;
@@ -260,6 +277,7 @@ private:
         Message message;
         TransferCost cost;
     };
+    void price(Known& known, Route route, double slower, std::int64_t bytes, const Message& message) const;
     std::array<Known, 2 * route_count> known_;  // the last message on each, slow or not: most are of one size
 };
 

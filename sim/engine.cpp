@@ -195,10 +195,12 @@ void Engine::link(ActivityId id) {
 void Engine::unlink(ActivityId id) {
     const auto& state = states_[id];
     sensitive_ -= state.crowded_speed < 1;
-    set_bound(id, 0);
     for (auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
-        if (state.priority == Priority::transfer) resource.used -= whole(double(state.speed) * use.amount);
+        if (state.priority == Priority::transfer) {
+            resource.demand -= whole(double(state.bound) * use.amount);
+            resource.used -= whole(double(state.speed) * use.amount);
+        }
         (use.previous == none ? resource.users[static_cast<std::size_t>(state.priority)] : use_of(use.previous).next) =
             use.next;
         if (use.next != none) use_of(use.next).previous = use.previous;
@@ -232,7 +234,8 @@ void Engine::set_bound(ActivityId id, float bound) {
 
 void Engine::set_speed(ActivityId id, float speed) {
     auto& state = states_[id];
-    if (speed == state.speed && state.updated != now_) return;
+    // What has begun now stands still, at no speed, and has yet to be put in the queue.
+    if (speed == state.speed && (speed > 0 || state.updated != now_)) return;
     if (state.priority == Priority::transfer && speed != state.speed)
         for (auto& use : uses(id)) {
             auto& resource = resources_[use.resource];

@@ -50,10 +50,12 @@ void Engine::solve_transfers() {
 
 void Engine::solve_compute() {
     for (std::size_t i = 0; i < dirty_.size(); ++i) {
-        const auto user = resources_[dirty_[i]].users[static_cast<std::size_t>(Priority::compute)];
-        if (user == none) continue;
+        auto& resource = resources_[dirty_[i]];
+        const auto user = resource.users[static_cast<std::size_t>(Priority::compute)];
+        if (user == none || !resource.dirty) continue;
         if (is_alone(user)) {
             set_speed(activity_of(user), speed_alone(activity_of(user), Priority::compute));
+            for (const auto& use : uses(activity_of(user))) resources_[use.resource].dirty = false;  // all done by that
             continue;
         }
         gather(dirty_[i], Priority::compute);

@@ -25,7 +25,10 @@ public:
     /// Ranks of all rings, without a fold.
     int played() const { return played_; }
 
-    int of(int rank) const { return rank < played_ ? rank : rank % played_; }
+    int of(int rank) const {
+        if (rank < played_) return rank;
+        return (played_ & (played_ - 1)) == 0 ? rank & (played_ - 1) : rank % played_;
+    }
 
 private:
     int played_;

@@ -28,18 +28,25 @@ struct HugePages {
     T* allocate(std::size_t count) {
         if (count > max_size()) throw std::bad_array_new_length();
         const auto bytes = count * sizeof(T);
+        if (is_small(bytes)) return static_cast<T*>(::operator new(bytes));
         void* memory = ::operator new(rounded(bytes), alignment(bytes));
 #ifdef __linux__
         if (is_large(bytes)) madvise(memory, rounded(bytes), MADV_HUGEPAGE);  // a wish: nothing depends on it
 #endif
         return static_cast<T*>(memory);
     }
-    void deallocate(T* memory, std::size_t count) { ::operator delete(memory, alignment(count * sizeof(T))); }
+    void deallocate(T* memory, std::size_t count) {
+        const auto bytes = count * sizeof(T);
+        is_small(bytes) ? ::operator delete(memory) : ::operator delete(memory, alignment(bytes));
+    }
 
     friend bool operator==(const HugePages&, const HugePages&) { return true; }
 
 private:
     static constexpr std::size_t line = 64, huge = std::size_t{2} << 20;
+
+    /// What lies in the cache wherever it begins: memory that is aligned takes longer to get.
+    static bool is_small(std::size_t bytes) { return bytes <= 1024 && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__; }
 
     /// Not where much of the last page would stay empty.
     static bool is_large(std::size_t bytes) { return bytes > huge / 2 && rounded_up(bytes) - bytes <= bytes / 4; }

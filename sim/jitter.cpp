@@ -63,13 +63,8 @@ Draws::Draws(const Jitter& jitter, int ranks, layouts::Pass pass)
     slow_links_ = drawn_ranks(jitter, links, jitter.slow_links, ranks);
 }
 
-bool Draws::is_in(const std::vector<int>& ranks, int rank) {
-    return !ranks.empty() && std::binary_search(ranks.begin(), ranks.end(), rank);
-}
-
 /// By Box and Muller's method.
-double Draws::noise(double deviation, int rank, layouts::OpIndex op) const {
-    if (deviation == 0) return 1;
+double Draws::drawn_noise(double deviation, int rank, layouts::OpIndex op) const {
     const auto bits = hashed({jitter_.seed, static_cast<std::uint64_t>(jitter_.repeat), pass_,
                               static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(op)});
     const auto radius = std::sqrt(-2 * std::log(uniform(bits)));

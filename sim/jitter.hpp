@@ -2,6 +2,7 @@
 
 #include "layouts/schedule.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -43,8 +44,13 @@ public:
     double start_seconds(int rank) const;
 
 private:
-    static bool is_in(const std::vector<int>& ranks, int rank);
-    double noise(double deviation, int rank, layouts::OpIndex op) const;
+    static bool is_in(const std::vector<int>& ranks, int rank) {
+        return !ranks.empty() && std::binary_search(ranks.begin(), ranks.end(), rank);
+    }
+    double noise(double deviation, int rank, layouts::OpIndex op) const {
+        return deviation == 0 ? 1 : drawn_noise(deviation, rank, op);
+    }
+    double drawn_noise(double deviation, int rank, layouts::OpIndex op) const;
 
     Jitter jitter_;
     std::uint64_t pass_;

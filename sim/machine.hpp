@@ -60,7 +60,7 @@ struct AttentionCost {
     double begin_seconds = 0, begin_memory_ratio = 0;
     double end_seconds = 0, end_memory_ratio = 0;
 
-    /// FLOP/s of visible pairs that power allows without end, were they done at the clock of short runs.
+    /// FLOP/s of all pairs of tiles that power allows without end, were they done at the clock of short runs.
     double power_flops = std::numeric_limits<double>::infinity();
 };
 

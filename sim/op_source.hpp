@@ -2,8 +2,8 @@
 
 #include "layouts/schedule.hpp"
 
+#include <algorithm>
 #include <array>
-#include <deque>
 #include <vector>
 
 namespace ringlab::sim {
@@ -50,17 +50,27 @@ private:
     };
 
     const Op* next_of_alike(int rank, std::uint32_t index) {
-        if (index - first_ == kept_.size()) {
+        if (ranks_ == 1) return streams_.front().next();
+        if (index == end_) {
             const auto* op = streams_.front().next();
             if (!op) return nullptr;
-            kept_.push_back({*op, ranks_});
+            if (end_ - first_ == kept_.size()) grow();
+            kept(end_++) = {*op, ranks_};
         }
-        auto& [op, readers] = kept_[index - first_];
+        auto& [op, readers] = kept(index);
         workplace_ = op;
         --readers;
-        for (; !kept_.empty() && kept_.front().readers == 0; ++first_) kept_.pop_front();
+        while (first_ != end_ && kept(first_).readers == 0) ++first_;
         move(rank % schedule_.ranks());
         return &workplace_;
+    }
+
+    Kept& kept(std::uint32_t index) { return kept_[index & (static_cast<std::uint32_t>(kept_.size()) - 1)]; }
+
+    void grow() {
+        std::vector<Kept> larger(std::max<std::size_t>(8, 2 * kept_.size()));
+        for (auto i = first_; i != end_; ++i) larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = kept(i);
+        kept_ = std::move(larger);
     }
 
     /// From rank 0 to another of its ring.
@@ -83,8 +93,8 @@ private:
     std::array<std::int64_t, 3> cells_{};  // of rows with the keys of their own rank, of a lesser one, of a greater one
     Op workplace_;                         // of all streams
     std::vector<Ops> streams_;
-    std::deque<Kept> kept_;
-    std::uint32_t first_ = 0;
+    std::vector<Kept> kept_;  // a ring, its size a power of two: operations from `first_` to before `end_`
+    std::uint32_t first_ = 0, end_ = 0;
 };
 
 }  // namespace ringlab::sim

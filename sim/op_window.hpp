@@ -128,7 +128,7 @@ private:
         std::uint16_t head = 0, tail = 0;
     };
 
-    static constexpr std::uint32_t first_capacity = 4;
+    static constexpr std::uint32_t first_capacity = 7;  // of a ring there are no more
 
     bool knows(Lane lane) const { return known_ >> lane & 1; }
     const Ends& ends(Lane lane) const { return reinterpret_cast<const Ends*>(memory_.get())[lane]; }
@@ -139,7 +139,7 @@ private:
         return base_ + static_cast<std::uint16_t>(low_bits - base_);
     }
 
-    /// By an eighth, or one: a ring's windows have some seven operations, and there are as many as ranks.
+    /// By an eighth, or one: there are as many as ranks.
     void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
 
     void resize(std::uint32_t capacity) {

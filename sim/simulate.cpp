@@ -11,6 +11,11 @@
 namespace ringlab::sim {
 namespace {
 
+std::shared_ptr<TileModel> tiles_of(const layouts::Schedule& schedule, const Machine& machine,
+                                    const SimOptions& options) {
+    return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
+}
+
 Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                   const std::shared_ptr<TileModel>& tiles) {
     require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
@@ -45,7 +50,7 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
 }  // namespace
 
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
-    return played(schedule, machine, options, std::make_shared<TileModel>(schedule, machine));
+    return played(schedule, machine, options, tiles_of(schedule, machine, options));
 }
 
 std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
@@ -54,7 +59,7 @@ std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, 
     // Tiles are timed once by each thread: a share of the repeats is its own.
     const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repeats)));
     for_each_in_parallel(shares, threads, [&](std::size_t share) {
-        const auto tiles = std::make_shared<TileModel>(schedule, machine);
+        const auto tiles = tiles_of(schedule, machine, options);
         auto disturbed = options;
         disturbed.trace = false;
         for (auto i = share; i < makespans.size(); i += shares) {

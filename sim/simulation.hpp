@@ -28,7 +28,7 @@ public:
     /// Once. Nothing, if ranks were folded that it turned out might differ.
     std::optional<Prediction> run();
 
-    /// FLOP of visible pairs, by rank; counted for the sustained clock alone.
+    /// FLOP of what tiles hold, by rank; counted for the sustained clock alone.
     const std::vector<double>& flop() const { return flop_; }
 
     /// Power of the GPU of each rank, by that of those of the calibration.
@@ -107,14 +107,14 @@ private:
     void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
 
     /// As the first transfer on a lane of the rank has it.
-    TransferCost transfer_cost(int id, Lane lane, const PendingOp& op) {
+    const TransferCost& transfer_cost(int id, Lane lane, const PendingOp& op) {
         const auto& message = messages_ ? messages_->first(id, lane) : Message{};
         return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work, message)
                                           : cost_.transfer(id, op.peer, op.work, message);
     }
 
     /// Of a send: a message is in as many pieces as it is at the end that has more.
-    TransferCost transfer_of_both(int id, Lane lane, const PendingOp& send) {
+    const TransferCost& transfer_of_both(int id, Lane lane, const PendingOp& send) {
         auto message = messages_->first(id, lane);
         const auto& other = messages_->first(send.peer, counterpart(lane));
         message.pieces = std::max(message.pieces, other.pieces);

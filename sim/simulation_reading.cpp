@@ -51,6 +51,7 @@ std::vector<double> Simulation::powers(double of_calibrated) const {
 
 void Simulation::refill(int id) {
     auto& rank = rank_of(id);
+    if (rank.window.knows_all() && !(messages_ && messages_->is_open(id))) return;
     auto host = cost_.host_clock(rank.host, next_of(rank));
     while (rank.more &&
            (!rank.window.knows_all() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))) &&
@@ -93,7 +94,7 @@ void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const O
         case OpKind::attend:
             require(!__builtin_add_overflow(totals.cells, op.cells, &totals.cells),
                     "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
-            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += schedule_.flop(op);
+            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.powered_flop(op);
             [[fallthrough]];
         case OpKind::merge:
         case OpKind::add:

@@ -117,6 +117,18 @@ std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run
     return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
 }
 
+double TileModel::pairs_in_tiles(const Part& rows, const Part& keys) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto [found, is_new] = pairs_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
+    if (!is_new) return found->second;
+    double tiles = 0;
+    for (const auto& [full, partial] : items_of(row_runs, key_runs, rows, keys).tiles)
+        tiles += static_cast<double>(full + partial);
+    const auto of_a_tile = [](std::int64_t most, std::int64_t all) { return static_cast<double>(std::min(most, all)); };
+    return found->second =
+               tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
+}
+
 double TileModel::longer_without(double processors, const Part& rows, const Part& keys, Turn turn) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     const auto key = fmt::format("{} ", processors) + key_of(row_runs, key_runs, rows, keys, turn);

@@ -45,7 +45,10 @@ std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pa
     constexpr double free = 0.95;  // above such a clock it is not power that bounds it
     const double clock = predicted_seconds(sustained, pass, machine) / sustained.seconds;
     if (clock > free) return std::nullopt;
-    return flops_of(sustained, pass) * clock * clock;
+    const auto& schedule = *sustained.plan->schedule(pass);
+    const sim::SimOptions options;
+    auto ops = schedule.ops(0);
+    return sim::CostModel(schedule, machine, options).powered_flop(*ops.next()) / sustained.seconds * clock * clock;
 }
 
 double flops_of(const TimedAttend& attend, layouts::Pass pass) {

@@ -123,9 +123,9 @@ std::ostream& operator<<(std::ostream& out, const ScoreBound& bound) {
     return out << bound.record << " " << bound.transport << " " << bound.least;
 }
 const ScoreBound score_bounds[] = {
-    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.0168, 0.052},
+    {"validate_4xh200.h5", "copy", "4xh200_calibrated", 2048, any_size, 24, 0.0172, 0.055},
     {"validate_4xh200.h5", "copy", "4xh200_calibrated", 0, 2048, 8, 0.2840, 0.543},
-    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0726, 0.296},
+    {"validate_4xh200_more.h5", "copy", "4xh200_calibrated", 0, any_size, 24, 0.0717, 0.296},
     {"throughput_4xh200_layouts.h5", "copy", "4xh200_calibrated", 0, any_size, 18, 0.0217, 0.040},
     {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 0, any_size, 42, 0.0329, 0.189},
     {"throughput_4xh200_schedules.h5", "copy", "4xh200_calibrated", 8192, any_size, 28, 0.0224, 0.059},
@@ -133,14 +133,14 @@ const ScoreBound score_bounds[] = {
     {"throughput_2xh200_schedules.h5", "copy", "2xh200_calibrated", 8192, any_size, 32, 0.0188, 0.081},
     {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 32, 0.0396, 0.158},
     {"throughput_2xh200_schedules.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 16, 0.1093, 0.294},
-    {"throughput_2xh200_layouts.h5", "copy", "2xh200_calibrated", 0, any_size, 36, 0.0276, 0.105},
-    {"throughput_2xh200_masks.h5", "copy", "2xh200_calibrated", 0, any_size, 48, 0.0745, 0.269},
+    {"throughput_2xh200_layouts.h5", "copy", "2xh200_calibrated", 0, any_size, 36, 0.0275, 0.105},
+    {"throughput_2xh200_masks.h5", "copy", "2xh200_calibrated", 0, any_size, 48, 0.0698, 0.269},
     {"throughput_2xh200_long_documents.h5", "copy", "2xh200_calibrated", 0, any_size, 8, 0.0790, 0.186},
     {"validate_2xh200.h5", "copy", "2xh200_calibrated", 2048, any_size, 96, 0.0268, 0.094},
     {"validate_2xh200.h5", "copy", "2xh200_calibrated", 0, 2048, 66, 0.0828, 0.274},
     {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 8192, any_size, 24, 0.0211, 0.105},
     {"validate_2xh200_nccl.h5", "nccl", "2xh200_calibrated_nccl", 0, 8192, 24, 0.1322, 0.304},
-    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0080, 0.032},
+    {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0080, 0.028},
     {"validate_4xh200_nccl.h5", "nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.1634, 0.428},
     {"throughput_4xh200_schedules.h5", "nccl", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0429, 0.158},
 };

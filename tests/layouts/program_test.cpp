@@ -383,6 +383,27 @@ BOOST_DATA_TEST_CASE(keys_that_rows_see_are_found_and_no_others, data::make(mask
     }
 }
 
+BOOST_DATA_TEST_CASE(schedule_seen_sends_the_keys_that_rows_see_in_their_ranges,
+                     data::make(mask_specs()) * data::make(layout_specs()), mask_spec, layout_spec) {
+    for (const int ranks : {2, 4})
+        for (const std::int64_t gap : {1, 7}) {
+            const auto c = make_case(mask_spec, layout_spec, ranks);
+            const auto schedule = schedule_of(c, {.algorithm = "seen:" + std::to_string(gap)});
+            for (int rank = 0; rank < ranks; ++rank) {
+                std::map<int, std::vector<Interval>> sent;
+                auto ops = schedule->ops(rank);
+                while (const auto* op = ops.next())
+                    if (op->kind == OpKind::send) sent[op->peer].push_back(op->part.tokens);
+                for (int to = 0; to < ranks; ++to) {
+                    const bool needed = to != rank && schedule->needs(to, rank);
+                    const auto expected = needed ? seen_keys(c.mask, c.layout.shard(to), c.layout.shard(rank), gap)
+                                                 : std::vector<Interval>{};
+                    BOOST_TEST((sent[to] == expected));
+                }
+            }
+        }
+}
+
 BOOST_AUTO_TEST_CASE(ranges_of_seen_keys_with_small_gaps_are_one) {
     const auto mask = make_mask("documents:10,10,10,10,8", 48);
     const auto layout = make_layout("contiguous", 48, 1);

@@ -1,6 +1,7 @@
 // Clocks that power allows, GPU by GPU.
 
 #include "sim/clocks.hpp"
+#include "sim/cost.hpp"
 #include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -72,6 +73,27 @@ BOOST_AUTO_TEST_CASE(the_power_of_each_gpu_of_the_machine_sets_the_clock_of_its_
     options.placement = {1, 0};
     const auto swapped = simulate(*schedule, machine, options);
     BOOST_TEST(swapped.ranks[0].compute == slower.ranks[1].compute);
+}
+
+// Of 4 x 4 tiles of 16 x 16 pairs 10 meet the triangle of 64 x 65 / 2 pairs that are seen. A kernel of few rows is not
+// bound by power, and the rate model knows no tiles.
+BOOST_AUTO_TEST_CASE(pairs_that_a_tile_hides_take_power_like_those_that_are_seen) {
+    const auto schedule = test::Scenario{.ranks = 1, .tokens_per_rank = 64, .layout = "contiguous"}.schedule();
+    auto ops = schedule->ops(0);
+    const auto attend = *ops.next();
+    BOOST_TEST_REQUIRE((attend.kind == layouts::OpKind::attend));
+    Machine machine;
+    machine.forward.tile_rows = machine.forward.tile_keys = 16;
+    SimOptions options;
+    const auto ratio = [&] {
+        return CostModel(*schedule, machine, options).powered_flop(attend) / schedule->flop(attend);
+    };
+    BOOST_TEST(ratio() == 10.0 * 16 * 16 / (64 * 65 / 2), close);
+    machine.few_rows.rows = 64;
+    BOOST_TEST(ratio() == 1);
+    machine.few_rows.rows = 0;
+    options.compute = ComputeModel::rate;
+    BOOST_TEST(ratio() == 1);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,6 @@
 #include "sim/fold.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace ringlab::sim {
@@ -27,8 +28,11 @@ bool holds_exactly(const LinkCost& link) {
 /// So many ranks on, the machine looks the same.
 int period(const Schedule& schedule, const Machine& machine, const Topology& topology) {
     if (topology.hosts() == 1 || machine.gpus_per_host % schedule.ranks() == 0) return 1;
-    const auto hosts = machine.network.hosts_per_leaf;
-    return machine.gpus_per_host * (hosts > 0 && topology.hosts() > hosts ? hosts : 1);
+    const auto& network = machine.network;
+    // Inside one leaf nothing goes over the spine; from rail to rail it does, among whatever hosts there are.
+    const bool has_spine = network.hosts_per_leaf > 0 &&
+                           (network.leaves == Network::Leaves::rails || topology.hosts() > network.hosts_per_leaf);
+    return machine.gpus_per_host * (has_spine ? std::min(network.hosts_per_leaf, topology.hosts()) : 1);
 }
 
 }  // namespace

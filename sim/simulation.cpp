@@ -9,12 +9,17 @@
 namespace ringlab::sim {
 
 std::optional<Prediction> Simulation::run() {
-    for (int rank = 0; rank < fold_.played(); ++rank) advance(rank);
-    for (std::uint32_t ended = 0; engine_.next(ended);) {
-        if (is_folded() && engine_.has_shared_out()) return std::nullopt;
-        handle(tags_.rank(ended), tags_.lane(ended));
+    try {
+        for (int rank = 0; rank < fold_.played(); ++rank) advance(rank);
+        for (std::uint32_t ended = 0; engine_.next(ended);) {
+            if (is_folded() && engine_.has_shared_out()) return std::nullopt;
+            handle(tags_.rank(ended), tags_.lane(ended));
+        }
+        return result();
+    } catch (const Error&) {
+        if (is_folded()) return std::nullopt;  // all ranks together say what is wrong, and with whom
+        throw;
     }
-    return result();
 }
 
 void Simulation::hold(int rank, double multiprocessors) {

@@ -25,7 +25,7 @@ public:
     Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
                std::shared_ptr<TileModel> tiles);
 
-    /// Once. Nothing, if ranks were folded that it turned out might differ.
+    /// Once. Nothing, if ranks were folded that it turned out might differ, or something is wrong.
     std::optional<Prediction> run();
 
     /// FLOP of what tiles hold, by rank; counted for the sustained clock alone.

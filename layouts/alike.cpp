@@ -43,4 +43,10 @@ bool order_decides_pairs(const Mask& mask, const Layout& layout) {
     return true;
 }
 
+bool ranks_see_alike(const Schedule& schedule) {
+    const int other = schedule.ranks() - 1;
+    return schedule.problem().queries.empty() && order_decides_pairs(schedule.mask(), schedule.layout()) &&
+           schedule.needs(0, 0) && schedule.needs(0, other) && schedule.needs(other, 0);
+}
+
 }  // namespace ringlab::layouts

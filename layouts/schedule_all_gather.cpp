@@ -1,4 +1,4 @@
-#include "layouts/schedule.hpp"
+#include "layouts/alike.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -104,6 +104,8 @@ public:
         if (pending_add) co_yield *pending_add;
     }
 
+    bool ranks_are_alike() const override { return alike_; }
+
 private:
     enum Channel : int { kv_channel, dkv_channel };
 
@@ -115,6 +117,7 @@ private:
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     int groups_;  // kv heads are brought in this many equal parts
+    bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_all_gather(

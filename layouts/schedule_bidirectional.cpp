@@ -1,4 +1,4 @@
-#include "layouts/schedule.hpp"
+#include "layouts/alike.hpp"
 
 namespace ringlab::layouts {
 namespace {
@@ -30,6 +30,8 @@ public:
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
+
+    bool ranks_are_alike() const override { return alike_; }
 
 private:
     enum Way : int { up, down };  // to rank r + 1, to rank r - 1
@@ -196,6 +198,7 @@ private:
     }
 
     std::array<std::vector<Hops>, 2> hops_;  // by way, then owner
+    bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_bidirectional(

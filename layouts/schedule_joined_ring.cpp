@@ -1,3 +1,4 @@
+#include "layouts/alike.hpp"
 #include "layouts/ring.hpp"
 
 #include <algorithm>
@@ -50,6 +51,8 @@ public:
         if (by_steps_) return backward(self);
         return options().pass == Pass::forward ? joined_forward(self) : joined_backward(self);
     }
+
+    bool ranks_are_alike() const override { return alike_; }
 
 private:
     HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
@@ -211,6 +214,7 @@ private:
 
     int groups_;  // equal parts of the kv heads
     bool by_steps_ = false;
+    bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_joined_ring(

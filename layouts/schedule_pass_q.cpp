@@ -1,4 +1,4 @@
-#include "layouts/schedule.hpp"
+#include "layouts/alike.hpp"
 
 namespace ringlab::layouts {
 namespace {
@@ -25,6 +25,8 @@ public:
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
+
+    bool ranks_are_alike() const override { return alike_; }
 
 private:
     enum Channel : int { rows_channel, results_channel };
@@ -248,6 +250,7 @@ private:
     }
 
     std::vector<Hops> hops_;
+    bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_pass_q(

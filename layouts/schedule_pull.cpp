@@ -1,4 +1,4 @@
-#include "layouts/schedule.hpp"
+#include "layouts/alike.hpp"
 
 #include <algorithm>
 
@@ -32,6 +32,8 @@ public:
     }
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
+
+    bool ranks_are_alike() const override { return alike_; }
 
 private:
     HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
@@ -133,6 +135,7 @@ private:
     enum Channel : int { kv_channel, dkv_channel };
 
     int groups_;  // equal parts of the kv heads
+    bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_pull(

@@ -12,9 +12,6 @@ public:
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         add_ring_slots(ranks(), query_heads().count(), kv_heads().count(), largest_rows(), layout.largest_shard());
-        const int other = ranks() - 1;
-        alike_ = problem.queries.empty() && order_decides_pairs(mask, layout) && needs(0, 0) && needs(0, other) &&
-                 needs(other, 0);
     }
 
     Ops ops(int rank) const override {
@@ -29,7 +26,7 @@ public:
     bool ranks_are_alike() const override { return alike_; }
 
 private:
-    bool alike_;
+    bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_ring(

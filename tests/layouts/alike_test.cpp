@@ -32,8 +32,8 @@ bool same(const Schedule& schedule, const Op& a, const Op& b) {
                          schedule.is_whole(b.part)));
 }
 
-bool ring_is_alike(const std::string& mask, const std::string& layout) {
-    return schedule_of(exact_case(mask, layout, 64, 4), {.algorithm = "ring"})->ranks_are_alike();
+bool ring_is_alike(const std::string& mask, const std::string& layout, const std::string& algorithm = "ring") {
+    return schedule_of(exact_case(mask, layout, 64, 4), {.algorithm = algorithm})->ranks_are_alike();
 }
 
 }  // namespace
@@ -91,6 +91,16 @@ BOOST_AUTO_TEST_CASE(a_ring_is_alike_where_all_ranks_see_something_of_equal_shar
     BOOST_TEST(!ring_is_alike("causal", "contiguous"));
     BOOST_TEST(!ring_is_alike("window:8,0", "zigzag"));
     BOOST_TEST(!ring_is_alike("causal+documents:20,44", "zigzag"));
+}
+
+BOOST_AUTO_TEST_CASE(schedules_that_go_by_distances_between_ranks_are_alike_where_a_ring_is) {
+    for (const auto* algorithm : {"bidirectional", "all-gather", "all-gather:2", "pull", "joined-ring", "pass-q"}) {
+        BOOST_TEST(ring_is_alike("causal", "zigzag", algorithm));
+        BOOST_TEST(!ring_is_alike("causal", "contiguous", algorithm));
+        BOOST_TEST(!ring_is_alike("window:8,0", "zigzag", algorithm));
+    }
+    for (const auto* algorithm : {"double-ring:2", "merge", "seen"})
+        BOOST_TEST(!ring_is_alike("causal", "zigzag", algorithm));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -157,11 +157,12 @@ BOOST_DATA_TEST_CASE(every_pair_of_dims_agrees,
                                .family = family});
 }
 
-// Two query heads of a group have their blocks in pairs where a row tile sees 24 key tiles of 128 and more.
-BOOST_DATA_TEST_CASE(long_rows_of_heads_in_pairs_agree,
+// Two query heads of a group have their blocks in pairs where a row tile sees 24 key tiles of 128 and more; of three
+// heads each has blocks that go alone.
+BOOST_DATA_TEST_CASE(long_rows_of_heads_in_pairs_and_alone_agree,
                      data::make(std::vector<std::string>{"full", "window:3000,3000", "documents:3333,67",
                                                          "block-causal:3150,5x50"}) *
-                         data::make({DType::bf16, DType::fp16}) * data::make({2, 4}),
+                         data::make({DType::bf16, DType::fp16}) * data::make({2, 3, 4}),
                      mask, dtype, heads) {
     agrees_with_the_reference({.problem = problem(3400, heads, 1, 128, 120, dtype), .mask = mask});
 }

@@ -193,7 +193,9 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
             const auto& hidden = cost.link->hidden;
             rate = std::min(
                 rate, cost.link->hidden_rate(static_cast<double>(bytes / std::max<std::int64_t>(1, message.pieces))));
-            cost.multiprocessors = hidden.channels * cost.link->multiprocessors_per_channel;
+            // A rank sends and receives at a time, and blocks of the two kernels lie on the same multiprocessors: in
+            // timelines of 2k tokens both came in where an attend had left four.
+            cost.multiprocessors = hidden.channels * cost.link->multiprocessors_per_channel / 2;
             cost.crowded_speed = hidden.busy_speed_ratio;
         }
         if (message.is_cut) rate = std::min(rate, cost.link->pieces_bytes_per_second);

@@ -44,6 +44,18 @@ public:
         bool begins = true, ends = true;
     };
 
+    /// From a share of its undisturbed time on, so many processors are not there for a launch.
+    struct Without {
+        double from = 0;
+        double processors = 0;
+    };
+
+    /// What a block of items of keys takes, over what it takes on all processors; `without` by time, the first from 0.
+    double longer_beside(std::span<const Without> without, const Part& rows, const Part& keys);
+
+    /// Processors that its items leave alone, if there are fewer items than would fill them.
+    double idle_processors(const Part& rows, const Part& keys);
+
     /// Of all heads of `rows` and `keys`.
     Time block(const Part& rows, const Part& keys, Turn turn);
 
@@ -129,6 +141,12 @@ private:
     double tile_seconds(const Items& items) const;
     Launch launch(std::span<const Items> parts, Turn turn, double without = 0) const;
     Launch key_launch(const KeyPart& part, double without) const;
+    struct Dealt {
+        std::vector<ItemGroup> groups;
+        layouts::Sharing sharing{};
+        double seconds = 0;
+    };
+    const Dealt& dealt_block(const Part& rows, const Part& keys);
     Launch block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                         const Part& keys, Turn turn, double without = 0) const;
     std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
@@ -152,6 +170,7 @@ private:
     std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
     std::unordered_map<std::string, Time> memo_;
     std::unordered_map<std::string, double> longer_, pairs_;
+    std::unordered_map<std::string, Dealt> dealt_;
     std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // of keys
     // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;

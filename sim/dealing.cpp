@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace ringlab::sim {
 
@@ -83,6 +84,34 @@ double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processo
     Processors all(processors);
     double end = 0;
     for (const auto& group : items) end = std::max(end, all.give(group));
+    return end;
+}
+
+double makespan_in_order(std::span<const ItemGroup> items, std::span<const ProcessorCount> counts) {
+    std::vector<double> free(static_cast<std::size_t>(counts.front().count), 0.0);  // a heap, the first on top
+    const auto later = std::greater<>{};
+    const auto come_and_go = [&] {
+        for (; counts.size() > 1 && counts[1].from <= free.front(); counts = counts.subspan(1)) {
+            const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(1, counts[1].count));
+            while (free.size() > wanted) {
+                std::ranges::pop_heap(free, later);
+                free.pop_back();
+            }
+            while (free.size() < wanted) {
+                free.push_back(counts[1].from);
+                std::ranges::push_heap(free, later);
+            }
+        }
+    };
+    double end = 0;
+    for (const auto& group : items)
+        for (std::int64_t i = 0; i < group.count; ++i) {
+            come_and_go();
+            std::ranges::pop_heap(free, later);
+            free.back() += group.seconds;
+            end = std::max(end, free.back());
+            std::ranges::push_heap(free, later);
+        }
     return end;
 }
 

@@ -44,4 +44,14 @@ double makespan(std::vector<ItemGroup> items, std::int64_t processors);
 /// The same, in the order that they are in.
 double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors);
 
+/// From `from` on there are so many processors, at least one.
+struct ProcessorCount {
+    double from = 0;
+    std::int64_t count = 1;
+};
+
+/// The same while processors come and go, `counts` by time, the first from 0 on. One goes when it has ended its item,
+/// those first that are free first.
+double makespan_in_order(std::span<const ItemGroup> items, std::span<const ProcessorCount> counts);
+
 }  // namespace ringlab::sim

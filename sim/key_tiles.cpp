@@ -163,4 +163,32 @@ TileModel::Launch TileModel::key_launch(const KeyPart& part, double without) con
     return found;
 }
 
+const TileModel::Dealt& TileModel::dealt_block(const Part& rows, const Part& keys) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    auto [known, is_new] = dealt_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
+    if (!is_new) return known->second;
+    const auto part = key_part(rows, keys);
+    const auto way = way_of({&part, 1}, false);
+    auto& block = known->second;
+    block = {dealt(*part.items, way), way.sharing, 0};
+    block.seconds = makespan_in_order(block.groups, way.sharing.at_a_time);
+    return block;
+}
+
+double TileModel::longer_beside(std::span<const Without> without, const Part& rows, const Part& keys) {
+    const auto& block = dealt_block(rows, keys);
+    if (block.seconds == 0) return 1;
+    std::vector<ProcessorCount> counts;
+    for (const auto& [from, processors] : without)
+        counts.push_back({from * block.seconds, places(block.sharing, processors)});
+    return makespan_in_order(block.groups, counts) / block.seconds;
+}
+
+double TileModel::idle_processors(const Part& rows, const Part& keys) {
+    const auto& block = dealt_block(rows, keys);
+    std::int64_t items = 0;
+    for (const auto& group : block.groups) items += group.count;
+    return std::max(0.0, machine_.multiprocessors - static_cast<double>(items * block.sharing.processors));
+}
+
 }  // namespace ringlab::sim

@@ -45,11 +45,11 @@ ResourceId SharedResources::made(ResourceId& resource, double capacity) {
     return resource;
 }
 
-SharedResources::Demands SharedResources::of_compute(int rank, bool attends) const {
+SharedResources::Demands SharedResources::of_compute(int rank, bool attends, double parts) const {
     Demands demands;
     const auto& gpu = gpu_of(rank);
     demands.add(gpu.memory, attends ? machine_.attention_memory_bytes_per_second : machine_.memory_bytes_per_second);
-    if (attends) demands.add(gpu.multiprocessors, machine_.multiprocessors);
+    if (attends) demands.add(gpu.multiprocessors, parts * machine_.multiprocessors);
     return demands;
 }
 

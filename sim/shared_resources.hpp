@@ -28,8 +28,8 @@ public:
     SharedResources(Engine& engine, const Schedule& schedule, const Machine& machine, const CostModel& cost,
                     const Fold& fold);
 
-    /// Of something on the compute lane.
-    Demands of_compute(int rank, bool attends) const;
+    /// Of something on the compute lane; an attend wants multiprocessors in so many parts.
+    Demands of_compute(int rank, bool attends, double parts = 1) const;
 
     /// Of a message, which `id`, its source or its destination, sends or fetches.
     Demands of_transfer(int source, int destination, const TransferCost& cost, int id);

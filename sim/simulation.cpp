@@ -31,8 +31,12 @@ void Simulation::hold(int rank, double multiprocessors) {
 
 void Simulation::leave(int rank) {
     const auto held = static_cast<double>(rank_of(rank).held);
-    resources_->leave_to_compute(
-        rank, room_ && attending(rank) ? room_->left(rank, held) : std::max(0.0, machine_.multiprocessors - held));
+    const auto* attend = room_ ? attending(rank) : nullptr;
+    const auto left = !attend          ? std::max(0.0, machine_.multiprocessors - held)
+                      : room_->deals() ? Room::parts * machine_.multiprocessors *
+                                             room_->speed(rank, held, engine_.now() - attend->time, attend->work)
+                                       : room_->left(rank, held);
+    resources_->leave_to_compute(rank, left);
 }
 
 const PendingOp* Simulation::attending(int rank) {
@@ -51,7 +55,9 @@ void Simulation::advance(int rank) {
 
 bool Simulation::waits_for_room(int id, Lane lane, PendingOp& op) {
     const auto* attend = attending(id);
-    if (!attend || attend->time == engine_.now() || transfer_cost(id, lane, op).multiprocessors == 0) return false;
+    const auto multiprocessors = transfer_cost(id, lane, op).multiprocessors;
+    if (!attend || comes_before(*attend) || multiprocessors == 0) return false;
+    if (room_->is_beside(id, static_cast<double>(rank_of(id).held), multiprocessors)) return false;
     if (room_->left_at(id) == engine_.now() && messages_ && messages_->first(id, lane).has_time) return false;
     op.state = OpState::issuing;
     op.time = engine_.now();
@@ -69,11 +75,13 @@ bool Simulation::is_met(int id, Lane lane, const PendingOp& op) {
 }
 
 bool Simulation::wait_for_room(int id, Lane lane, PendingOp& op) {
-    if (!is_met(id, lane, op) || transfer_cost(id, lane, op).multiprocessors == 0) return false;
+    const auto multiprocessors = transfer_cost(id, lane, op).multiprocessors;
+    if (!is_met(id, lane, op) || multiprocessors == 0) return false;
     Picoseconds longest = 0;
     for (const auto rank : {id, op.peer}) {
         const auto* attend = attending(rank);
-        if (!attend || attend->time == engine_.now()) continue;
+        if (!attend || comes_before(*attend)) continue;
+        if (room_->is_beside(rank, static_cast<double>(rank_of(rank).held), multiprocessors)) continue;
         const auto gone = engine_.now() - attend->time;
         const auto wait = room_->wait(rank, gone, attend->work);
         longest = std::max(longest, wait > 0 ? wait : attend->work - gone);
@@ -125,15 +133,20 @@ void Simulation::start_compute(int id, PendingOp& op) {
         op.work = inside_[static_cast<std::size_t>(id)].end_of_next(op.time, slower) - op.time;
     }
     SharedResources::Demands demands;
-    if (resources_) demands = resources_->of_compute(id, attends);
+    if (resources_)
+        demands = resources_->of_compute(id, attends,
+                                         attends && room_ && room_->deals() ? Room::parts * Room::most_speed : 1);
     if (room_ && attends) leave(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
-    engine_.start({.duration = op.work,
-                   .demands = demands.span(),
-                   .priority = Priority::compute,
-                   .crowds = attends,
-                   .tag = tag,
-                   .place = place_of(id, compute_lane)});
+    // Capacity is what the attend's speed is said to be.
+    const bool deals = attends && room_ && room_->deals();
+    engine_.start(
+        {.duration = deals ? static_cast<Picoseconds>(static_cast<double>(op.work) / Room::most_speed) : op.work,
+         .demands = demands.span(),
+         .priority = Priority::compute,
+         .crowds = attends,
+         .tag = tag,
+         .place = place_of(id, compute_lane)});
 }
 
 void Simulation::start_transfer(int id, Lane lane) {
@@ -197,7 +210,9 @@ void Simulation::handle(int rank, Lane lane) {
             if (peer >= 0) take_over(peer);
         }
     }
+    behind_compute_ = room_ && room_->deals() && lane == compute_lane;
     advance(rank);
+    behind_compute_ = false;
     if (peer >= 0) advance(peer);
 }
 

@@ -79,6 +79,10 @@ private:
     /// Whether the kernel of a transfer that is ready has to wait until an attend leaves it room.
     bool waits_for_room(int id, Lane lane, PendingOp& op);
 
+    /// Whether a transfer that is ready now is there before an attend that begins now: not if it waited for what was
+    /// computed before. The attend follows that in its own stream, sooner than another stream is told of it.
+    bool comes_before(const PendingOp& attend) const { return attend.time == engine_.now() && !behind_compute_; }
+
     /// The same of two halves that begin together.
     bool wait_for_room(int id, Lane lane, PendingOp& op);
 
@@ -157,8 +161,9 @@ private:
     Fold fold_;
     int places_;  // of activities of a rank: compute, and the transfer of a channel that begins or is fetched here
     Engine engine_;
-    bool holds_ = false;     // transfers take multiprocessors
-    bool together_ = false;  // halves of messages do so together
+    bool holds_ = false;           // transfers take multiprocessors
+    bool together_ = false;        // halves of messages do so together
+    bool behind_compute_ = false;  // what starts now waited for an operation of its rank's compute lane
     std::optional<Messages> messages_;
     std::optional<Room> room_;
     Prediction prediction_;              // its ranks count up under way

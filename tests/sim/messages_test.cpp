@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
     BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 3}).whole() == layouts::to_picoseconds(1e-3 + 2 * 3e-6));
     const auto hidden = cost.transfer(0, 1, bytes, {.has_time = true});
     BOOST_TEST(hidden.whole() == layouts::to_picoseconds(4e-3));
-    BOOST_TEST(hidden.multiprocessors == 2);
+    BOOST_TEST(hidden.multiprocessors == 1);  // of 2 that it shares with one the other way
     BOOST_TEST(cost.transfer(0, 1, bytes).multiprocessors == 8);
 }
 

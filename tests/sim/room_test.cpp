@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) 
 BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
     auto machine = twelve_processors(AttentionRoom::at_the_end);
     constexpr auto no_bound = std::numeric_limits<double>::infinity();
-    machine.inside_host.hidden = {.channels = 1, .rates = {{no_bound, no_bound}}, .flop_a_byte = 1e-9};
+    machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_a_byte = 1e-9};
     const auto times = times_of(machine);
     check(times.posted, 1);
     check(times.begin, 1);
@@ -88,6 +88,44 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_item_and_attends_beside_th
     check(times.posted, 1);
     check(times.begin, 4);
     check(times.attended, 8 + 2.0 / 3);
+}
+
+namespace {
+
+/// End of the first attend of a backward ring of two, whose block is 8 items of a head's keys, on so many processors.
+Picoseconds first_backward_attend(double multiprocessors) {
+    auto machine = twelve_processors(AttentionRoom::at_once);
+    machine.multiprocessors = multiprocessors;
+    machine.backward = machine.forward;
+    machine.backward.item = Item::key_tile;
+    machine.backward.room = AttentionRoom::as_items_end;
+    machine.inside_host.halves = LinkCost::Halves::together_backward;
+    const auto schedule = Scenario{.ranks = 2,
+                                   .tokens_per_rank = 64,
+                                   .layout = "contiguous",
+                                   .mask = "full",
+                                   .pass = layouts::Pass::backward,
+                                   .query_heads = 2}
+                              .schedule();
+    SimOptions options;
+    options.trace = true;
+    for (const auto& span : simulate(*schedule, machine, options).timeline.spans)
+        if (span.rank == 0 && span.kind == OpKind::attend) return span.end;
+    return 0;
+}
+
+}  // namespace
+
+// Items of 4 us. Own block out and neighbour's in hold 2 of 4 processors for 1 us: two items begin at once, two when
+// these are there, and so again.
+BOOST_AUTO_TEST_CASE(items_of_keys_are_dealt_to_processors_as_transfers_leave_them) {
+    check(first_backward_attend(4), 9);
+}
+
+// Eight items leave 2 of 10 to them.
+BOOST_AUTO_TEST_CASE(transfers_take_nothing_where_an_attend_has_fewer_items_than_processors) {
+    check(first_backward_attend(10), 4);
+    check(first_backward_attend(8), 5);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -59,6 +59,7 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       issue_transfer_(ticks(machine.transfer_issue_seconds)),
       // Kernels cannot read a peer's memory: who fetches serves others' fetches in turn.
       issue_fetch_(machine.inside_host.multiprocessors_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
+      issue_piece_(ticks(machine.inside_host.piece_issue_seconds)),
       tiles_(std::move(tiles)) {
     if (options.compute == ComputeModel::tiles) {
         if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);

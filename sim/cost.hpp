@@ -249,8 +249,9 @@ public:
     /// What the host does for a pass before its first operation, and for an operation.
     Picoseconds issue_pass() const;
     Picoseconds issue(const Op& op) const {
-        if (op.transfers()) return op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
-        return op.fused ? 0 : issue_compute_;
+        if (!op.transfers()) return op.fused ? 0 : issue_compute_;
+        const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
+        return issue_piece_ == 0 ? message : message + issue_piece_ * (pieces_of(schedule_, op) - 1);
     }
     HostClock host_clock(Picoseconds now, OpIndex first = 0) const { return {now, computes_first_, first}; }
 
@@ -283,7 +284,7 @@ private:
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: 1
     bool computes_first_;
-    Picoseconds issue_compute_, issue_transfer_, issue_fetch_;
+    Picoseconds issue_compute_, issue_transfer_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
     bool joins_ = false;  // some attends are one launch, and priced so
     struct Joined {

@@ -122,7 +122,8 @@ struct LinkCost {
     double multiprocessors_per_channel = 0;  ///< held at both ends from the launch on, also while waiting for the peer
     double send_memory_ratio = 0;            ///< memory traffic at the sender, bytes per byte sent
     double receive_memory_ratio = 0;
-    double piece_seconds = 0;  ///< for each piece of memory of a message but the first
+    double piece_seconds = 0;        ///< for each piece of memory of a message but the first
+    double piece_issue_seconds = 0;  ///< likewise, of the host
     double pieces_bytes_per_second = std::numeric_limits<double>::infinity();  ///< of a message of several pieces
     Hidden hidden{};
     Halves halves = Halves::apart;

@@ -97,6 +97,7 @@ public:
         if (fields_.section("pieces", inside.piece_seconds > 0)) {
             fields_.number("pieces.each_us", inside.piece_seconds, not_negative, micro);
             fields_.number("pieces.gigabytes_per_second", inside.pieces_bytes_per_second, bandwidth, giga);
+            fields_.number("pieces.issue_us", inside.piece_issue_seconds, not_negative, micro);
         }
         if (fields_.section("joined_launches", m.forward.joined_ratio != 1 || m.backward.joined_ratio != 1)) {
             fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 
 namespace ringlab::experiments {
 namespace {
@@ -178,6 +180,35 @@ void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) 
         fmt::format("fitted to messages of 8 to {} pieces, between all GPUs that compute next to nothing", most);
 }
 
+/// With which value of `figure`, a time of the machine's hosts, passes of next to nothing would be as long as they
+/// were.
+struct IssueTimes {
+    double median, low, high;  // and quartiles
+    std::size_t count;
+};
+
+template <class Counts>
+std::optional<IssueTimes> issue_times(sim::Machine& machine, double& figure, const std::vector<ExecutedPass>& passes,
+                                      const std::string& transport, Counts counts) {
+    constexpr double most = 100e-6;
+    std::vector<double> found;
+    for (const auto& pass : passes) {
+        if (pass.transport != transport || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
+        if (pass.issued(0).transfers == 0 || !counts(pass)) continue;
+        double low = 0, high = most;
+        for (int halvings = 0; halvings < 16; ++halvings) {
+            figure = (low + high) / 2;
+            const auto makespan = sim::simulate(*pass.plan->schedule(pass.pass), machine).makespan;
+            (layouts::to_seconds(makespan) > pass.seconds ? high : low) = figure;
+        }
+        found.push_back(figure);
+    }
+    if (found.empty()) return {};
+    std::ranges::sort(found);
+    const auto count = found.size();
+    return IssueTimes{median_of(found), found[count / 4], found[count * 3 / 4], count};
+}
+
 }  // namespace
 
 double median_of(std::vector<double> values) {
@@ -208,30 +239,23 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
 }
 
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
-    constexpr double most = 100e-6;
-    auto machine = fitted.machine;
-    std::vector<double> found;
-    for (const auto& pass : passes) {
-        if (pass.transport != transport || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
-        if (pass.issued(0).transfers == 0) continue;
-        const auto longer = [&](double seconds) {
-            machine.transfer_issue_seconds = seconds;
-            const auto& schedule = *pass.plan->schedule(pass.pass);
-            return layouts::to_seconds(sim::simulate(schedule, machine).makespan) > pass.seconds;
-        };
-        double low = 0, high = most;
-        for (int halvings = 0; halvings < 16; ++halvings) (longer((low + high) / 2) ? high : low) = (low + high) / 2;
-        found.push_back((low + high) / 2);
+    const auto is_cut = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
+    auto& m = fitted.machine;
+    if (const auto found = issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_cut))) {
+        m.transfer_issue_seconds = found->median;
+        fitted.sources["host.transfer_issue_us"] = fmt::format(
+            "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "
+            "operations timed: median, quartiles {:.1f} and {:.1f}",
+            found->count, transport, found->low * 1e6, found->high * 1e6);
     }
-    if (found.empty()) return;
-    std::ranges::sort(found);
-    const auto count = found.size();
-    fitted.machine.transfer_issue_seconds = median_of(found);
-    fitted.sources["host.transfer_issue_us"] = fmt::format(
-        "fitted to {} passes over {} that compute next to nothing, each as long as it took without its operations "
-        "being "
-        "timed: median, quartiles {:.1f} and {:.1f}",
-        count, transport, found[count / 4] * 1e6, found[count * 3 / 4] * 1e6);
+    auto& of_piece = m.inside_host.piece_issue_seconds;
+    if (m.inside_host.piece_seconds == 0) return;
+    if (const auto found = issue_times(m, of_piece, passes, transport, is_cut)) {
+        of_piece = found->median;
+        fitted.sources["pieces.issue_us"] = fmt::format(
+            "fitted likewise to {} passes whose messages are of many pieces: median, quartiles {:.1f} and {:.1f}",
+            found->count, found->low * 1e6, found->high * 1e6);
+    }
 }
 
 void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,

@@ -136,6 +136,19 @@ BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
     BOOST_TEST(cost.transfer(0, 1, bytes).multiprocessors == 8);
 }
 
+BOOST_AUTO_TEST_CASE(a_host_takes_longer_for_a_message_of_many_pieces) {
+    auto machine = two_gpus_with_kernels();
+    machine.transfer_issue_seconds = 10e-6;
+    machine.inside_host.piece_issue_seconds = 2e-6;
+    const auto schedule = message_schedule("ulysses", Pass::forward, 1024);
+    const SimOptions options;
+    const CostModel cost(*schedule, machine, options);
+    auto ops = schedule->ops(0);
+    const auto* op = ops.next();
+    while (op->kind != OpKind::receive) op = ops.next();
+    BOOST_TEST(cost.issue(*op) == layouts::to_picoseconds(16e-6));  // of 4 pieces
+}
+
 // Of two ranks, one starts later by more than its peer's pass takes: a receive that waits for it holds 8 of 100
 // multiprocessors all the time, unless it begins when the send does.
 BOOST_AUTO_TEST_CASE(halves_that_begin_together_hold_nothing_while_one_waits) {

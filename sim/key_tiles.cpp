@@ -117,17 +117,18 @@ double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& w
         block.first_head = first_head;
         block.first_tile = first_tile;
         for (std::size_t i = 0; i < items->tiles.size(); ++i) {
-            const auto steps = static_cast<double>(entries_of(items->tiles[i]) * items->in_turn);
-            const auto before = item_seconds({}, items->in_turn, way.sharing.processors);
-            const auto all = item_seconds(items->tiles[i], items->in_turn, way.sharing.processors);
             const auto begin = items->first_range[i], end = items->first_range[i + 1];
-            block.items.push_back({std::span(items->ranges).subspan(begin, end - begin),
-                                   steps > 0 ? cost_.item_seconds : before,
-                                   steps > 0 ? (all - cost_.item_seconds) / steps : 0});
+            block.items.push_back(std::span(items->ranges).subspan(begin, end - begin));
         }
     }
+    // Processors that share an item take its tiles by turns.
+    constexpr double longest_seam = 64;
+    const auto tile = cost_.full_tile_seconds / static_cast<double>(way.sharing.processors);
+    const auto seam = tile > 0 ? std::min(longest_seam, cost_.item_seconds / tile) : 0;
     return cost_.reread_seconds *
-           reread_tiles(blocks, way.order, way.sharing.at_a_time, machine_.cache_bytes / tile_bytes);
+           reread_tiles(
+               blocks, way.order,
+               {.places = way.sharing.at_a_time, .seam = std::lround(seam), .room = machine_.cache_bytes / tile_bytes});
 }
 
 TileModel::Way TileModel::way_of(std::span<const KeyPart> parts, bool waits) const {

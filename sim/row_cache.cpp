@@ -1,9 +1,6 @@
 #include "sim/row_cache.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
-#include <queue>
 #include <utility>
 
 namespace ringlab::sim {
@@ -55,54 +52,52 @@ private:
     std::vector<State> state_;
 };
 
-struct Unit {
-    const RowWalk* item;
-    std::int64_t first_query_head, group, first_tile;
-};
-
-/// A unit on its way: at which of its tiles, and when.
+/// A unit on its way, at one of its tiles.
 class Walker {
 public:
-    Walker(const Unit& unit, double begin) : unit_(unit), time_(begin + unit.item->before) {}
+    Walker(std::span<const layouts::Interval> item, const WalkedBlock& block, std::int64_t kv_head, std::int64_t tiles,
+           std::int64_t seam)
+        : item_(item), tiles_(tiles), waits_(seam), heads_(block.group) {
+        first_ = (block.first_head + kv_head * block.group) * tiles + block.first_tile;
+    }
 
-    double time() const { return time_; }
-    bool is_at_end() const { return head_ == unit_.group || unit_.item->tiles.empty(); }
-    std::int64_t head() const { return unit_.first_query_head + head_; }
-    std::int64_t tile() const { return unit_.first_tile + unit_.item->tiles[range_].begin + step_; }
+    bool waits() { return waits_ > 0 && waits_-- > 0; }
+    bool is_at_end() const { return heads_ == 0; }
+    std::size_t tile() const { return static_cast<std::size_t>(first_ + item_[range_].begin + step_); }
 
     void advance() {
-        time_ += unit_.item->each;
-        const auto& tiles = unit_.item->tiles;
-        if (++step_ < tiles[range_].size()) return;
+        if (++step_ < item_[range_].size()) return;
         step_ = 0;
-        if (++range_ < tiles.size()) return;
+        if (++range_ < item_.size()) return;
         range_ = 0;
-        ++head_;
+        first_ += tiles_;
+        --heads_;
     }
 
 private:
-    Unit unit_;
-    double time_;
-    std::int64_t head_ = 0, step_ = 0;
+    std::span<const layouts::Interval> item_;
+    std::int64_t tiles_, waits_, heads_, first_, step_ = 0;
     std::size_t range_ = 0;
 };
 
-/// The units of a launch, one after another.
+/// The units of a launch that meet any rows, one after another: others are over soon.
 class Units {
 public:
     Units(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order) {
         for (const auto& block : blocks)
             layouts::for_each_unit_run(order, static_cast<std::int64_t>(block.items.size()), block.kv_heads,
-                                       [&](const layouts::UnitRun& run) { runs_.emplace_back(&block, run); });
+                                       [&](const layouts::UnitRun& run) {
+                                           if (!block.items[static_cast<std::size_t>(run.item)].empty())
+                                               runs_.emplace_back(&block, run);
+                                       });
     }
 
     bool is_at_end() const { return next_ == runs_.size(); }
-    Unit take() {
+    Walker take(std::int64_t tiles, std::int64_t seam) {
         const auto& [block, run] = runs_[next_];
         const auto head = run.first_head + taken_;
         if (++taken_ == run.heads) ++next_, taken_ = 0;
-        return {&block->items[static_cast<std::size_t>(run.item)], block->first_head + head * block->group,
-                block->group, block->first_tile};
+        return {block->items[static_cast<std::size_t>(run.item)], *block, head, tiles, seam};
     }
 
 private:
@@ -113,6 +108,7 @@ private:
 
 /// One in `share` of the tiles, without a pattern.
 bool is_looked_at(std::uint64_t tile, std::uint64_t share) {
+    if (share == 1) return true;
     auto x = tile * 0x9e3779b97f4a7c15u;  // as SplitMix64
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -121,57 +117,43 @@ bool is_looked_at(std::uint64_t tile, std::uint64_t share) {
 
 }  // namespace
 
-double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, std::int64_t places,
-                    double room) {
-    std::int64_t heads = 0, tiles = 0;
-    double steps = 0;
+double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, const Walks& walks) {
+    std::int64_t heads = 0, tiles = 0, steps = 0;
     for (const auto& block : blocks) {
         const auto query_heads = block.kv_heads * block.group;
         heads = std::max(heads, block.first_head + query_heads);
         for (const auto& item : block.items)
-            for (const auto& range : item.tiles) {
+            for (const auto& range : item) {
                 tiles = std::max(tiles, block.first_tile + range.end);
-                steps += static_cast<double>(range.size() * query_heads);
+                steps += range.size() * query_heads;
             }
     }
-    if (static_cast<double>(heads * tiles) <= room) return 0;
+    if (static_cast<double>(heads * tiles) <= walks.room) return 0;
     constexpr double many_steps = 1 << 18, fewest_held = 64;
-    const auto share = std::max(1.0, std::floor(std::min(steps / many_steps, room / fewest_held)));
-    LeastRecent cache(static_cast<std::size_t>(heads * tiles), static_cast<std::int64_t>(room / share));
-
-    const auto tile_of = [&](const Walker& walker) {
-        return static_cast<std::size_t>(walker.head() * tiles + walker.tile());
-    };
+    const auto share = static_cast<std::uint64_t>(
+        std::max(1.0, std::min(static_cast<double>(steps) / many_steps, walks.room / fewest_held)));
+    LeastRecent cache(static_cast<std::size_t>(heads * tiles),
+                      static_cast<std::int64_t>(walks.room / static_cast<double>(share)));
     Units units(blocks, order);
     std::vector<Walker> walkers;
-    using Next = std::pair<double, std::size_t>;  // when, and of which place
-    std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
-    const auto look_on = [&](std::size_t place) {
-        auto& walker = walkers[place];
-        while (!walker.is_at_end() && !is_looked_at(tile_of(walker), static_cast<std::uint64_t>(share)))
+    while (!units.is_at_end() && static_cast<std::int64_t>(walkers.size()) < walks.places)
+        walkers.push_back(units.take(tiles, walks.seam));
+    std::uint64_t reread = 0;
+    for (bool walk = !walkers.empty(); walk;) {
+        walk = false;
+        for (auto& walker : walkers) {
+            if (walker.is_at_end()) {
+                if (units.is_at_end()) continue;
+                walker = units.take(tiles, walks.seam);
+            }
+            walk = true;
+            if (walker.waits()) continue;
+            const auto tile = walker.tile();
+            if (is_looked_at(tile, share) && cache.ask(tile) == LeastRecent::State::lost) reread += share;
             walker.advance();
-        next.emplace(walker.time(), place);
-    };
-    while (!units.is_at_end() && walkers.size() < static_cast<std::size_t>(places)) {
-        walkers.emplace_back(units.take(), 0);
-        look_on(walkers.size() - 1);
-    }
-    double reread = 0;
-    while (!next.empty()) {
-        const auto place = next.top().second;
-        next.pop();
-        auto& walker = walkers[place];
-        if (!walker.is_at_end()) {
-            if (cache.ask(tile_of(walker)) == LeastRecent::State::lost) reread += share;
-            walker.advance();
-        } else if (units.is_at_end()) {
-            continue;
-        } else {
-            walker = Walker(units.take(), walker.time());
         }
-        look_on(place);
     }
-    return reread;
+    return static_cast<double>(reread);
 }
 
 }  // namespace ringlab::sim

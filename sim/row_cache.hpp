@@ -9,26 +9,26 @@
 
 namespace ringlab::sim {
 
-/// What an item of keys walks over: tiles of rows, for each of the query heads of its kv head.
-struct RowWalk {
-    std::span<const layouts::Interval> tiles;  ///< ranges of them, none empty
-    double before = 0;                         ///< seconds that the item takes before its first tile
-    double each = 0;                           ///< and for each tile of a query head
-};
-
-/// Items of one block of a launch, and where its rows lie among those of the launch.
+/// Items of keys of one block of a launch, where its rows lie among those of the launch, and what each item walks over,
+/// if anything: ranges of tiles of rows, for each of the query heads of its kv head.
 struct WalkedBlock {
-    std::vector<RowWalk> items;
+    std::vector<std::span<const layouts::Interval>> items;
     std::int64_t kv_heads = 1;  ///< of all batch elements
     std::int64_t group = 1;     ///< query heads of each
     std::int64_t first_head = 0, first_tile = 0;
 };
 
-/// How many tiles of rows a launch reads again that a cache of `room` of them, of which those go first that were read
-/// longest ago, has held and lost: items walk head by head, each of `places` taking the next one as soon as it is free.
+/// Where units of a launch walk.
+struct Walks {
+    std::int64_t places = 1;  ///< that walk at a time: each takes the next unit as soon as it is free
+    std::int64_t seam = 0;    ///< between two units, in the time of so many tiles
+    double room = 0;          ///< tiles that the cache holds; those go first that were read longest ago
+};
+
+/// How many tiles of rows a launch reads again that its cache has held and lost: items walk head by head, a tile at a
+/// time, all at one pace.
 ///
 /// Of very many steps it looks at a part of the tiles alone, with as much less room.
-double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, std::int64_t places,
-                    double room);
+double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, const Walks& walks);
 
 }  // namespace ringlab::sim

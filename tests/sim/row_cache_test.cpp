@@ -12,20 +12,21 @@ BOOST_AUTO_TEST_SUITE(row_cache)
 BOOST_AUTO_TEST_CASE(tiles_that_made_room_for_others_are_read_again) {
     const std::vector<layouts::Interval> all{{0, 4}};
     WalkedBlock block;
-    for (int item = 0; item < 3; ++item) block.items.push_back({all, 0, 1});
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 1, 4) == 0);
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 1, 3) == 8);
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 3, 1) == 0);  // three processors are at the same tile all the time
+    for (int item = 0; item < 3; ++item) block.items.push_back(all);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 1, .room = 4}) == 0);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 1, .room = 3}) == 8);
+    // Three processors are at the same tile all the time.
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 3, .room = 1}) == 0);
 }
 
-// Three processors, each a tile behind the one before it: when the first asks for a new tile, the last has yet to ask
-// for the three behind it.
+// Three processors, each a tile behind the one before it: when the first asks for a new tile, the others have yet to
+// ask for the three behind it.
 BOOST_AUTO_TEST_CASE(processors_that_follow_each_other_closely_find_what_the_first_has_read) {
-    const std::vector<layouts::Interval> all{{0, 6}};
+    const std::vector<layouts::Interval> first{{2, 8}}, second{{1, 7}}, third{{0, 6}};
     WalkedBlock block;
-    for (int item = 0; item < 3; ++item) block.items.push_back({all, static_cast<double>(item), 1});
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 3, 4) == 0);
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 3, 2) > 0);
+    block.items = {first, second, third};
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 3, .room = 4}) == 0);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 3, .room = 2}) > 0);
 }
 
 // Item 0 has tiles 0 and 1, item 1 has 1 and 2, each for two query heads: tile 1 of the first head comes again behind
@@ -33,26 +34,26 @@ BOOST_AUTO_TEST_CASE(processors_that_follow_each_other_closely_find_what_the_fir
 BOOST_AUTO_TEST_CASE(an_item_walks_head_by_head) {
     const std::vector<layouts::Interval> first{{0, 2}}, second{{1, 3}};
     WalkedBlock block;
-    block.items = {{first, 0, 1}, {second, 0, 1}};
+    block.items = {first, second};
     block.group = 2;
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 1, 3) == 0);
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 1, 2) == 2);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 1, .room = 3}) == 0);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 1, .room = 2}) == 2);
     block.kv_heads = 2;  // item by item: all heads of one before the next
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 1, 7) == 0);
-    BOOST_TEST(reread_tiles({&block, 1}, {}, 1, 3) == 4);
-    BOOST_TEST(reread_tiles({&block, 1}, {.first_items = 2, .together = 1, .chunk = 2}, 1, 3) == 0);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 1, .room = 7}) == 0);
+    BOOST_TEST(reread_tiles({&block, 1}, {}, {.places = 1, .room = 3}) == 4);
+    BOOST_TEST(reread_tiles({&block, 1}, {.first_items = 2, .together = 1, .chunk = 2}, {.places = 1, .room = 3}) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(blocks_of_a_launch_meet_the_same_rows) {
     const std::vector<layouts::Interval> all{{0, 4}};
     std::vector<WalkedBlock> blocks(2);
-    for (auto& block : blocks) block.items = {{all, 0, 1}};
-    BOOST_TEST(reread_tiles(blocks, {}, 1, 3) == 4);
+    for (auto& block : blocks) block.items = {all};
+    BOOST_TEST(reread_tiles(blocks, {}, {.places = 1, .room = 3}) == 4);
     blocks[1].first_head = 1;
-    BOOST_TEST(reread_tiles(blocks, {}, 1, 3) == 0);
+    BOOST_TEST(reread_tiles(blocks, {}, {.places = 1, .room = 3}) == 0);
     blocks[1] = blocks[0];
     blocks[1].first_tile = 4;
-    BOOST_TEST(reread_tiles(blocks, {}, 1, 3) == 0);
+    BOOST_TEST(reread_tiles(blocks, {}, {.places = 1, .room = 3}) == 0);
 }
 
 // 4096 tiles, 512 times: all but the first time they are read again, as far as a part of them tells (which one in eight
@@ -61,10 +62,10 @@ BOOST_AUTO_TEST_CASE(of_many_steps_a_part_tells) {
     constexpr std::int64_t tiles = 4096, items = 512;
     const std::vector<layouts::Interval> all{{0, tiles}};
     WalkedBlock block;
-    for (int item = 0; item < items; ++item) block.items.push_back({all, 0, 1});
-    const auto reread = reread_tiles({&block, 1}, {}, 1, tiles / 2);
+    for (int item = 0; item < items; ++item) block.items.push_back(all);
+    const auto reread = reread_tiles({&block, 1}, {}, {.places = 1, .room = tiles / 2});
     BOOST_TEST(reread == double(tiles * (items - 1)), boost::test_tools::tolerance(0.2));
-    BOOST_TEST(reread == reread_tiles({&block, 1}, {}, 1, tiles / 2));
+    BOOST_TEST(reread == reread_tiles({&block, 1}, {}, {.places = 1, .room = tiles / 2}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -33,6 +33,15 @@ UnitOrder backward_order_with_turns(const KeyItems& items, const LaunchPlaces& p
             .in_step = true};
 }
 
+UnitOrder forward_order(std::int64_t items, std::int64_t kv_heads, std::int64_t group, std::int64_t head_bytes) {
+    constexpr std::int64_t most_bytes = 10'000'000;  // a sixth of L2, which Q and O pass through as well
+    auto together = kv_heads;
+    while (together > 1 && (kv_heads % together != 0 || together * head_bytes > most_bytes)) --together;
+    return {.first_items = static_cast<int>(items),
+            .together = static_cast<int>(together * group),
+            .chunk = static_cast<int>(items)};
+}
+
 void for_each_unit_run(const UnitOrder& order, std::int64_t items, std::int64_t heads,
                        const std::function<void(const UnitRun&)>& visit) {
     if (order.first_items > 0)

@@ -35,6 +35,11 @@ UnitOrder backward_order(const KeyItems& items, const LaunchPlaces& places);
 /// together, and L2 holds their rows.
 UnitOrder backward_order_with_turns(const KeyItems& items, const LaunchPlaces& places);
 
+/// In which order a forward launch of one block goes over its units, items of query heads: all items for those of as
+/// many kv heads as have K and V that L2 holds beside what passes through it, then for others. `head_bytes`: K and V of
+/// a kv head; heads of all batch elements.
+UnitOrder forward_order(std::int64_t items, std::int64_t kv_heads, std::int64_t group, std::int64_t head_bytes);
+
 /// Units that follow each other: an item for some heads.
 struct UnitRun {
     std::int64_t item = 0;

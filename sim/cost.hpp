@@ -139,7 +139,7 @@ private:
     }
     std::int64_t places(const layouts::Sharing& sharing, double without) const;
     double tile_seconds(const Items& items) const;
-    Launch launch(std::span<const Items> parts, Turn turn, double without = 0) const;
+    Launch launch(std::span<const Items> parts, Turn turn, const Part* keys, double without) const;
     Launch key_launch(const KeyPart& part, double without) const;
     struct Dealt {
         std::vector<ItemGroup> groups;

@@ -122,7 +122,7 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         for (const auto& tiles : items.tiles)
             longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1, 1, 0));
         if (heads != attend.rows.heads.begin) {
-            if (!parts.empty()) up_to.push_back(launch(parts, turn));
+            if (!parts.empty()) up_to.push_back(launch(parts, turn, nullptr, 0));
             parts.push_back(std::move(items));
         } else {
             auto& all = parts.back();
@@ -139,7 +139,7 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         heads = attend.rows.heads.begin;
         known.push_back({longest, parts.size() - 1});
     }
-    up_to.push_back(launch(parts, turn));
+    up_to.push_back(launch(parts, turn, nullptr, 0));
 
     std::vector<double> times;
     double done = 0;  // of the launch

@@ -1,11 +1,13 @@
 // What an attention block takes: its tiles, given to processors one by one. See TileModel.
 
+#include "layouts/launch_order.hpp"
 #include "sim/cost.hpp"
 #include "sim/dealing.hpp"
 #include "sim/kernels.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -38,6 +40,12 @@ void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows
     } else {
         key.insert(key.end(), {1 + keys.stride, first, step});
     }
+}
+
+/// Of rows or columns of tiles, those that meet any of the others.
+double share_with_tiles(std::span<const layouts::TileRow> all) {
+    const auto some = std::ranges::count_if(all, [](const auto& tiles) { return tiles.full + tiles.partial > 0; });
+    return static_cast<double>(some) / std::max(1.0, static_cast<double>(all.size()));
 }
 
 /// Calls visit(segment, rows of the run in it), in order.
@@ -170,9 +178,7 @@ double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
     const bool in_place = !turn.begins && !turn.ends;
     double touched = 0;
     for (const auto& part : parts) {
-        const auto meets =
-            std::ranges::count_if(part.tiles, [](const auto& some) { return some.full + some.partial > 0; });
-        const auto busy = static_cast<double>(meets) / std::max(1.0, static_cast<double>(part.tiles.size()));
+        const auto busy = share_with_tiles(part.tiles);
         touched += part.sizes.outputs * (in_place ? busy * written : read + written) + part.sizes.queries * busy +
                    part.sizes.keys;
     }
@@ -216,8 +222,10 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
     if (by_keys) {
         list_keys(items, *hulls, *columns);
     } else {
-        items.tiles = layouts::tile_work(*hulls, *columns).queries;
+        auto work = layouts::tile_work(*hulls, *columns);
+        items.tiles = std::move(work.queries);
         items.sizes = sizes_of(rows, keys);
+        items.sizes.keys *= share_with_tiles(work.keys);
     }
     return items;
 }
@@ -237,8 +245,9 @@ std::int64_t TileModel::places(const layouts::Sharing& sharing, double without) 
     return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
 }
 
-/// Query tiles of all of these in one launch, which is made for all processors and finds so many less.
-TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, double without) const {
+/// Query tiles of all of these in one launch, which is made for all processors and finds so many less. Where they are
+/// of one block, of `keys`, the longest come first for some heads, then for others.
+TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, const Part* keys, double without) const {
     // Where rows only pass through, those without tiles are not in the work list.
     const bool visits_idle = turn.begins || turn.ends;
     const auto missed = missed_share(parts, turn);
@@ -257,8 +266,23 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
         }
         found.tiles += tile_seconds(part);
     }
+    std::ranges::stable_sort(groups, std::greater{}, &ItemGroup::seconds);
+    // Of kernels that the machine file knows no cache of, it is not known either how they go about heads.
+    if (keys && keys->heads.count() > 0 && machine_.cache_bytes > 0) {
+        const auto& p = schedule_.problem();
+        const auto tiles = static_cast<std::int64_t>(groups.size());
+        const auto heads = parts.front().copies, kv_heads = keys->heads.count() * p.batch;
+        const auto order =
+            layouts::forward_order(tiles, kv_heads, heads / kv_heads,
+                                   keys->tokens.size() * (p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype));
+        std::vector<ItemGroup> dealt;
+        layouts::for_each_unit_run(order, tiles, heads, [&](const layouts::UnitRun& run) {
+            dealt.push_back({groups[static_cast<std::size_t>(run.item)].seconds, run.heads});
+        });
+        groups = std::move(dealt);
+    }
     const layouts::Sharing alone{1, static_cast<std::int64_t>(machine_.multiprocessors)};
-    found.seconds = makespan(std::move(groups), places(alone, without)) +
+    found.seconds = makespan_in_order(groups, places(alone, without)) +
                     cost_.last_byte_seconds * missed * (read + written) *
                         std::min(1.0, static_cast<double>(count) / machine_.multiprocessors);
     return found;
@@ -267,7 +291,7 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, dou
 TileModel::Launch TileModel::block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
                                           const Part& rows, const Part& keys, Turn turn, double without) const {
     auto items = items_of(row_runs, key_runs, rows, keys);
-    if (cost_.item == Item::query_tile) return launch({&items, 1}, turn, without);
+    if (cost_.item == Item::query_tile) return launch({&items, 1}, turn, &keys, without);
     return key_launch({std::make_shared<const Items>(std::move(items))}, without);
 }
 

@@ -74,6 +74,21 @@ BOOST_AUTO_TEST_CASE(in_order_few_items_of_all_heads_keep_together) {
         !backward_order_with_turns(items, {.heads = 8, .group = 8, .processors = processors, .blocks = 2}).in_step);
 }
 
+// K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.
+BOOST_AUTO_TEST_CASE(forward_all_items_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
+    const auto together = [](std::int64_t keys, std::int64_t kv_heads) {
+        const auto order = forward_order(32, kv_heads, 4, keys * 256 * 2);
+        BOOST_TEST(order.first_items == 32);
+        BOOST_TEST(order.chunk == 32);
+        BOOST_TEST(!order.in_step);
+        return order.together;
+    };
+    BOOST_TEST(together(4096, 8) == 4 * 4);
+    BOOST_TEST(together(1024, 8) == 8 * 4);
+    BOOST_TEST(together(4096, 6) == 3 * 4);  // sets are of one size
+    BOOST_TEST(together(1 << 20, 8) == 4);
+}
+
 // Two chunks of two items for two heads, for two others, and the item that is left for all of them.
 BOOST_AUTO_TEST_CASE(units_follow_each_other_section_by_section_and_then_item_by_item) {
     const UnitOrder order{.first_items = 4, .together = 2, .chunk = 2, .chunks = 2};

@@ -1,6 +1,6 @@
+#include "sim/kernels.hpp"
 #include "scenario.hpp"
 #include "sim/cost.hpp"
-#include "sim/kernels.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -144,6 +144,22 @@ BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_o
                    boost::test_tools::tolerance(1e-9));
         if (tokens == 64) BOOST_TEST(sharing.processors > 1, tokens);
     }
+}
+
+// Half of the rows see half of the keys: of 4 query heads O in fp32 (64 KiB) and Q (32), of 2 kv heads K and V (32).
+BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
+    const auto schedule =
+        Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
+    auto machine = busy_machine();
+    machine.forward.last_byte_seconds = 1e-6;
+    const auto seconds = [&](double kibibytes) {
+        machine.cache_bytes = kibibytes * 1024;
+        return TileModel(*schedule, machine)
+            .block(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), {false, false})
+            .alone;
+    };
+    BOOST_TEST(seconds(2 * 128) == seconds(1e6));  // half of the cache
+    BOOST_TEST(seconds(2 * 127) > seconds(1e6));
 }
 
 // Half of the rows see nothing of the block: 2 of 4 query tiles have tiles, of 4 heads, on 16 processors.

@@ -4,6 +4,7 @@
 #include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "gpu/kernels/joined_work.hpp"
+#include "layouts/launch_order.hpp"
 #include "layouts/require.hpp"
 
 #include <limits>
@@ -21,16 +22,6 @@ void require_mappable(const ConstView& view, const Extent& extent, const char* n
 CUtensorMap map_of(const ConstView& view, const Extent& extent, int box_tokens, const char* name) {
     require_mappable(view, extent, name);
     return make_tensor_map(view, extent, box_tokens);
-}
-
-/// Query heads that are done together: those of as many kv heads as have K and V of this many bytes at most.
-int heads_together(const AttendShape& shape, std::int64_t key_tokens) {
-    constexpr std::int64_t most_bytes = 10'000'000;  // a sixth of L2, which Q and O pass through as well
-    const auto heads = shape.batch * shape.kv_heads;
-    const auto head_bytes = key_tokens * (shape.head_dim + shape.value_dim) * layouts::bytes_of(shape.dtype);
-    auto together = heads;
-    while (together > 1 && (heads % together != 0 || together * head_bytes > most_bytes)) --together;
-    return static_cast<int>(together * shape.query_heads_per_kv_head);
 }
 
 /// Blocks in pairs where two query heads read the same kv head, there is a kernel for that, and units are long: at a
@@ -84,9 +75,10 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
                               work.next_counter());
     launch.k = map_of(args.k, {shape.batch, keys, shape.kv_heads, shape.head_dim}, tile.keys, "k");
     launch.v = map_of(args.v, {shape.batch, keys, shape.kv_heads, shape.value_dim}, tile.keys, "v");
-    launch.order = {.first_items = params.work.count,
-                    .together = heads_together(shape, keys) / launch.blocks,
-                    .chunk = params.work.count};
+    launch.order =
+        layouts::forward_order(params.work.count, shape.batch * shape.kv_heads, shape.query_heads_per_kv_head,
+                               keys * (shape.head_dim + shape.value_dim) * layouts::bytes_of(shape.dtype));
+    launch.order.together /= launch.blocks;
     return launch;
 }
 

@@ -3,6 +3,7 @@
 #include "layouts/rehearsal.hpp"
 #include "layouts/timeline.hpp"
 #include "tests/layouts/cases.hpp"
+#include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

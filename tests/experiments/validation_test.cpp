@@ -156,6 +156,28 @@ BOOST_DATA_TEST_CASE(measured_rings_are_predicted_as_well_as_ever, boost::unit_t
     BOOST_TEST(score(errors).most < bound.largest);
 }
 
+// What `advise` says of its uncertainty, to the last of the digits written there.
+BOOST_DATA_TEST_CASE(machine_files_say_their_score, boost::unit_test::data::make({"2xh200", "4xh200"}), gpus) {
+    const auto name = std::string(gpus);
+    for (const bool over_nccl : {false, true}) {
+        std::vector<std::string> records{"validate_" + name + (over_nccl ? "_nccl" : ""),
+                                         "throughput_" + name + "_schedules"};
+        if (!over_nccl) records.push_back("throughput_" + name + "_layouts");
+        const auto machine_name = name + "_calibrated" + (over_nccl ? "_nccl" : "");
+        std::vector<double> errors;
+        for (const auto& record : records) {
+            const auto more =
+                errors_of(record + ".h5", over_nccl ? "nccl" : "copy", machine_name, over_nccl ? 8192 : 2048, any_size);
+            errors.insert(errors.end(), more.begin(), more.end());
+        }
+        const auto machine = sim::load_machine(folder + "machines/" + machine_name + ".toml");
+        BOOST_TEST(std::abs(score(errors).mean - machine.mean_error) < 0.0005 + 1e-6,
+                   machine_name << score(errors).mean);
+        BOOST_TEST(std::abs(score(errors).most - machine.largest_error) < 0.0005 + 1e-6,
+                   machine_name << score(errors).most);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
     const Runs runs(folder + "results/compare_layouts_2xh200_rotary.h5");
     for (const auto* name : {"4xh200_calibrated"}) {  // which is made of them

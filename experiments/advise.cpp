@@ -1,5 +1,5 @@
-// How should a sequence be laid out, and over how many GPUs? Every combination of layout, schedule, ring size and
-// machine that may win, ranked by predicted time, with what it holds in memory and where its time goes.
+// How should a sequence be laid out, and over how many GPUs? Combinations of layout, schedule, ring size and machine,
+// ranked by simulated time, with what they hold in memory and where their time goes.
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
@@ -8,7 +8,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/record/record_files.hpp"
+#include "experiments/study/described_machine.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -22,15 +22,16 @@ namespace {
 
 const Experiment experiment{
     "advise",
-    "Ranks layouts, schedules, ring sizes and machines (a machine file says which transport) by predicted time of a\n"
-    "forward and a backward pass of attention, and says what fits, where time is lost and how far to trust it. First\n"
-    "one rank of each is played, as if all others did the same; then the simulator has its word on those that may be\n"
-    "the best, up to some hundred thousand operations. Rings that are larger are set right by the max-plus recurrence\n"
-    "where all ranks do the same. Lengths that a layout does not divide are padded.",
+    "Ranks layouts, schedules, ring sizes and machines (a machine file says which transport) by simulated time of a\n"
+    "forward and a backward pass of attention, and says what fits, where time goes and how far to trust it. First one\n"
+    "rank of each is played, as if all others did the same; then the simulator has its word on all that may be among\n"
+    "the first by that, and on variants of those near the best, within a budget (--budget). What it does not come to\n"
+    "is listed apart, as estimates. Tried, unless given: layouts contiguous, zigzag, striped, striped:64, balanced; "
+    "all\n"
+    "schedules but merge, with other numbers of parts and groups near the best. Lengths that a layout does not divide\n"
+    "are padded.",
     "advise --preset llama-3.1-70b --tokens 1048576 --gpus 64 --machines h200_cluster --json advice.json",
     {.plans = true, .advises = true}};
-
-constexpr std::size_t table_rows = 12;
 
 Config defaults() {
     Config config;
@@ -53,7 +54,7 @@ std::vector<AdvisedMachine> machines_of(const Config& config) {
     std::vector<AdvisedMachine> machines;
     for (const auto& name : config.machines) {
         const auto file = find_resource(name, "machines", ".toml");
-        const auto machine = sim::load_machine(file);
+        const auto machine = described_machine(file, config);
         machines.push_back({std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config),
                             uncertainty_of(machine)});
     }
@@ -86,15 +87,19 @@ int body(int argc, char** argv) {
     Question question{*config, machines};
     question.progress = [&](const std::string& what, std::size_t done, std::size_t all) {
         say_when_interrupted("interrupted; nothing was written");
-        if (progress) progress->finish();
-        if (!progress) progress.emplace(all + 1, false);
-        if (done < all) progress->start(what);
+        if (done == 0)
+            progress.emplace(all, false);
+        else
+            progress->finish();
+        progress->start(what);
     };
     const auto advice = advise(question);
     progress.reset();
 
     // 3. The record, JSON, the table.
-    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
+    auto opening = record_opening(*config);
+    if (opening.mode == RecordMode::create) opening.mode = RecordMode::next_free;  // or what is known now were lost
+    Record record(config->output, opening, {experiment.name, experiment.purpose, config->text},
                   provenance_of(machines, argc, argv));
     const auto problem = problem_from(*config);
     std::int64_t place = 0;
@@ -105,15 +110,13 @@ int body(int argc, char** argv) {
         if (!record.has(one.name())) record.commit(one.name(), run);
     }
     record.finish();
+    std::string json_file;
     if (!config->json.empty()) {
         const auto json = advice_json(advice, question);
-        replace_file(followed(config->json), std::as_bytes(std::span(json)));
+        json_file = config->files.write(config->json, std::as_bytes(std::span(json))).string();
     }
-    fmt::print(
-        "{}\nMemory: of the fullest GPU. Lost: share of the total on the busiest rank. By: the simulator (events), or "
-        "one rank\nas if all did the same, set right over all ranks (recurrence) or not. Record: {}\n",
-        advice_text(advice, question, table_rows), config->output);
-    if (!config->json.empty()) fmt::print("JSON: {}\n", config->json);
+    fmt::print("{}Record: {}\n", advice_text(advice, question), record.name());
+    if (!json_file.empty()) fmt::print("JSON: {}\n", json_file);
     return 0;
 }
 

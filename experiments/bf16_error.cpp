@@ -46,9 +46,9 @@ int study(const Config& config, int argc, char** argv) {
 
     // 2. Execute each in bf16 and judge it by fp64.
     study.run([&](Trial& trial) {
-        if (!trial.measure(1)) return;
+        const auto verdicts = trial.judge_repeats(judge, config.repeats);
+        if (verdicts.empty()) return;
         describe_case(trial.run, trial.which, trial.plan);
-        const auto verdicts = trial.judge(judge);
         describe_verdicts(trial.run, verdicts, judge.extent());
     });
     if (!study.record()) return 0;
@@ -64,7 +64,7 @@ int study(const Config& config, int argc, char** argv) {
                    cell(1), cell(3), cell(4), cell(5)});
     }
     fmt::print("{}\nRelative RMS error against fp64, times 1000.{}\nRecord: {}\n", table.text(),
-               finite ? "" : " NOT FINITE in some runs.", config.output);
+               finite ? "" : " NOT FINITE in some runs.", study.record()->name());
     return finite ? 0 : 2;
 }
 

@@ -101,30 +101,35 @@ def factors(file, batch, head, rows, keys):
 
 
 def read(file):
-    """q and k as they are attended to, v, do and what each row sees: begin, end, sink (token, 1) and which keys are there
-    (1, token)."""
+    """q and k as they are attended to, v, do and what each row sees: begin and end of intervals of keys (row,
+    interval), and which keys are there (1, token)."""
     tensors = [tensor(file, name) for name in ("q", "k", "v", "do")]
     if "latent" in file.attrs:
         tensors[1:3] = expanded(file, *tensors[1:3])
     if "rotary_position" in file:
         tensors[:2] = [rounded(rotated(file, name, x), file.attrs["dtype"]) for name, x in zip("qk", tensors)]
-    rows = [file[name][()][:, None] for name in ("row_begin", "row_end", "row_sink")]
+    sink = file["row_sink"][()]
+    begin, end = [file["row_begin"][()], np.zeros_like(sink)], [file["row_end"][()], sink]
+    if "row_earlier_begin" in file:
+        begin, end = begin + list(file["row_earlier_begin"][()].T), end + list(file["row_earlier_end"][()].T)
+    rows = [np.stack(bounds, axis=1) for bounds in (begin, end)]
     if "row_position" in file:  # only some tokens have a query row
         rows = [row[file["row_position"][()]] for row in rows]
     return *tensors, *rows, file["key_valid"][()].astype(bool)[None, :], file.attrs["scale"], file.attrs["soft_cap"]
 
 
-def seen_by(rows, key, begin, end, sink, valid):
-    return (((begin[rows] <= key) & (key < end[rows])) | (key < sink[rows])) & valid
+def seen_by(rows, key, begin, end, valid):
+    intervals = zip(begin[rows].T[..., None], end[rows].T[..., None])
+    return np.logical_or.reduce([(first <= key) & (key < last) for first, last in intervals]) & valid
 
 
 def torch_attention(file):
     """What PyTorch makes of the same: scaled_dot_product_attention and its automatic gradients, in float64."""
     import torch
 
-    q, k, v, do, begin, end, sink, valid, scale, cap = read(file)
+    q, k, v, do, begin, end, valid, scale, cap = read(file)
     batches, row_count, heads, _ = q.shape
-    sees = torch.from_numpy(seen_by(slice(None), np.arange(k.shape[1])[None, :], begin, end, sink, valid))
+    sees = torch.from_numpy(seen_by(slice(None), np.arange(k.shape[1])[None, :], begin, end, valid))
     some = sees.any(dim=1)  # of rows that see nothing PyTorch makes NaN; here they are 0
     leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in (("q", q), ("k", k), ("v", v))}
     by_head = {name: x.transpose(1, 2) for name, x in leaves.items()}
@@ -151,7 +156,7 @@ def torch_attention(file):
 
 
 def attention(file):
-    q, k, v, do, begin, end, sink, valid, scale, cap = read(file)
+    q, k, v, do, begin, end, valid, scale, cap = read(file)
     batches, row_count, heads, _ = q.shape
     group = heads // k.shape[2]
     key = np.arange(k.shape[1])[None, :]
@@ -163,7 +168,7 @@ def attention(file):
         result["dsinks"] = np.zeros(heads)
     for first in range(0, row_count, ROWS):
         rows = slice(first, first + ROWS)
-        sees = seen_by(rows, key, begin, end, sink, valid)
+        sees = seen_by(rows, key, begin, end, valid)
         empty = ~sees.any(axis=1)
         for b in range(batches):
             for h in range(heads):

@@ -2,6 +2,7 @@
 // machines, executed and measured on the backend, and judged against fp64.
 
 #include "experiments/console/table.hpp"
+#include "experiments/study/causes.hpp"
 #include "experiments/study/memory.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/run_study.hpp"
@@ -33,6 +34,7 @@ Config defaults() {
     config.ranks = {8};
     config.arithmetic = "bf16";
     config.machines = {"h200_nvswitch_copy_engine"};
+    config.cause_ranks = 16;
     config.output = "compare_layouts.h5";
     return config;
 }
@@ -46,11 +48,27 @@ double measured_balance(const Record& record, const Case& which, layouts::Pass p
 
 using Words = std::vector<std::string>;
 
+/// What a case is, in the columns in front.
+Words cells_of(const Case& which, const Config& config) {
+    Words cells{which.mask, which.layout, fmt::format("{}", which.ranks), fmt::format("{}", which.tokens)};
+    if (!config.queries.empty())
+        cells.push_back(which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
+    if (config.algorithms.size() > 1) cells.insert(cells.begin() + 2, which.algorithm);
+    return cells;
+}
+
+Words columns_of_cases(const Config& config) {
+    Words columns{"mask", "layout", "P", "tokens"};
+    if (!config.queries.empty()) columns.emplace_back("queries");
+    if (config.algorithms.size() > 1) columns.insert(columns.begin() + 2, "schedule");
+    return columns;
+}
+
 Words header_of(const Config& config, const Words& machines) {
-    Words header{"mask",   "layout", "P",        "tokens",   "cells",  "fwd bal.", "bwd bal.",
-                 "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"};
-    if (!config.queries.empty()) header.insert(header.begin() + 4, "queries");
-    if (config.algorithms.size() > 1) header.insert(header.begin() + 2, "schedule");
+    auto header = columns_of_cases(config);
+    for (const auto* column :
+         {"cells", "fwd bal.", "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"})
+        header.emplace_back(column);
     for (const auto& machine : machines) {
         header.push_back(machine + ": balance");
         header.push_back("fwd ms");
@@ -63,16 +81,10 @@ Words header_of(const Config& config, const Words& machines) {
 /// The line of a case.
 Words row_of(const Record& record, const Case& which, const Config& config, const Words& machines) {
     const auto name = which.name();
-    Words row{which.mask,
-              which.layout,
-              fmt::format("{}", which.ranks),
-              fmt::format("{}", which.tokens),
-              ratio(record.number(name, "balance_cells")),
-              ratio(measured_balance(record, which, layouts::Pass::forward)),
-              ratio(measured_balance(record, which, layouts::Pass::backward))};
-    if (!config.queries.empty())
-        row.insert(row.begin() + 4, which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
-    if (config.algorithms.size() > 1) row.insert(row.begin() + 2, which.algorithm);
+    auto row = cells_of(which, config);
+    row.push_back(ratio(record.number(name, "balance_cells")));
+    for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+        row.push_back(ratio(measured_balance(record, which, pass)));
     for (const auto* pass : {"forward", "backward"})
         row.push_back(fmt::format("{:.4g}", record.number(name, fmt::format("seconds_measured_{}", pass)) * 1e3));
     for (const auto* pass : {"forward", "backward"})
@@ -90,6 +102,15 @@ Words row_of(const Record& record, const Case& which, const Config& config, cons
     const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
     for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(config.judge ? format_error(errors[tensor]) : "-");
     return row;
+}
+
+/// Where the time of a predicted pass goes.
+void add_causes(CauseTable& table, const Record& record, const Case& which, const Config& config,
+                const std::string& machine, layouts::Pass pass) {
+    auto cells = cells_of(which, config);
+    const auto seconds = record.number(which.name(), fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
+    cells.insert(cells.end(), {machine, to_string(pass), fmt::format("{:.3g}", seconds * 1e3)});
+    table.add(std::move(cells), record, which.name(), prediction_labels(machine, pass));
 }
 
 int study(const Config& config, int argc, char** argv) {
@@ -122,12 +143,18 @@ int study(const Config& config, int argc, char** argv) {
     if (!study.record()) return 0;
     predictor.write_trace();
 
-    // 5. The table: one line a case.
+    // 5. The tables: one line a case, and one for each of its predicted passes.
     const auto& record = *study.record();
     Table table(header_of(config, predictor.machines()));
+    auto passes = columns_of_cases(config);
+    passes.insert(passes.end(), {"machine", "pass", "ms"});
+    CauseTable causes(passes);
     bool finite = true;
     for (const auto& which : study.cases()) {
         table.add(row_of(record, which, config, predictor.machines()));
+        for (const auto& machine : predictor.machines())
+            for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+                add_causes(causes, record, which, config, machine, pass);
         if (!config.judge) continue;
         for (const auto error : record.numbers(which.name(), "judged/relative_rms")) finite &= std::isfinite(error);
     }
@@ -135,8 +162,9 @@ int study(const Config& config, int argc, char** argv) {
         "{}\nBalance (cells, measured attends forward and backward, predicted compute time): largest rank over mean.\n"
         "ms and TF/s on the left: measured, median, backend {}, per rank; memory of the rank\n"
         "with most, counted and predicted; after a machine's name: predicted. Errors:\n"
-        "relative RMS against fp64, arithmetic {}.{}\nRecord: {}\n",
-        table.text(), config.backend, config.arithmetic, finite ? "" : " NOT FINITE in some runs.", config.output);
+        "relative RMS against fp64, arithmetic {}.{}\n\n{}Record: {}\n",
+        table.text(), config.backend, config.arithmetic, finite ? "" : " NOT FINITE in some runs.", causes.text(),
+        record.name());
     return finite ? 0 : 2;
 }
 

@@ -181,7 +181,7 @@ int study(const Config& config, int argc, char** argv) {
         provenance.set("backend", config.backend);
         make_backend(config, cases.front().ranks)->add_provenance(provenance);
         predictor.add_provenance(provenance);
-        record.emplace(config.output, record_mode(config),
+        record.emplace(config.output, record_opening(config),
                        RecordHeader{experiment.name, experiment.purpose, config.text}, provenance);
     }
 
@@ -190,10 +190,10 @@ int study(const Config& config, int argc, char** argv) {
     Progress progress(cases.size(), !record);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         const auto& which = cases[i];
-        if (record) say_when_interrupted(interrupted_text(config, i, cases.size()));
+        if (record) say_when_interrupted(interrupted_text(*record, i, cases.size()));
         progress.start(which.name(), forecast.seconds_of(i));
         const auto backend = make_backend(config, which.ranks);
-        if (!backend->agree(record && record->has(which.name()))) {
+        if (!is_recorded(config, *backend, record && record->has(which.name()))) {
             if (!decoding || decoding->tokens() != which.tokens) decoding.emplace(config, which.tokens);
             const auto run = decode(config, which, *decoding, *backend, predictor);
             if (record) record->commit(which.name(), *run);
@@ -217,7 +217,7 @@ int study(const Config& config, int argc, char** argv) {
         !config.judge        ? "Not judged."
         : passes(worst, 1.0) ? "All pass."
                              : "NOT ALL PASS.",
-        config.output);
+        record->name());
     return !config.judge || passes(worst, 1.0) ? 0 : 2;
 }
 

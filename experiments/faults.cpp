@@ -100,13 +100,11 @@ RunWriter made(const Config& config, const Mistake& mistake, int ranks, Source& 
     auto asked = config;
     asked.rotary.base = mistake.rotary;
     asked.dropout = {mistake.dropout, config.seed};
+    if (mistake.sinks) asked.sinks = {"normal"};
     Case which{config.inputs.front(), mistake.mask, mistake.layout,       "ring",
                mistake.policy,        ranks,        config.tokens.front()};
     which.queries = mistake.decodes ? 1 : 0;
-    auto problem = source.inspect(which.input).problem;
-    problem.rotary = asked.rotary;
-    problem.dropout = asked.dropout;
-    const auto plan = make_plan(which, problem, asked, {});
+    const auto plan = make_plan(which, Source(asked).inspect(which.input).problem, asked, {});
     const auto policy = policy_from(mistake.policy, plan.problem.dtype);
     const auto& inputs = source.get(which, plan.problem).front().inputs;
     const auto backend = make_backend(asked, ranks);
@@ -257,13 +255,13 @@ int study(const Config& config, int argc, char** argv) {
     provenance.set("backend", config.backend);
     make_backend(config, config.ranks.front())->add_provenance(provenance);
     for (const auto& [name, path] : source.files()) provenance.set_file("input_" + name, path);
-    Record record(config.output, record_mode(config), {experiment.name, experiment.purpose, config.text},
+    Record record(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
                   std::move(provenance));
 
     // 2. One after another.
     Progress progress(faults.size(), false);
     for (std::size_t i = 0; i < faults.size(); ++i) {
-        say_when_interrupted(interrupted_text(config, i, faults.size()));
+        say_when_interrupted(interrupted_text(record, i, faults.size()));
         progress.start(faults[i].name);
         if (!record.has(faults[i].name)) record.commit(faults[i].name, faults[i].make());
         progress.finish();
@@ -272,7 +270,7 @@ int study(const Config& config, int argc, char** argv) {
 
     // 3. The tables.
     const bool all_seen = report(record, faults);
-    fmt::print("{}\nRecord: {}\n", all_seen ? "All are seen, and nothing else." : "NOT ALL ARE SEEN.", config.output);
+    fmt::print("{}\nRecord: {}\n", all_seen ? "All are seen, and nothing else." : "NOT ALL ARE SEEN.", record.name());
     return all_seen ? 0 : 2;
 }
 

@@ -45,9 +45,9 @@ int study(const Config& config, int argc, char** argv) {
 
     // 2. Execute each, judge it, keep what came of it.
     study.run([&](Trial& trial) {
-        if (!trial.measure(1)) return;
+        const auto verdicts = trial.judge_repeats(judge, config.repeats);
+        if (verdicts.empty()) return;
         describe_case(trial.run, trial.which, trial.plan);
-        const auto verdicts = trial.judge(judge);
         describe_verdicts(trial.run, verdicts, judge.extent());
         const auto tolerances = config.tolerance
                                     ? std::vector(trial.inputs.size(), uniform_tolerance(*config.tolerance))
@@ -102,7 +102,7 @@ int study(const Config& config, int argc, char** argv) {
                !all_pass        ? "EXCEEDED"
                : !(widest >= 1) ? "all pass"
                                 : "all pass, but where it is above 1 no digit is left to judge",
-               config.output);
+               study.record()->name());
     return all_pass ? 0 : 2;
 }
 

@@ -11,6 +11,8 @@
 #include "experiments/planning/longest.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/describe.hpp"
+#include "experiments/study/described_machine.hpp"
+#include "experiments/study/machines.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -57,10 +59,9 @@ std::vector<Device> devices_of(const Config& config) {
     std::vector<Device> devices;
     for (const auto& name : config.machines) {
         const auto file = find_resource(name, "machines", ".toml");
-        const auto machine = sim::load_machine(file);
+        const auto machine = described_machine(file, config);
         devices.push_back({std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config)});
-        for (const auto ranks : config.ranks)
-            require(ranks <= machine.gpus(), "--ranks {}: machine '{}' has {} GPUs", ranks, name, machine.gpus());
+        for (const auto ranks : config.ranks) require_machine_gpus(machine, ranks, fmt::format("--ranks {}", ranks));
     }
     require(!devices.empty(), "no machine is given; name one by --machines");
     return devices;
@@ -180,7 +181,7 @@ int body(int argc, char** argv) {
     }
     const auto bench = config->confirm ? make_bench(*config) : nullptr;
     if (bench) bench->add_provenance(provenance);
-    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
+    Record record(config->output, record_opening(*config), {experiment.name, experiment.purpose, config->text},
                   std::move(provenance));
 
     // 2. Search each that the record lacks.
@@ -188,7 +189,7 @@ int body(int argc, char** argv) {
         Progress progress(searches.size(), false);
         for (std::size_t i = 0; i < searches.size(); ++i) {
             const auto& search = searches[i];
-            say_when_interrupted(interrupted_text(*config, i, searches.size()));
+            say_when_interrupted(interrupted_text(record, i, searches.size()));
             progress.start(search.name());
             if (!record.has(search.name())) {
                 const auto kept = keeping(search.policy, problem, *config);
@@ -210,7 +211,7 @@ int body(int argc, char** argv) {
         "Limit: the largest part of that memory, or what else ends it. Record: {}\n",
         table_of(record, searches, bench != nullptr).text(), config->model_layers, config->model_layers == 1 ? "" : "s",
         problem.query_heads, problem.kv_heads, problem.head_dim, problem.batch,
-        memory_text(devices.front().capacity.device), config->output);
+        memory_text(devices.front().capacity.device), record.name());
     std::vector<std::string> names;
     for (const auto& search : searches) names.push_back(search.name());
     const auto too_long = refuted(record, names);

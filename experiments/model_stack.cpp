@@ -110,14 +110,16 @@ public:
         provenance.set("seed", static_cast<std::int64_t>(config.seed));
         provenance.set("backend", config.backend);
         backend_->add_provenance(provenance);
-        record_.emplace(config.output, record_mode(config),
+        record_.emplace(config.output, record_opening(config),
                         RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
     }
 
     /// The exit status.
     int run() {
         const auto runs = config_.layouts.size() * (kinds_.size() + 1);
-        const auto say_how_far = [&] { say_when_interrupted(interrupted_text(config_, record_->runs().size(), runs)); };
+        const auto say_how_far = [&] {
+            say_when_interrupted(interrupted_text(*record_, record_->runs().size(), runs));
+        };
         say_how_far();
         for (const auto& layout : config_.layouts) {
             std::vector<LayerTimes> times;
@@ -315,7 +317,7 @@ private:
             !config_.judge       ? "Not judged."
             : passes(worst, 1.0) ? "All pass."
                                  : "NOT ALL PASS.",
-            config_.output);
+            record_->name());
         return passes(worst, 1.0) ? 0 : 2;
     }
 

@@ -11,6 +11,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/describe.hpp"
+#include "experiments/study/forecast.hpp"
 #include "experiments/study/in_order.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
@@ -45,6 +46,7 @@ Config defaults() {
     config.heads = "1:1";
     config.head_dim = 64;
     config.repeats = 1;
+    config.judge = false;
     config.arithmetic = "fp32";
     config.machines = {"2cpus_calibrated"};
     config.output = "packings.h5";
@@ -98,6 +100,15 @@ constexpr const char* balance_text = "largest over mean of the ranks' predicted 
 constexpr const char* seconds_text = "predicted end of the last operation of any rank";
 constexpr const char* measured_text = "largest over mean of the ranks' measured processor time in attends";
 
+void describe_layout(RunWriter& run, const Case& which, int packings) {
+    run.attribute("mask", which.mask, "1", "joined with the documents of each packing");
+    run.attribute("layout", which.layout);
+    run.attribute("algorithm", which.algorithm);
+    run.attribute("ranks", which.ranks, "1", "ring size P");
+    run.attribute("tokens", which.tokens, "1", "of each packing");
+    run.attribute("packings", packings, "1", "drawn");
+}
+
 void describe_outcomes(RunWriter& run, const std::vector<Outcome>& outcomes, const std::vector<std::string>& machines) {
     const auto count = static_cast<std::int64_t>(outcomes.size());
     std::vector<double> cells;
@@ -124,18 +135,11 @@ void describe_outcomes(RunWriter& run, const std::vector<Outcome>& outcomes, con
         }
 }
 
-/// Executes the first packings, and adds what their ranks took.
-void describe_measured(RunWriter& run, const std::vector<Plan>& plans, const Config& config, Source& source,
-                       Backend& backend, const Case& which) {
-    if (plans.empty()) return;
-    std::array<std::vector<double>, 2> balances;
-    const auto& inputs = source.get(which, plans.front().problem);
-    for (const auto& plan : plans) {
-        const auto repeats = backend.run(plan, policy_from("", plan.problem.dtype),
-                                         std::span(&inputs.front().inputs, 1), config.repeats);
-        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
-            balances[static_cast<std::size_t>(pass)].push_back(balance_of(median_attend_seconds(repeats, pass)));
-    }
+/// Balance of processor time, by pass and packing.
+using MeasuredBalances = std::array<std::vector<double>, 2>;
+
+void describe_measured(RunWriter& run, const MeasuredBalances& balances) {
+    if (balances.front().empty()) return;
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
         const auto& values = balances[static_cast<std::size_t>(pass)];
         describe_spread(run, fmt::format("balance_measured_{}", to_string(pass)), values, "1", measured_text);
@@ -172,64 +176,111 @@ Table table_of(const Record& record, const std::vector<Case>& cases, const Confi
     return table;
 }
 
+/// All packings, and what can be done with them under one layout.
+class Packings {
+public:
+    Packings(const Config& config, const std::string& lengths_file)
+        : config_(config), predictor_(config), options_(predictor_.options()), source_(config) {
+        const auto lengths = layouts::parse_lengths("@" + lengths_file, "document lengths");
+        for (int i = 0; i < config.packings; ++i)
+            masks_.push_back(config.masks[0] + "+" +
+                             packing(lengths, config.tokens[0], config.seed, static_cast<std::uint32_t>(i)));
+    }
+
+    const Predictor& predictor() const { return predictor_; }
+
+    /// How many are executed.
+    std::size_t measured() const {
+        return std::min(static_cast<std::size_t>(config_.measured_packings), masks_.size());
+    }
+
+    /// Throws Error if the layout cannot be made.
+    void add_to(Forecast& forecast, const Case& which) const {
+        const auto first = plan_of(which, 0);
+        forecast.add_predicted(which, first, predictor_.machines().size(), threads_of(config_), masks_.size());
+        if (measured() > 0) forecast.add_executed(which, first, measured());
+    }
+
+    std::vector<Outcome> predict(const Case& which) const {
+        std::vector<Outcome> outcomes;
+        make_in_parallel(
+            masks_.size(), threads_of(config_),
+            [&](std::size_t number) { return outcome_of(plan_of(which, number), predictor_.descriptions(), options_); },
+            [&](std::size_t, Outcome outcome) { outcomes.push_back(std::move(outcome)); });
+        return outcomes;
+    }
+
+    void execute(const Case& which, std::size_t number, Backend& backend, MeasuredBalances& balances) {
+        const auto plan = plan_of(which, number);
+        const auto& inputs = source_.get(which, plan.problem).front().inputs;
+        const auto repeats =
+            backend.run(plan, policy_from("", plan.problem.dtype), std::span(&inputs, 1), config_.repeats);
+        for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
+            balances[static_cast<std::size_t>(pass)].push_back(balance_of(median_attend_seconds(repeats, pass)));
+    }
+
+private:
+    Plan plan_of(Case which, std::size_t number) const {
+        which.mask = masks_[number];
+        return make_plan(which, problem_from(config_), config_, {});
+    }
+
+    const Config& config_;
+    Predictor predictor_;
+    sim::SimOptions options_;
+    Source source_;
+    std::vector<std::string> masks_;  // of each packing
+};
+
 int study(const Config& config, int argc, char** argv) {
     // 1. Lengths, packings, machines, record.
     require(config.masks.size() == 1 && config.ranks.size() == 1 && config.algorithms.size() == 1 &&
                 config.tokens.size() == 1,
             "packings are of one mask, ring size, algorithm and number of tokens at a time");
     const auto path = find_resource(config.lengths, "data", ".txt");
-    const auto lengths = layouts::parse_lengths("@" + path, "document lengths");
-    std::vector<std::string> masks;
-    for (int i = 0; i < config.packings; ++i)
-        masks.push_back(config.masks[0] + "+" +
-                        packing(lengths, config.tokens[0], config.seed, static_cast<std::uint32_t>(i)));
-    Predictor predictor(config);
-    const auto options = predictor.options();
-    Source source(config);
+    Packings packings(config, path);
+    const auto measured = packings.measured();
     const auto cases = all_cases(config, config.tokens[0]);
-    const auto plan_of = [&](Case which, int number) {
-        which.mask = masks[static_cast<std::size_t>(number)];
-        return make_plan(which, problem_from(config), config, {});
-    };
-    for (const auto& which : cases) plan_of(which, 0);  // refuse now, not midway
+    Forecast forecast(config);
+    forecast.require_ranks_to_predict();
+    if (measured > 0) forecast.require_ranks_to_execute();
+    for (const auto& which : cases) packings.add_to(forecast, which);  // refuse now, not midway
     const auto backend = make_backend(config, config.ranks[0]);
     say_notes(config);
+    forecast.announce();
     auto provenance = collect_provenance(argc, argv);
-    predictor.add_provenance(provenance);
+    packings.predictor().add_provenance(provenance);
     provenance.set("seed", static_cast<std::int64_t>(config.seed));
     provenance.set_file("document_lengths", path);
-    Record record(config.output, record_mode(config), {experiment.name, experiment.purpose, config.text},
+    Record record(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
                   std::move(provenance));
 
     // 2. Every layout: predict all packings, execute some.
-    Progress progress(cases.size(), false);
+    Progress progress(cases.size() * (1 + measured), false);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         const auto& which = cases[i];
-        say_when_interrupted(interrupted_text(config, i, cases.size()));
-        progress.start(which.name());
-        if (!record.has(which.name())) {
-            std::vector<Outcome> outcomes;
-            make_in_parallel(
-                masks.size(), threads_of(config),
-                [&](std::size_t number) {
-                    return outcome_of(plan_of(which, static_cast<int>(number)), predictor.descriptions(), options);
-                },
-                [&](std::size_t, Outcome outcome) { outcomes.push_back(std::move(outcome)); });
-            std::vector<Plan> executed;
-            for (int number = 0; number < std::min(config.measured_packings, config.packings); ++number)
-                executed.push_back(plan_of(which, number));
+        say_when_interrupted(interrupted_text(record, i, cases.size()));
+        const auto forecasts = measured > 0 ? 2 * i : i;  // of this layout: where they begin
+        const bool is_missing = !record.has(which.name());
+        std::vector<Outcome> outcomes;
+        progress.start(fmt::format("{}, {} packings predicted", which.name(), config.packings),
+                       forecast.seconds_of(forecasts));
+        if (is_missing) outcomes = packings.predict(which);
+        progress.finish();
+        MeasuredBalances balances;
+        for (std::size_t number = 0; number < measured; ++number) {
+            progress.start(fmt::format("{}, packing {} executed", which.name(), number + 1),
+                           forecast.seconds_of(forecasts + 1) / static_cast<double>(measured));
+            if (is_missing) packings.execute(which, number, *backend, balances);
+            progress.finish();
+        }
+        if (is_missing) {
             RunWriter run;
-            run.attribute("mask", which.mask, "1", "joined with the documents of each packing");
-            run.attribute("layout", which.layout);
-            run.attribute("algorithm", which.algorithm);
-            run.attribute("ranks", which.ranks, "1", "ring size P");
-            run.attribute("tokens", which.tokens, "1", "of each packing");
-            run.attribute("packings", config.packings, "1", "drawn");
-            describe_outcomes(run, outcomes, predictor.machines());
-            describe_measured(run, executed, config, source, *backend, which);
+            describe_layout(run, which, config.packings);
+            describe_outcomes(run, outcomes, packings.predictor().machines());
+            describe_measured(run, balances);
             record.commit(which.name(), run);
         }
-        progress.finish();
     }
     record.finish();
 
@@ -238,8 +289,8 @@ int study(const Config& config, int argc, char** argv) {
         "{}\nBalance: largest rank over mean, in visible pairs, and in processor time of the first {} of {} packings.\n"
         "After a machine's name: predicted, mean of the packings; balance of the forward pass in compute "
         "time.\nRecord: {}\n",
-        table_of(record, cases, config, predictor.machines()).text(), config.measured_packings, config.packings,
-        config.output);
+        table_of(record, cases, config, packings.predictor().machines()).text(), measured, config.packings,
+        record.name());
     return 0;
 }
 

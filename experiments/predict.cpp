@@ -6,6 +6,7 @@
 #include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/console/values.hpp"
+#include "experiments/study/causes.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
 #include "experiments/study/in_order.hpp"
@@ -15,8 +16,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 namespace ringlab::experiments {
 namespace {
 
@@ -24,7 +23,7 @@ const Experiment experiment{
     "predict",
     "Predicts what schedules cost on described machines, without executing them: time of both passes, TFLOP/s per "
     "GPU,\n"
-    "communication that compute does not hide, balance. Beside the prediction stand the two guesses that need no\n"
+    "balance, and where the time goes. Beside the prediction stand the two guesses that need no\n"
     "simulator, so one sees what it explains. For thousands of ranks use --compute-model rate, and for the largest "
     "rings\n"
     "--engine symmetric.",
@@ -42,6 +41,7 @@ Config defaults() {
     config.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384, 32768};
     config.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
     config.arithmetic = "bf16";
+    config.cause_ranks = 16;
     config.repeats = 100;
     config.jitter.slow_gpu_factor = 1.2;
     config.jitter.slow_link_factor = 2;
@@ -57,7 +57,8 @@ void add_percentiles(std::vector<std::string>& row, const std::vector<double>& s
 
 class Summary {
 public:
-    Summary(const Config& config, const Record& record) : config_(config), record_(record), table_(header(config)) {}
+    Summary(const Config& config, const Record& record)
+        : config_(config), record_(record), table_(header(config)), causes_(beginning_of_header(config)) {}
 
     void add(const std::string& machine, const Case& which) {
         double seconds = 0;
@@ -71,19 +72,25 @@ public:
         if (!config_.disturbs()) return;
         auto row = beginning(machine, which, "both", seconds);
         add_percentiles(row, disturbed);
-        row.insert(row.end(), {"-", "-", "-", "-", "-", "-"});
+        row.insert(row.end(), {"-", "-", "-", "-", "-"});
         table_.add(row);
     }
 
     std::string text() const { return table_.text(); }
+    std::string causes() const { return causes_.text(); }
 
 private:
-    static std::vector<std::string> header(const Config& config) {
+    static std::vector<std::string> beginning_of_header(const Config& config) {
         std::vector<std::string> columns{"machine", "mask", "layout", "algorithm", "P", "tokens", "pass", "ms"};
         if (!config.policies.empty()) columns.insert(columns.begin() + 4, "policy");
+        return columns;
+    }
+
+    static std::vector<std::string> header(const Config& config) {
+        auto columns = beginning_of_header(config);
         if (config.disturbs())
             for (const auto percent : disturbed_percents) columns.push_back(fmt::format("{} % ms", percent));
-        columns.insert(columns.end(), {"TFLOP/s/GPU", "exposed", "balance", "max(c,t) ms", "c+t ms", "memory"});
+        columns.insert(columns.end(), {"TFLOP/s/GPU", "balance", "max(c,t) ms", "c+t ms", "memory"});
         return columns;
     }
 
@@ -112,17 +119,14 @@ private:
         const auto flop = record_.number(which.name(), fmt::format("flop_{}", to_string(pass)));
         const auto makespan = of("makespan").front();
         auto row = beginning(machine, which, to_string(pass), makespan);
+        causes_.add(row, record_, which.name(), prediction_labels(machine, pass));
         std::vector<double> disturbed;
         if (config_.disturbs()) add_percentiles(row, disturbed = of("disturbed_makespan"));
         row.push_back(quotient(flop / which.ranks / 1e12, makespan, "{:.0f}"));
         if (config_.engine == "symmetric") {
-            row.insert(row.end(), {"-", "-", "-", "-"});
+            row.insert(row.end(), {"-", "-", "-"});
         } else {
-            const auto exposed = of("exposed_time");
-            const auto mean_exposed =
-                std::accumulate(exposed.begin(), exposed.end(), 0.0) / static_cast<double>(exposed.size());
-            row.insert(row.end(), {quotient(100 * mean_exposed, makespan, "{:.1f} %"),
-                                   fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
+            row.insert(row.end(), {fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
                                    fmt::format("{:.4g}", of("naive_overlapped").front() * 1e3),
                                    fmt::format("{:.4g}", of("naive_serial").front() * 1e3)});
         }
@@ -134,6 +138,7 @@ private:
     const Config& config_;
     const Record& record_;
     Table table_;
+    CauseTable causes_;
 };
 
 int body(int argc, char** argv) {
@@ -157,7 +162,7 @@ int body(int argc, char** argv) {
     predictor.predict_as_configured(threads / at_once);
     auto provenance = collect_provenance(argc, argv);
     predictor.add_provenance(provenance);
-    Record record(config->output, record_mode(*config), {experiment.name, experiment.purpose, config->text},
+    Record record(config->output, record_opening(*config), {experiment.name, experiment.purpose, config->text},
                   std::move(provenance));
 
     // 2. Predict each case that the record lacks.
@@ -177,7 +182,7 @@ int body(int argc, char** argv) {
     {
         Progress progress(lacking.size(), false);
         const auto start = [&](std::size_t i) {
-            say_when_interrupted(interrupted_text(*config, cases.size() - lacking.size() + i, cases.size()));
+            say_when_interrupted(interrupted_text(record, cases.size() - lacking.size() + i, cases.size()));
             if (i < lacking.size()) progress.start(cases[lacking[i]].name(), forecast.seconds_of(lacking[i]));
         };
         start(0);
@@ -195,16 +200,14 @@ int body(int argc, char** argv) {
     for (const auto& machine : predictor.machines())
         for (const auto& which : cases) summary.add(machine, which);
     fmt::print(
-        "{}\nExposed: mean share of the time in which a rank computes nothing. Balance: largest compute time over "
-        "mean.\n"
-        "max(c,t) and c+t: the slowest rank's steps without a simulator. Memory: of the rank that needs most, both "
-        "passes.\n"
-        "{}Record: {}\n",
+        "{}\nBalance: largest compute time over mean. max(c,t) and c+t: the slowest rank's steps without a simulator.\n"
+        "Memory: of the rank that needs most, both passes.\n"
+        "{}\n{}Record: {}\n",
         summary.text(),
         config->disturbs()
             ? fmt::format("ms: undisturbed. N %: so many of {} disturbed repeats are quicker.\n", config->repeats)
             : "",
-        config->output);
+        summary.causes(), record.name());
     return 0;
 }
 

@@ -73,7 +73,7 @@ int study(const Config& config, int argc, char** argv) {
     if (bench->is_root()) {
         auto provenance = collect_provenance(argc, argv);
         bench->add_provenance(provenance);
-        record.emplace(config.output, record_mode(config),
+        record.emplace(config.output, record_opening(config),
                        RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
     }
 
@@ -82,7 +82,7 @@ int study(const Config& config, int argc, char** argv) {
         Progress progress(cases.size(), !record);
         for (const auto& which : cases) {
             progress.start(which.name());
-            if (!bench->agree(record && record->has(which.name()))) {
+            if (!is_recorded(config, *bench, record && record->has(which.name()))) {
                 RunWriter run;
                 time_case(which, config, *bench, run);
                 if (record) record->commit(which.name(), run);
@@ -98,7 +98,7 @@ int study(const Config& config, int argc, char** argv) {
         "{}\nTFLOP/s per GPU of the slowest rank, over visible pairs. Spread: quartiles over the median. One GPU: "
         "a sequence\nwith as much work on every GPU at the same time. Extra: beyond Q, K, V, dO and gradients in "
         "the shape's arithmetic.\nRecord: {}\n",
-        throughput_tables(*record, cases), config.output);
+        throughput_tables(*record, cases), record->name());
     return 0;
 }
 

@@ -4,11 +4,13 @@
 #include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/console/progress.hpp"
+#include "experiments/console/resources.hpp"
 #include "experiments/console/run_main.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
+#include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
@@ -29,7 +31,8 @@ const Experiment experiment{
     "clocks and power are steady. The score is the mean, the 95th percentile and the largest of the relative errors,\n"
     "beside those of naive guesses from the same durations (sum over steps of the larger of compute and transfer, or\n"
     "of both) and beside the spread of the measurements. The record keeps what is needed to predict again when the\n"
-    "model has changed, which --measured does. --published does the same with what others have published of theirs.",
+    "model has changed, which --measured does; --measured all, with every record that comes with Ringlab. --published\n"
+    "does the same with what others have published of theirs.",
     "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
     {.predicts = true, .throughput = true}};
 
@@ -98,7 +101,7 @@ int study_published(const Config& config, int argc, char** argv) {
         tables.push_back(load_published(name));
         add_provenance(provenance, tables.back());
     }
-    Record record(config.output, record_mode(config), {experiment.name, experiment.purpose, config.text},
+    Record record(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
                   std::move(provenance));
     for (const auto& table : tables) {
         const auto figures = predict_published(table);
@@ -111,7 +114,7 @@ int study_published(const Config& config, int argc, char** argv) {
         fmt::print("{}\n", published_text(table, figures));
     }
     record.finish();
-    fmt::print("Record: {}\n", config.output);
+    fmt::print("Record: {}\n", record.name());
     return 0;
 }
 
@@ -124,35 +127,54 @@ Plan plan_of(const ThroughputCase& which, const Config& config) {
 void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples,
              Predictor& predictor) {
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward}) {
-        const auto& measured = pass == layouts::Pass::forward ? samples.forward : samples.backward;
-        const auto seconds = typical(slowest(measured.seconds)).median;
-        const auto attends = attend_seconds(measured.timeline);
+        const auto& timeline = pass == layouts::Pass::forward ? samples.forward.timeline : samples.backward.timeline;
+        const auto measured = measured_pass(samples, pass);
+        const auto attends = attend_seconds(timeline);
         const auto busiest = *std::max_element(attends.begin(), attends.end());
         run.attribute(fmt::format("compute_measured_{}", to_string(pass)), busiest, "s",
                       "of the busiest rank's attends, in a pass that was traced");
-        const auto before = pass == layouts::Pass::backward ? typical(slowest(samples.forward.seconds)).median : 0;
-        predictor.predict_repeated({measured.period, seconds, before});
+        predictor.predict_repeated(measured.repetition);
         for (std::size_t machine = 0; machine < predictor.machines().size(); ++machine) {
             const auto figures = predictor.predict(run, which.name(), *plan.schedule(pass), machine);
-            const auto column = [&](const char* what, double value, const char* unit, const char* description) {
-                run.attribute(fmt::format("{}_{}_{}", what, to_string(pass), figures.machine), value, unit,
-                              description);
+            describe_errors(run, pass, figures.machine, measured.seconds, figures.seconds,
+                            figures.naive_overlapped.value_or(NAN), figures.naive_serial.value_or(NAN));
+            const auto column = [&](const char* what, double value, const char* description) {
+                run.attribute(fmt::format("{}_{}_{}", what, to_string(pass), figures.machine), value, "1", description);
             };
-            column("seconds_predicted", figures.seconds, "s", "end of the last operation of any rank");
             if (figures.balance)
-                column("balance_predicted", *figures.balance, "1", "the busiest rank's compute over the mean");
-            column("error", figures.seconds / seconds - 1, "1", "of the predicted time of the pass");
-            column("error_overlapped", figures.naive_overlapped.value_or(NAN) / seconds - 1, "1",
-                   "of the guess that transfers hide behind compute");
-            column("error_serial", figures.naive_serial.value_or(NAN) / seconds - 1, "1",
-                   "of the guess that nothing hides");
-            column("error_compute", figures.compute.value_or(NAN) / busiest - 1, "1",
+                column("balance_predicted", *figures.balance, "the busiest rank's compute over the mean");
+            column("error_compute", figures.compute.value_or(NAN) / busiest - 1,
                    "of the predicted compute of the busiest rank");
-            column("error_balance", figures.balance.value_or(NAN) - balance_of(attends), "1",
+            column("error_balance", figures.balance.value_or(NAN) - balance_of(attends),
                    "predicted less measured: the busiest rank's compute over the mean");
         }
-        predictor.keep_measured(which.name(), *plan.schedule(pass), measured.timeline);
+        predictor.keep_measured(which.name(), *plan.schedule(pass), timeline);
     }
+}
+
+/// The rings of all records that come with Ringlab, each on the machine file of its machine.
+int study_all_records(const Config& config, int argc, char** argv) {
+    for (const auto& option : config.given)
+        require(option == "measured" || option == "output" || option == "overwrite" || option == "config",
+                "--measured all: the records and their names say what is predicted and where; leave out --{}", option);
+    const auto records = scored_records();
+    auto provenance = collect_provenance(argc, argv);
+    std::size_t rings = 0;
+    for (const auto& record : records) {
+        if (record.machines.empty()) continue;
+        rings += RecordedRings(record.path).cases().size();
+        provenance.set_file("measured_" + record.name, record.path);
+        for (const auto& [transport, machine] : record.machines)
+            provenance.set_file("machine_" + machine, find_resource(machine, "machines", ".toml"));
+    }
+    Record scores(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
+                  std::move(provenance));
+    Progress progress(rings, false);
+    for (const auto& record : records)
+        if (record.why_not.empty()) score_record(scores, record, progress);
+    scores.finish();
+    fmt::print("{}\nRecord: {}\n", scores_text(scores, records), scores.name());
+    return 0;
 }
 
 int study(const Config& config, int argc, char** argv) {
@@ -166,7 +188,7 @@ int study(const Config& config, int argc, char** argv) {
         auto provenance = collect_provenance(argc, argv);
         bench->add_provenance(provenance);
         predictor.add_provenance(provenance);
-        record.emplace(config.output, record_mode(config),
+        record.emplace(config.output, record_opening(config),
                        RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
     }
 
@@ -175,7 +197,7 @@ int study(const Config& config, int argc, char** argv) {
         Progress progress(cases.size(), !record);
         for (const auto& which : cases) {
             progress.start(which.name());
-            if (!bench->agree(record && record->has(which.name()))) {
+            if (!is_recorded(config, *bench, record && record->has(which.name()))) {
                 const auto plan = plan_of(which, config);
                 const auto samples = bench->ring(plan, which.group(), which.transport, which.kernels);
                 if (record) {
@@ -194,7 +216,7 @@ int study(const Config& config, int argc, char** argv) {
     record->finish();
     predictor.write_trace();
     for (const auto& machine : predictor.machines()) fmt::print("{}\n", score_text(*record, cases, machine));
-    fmt::print("Record: {}\n", config.output);
+    fmt::print("Record: {}\n", record->name());
     return 0;
 }
 
@@ -202,6 +224,7 @@ int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     if (!config->published.empty()) return study_published(*config, argc, argv);
+    if (config->measured == all_records) return study_all_records(*config, argc, argv);
     if (config->measured.empty()) settle_transports(*config);
     return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
 }

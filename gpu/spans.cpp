@@ -88,19 +88,10 @@ std::vector<layouts::Span> spans_of(const Rank& rank, layouts::Pass pass, int ri
     for (std::size_t i = 0; i < program.operations; ++i) {
         const auto& op = program.code[i].op;
         const auto [begin, end] = intervals[i];
-        auto& span = spans.emplace_back();
-        span.rank = ring_rank;
-        span.op = static_cast<layouts::OpIndex>(i);
-        span.step = op.step;
-        span.kind = op.kind;
-        span.lane = op.lane();
-        span.pool = op.pool;
-        span.peer = op.peer;
-        span.block = op.part.block;
+        auto& span =
+            spans.emplace_back(layouts::span_of(ring_rank, static_cast<layouts::OpIndex>(i), op, program.query_heads));
         span.posted = begin;
         span.end = end;
-        span.cells = op.cells;
-        span.bytes = op.bytes;
     }
     return spans;
 }

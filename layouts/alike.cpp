@@ -30,7 +30,7 @@ bool are_in_order(const Layout& layout, std::size_t number, std::int64_t begin, 
 bool order_decides_pairs(const Mask& mask, const Layout& layout) {
     const auto& rule = mask.segments().front();
     if (layout.largest_shard() * layout.ranks() != layout.tokens() || !mask.all_keys_valid() ||
-        mask.segments().size() != 1 || rule.sink != 0 || rule.begin != Bound{0, 0})
+        mask.segments().size() != 1 || rule.sink != 0 || !rule.earlier.empty() || rule.begin != Bound{0, 0})
         return false;
     if (rule.end == Bound{mask.tokens(), 0}) return true;
     if (rule.end != Bound{1, 1}) return false;

@@ -116,8 +116,8 @@ std::int64_t layout_granularity(const std::string& spec, int ranks) {
     constexpr int most_ranks = 1 << 20;
     require(ranks > 0 && ranks <= most_ranks, "ranks is {}; a layout spreads tokens over 1 to {} ranks", ranks,
             most_ranks);
-    const auto parsed = Spec::parse(spec);
-    return find_typed(layouts(), "layout", parsed.name).factory.granularity(parsed.arguments, ranks);
+    const auto& entry = find_spec(layouts(), "layout", spec);
+    return entry.factory.granularity(Spec::parse(spec).arguments, ranks);
 }
 
 namespace {

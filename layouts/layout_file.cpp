@@ -1,7 +1,7 @@
 #include "layouts/layout.hpp"
+#include "layouts/text_file.hpp"
 
-#include <filesystem>
-#include <fstream>
+#include <sstream>
 
 namespace ringlab::layouts {
 namespace {
@@ -9,8 +9,7 @@ namespace {
 /// A permutation of 0..tokens-1 in a text file, blanks between: its first tokens/ranks numbers are the positions that
 /// rank 0 owns, in local order, and so on.
 Layout from_file(const std::string& path, std::int64_t tokens, int ranks) {
-    std::ifstream file(path);
-    require(file.good() && !std::filesystem::is_directory(path), "cannot read a permutation from file '{}'", path);
+    std::istringstream file(read_text(path, "a permutation from file"));
     std::vector<std::int64_t> positions;
     std::vector<bool> seen(static_cast<std::size_t>(tokens));
     for (std::string word; file >> word;) {

@@ -20,33 +20,87 @@ Bound larger(Bound a, Bound b, std::int64_t row) { return a.at(row) >= b.at(row)
 Bound smaller(Bound a, Bound b, std::int64_t row) { return a.at(row) <= b.at(row) ? a : b; }
 
 bool continues(const MaskSegment& a, const MaskSegment& b) {
-    return a.begin == b.begin && a.end == b.end && a.sink == b.sink && a.rows.end == b.rows.begin;
+    return a.begin == b.begin && a.end == b.end && a.sink == b.sink && a.earlier == b.earlier &&
+           a.rows.end == b.rows.begin;
 }
 
-/// Appends the segment cut into pieces on which the bounds lie in [0, tokens] and do not cross.
+/// All that a segment's rows see, sink aside.
+std::vector<KeyRange> ranges_of(const MaskSegment& segment) {
+    auto ranges = segment.earlier;
+    ranges.push_back({segment.begin, segment.end});
+    return ranges;
+}
+
+/// Rows that see these ranges, the last of which becomes the interval; nothing where there are none.
+MaskSegment segment_of_ranges(Interval rows, std::vector<KeyRange> ranges, std::int64_t sink) {
+    if (ranges.empty()) return {rows, {}, {}};
+    const auto last = ranges.back();
+    ranges.pop_back();
+    return {rows, last.begin, last.end, sink, std::move(ranges)};
+}
+
+/// Of ranges whose bounds do not swap order from `row` on: those that show something, in order, without overlap and
+/// with keys between them.
+std::vector<KeyRange> in_order(std::vector<KeyRange> ranges, std::int64_t row) {
+    std::erase_if(ranges, [&](const KeyRange& range) { return range.at(row).size() == 0; });
+    std::ranges::sort(ranges, {}, [&](const KeyRange& range) { return range.begin.at(row); });
+    std::vector<KeyRange> apart;
+    for (const auto& range : ranges) {
+        if (!apart.empty() && range.begin.at(row) <= apart.back().end.at(row))
+            apart.back().end = larger(apart.back().end, range.end, row);
+        else
+            apart.push_back(range);
+    }
+    return apart;
+}
+
+/// Appends the segment cut into pieces on which the bounds lie in [0, tokens] and no two of them swap order.
 void append_clamped(const MaskSegment& segment, std::int64_t tokens, std::vector<MaskSegment>& out) {
     const Bound zero{0, 0}, all{tokens, 0};
+    std::vector<Bound> bounds{zero, all};
+    const auto ranges = ranges_of(segment);
     std::set<std::int64_t> cuts{segment.rows.begin, segment.rows.end};
-    for (const auto bound : {segment.begin, segment.end})
-        for (const auto limit : {zero, all}) add_crossing(bound, limit, segment.rows, cuts);
-    add_crossing(segment.begin, segment.end, segment.rows, cuts);
+    for (const auto& range : ranges)
+        for (const auto bound : {range.begin, range.end}) {
+            for (const auto other : bounds) add_crossing(bound, other, segment.rows, cuts);
+            bounds.push_back(bound);
+        }
 
     for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
         const Interval rows{*cut, *std::next(cut)};
         const auto clamp = [&](Bound b) { return smaller(larger(b, zero, rows.begin), all, rows.begin); };
-        MaskSegment piece{rows, clamp(segment.begin), clamp(segment.end), std::max<std::int64_t>(segment.sink, 0)};
-        // The last row decides too: bounds that meet at the first row may part later, never cross.
-        const bool empty = piece.begin.at(rows.begin) >= piece.end.at(rows.begin) &&
-                           piece.begin.at(rows.end - 1) >= piece.end.at(rows.end - 1);
-        if (empty) piece = {rows, zero, zero, 0};
+        auto seen = ranges;
+        for (auto& range : seen) range = {clamp(range.begin), clamp(range.end)};
+        seen = in_order(std::move(seen), rows.begin);
+        auto piece = segment_of_ranges(rows, std::move(seen), std::max<std::int64_t>(segment.sink, 0));
         if (!out.empty() && continues(out.back(), piece))
             out.back().rows.end = rows.end;
         else
-            out.push_back(piece);
+            out.push_back(std::move(piece));
     }
 }
 
 }  // namespace
+
+std::int64_t RowKeys::count() const {
+    std::int64_t keys = end - begin + sink;
+    for (const auto& interval : earlier) keys += interval.size();
+    return keys;
+}
+
+RowKeys MaskSegment::at(std::int64_t row) const {
+    const auto first = begin.at(row), last = end.at(row);
+    if (first >= last) return {};
+    RowKeys keys{first, last, std::min(sink, lead().at(row))};
+    for (const auto& range : earlier) {
+        const auto interval = range.at(row);
+        if (interval.begin <= keys.sink)
+            keys.sink = interval.end;
+        else
+            keys.earlier.push_back(interval);
+    }
+    return keys;
+}
 
 Mask::Mask(std::string name, std::int64_t tokens, const std::vector<MaskSegment>& segments, std::vector<Interval> valid)
     : name_(std::move(name)), tokens_(tokens), valid_(std::move(valid)) {
@@ -90,13 +144,20 @@ Mask intersect(const Mask& a, const Mask& b) {
     std::vector<MaskSegment> segments;
     for (auto i = a.segments().begin(), j = b.segments().begin(); i != a.segments().end() && j != b.segments().end();) {
         const Interval rows{std::max(i->rows.begin, j->rows.begin), std::min(i->rows.end, j->rows.end)};
+        const auto of_a = ranges_of(*i), of_b = ranges_of(*j);
         std::set<std::int64_t> cuts{rows.begin, rows.end};
-        add_crossing(i->begin, j->begin, rows, cuts);
-        add_crossing(i->end, j->end, rows, cuts);
+        for (const auto& x : of_a)
+            for (const auto& y : of_b) {
+                add_crossing(x.begin, y.begin, rows, cuts);
+                add_crossing(x.end, y.end, rows, cuts);
+            }
         for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
-            const Interval piece{*cut, *std::next(cut)};
-            segments.push_back({piece, larger(i->begin, j->begin, piece.begin), smaller(i->end, j->end, piece.begin),
-                                std::max(i->sink, j->sink)});
+            // What each range of one shows of each of the other; empty ones are left out by Mask.
+            std::vector<KeyRange> both;
+            for (const auto& x : of_a)
+                for (const auto& y : of_b)
+                    both.push_back({larger(x.begin, y.begin, *cut), smaller(x.end, y.end, *cut)});
+            segments.push_back(segment_of_ranges({*cut, *std::next(cut)}, std::move(both), std::max(i->sink, j->sink)));
         }
         const bool a_ends = i->rows.end == rows.end, b_ends = j->rows.end == rows.end;
         if (a_ends) ++i;
@@ -121,15 +182,15 @@ Mask pad(const Mask& mask, std::int64_t tokens) {
 std::vector<Interval> last_rows(const Mask& mask, std::int64_t count) {
     require(count > 0, "{} query rows of every sequence; it must be at least 1", count);
     std::vector<std::int64_t> ends;          // of sequences, the last one first
-    std::int64_t first_key = mask.tokens();  // that rows further back see, but for sinks
-    std::int64_t sink = 0;
+    std::int64_t first_key = mask.tokens();  // that rows further back see, but for keys before their own interval
+    std::int64_t end_before = 0;             // of those
     for (auto segment = mask.segments().rbegin(); segment != mask.segments().rend(); ++segment) {
         const auto end = segment->rows.end;
-        if (mask.row(end - 1) != RowKeys{} && first_key >= end && sink < end) ends.push_back(end);
+        if (mask.row(end - 1) != RowKeys{} && first_key >= end && end_before < end) ends.push_back(end);
         for (const auto row : {segment->rows.begin, end - 1})
             if (const auto seen = mask.row(row); seen != RowKeys{}) {
                 first_key = std::min(first_key, seen.begin);
-                sink = std::max(sink, seen.sink);
+                end_before = std::max(end_before, seen.end_before());
             }
     }
     require(!ends.empty(), "mask {} lets no row see anything; there are no sequences to take last rows of",
@@ -138,6 +199,29 @@ std::vector<Interval> last_rows(const Mask& mask, std::int64_t count) {
     for (auto end = ends.rbegin(); end != ends.rend(); ++end)
         rows.push_back({std::max(rows.empty() ? 0 : rows.back().end, *end - count), *end});
     return rows;
+}
+
+RowTable row_table(const Mask& mask) {
+    RowTable table;
+    std::vector<std::vector<Interval>> earlier;
+    for (std::int64_t row = 0; row < mask.tokens(); ++row) {
+        auto keys = mask.row(row);
+        table.begin.push_back(keys.begin);
+        table.end.push_back(keys.end);
+        table.sink.push_back(keys.sink);
+        table.valid.push_back(mask.key_is_valid(row));
+        table.ranges = std::max(table.ranges, std::ssize(keys.earlier));
+        earlier.push_back(std::move(keys.earlier));
+    }
+    if (table.ranges == 0) return table;
+    for (auto& intervals : earlier) {
+        intervals.resize(static_cast<std::size_t>(table.ranges));
+        for (const auto& interval : intervals) {
+            table.earlier_begin.push_back(interval.begin);
+            table.earlier_end.push_back(interval.end);
+        }
+    }
+    return table;
 }
 
 Registry<MaskFactory>& masks() {
@@ -149,14 +233,14 @@ std::vector<Interval> parse_parts(const std::string& mask, const std::string& wh
                                   std::int64_t tokens) {
     std::vector<Interval> parts;
     std::int64_t begin = 0;
+    constexpr auto most = std::int64_t{1} << 40;
     for (const auto length : parse_lengths(arguments, what + " lengths")) {
-        require(length <= tokens - begin, "the {} lengths of mask {}:{} sum to more than the {} tokens of the sequence",
-                what, mask, arguments, tokens);
+        require(length <= most - begin, "the {} lengths of mask {}:{} sum to more than 2^40", what, mask, arguments);
         parts.push_back({begin, begin + length});
         begin += length;
     }
-    require(begin == tokens, "the {} lengths of mask {}:{} sum to {}, the sequence has {} tokens; they must be equal",
-            what, mask, arguments, begin, tokens);
+    require(begin == tokens, "the {} lengths of mask {}:{} sum to {}, the sequence has {} tokens; they must be equal{}",
+            what, mask, arguments, begin, tokens, unit_hint(begin, tokens));
     return parts;
 }
 
@@ -165,8 +249,8 @@ Mask make_mask(const std::string& spec, std::int64_t tokens) {
     std::vector<Mask> terms;
     for (std::size_t begin = 0; begin <= spec.size();) {
         const auto end = std::min(spec.find('+', begin), spec.size());
-        const auto term = Spec::parse(std::string_view(spec).substr(begin, end - begin));
-        terms.push_back(find_typed(masks(), "mask", term.name).factory(term.arguments, tokens));
+        const auto term = std::string_view(spec).substr(begin, end - begin);
+        terms.push_back(find_spec(masks(), "mask", term).factory(Spec::parse(term).arguments, tokens));
         begin = end + 1;
     }
     auto mask = terms.front();

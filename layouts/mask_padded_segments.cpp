@@ -1,17 +1,18 @@
 #include "layouts/mask.hpp"
+#include "layouts/names.hpp"
 
 namespace ringlab::layouts {
 namespace {
 
 /// "256/200": room for 256 tokens, of which 200 are there; "256": all.
-Interval segment_from(std::string_view item, std::int64_t begin, std::int64_t tokens, std::int64_t& end) {
+Interval segment_from(std::string_view item, std::int64_t begin, std::int64_t& end) {
+    constexpr auto most_tokens = std::int64_t{1} << 40;
     const auto slash = item.find('/');
     const auto room = parse_count(item.substr(0, slash), "the room of a segment", 1);
     const auto there =
         slash == item.npos ? room : parse_count(item.substr(slash + 1), "the length of a padded segment", 0);
     require(there <= room, "segment '{}' has {} tokens in a room of {}; there must be room for all", item, there, room);
-    require(room <= tokens - begin, "the rooms of mask padded-segments sum to more than the {} tokens of the sequence",
-            tokens);
+    require(room <= most_tokens - begin, "the rooms of mask padded-segments sum to more than 2^40");
     end = begin + room;
     return {begin, begin + there};
 }
@@ -27,7 +28,7 @@ const MaskRegistration padded_segments(
         for (std::size_t at = 0; at <= arguments.size();) {
             const auto comma = std::min(arguments.find(',', at), arguments.size());
             std::int64_t end = 0;
-            const auto there = segment_from(std::string_view(arguments).substr(at, comma - at), begin, tokens, end);
+            const auto there = segment_from(std::string_view(arguments).substr(at, comma - at), begin, end);
             if (there.size() > 0) {
                 segments.push_back({there, {0, 0}, {there.end, 0}});
                 valid.push_back(there);
@@ -37,8 +38,8 @@ const MaskRegistration padded_segments(
             at = comma + 1;
         }
         require(begin == tokens,
-                "the rooms of mask padded-segments:{} sum to {}, the sequence has {} tokens; they must be equal",
-                arguments, begin, tokens);
+                "the rooms of mask padded-segments:{} sum to {}, the sequence has {} tokens; they must be equal{}",
+                arguments, begin, tokens, unit_hint(begin, tokens));
         return Mask("padded-segments", tokens, segments, valid);
     });
 

@@ -92,4 +92,18 @@ std::optional<std::int64_t> whole_number(std::string_view text, bool grouped) {
     return checked_product({value, factor});
 }
 
+std::string unit_hint(std::int64_t a, std::int64_t b) {
+    const auto [decimal, binary] = std::minmax(a, b);
+    std::int64_t thousands = 1, kibi = 1;
+    for (const auto* unit : {"k", "M", "G"}) {
+        thousands *= 1000;
+        kibi *= 1024;
+        const auto count = decimal / thousands;
+        if (count > 0 && decimal % thousands == 0 && checked_product({count, kibi}) == binary)
+            return fmt::format(" ({0}{1} is {2}, {0}{3}i is {4})", count, unit, decimal, *unit == 'k' ? "K" : unit,
+                               binary);
+    }
+    return "";
+}
+
 }  // namespace ringlab::layouts

@@ -27,8 +27,21 @@ const typename Registry<Factory>::Entry& find_typed(const Registry<Factory>& reg
     throw Error(unknown_name(kind, name, known));
 }
 
+/// The entry that a spec as "striped:16" begins with the name of. Throws Error as find_typed(), and on a colon with
+/// nothing behind it, which would else mean the default.
+template <class Factory>
+const typename Registry<Factory>::Entry& find_spec(const Registry<Factory>& registry, std::string_view kind,
+                                                   std::string_view text) {
+    const auto& entry = find_typed(registry, kind, Spec::parse(text).name);
+    require(!text.ends_with(':'), "{} '{}' has nothing behind its colon; write it as {}", kind, text, entry.usage);
+    return entry;
+}
+
 /// A whole number, perhaps in thousands or millions: "4096", "4k" (4000), "4Ki" (4096), and so on with M and G; with
 /// `grouped` also "4,096". Nothing if it is none, or not below 2^63.
 std::optional<std::int64_t> whole_number(std::string_view text, bool grouped);
+
+/// " (512k is 512000, 512Ki is 524288)" of two numbers that differ by what people mean by k, M or G; else empty.
+std::string unit_hint(std::int64_t a, std::int64_t b);
 
 }  // namespace ringlab::layouts

@@ -28,6 +28,7 @@ public:
     Resolver(const Schedule& schedule, int rank)
         : schedule_(schedule), form_(schedule, rank), before_(schedule.lanes()), slots_(schedule, rank) {
         program_.rank = rank;
+        program_.query_heads = static_cast<int>(schedule.problem().query_heads);
         program_.pass = schedule.options().pass;
     }
 

@@ -88,6 +88,7 @@ Place own_place(const Schedule& schedule, int rank, Pool pool);
 struct RankProgram {
     int rank = 0;
     Pass pass = Pass::forward;
+    int query_heads = 1;            ///< of the problem
     std::vector<Instruction> code;  ///< the schedule's operations by index, then served sends
     std::size_t operations = 0;     ///< of the schedule
     /// Pools of gradients by keys whose slot 0 is added to before it is written, or never written.

@@ -1,10 +1,8 @@
 #include "layouts/registry.hpp"
 
 #include "layouts/names.hpp"
+#include "layouts/text_file.hpp"
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 namespace ringlab::layouts {
@@ -19,10 +17,7 @@ std::vector<std::int64_t> parse_lengths(std::string_view text, std::string_view 
     constexpr std::int64_t most_lengths = std::int64_t{1} << 24;
     std::string from_file;
     if (!text.empty() && text.front() == '@') {
-        const std::string path(text.substr(1));
-        std::ifstream file(path);
-        require(file.good() && !std::filesystem::is_directory(path), "cannot read {} from file '{}'", what, path);
-        from_file.assign(std::istreambuf_iterator<char>(file), {});
+        from_file = read_text(text.substr(1), fmt::format("{} from file", what));
         text = from_file;
     }
     constexpr std::string_view separators = ", \t\r\n";

@@ -137,6 +137,7 @@ RotaryScaling parse_rotary_scaling(const std::string& text) {
     const auto spec = Spec::parse(text);
     const auto& known = scaling_named(spec.name);
     const auto& usage = known.entry.usage;
+    require(!text.ends_with(':'), "rotary scaling '{}' has nothing behind its colon; write it as {}", text, usage);
     RotaryScaling scaling{known.kind, {}, 0};
     const auto& list = spec.arguments;
     std::size_t given = 0;
@@ -206,7 +207,7 @@ std::vector<std::int64_t> document_begins(const Mask& mask) {
     const auto reach = [&](std::int64_t row, const MaskSegment& segment) {
         const auto keys = segment.at(row);
         if (keys.begin == keys.end) return Reach{row, row + 1};
-        return Reach{keys.sink > 0 ? 0 : std::min(row, keys.begin), std::max(row + 1, keys.end)};
+        return Reach{std::min(row, keys.first()), std::max(row + 1, keys.end)};
     };
     std::vector<std::int64_t> begins;
     auto farthest_back = tokens;

@@ -245,7 +245,7 @@ Registry<ScheduleFactory>& schedules() {
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options) {
     const auto spec = Spec::parse(options.algorithm);
-    const auto& entry = find_typed(schedules(), "schedule", spec.name);
+    const auto& entry = find_spec(schedules(), "schedule", options.algorithm);
     if (problem.latent.is_given() && spec.name != expanded_at_home)
         return make_latent_schedule(problem, mask, layout, options);
     return entry.factory(spec.arguments, problem, mask, layout, options);

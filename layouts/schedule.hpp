@@ -63,6 +63,9 @@ public:
     /// which of rows and keys is the greater block.
     virtual bool ranks_are_alike() const { return false; }
 
+    /// Whether ranks read slot 0 of others by OpKind::fetch, so that it must hold what they read from the start.
+    virtual bool fetches() const { return false; }
+
     /// Scratch of every rank.
     const std::vector<SlotGroup>& slots() const { return slots_; }
 

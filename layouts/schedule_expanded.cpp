@@ -10,6 +10,11 @@ public:
     ExpandedSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                      std::unique_ptr<Schedule> inner)
         : Schedule(problem, mask, layout, options), inner_(std::move(inner)) {
+        require(
+            !inner_->fetches(),
+            "schedule {} reads K and V of other ranks, which may not have expanded them yet; say {}, and the latent "
+            "travels",
+            inner_->options().algorithm, inner_->options().algorithm);
         expand_at_home();
         for (const auto& group : inner_->slots())
             add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
@@ -26,10 +31,6 @@ public:
         Op home = compress(0, own, 0, 0, 0);
         auto stream = inner_->ops(rank);
         while (const auto* made = stream.next()) {
-            require(made->kind != OpKind::fetch,
-                    "schedule {} reads K and V of other ranks without a word, who may not have expanded them yet; say "
-                    "{}, and the latent travels",
-                    inner_->options().algorithm, inner_->options().algorithm);
             Op op = *made;
             for (int i = 0; i < op.after_count; ++i) ++op.after_storage[static_cast<std::size_t>(i)];
             if (op.kind == OpKind::send && op.pool == Pool::kv && op.slot() == 0) op.run_after(expanded);

@@ -34,6 +34,7 @@ public:
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
     bool ranks_are_alike() const override { return alike_; }
+    bool fetches() const override { return true; }
 
 private:
     HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }

@@ -22,6 +22,29 @@ Picoseconds covered(std::vector<Interval> intervals) {
 
 }  // namespace
 
+std::int64_t pairs_of(const Op& attend, int query_heads) {
+    // Those of heads [0, h), rounded down: differences of such sums lose none. cells * h itself may be too large.
+    const auto below = [&](int h) {
+        return attend.cells / query_heads * h + attend.cells % query_heads * h / query_heads;
+    };
+    return below(attend.rows().heads.end) - below(attend.rows().heads.begin);
+}
+
+Span span_of(int rank, OpIndex index, const Op& op, int query_heads) {
+    Span span;
+    span.rank = rank;
+    span.op = index;
+    span.step = op.step;
+    span.kind = op.kind;
+    span.lane = op.lane();
+    span.pool = op.pool;
+    span.peer = op.peer;
+    span.block = op.part.block;
+    span.cells = op.kind == OpKind::attend ? pairs_of(op, query_heads) : 0;
+    span.bytes = op.bytes;
+    return span;
+}
+
 Picoseconds Timeline::makespan() const {
     Picoseconds end = 0;
     for (const auto& span : spans) end = std::max(end, span.end);
@@ -74,6 +97,19 @@ std::vector<RankTotals> totals(const Timeline& timeline) {
         all[rank].exposed = all[rank].end - covered(std::move(computes[rank]));
     }
     return all;
+}
+
+Picoseconds waited_for_peers(const Timeline& timeline, int rank) {
+    std::vector<Interval> busy, busy_or_posted;
+    auto begin = std::numeric_limits<Picoseconds>::max();
+    for (const auto& span : timeline.spans)
+        if (span.rank == rank && span.lane == compute_lane) begin = std::min(begin, span.begin);
+    for (const auto& span : timeline.spans) {
+        if (span.rank != rank || span.end <= begin) continue;
+        busy.push_back({std::max(begin, span.begin), span.end});
+        busy_or_posted.push_back({std::max(begin, span.posted), span.end});
+    }
+    return covered(std::move(busy_or_posted)) - covered(std::move(busy));
 }
 
 double imbalance(const std::vector<double>& values) {

@@ -188,8 +188,9 @@ std::int64_t pairs_in(const Mask& mask, const MaskSegment& segment, const Run& r
     std::int64_t pairs = 0;
     for (const auto& valid : mask.valid()) {
         pairs += sum(segment.end, valid) - sum(segment.begin, valid);
+        for (const auto& range : segment.earlier) pairs += sum(range.end, valid) - sum(range.begin, valid);
         const Interval sink{valid.begin, std::min(valid.end, segment.sink)};
-        if (sink.size() > 0) pairs += sum(segment.begin, sink) - rows.count * keys.below(sink.begin);
+        if (sink.size() > 0) pairs += sum(segment.lead(), sink) - rows.count * keys.below(sink.begin);
     }
     return pairs;
 }
@@ -242,6 +243,9 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
             const auto first = segment.at(rows.first), last = segment.at(rows.last());
             positions.push_back({std::min(first.begin, last.begin), std::max(first.end, last.end)});
             positions.push_back({0, std::max(first.sink, last.sink)});
+            if (first == RowKeys{}) return true;
+            for (const auto& range : segment.earlier)
+                positions.push_back({range.begin.at(rows.first), range.end.at(rows.last())});
             return true;
         });
     positions = joined(std::move(positions), 1);
@@ -265,7 +269,7 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
     for_each_part(queries, begin, end, [&](const Run& part) {
         for_each_piece(mask, part, [&](const MaskSegment& segment, const Run& rows) {
             // Bounds move one way within a segment, so its first and last row have the extremes.
-            for (const auto row : {segment.at(rows.first), segment.at(rows.last())}) {
+            for (const auto& row : {segment.at(rows.first), segment.at(rows.last())}) {
                 if (row == RowKeys{}) {
                     hull.min_end = 0;
                     continue;
@@ -276,6 +280,10 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
                 hull.max_end = std::max(hull.max_end, row.end);
                 hull.max_sink = std::max(hull.max_sink, row.sink);
             }
+            if (segment.earlier.empty()) return true;
+            // Of all rows: a range that one row's sink has reached another's may not.
+            hull.min_earlier = std::min(hull.min_earlier, segment.earlier.front().begin.at(rows.first));
+            hull.max_earlier = std::max(hull.max_earlier, segment.earlier.back().end.at(rows.last()));
             return true;
         });
     });
@@ -303,7 +311,8 @@ std::vector<KeyTile> key_tiles(const Mask& mask, std::span<const Run> keys, std:
 
 TileKind classify(const RowHull& rows, const KeyTile& keys) {
     const bool meets_interval = keys.first < rows.max_end && keys.last >= rows.min_begin;
-    if (!meets_interval && keys.first >= rows.max_sink) return TileKind::empty;
+    const bool meets_earlier = keys.first < rows.max_earlier && keys.last >= rows.min_earlier;
+    if (!meets_interval && !meets_earlier && keys.first >= rows.max_sink) return TileKind::empty;
     const bool covered = rows.max_begin <= keys.first && keys.last < rows.min_end;
     return covered && keys.all_valid ? TileKind::full : TileKind::partial;
 }

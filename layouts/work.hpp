@@ -50,6 +50,8 @@ struct RowHull {
     std::int64_t min_end = std::numeric_limits<std::int64_t>::max();  ///< 0 if some row sees nothing
     std::int64_t max_end = 0;
     std::int64_t max_sink = 0;
+    std::int64_t min_earlier = std::numeric_limits<std::int64_t>::max();  ///< of RowKeys::earlier, over all rows
+    std::int64_t max_earlier = 0;
 };
 
 /// Those of all tiles of `tile_rows` rows (the last may be shorter).

@@ -29,7 +29,11 @@ def sample(tokens):
 def visible(run, queries, keys):
     """True where the query sees the key; both are global positions."""
     begin, end, sink = (run.read(f"maps/row_{name}")[queries, None] for name in ("begin", "end", "sink"))
-    return ((begin <= keys) & (keys < end) | (keys < sink)) & (run.read("maps/key_valid")[keys] > 0)
+    sees = (begin <= keys) & (keys < end) | (keys < sink)
+    if "maps/row_earlier_begin" in run:  # joined masks that leave a row more than an interval and first keys
+        for more in zip(*(run.read(f"maps/row_earlier_{name}")[queries].T for name in ("begin", "end"))):
+            sees |= (more[0][:, None] <= keys) & (keys < more[1][:, None])
+    return sees & (run.read("maps/key_valid")[keys] > 0)
 
 
 def draw_map(axis, run, tokens):
@@ -95,13 +99,9 @@ def by_step(run):
     if path is None:
         return None
     attends = run.read(f"{path}/kind") == "attend"
-    block = "block" if f"{path}/block" in run else "owner"  # its name in records of schema 2
-    step, rank, block, cells = (run.read(f"{path}/{name}")[attends] for name in ("step", "rank", block, "cells"))
-    # Groups of heads that attend to a block by themselves see the same pairs of it.
-    pairs = dict(zip(zip(step, rank, block), cells))
+    step, rank, cells = (run.read(f"{path}/{name}")[attends] for name in ("step", "rank", "cells"))
     sums = np.zeros((max(step, default=0) + 1, run["ranks"]))
-    for (at, who, _), count in pairs.items():
-        sums[at, who] += count
+    np.add.at(sums, (step, rank), cells)
     return 100 * sums / (run["padded_tokens"] / run["ranks"]) ** 2
 
 

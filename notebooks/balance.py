@@ -33,30 +33,40 @@ def measured_shares(run, which):
 
 
 def draw_panel(axis, run, which):
-    """One run. Returns largest over mean by what was counted."""
+    """One run. Returns largest over mean, and the mark that it is drawn with, by what was counted."""
     rank = np.arange(run["ranks"])
-    largest = {"pairs": shares(run.read("work/cells_of_rank"))}
+    largest, marks = {"pairs": shares(run.read("work/cells_of_rank"))}, {"pairs": dict(marker="s", color=PAIRS, ms=4.5)}
     axis.bar(rank, largest["pairs"], 0.85, color=PAIRS, label="visible pairs")
     machines = run.machines()
     offsets = np.linspace(-0.22, 0.22, len(machines) + 1)
     for machine, offset, (marker, color) in zip(machines, offsets, MACHINE_STYLES):
         largest[machine] = shares(run.read(f"predicted/{machine}/{which}/compute_time"))
-        axis.plot(rank + offset, largest[machine], marker, color=color, ms=3.2, label=f"predicted: {machine}")
+        marks[machine] = dict(marker=marker, color=color, ms=3.2)
+        axis.plot(rank + offset, largest[machine], ls="", label=f"predicted: {machine}", **marks[machine])
     if f"measured/{which}/attend_time" in run:
         middle, low, high = measured_shares(run, which)
         largest["measured"] = middle
-        axis.errorbar(rank + offsets[-1], middle, [middle - low, high - middle], fmt="o", color=figures.BLUE, ms=3.2,
-                      mfc="white", mew=0.9, elinewidth=0.8, capsize=1.5, label="measured processor time")
+        marks["measured"] = dict(marker="o", color=figures.BLUE, ms=3.2, mfc="white", mew=0.9)
+        axis.errorbar(rank + offsets[-1], middle, [middle - low, high - middle], ls="", elinewidth=0.8, capsize=1.5,
+                      label="measured processor time", **marks["measured"])
     axis.axhline(1, color="black", lw=0.6)
     if run["mask"] == "causal" and run["layout"] == "contiguous" and run["ranks"] > 1:
         axis.axhline(2 - 1 / run["ranks"], color=figures.DARK, ls=(0, (4, 2)), lw=0.9)
         axis.text(-0.4, 2 - 1 / run["ranks"], "2 - 1/P", va="bottom", fontsize=6)
-    return {name: share.max() for name, share in largest.items()}
+    return {name: share.max() for name, share in largest.items()}, marks
+
+
+def write_largest(axis, largest, marks):
+    """Above the panel: each number behind the mark that the legend explains."""
+    for place, (name, value) in enumerate(largest.items()):
+        x = (place + 0.5) / len(largest)
+        axis.plot([x - 0.075], [1.065], ls="", transform=axis.transAxes, clip_on=False, **marks[name])
+        axis.text(x + 0.02, 1.06, f"{value:.3f}", transform=axis.transAxes, ha="center", va="center", fontsize=6)
 
 
 # %% [markdown]
-# The line above a panel gives largest over mean: of the visible pairs, of each prediction in the order of the legend, and
-# measured.
+# The numbers above a panel are largest over mean: of the visible pairs, of each prediction and measured, each behind its
+# mark in the legend.
 
 # %%
 def draw(cases, which):
@@ -65,9 +75,10 @@ def draw(cases, which):
     for line, mask in zip(axes, masks):
         for axis, layout in zip(line, layouts):
             for run in cases.where(mask=mask, layout=layout)[:1]:
-                largest = draw_panel(axis, run, which)
+                largest, marks = draw_panel(axis, run, which)
                 legend = axis.get_legend_handles_labels()[0]
-                axis.set_title(f"{layout}\n" + " | ".join(f"{value:.3f}" for value in largest.values()), fontsize=6.5)
+                axis.set_title(layout, fontsize=7, pad=11)
+                write_largest(axis, largest, marks)
                 axis.margins(y=0.12)
                 figures.count_ticks(axis.xaxis, run["ranks"])
                 print(f"{run.name}, {which}: largest / mean of "
@@ -75,8 +86,8 @@ def draw(cases, which):
         line[0].set_ylabel(f"{mask}\nshare / mean")
     for axis in axes[-1]:
         axis.set_xlabel("rank")
-    figure.suptitle(f"Balance of the {which} pass over {cases[0]['ranks']} ranks, {cases[0]['tokens']} tokens "
-                    "(above each panel: largest / mean)")
+    figure.suptitle(f"Balance of the {which} pass, {cases[0]['ranks']} ranks, {cases[0]['tokens']} tokens "
+                    "(numbers: largest / mean, by their marks)")
     figures.start_at_zero(axes)
     figures.legend_below(figure, sorted(legend, key=lambda handle: LEGEND_ORDER[handle.get_label().split()[0]]),
                          columns=3 if len(legend) <= 3 else 2)

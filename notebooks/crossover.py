@@ -89,7 +89,7 @@ def draw(cases, machines):
             axis.grid(axis="y")
             axis.set_xscale("log", base=2)
             axis.set_xticks(sorted({tokens_per_rank(run) for run in cases}))
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}k" if t >= 1024 else f"{t:g}"))
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
             axis.minorticks_off()
         column[-1].set_xlabel("tokens per GPU")
     figures.start_at_zero(axes)

@@ -50,7 +50,7 @@ def draw(axis, title, cases, machine):
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.grid(True)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 2**20:g}M" if t >= 2**20 else f"{t / 1024:g}k"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 2**20:g}Mi" if t >= 2**20 else f"{t / 1024:g}Ki"))
     axis.set_xlabel("tokens in the cache")
 
 

@@ -114,6 +114,8 @@ class Run:
                 if places[dimension] not in labels:
                     return None
                 index.append(labels.index(places[dimension]))
+            elif labels and dimension not in self.table.lengths:
+                index.append(slice(None))  # all of the named things
             else:
                 index.append(slice(int(self.table.lengths[dimension][self.index])))
         return dataset, tuple(index)

@@ -75,7 +75,7 @@ def draw(cases, machine):
         axis.grid(axis="y")
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({run["tokens"] // run["ranks"] for run in found}))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}k" if t >= 1024 else f"{t:g}"))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
         axis.minorticks_off()
         axis.set_xlabel("tokens per GPU")
     axes[0].set_ylabel("time over undisturbed")

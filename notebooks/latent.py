@@ -68,7 +68,7 @@ def finish(axis, title, unit):
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.grid(True)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}k" if t >= 1024 else f"{t:g}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 1024:g}Ki" if t >= 1024 else f"{t:g}"))
     axis.minorticks_off()
     axis.set_xlabel("tokens per rank")
     axis.set_title(title)

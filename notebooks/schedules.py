@@ -27,7 +27,7 @@ def tokens_per_gpu(run):
 
 
 def short(tokens):
-    return f"{tokens / 1024:g}k" if tokens >= 1024 else f"{tokens}"
+    return f"{tokens / 1024:g}Ki" if tokens >= 1024 else f"{tokens}"
 
 
 def shape(run):

@@ -43,7 +43,7 @@ def draw(axis, cases, which):
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.grid(True)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 2**20:g}M" if t >= 2**20 else f"{t / 1024:g}k"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{t / 2**20:g}Mi" if t >= 2**20 else f"{t / 1024:g}Ki"))
     axis.minorticks_off()
     axis.set_xlabel("tokens, suffix included")
 

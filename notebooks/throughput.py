@@ -82,7 +82,7 @@ def draw_rings(rings, alone):
         axis.set(title=title, xscale="log", xlabel="tokens per GPU", ylabel="TFLOP/s per GPU")
         axis.set_xticks(sizes)
         axis.minorticks_off()
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: f"{tokens / 1024:g}k"))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: f"{tokens / 1024:g}Ki"))
         axis.grid(axis="y")
     figures.start_at_zero(axes)
     handles = [Line2D([], [], color=style.color, marker=style.marker, label=label) for label, style in styles.items()]
@@ -109,7 +109,7 @@ def short(mask):
 
 def draw_kernels(cases):
     figure, axes = figures.panels(2, 1, 2.0, sharex=True)
-    labels = [f"{run['shape'].removesuffix('/bf16')}\n{short(run['mask'])}\n{run['tokens'] / 1024:g}k" for run in cases]
+    labels = [f"{run['shape'].removesuffix('/bf16')}\n{short(run['mask'])}\n{run['tokens'] / 1024:g}Ki" for run in cases]
     for axis, which, color in zip(axes.flat, figures.PASSES, (figures.BLUE, figures.VERMILLION)):
         for place, run in enumerate(cases):
             own, theirs = rate(run, which), rate(run, f"cudnn_{which}")

@@ -29,12 +29,11 @@ void note_signal(int) {
 
 }  // namespace
 
-Guardian::Guardian(LastWord& last_word, Clock::duration patience, std::string advice)
+Guardian::Guardian(LastWord& last_word, Clock::duration patience)
     : last_word_(last_word),
       patience_(patience),
       interval_(
           std::clamp<Clock::duration>(patience / 20, std::chrono::milliseconds(5), std::chrono::milliseconds(200))),
-      advice_(std::move(advice)),
       name_(fmt::format("process {}", getpid())) {
     require(pipe2(alarm_pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0, "cannot make a pipe: {}", std::strerror(errno));
     struct sigaction action {};
@@ -66,6 +65,11 @@ void Guardian::suspect_by(std::function<std::string()> suspects) {
     suspects_ = std::move(suspects);
 }
 
+void Guardian::advise(std::string advice) {
+    const std::lock_guard lock(mutex_);
+    advice_ = std::move(advice);
+}
+
 void Guardian::set_name(std::string name) {
     const std::lock_guard lock(mutex_);
     name_ = std::move(name);
@@ -94,17 +98,21 @@ void Guardian::run() {
         {
             const std::lock_guard lock(mutex_);
             if (stop_) return;
-            found = rung ? fmt::format(
-                               "{} is asked to end (SIGTERM), as launchers do when they are interrupted or another "
-                               "process has died",
-                               name_)
-                         : complaint(elapsed);
+            found = rung ? reason_to_end() : complaint(elapsed);
             if (found.empty()) continue;
             found += advice_;
         }
         last_word_.say(found);
         last_word_.exit();
     }
+}
+
+/// SIGTERM: a launcher whose process has died asks the others to end before they miss it.
+std::string Guardian::reason_to_end() const {
+    if (const auto suspects = suspects_ ? suspects_() : std::string(); !suspects.empty())
+        return fmt::format("{}: {}", name_, suspects);
+    return fmt::format(
+        "{} is asked to end (SIGTERM), as launchers do when they are interrupted or another process has died", name_);
 }
 
 std::string Guardian::complaint(Clock::duration elapsed) {

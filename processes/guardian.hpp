@@ -21,8 +21,7 @@ public:
     /// What is wrong, or nothing; called every interval() with the time since the last call.
     using Look = std::function<std::string(Clock::duration)>;
 
-    /// `advice` follows what is said about other processes.
-    Guardian(LastWord& last_word, Clock::duration patience, std::string advice);
+    Guardian(LastWord& last_word, Clock::duration patience);
     ~Guardian();
     Guardian(const Guardian&) = delete;
     Guardian& operator=(const Guardian&) = delete;
@@ -33,8 +32,12 @@ public:
     /// From now on `look` is called too; returns when it is no longer called if it is empty.
     void look_by(Look look);
 
-    /// Which processes are stopped or gone, in words, or nothing: asked when a wait was too long.
+    /// Which processes are stopped or gone, in words, or nothing: asked when a wait was too long, or when this process
+    /// is asked to end.
     void suspect_by(std::function<std::string()> suspects);
+
+    /// What is said after anything else, from now on.
+    void advise(std::string advice);
 
     /// How this process calls itself; "process 1234" until it is known better.
     void set_name(std::string name);
@@ -45,11 +48,12 @@ public:
 private:
     void run();
     std::string complaint(Clock::duration elapsed);
+    std::string reason_to_end() const;
 
     LastWord& last_word_;
     const Clock::duration patience_, interval_;
-    const std::string advice_;
     std::mutex mutex_;
+    std::string advice_;
     Look look_;
     std::function<std::string()> suspects_;
     std::string name_;

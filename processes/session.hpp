@@ -32,8 +32,7 @@ std::vector<Host> hosts_from(const std::vector<int>& first_ranks, const std::vec
 /// status that is not 0.
 class Session {
 public:
-    /// `advice` follows the line in which a process says that another one is gone.
-    Session(int& argc, char**& argv, Clock::duration patience, std::string advice = {});
+    Session(int& argc, char**& argv, Clock::duration patience);
     /// Waits for all processes, however long they take. Those of a host end together, and notice one that is stopped
     /// meanwhile; one that is alone on its host is missed by nobody from MPI_Finalize() on.
     ~Session();
@@ -53,6 +52,9 @@ public:
 
     /// What every process says, by rank; all call it.
     std::vector<std::string> tell_all(const std::string& own);
+
+    /// What follows the line in which this process says that another one is gone, from now on.
+    void advise(const std::string& advice);
 
     /// This process begins to compute, or is done with it.
     void set_computing(bool computing);

@@ -23,8 +23,8 @@ Session* current_session = nullptr;
 }  // namespace
 
 struct Session::Impl {
-    Impl(const char* program, Clock::duration patience, const std::string& advice)
-        : last_word(program), guardian(std::in_place, last_word, patience, advice) {}
+    Impl(const char* program, Clock::duration patience)
+        : last_word(program), guardian(std::in_place, last_word, patience) {}
 
     void find_neighbours(Session& session);
     void find_hosts(Session& session, int first_rank);
@@ -39,6 +39,7 @@ struct Session::Impl {
     MPI_Comm comm = MPI_COMM_NULL, pulse_comm = MPI_COMM_NULL;
     int rank = 0, size = 1, rank_on_host = 0, on_host = 1;
 
+    Siblings siblings;  // until there are
     std::vector<Neighbour> neighbours;
     std::vector<Host> hosts;
     std::optional<SharedMemory> board;  // where processes of this host count themselves when they are done with MPI
@@ -154,10 +155,12 @@ void Session::Impl::see_neighbours_off() {
 
 bool built_with_mpi() { return true; }
 
-Session::Session(int& argc, char**& argv, Clock::duration patience, std::string advice)
-    : impl_(std::make_unique<Impl>(std::filesystem::path(argv[0]).filename().c_str(), patience, advice)) {
+Session::Session(int& argc, char**& argv, Clock::duration patience)
+    : impl_(std::make_unique<Impl>(std::filesystem::path(argv[0]).filename().c_str(), patience)) {
     impl_->guardian->set_name(name_by_launcher());
-    impl_->guardian->suspect_by([] { return suspects_among(siblings()); });
+    impl_->siblings.look();  // from now on the guardian's thread does
+    impl_->guardian->suspect_by([impl = impl_.get()] { return impl->siblings.suspects(); });
+    impl_->guardian->look_by([impl = impl_.get()](Clock::duration) { return impl->siblings.look(), std::string(); });
     try {
         int provided = MPI_THREAD_SINGLE;
         blocking(*this, "MPI_Init_thread",
@@ -223,6 +226,7 @@ std::vector<std::string> Session::tell_all(const std::string& own) {
     return all;
 }
 
+void Session::advise(const std::string& advice) { impl_->guardian->advise(advice); }
 void Session::set_computing(bool computing) { impl_->pulse->set_computing(computing); }
 bool Session::others_compute() const { return impl_->pulse->others_compute(); }
 

@@ -14,7 +14,7 @@ struct Session::Impl {};
 
 bool built_with_mpi() { return false; }
 
-Session::Session(int&, char**&, Clock::duration, std::string) { refuse(); }
+Session::Session(int&, char**&, Clock::duration) { refuse(); }
 Session::~Session() = default;
 Session& Session::current() { refuse(); }
 int Session::rank() const { refuse(); }
@@ -22,6 +22,7 @@ int Session::size() const { refuse(); }
 int Session::rank_on_host() const { refuse(); }
 const std::vector<Host>& Session::hosts() const { refuse(); }
 std::vector<std::string> Session::tell_all(const std::string&) { refuse(); }
+void Session::advise(const std::string&) { refuse(); }
 void Session::set_computing(bool) { refuse(); }
 bool Session::others_compute() const { refuse(); }
 void Session::end(const std::string&) { refuse(); }

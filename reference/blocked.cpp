@@ -97,7 +97,8 @@ private:
         const auto index = [&](std::int64_t position) {
             return std::lower_bound(first, last, position) - patch_.keys.begin();
         };
-        return {*first < hull.max_sink ? range.begin : index(hull.min_begin), index(hull.max_end)};
+        return {*first < hull.max_sink ? range.begin : index(std::min(hull.min_begin, hull.min_earlier)),
+                index(hull.max_end)};
     }
 
     const Patch& patch_;

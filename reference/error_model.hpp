@@ -10,7 +10,7 @@ namespace ringlab::reference {
 
 /// How far from fp64 one result may be.
 struct Bound {
-    double expected = 0;        ///< relative RMS that the roundings leave as a rule
+    double expected = 0;        ///< relative RMS of that many independent roundings
     double relative_rms = 0;    ///< the largest that passes
     double max_to_largest = 0;  ///< the largest difference that passes, over the largest expected magnitude
 };
@@ -19,44 +19,69 @@ struct Bounds {
     Bound o, o_unrounded, lse, dq, dk, dv, dsinks;
 };
 
-/// The error that the roundings of an arithmetic and of an accumulation policy leave in these very inputs, to first
-/// order: every rounding is a relative error of its own, all are carried to the results through the problem's actual
-/// p, ds and block sums, and their squares are summed. So large scores, few visible keys, dp that cancels against delta
-/// and keys with a large common part count as they should, and nothing is fitted to measurements.
+class Errors;
+struct RowError;
+
+/// How far from fp64 a right run may be: what the roundings of an arithmetic and of an accumulation policy can leave in
+/// these very inputs. Nothing is fitted to measurements.
+///
+/// Every rounding is a relative error of its own. All are carried to the results to first order, through the problem's
+/// actual p, ds and partial results, and their squares are added up. So a result that is a small difference of large
+/// terms (o of values that cancel, ds = p (dp - delta), delta = do.o, the slope of a soft cap near the cap) has the
+/// error of the terms, not one in proportion to itself.
 ///
 /// One rounding to a format of n significant bits is off by 2^-n / sqrt(3) of the binade's lower end in the root mean
 /// square; over mantissas spread evenly in the logarithm that is u = 1.66e-3 of the number for bf16 (n = 8), 8 times
-/// less for fp16, 2.5e-8 (e below) for fp32, 4.7e-17 for fp64.
+/// less for fp16, and e = 2.5e-8 for fp32, 4.7e-17 for fp64. Numbers below the smallest normal one are off by a fixed
+/// step: fp16's is counted where numbers are rounded to it, and what fp32 may flush (2^-126) wherever it computes.
 ///
-///   16-bit products   p and ds are rounded (u) before they multiply. The largest p of a row's forward pass is exactly
-///                     1 where it is rounded. o takes sum_j p_j^2 |v_j|^2, dv sum_i p_i^2 |do_i|^2, dq and dk
-///                     sum ds^2 |k|^2 and sum ds^2 |q|^2. An fp16 number below 2^-14 is off by its fixed step instead.
-///   delta = do.o      has o's error, one for a whole row: sum_d do_d^2 var(o_d), and from the products
-///                     sum_j p_j^2 dp_j^2. It moves dq by that times sum_j p_j k_j, dk_j by that times p_j q.
-///   scores            sums of D products in the accumulator, partial sums as large as the result or as a random walk:
-///                     e^2 D/2 (s^2 + scale^2 sum q^2 k^2); exp's argument and exp itself add e^2 (s^2 + 5^2). They
-///                     are relative errors of p, in o less what its sum takes back of them, p; lse has their mean
-///                     weighted by p. dp likewise.
-///   sums over n keys  e^2 n/2 (sum of squared terms + squared result); the tensor cores that 16-bit types run on cut
-///                     sums off 16 terms at a time rather than round them: (0.07 n)^2 besides.
-///   sinks             o' = o exp(lse - lse') takes over lse's error as a relative one, and ds that of delta and of
-///                     lse'.
+/// Roundings to 16 bits (u): these decide what passes, and are counted one by one.
+///   products          p and ds are rounded before they multiply. The largest p of a row's forward pass is exactly 1
+///                     where it is rounded. o takes sum_j p_j^2 |v_j|^2, dv sum_i p_i^2 |do_i|^2, dq and dk
+///                     sum ds^2 |k|^2 and sum ds^2 |q|^2.
+///   delta = do.o      has o's error, one for a whole row: it moves dq by that times sum_j p_j k_j, dk_j by that times
+///                     p_j q.
 ///   partials          each block's share of o, w_b o_b, is rounded to the dtype.
 ///   running output    so is the sum after each block; but an element that a block moves by less than half a step keeps
 ///                     its old value, and that loss is known, not random: it is added up with its sign.
 ///   narrow gradients  each rank's part of dk and dv that leaves it, and each sum that travels on, is rounded.
+///   equal numbers     have equal roundings. Those of p and ds are made and looked at: a relative error that a row, or
+///                     all rows, have in common is added as it is (KnownErrors).
+///
+/// Roundings of the accumulator (e): counted generously, because in 16 bits they are small beside the others, and in
+/// fp32 and fp64 no mistake is. V is sum_j p_j |v_j - o|^2, the spread of values in a row.
+///   scores            sums of D products, partial sums as large as the result or as a random walk:
+///                     e^2 D/2 (s^2 + scale^2 sum q^2 k^2), and s^2 for the scale, (s - lse)^2 for exp's argument, exp
+///                     itself. They are relative errors of p; o moves by p_j (v_j - o), delta by p_j (dp_j - delta),
+///                     lse by p_j. An error of s that is not small is taken through the exponential, up to p = 1.
+///   sums over n keys  e^2 n/2 (sum of squared terms + squared result), and for the sum of exponentials relative to it;
+///                     the tensor cores that 16-bit types run on cut sums off 16 terms at a time rather than round
+///                     them: (0.07 n)^2 besides.
+///   rescaling         when a row's maximum grows, all that was summed is multiplied by one exp. An error d of the
+///                     weight W that keys seen before have moves o by W (1 - W) d times the distance of both means:
+///                     d^2 V/4 at most, as W (1 - W) of that distance squared is at most V (Cauchy and Schwarz).
+///   merges            of two results weighted by exp of their lse, each of which is rounded: the same with
+///                     d^2 = e^2 (2 lse^2 + ...). The difference o_b - o may be of numbers much larger than what they
+///                     make together: 9 e^2 max |v|^2 for each merge, wherever it happens (a tree's too).
+///   sinks             o' = o exp(lse - lse') takes over lse's error as a relative one, and the sinks' gradient that of
+///                     delta and of lse'.
 ///
 ///   latent            K and V are sums of `rank` products: that error, of the number itself or, where it is rounded to
 ///                     16 bits, of those few that end on the other side: sqrt(2/pi) sigma of a step each. Where a row
-///                     sees few keys, one such element is all of the error of o, lse or dq. Their
-///                     gradients are rounded (u) before they are compressed: sum over heads (u^2 dk^2 + var dk) W_k^2
-///                     and the same of dv, for the matrices sum over tokens with c^2.
+///                     sees few keys, one such element is all of the error of o, lse or dq; two at the worst place are
+///                     always allowed. Gradients of all heads are rounded (u) before they are compressed.
 ///
-/// A result passes within 1.37 times (all mantissas at the binade's lower end instead of spread) and three standard
-/// deviations of a root mean square of as many independent errors as there are: 1 + 3 / sqrt(2 N), where N counts rows
-/// by how evenly the error is spread over them. The largest element may be 5.5 standard deviations out (10^8 normal
-/// errors), or, where few keys matter, at the bound of a single rounding times the operands' own largest element.
-/// Narrow gradients are off in proportion to themselves: their largest element has its own deviation.
+/// What passes in the norm: the mean square of N independent errors is within 1 + 2 sqrt(15 / N) + 2 * 15 / N of what
+/// is expected, but for once in e^15 = 3 million (Hsu, Kakade and Zhang, Electronic Communications in Probability 17,
+/// 2012; it holds for errors whose tails are no longer than normal ones, as those of roundings). N counts rows or
+/// columns by how evenly the error is spread over them, and fewer where they share a row's error. Mantissas of few
+/// numbers may all lie at the binade's lower end, where squares are 1.37^2 times the mean; of many the mean of squares
+/// is within 5 standard deviations, 1 + 2 / sqrt(N). So one number alone may be off by 8.5 times what is expected: as
+/// much as 13 equal roundings can be, all at their largest and of one sign. Many pass within 1.37 (1 + 3 / sqrt(2 N)),
+/// where that is more (above N = 64).
+///
+/// What passes in one element: 5.5 standard deviations (10^8 normal errors), or what so few roundings leave at most.
+/// The variance of roundings to 16 bits is that of the element; of the accumulator's all may be in one element.
 class ErrorModel {
 public:
     /// For results judged whole. `inputs` and `expected` are of all heads; with a latent, `made_of` has it and its
@@ -66,7 +91,9 @@ public:
 
     /// For a sample of rows (o, lse, dq) and columns (dk, dv), with the statistics of all rows that see these.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
-               const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics);
+               const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics,
+               const Inputs* made_of = nullptr);
+    ~ErrorModel();
 
     /// Of results of these passes in the problem's dtype; `inputs` as given to the constructor. What travels, and in
     /// what order it is summed, are read from the schedules. Without a backward pass the gradients' bounds are 0.
@@ -74,59 +101,56 @@ public:
                   bool round_running_output = false) const;
 
 private:
-    /// Of one row (batch, query head, position), in units of squared relative roundings: u^2 where nothing else is
-    /// said.
-    struct Row {
-        double keys = 0;            // visible ones
-        double o = 0, dq = 0;       // squared norms of the expected results
-        double lse = 0, delta = 0;  // the row's
-        double pv = 0, pv_all = 0;  // of o by rounded p, without and with the largest p
-        double pdp = 0;             // of delta by rounded p
-        double dsk = 0;             // of dq by rounded ds
-        double mean_key = 0;        // |sum_j p_j k_j|^2
-        double scores_o = 0, scores_delta = 0, scores_lse = 0, scores_dq = 0;  // by scores and dp, units of e^2
-        double dout = 0, dout4 = 0, o4 = 0;                                    // |do|^2, sqrt(sum do^4), sqrt(sum o^4)
-    };
-    /// By (batch, kv head, column): squared norms of expected gradients, and the expected squared errors.
-    struct Columns {
-        std::vector<double> dk, dv;
-        std::vector<double> dk_parts, dv_parts;  // by roundings of gradients that travel, beside the above
-        std::vector<double> latent_parts;        // the same of a latent's that travels, by (batch, column)
-        double dk_own = 0, dv_own = 0;           // of those, the largest of one element
-    };
+    struct Row;
+    struct Key;
+    struct WideErrors;
     struct RowErrors;
-    struct Blocks {
-        std::vector<double> o, delta;  // by row: what partials add to var(o) and var(delta)
-        std::vector<int> count;        // by row: blocks that were seen
+    struct ColumnErrors;
+    struct NarrowColumns;
+    struct Columns;
+    struct Blocks;
+    struct Steps;
+    /// Variances that elements of K and V themselves have, of one token and head: sums, and roots of sums of squares.
+    struct OperandErrors {
+        double k = 0, k4 = 0, v = 0, v4 = 0;
     };
 
     void measure_rows(const Inputs& inputs, const SampledRows& rows);
     void measure_pairs(const Inputs& inputs, const Tensor& q, const Tensor& dout);  // of those rows
+    RowError narrow_o(std::size_t row, int roundings, const Blocks& blocks) const;
+    RowError narrow_dq(std::size_t row, double delta) const;
+    WideErrors wide_errors(const Row& row, double merges) const;
     void measure_columns(const SampledColumns& columns);
-    Columns measure_columns(const Inputs& inputs, const std::vector<double>& var_delta,
-                            const std::vector<double>& var_lse) const;
+    void measure_expanding(const Inputs& inputs);
     RowErrors row_errors(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
+    Columns column_errors(const Inputs& inputs, const RowErrors& rows) const;
     Blocks forward_blocks(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
-    struct Steps {
-        double score = 0, o = 0, dq = 0;
-    };
-    Steps steps_of_expanding(const Inputs& inputs) const;
-    double error_of_expanding() const;  // squared, relative to an element of K or V
-    void set_latent_bounds(const Columns& columns, Bounds& bounds) const;
+    std::vector<int> merges_of(const layouts::Schedule& forward) const;  // by row of the sample, of one head
     static bool output_arrives(const layouts::Schedule& forward);  // as a message, of partials summed elsewhere
     void add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const;
-    Bound sink_bound(const std::vector<double>& var_delta, const std::vector<double>& var_lse, double e2) const;
+    Errors errors_of(const ColumnErrors& columns) const;
+    Bound sink_bound(const RowErrors& rows) const;
+    Steps steps_of_expanding(const Inputs& inputs) const;
+    Outputs compressed_squares(Tensor dk2, Tensor dv2) const;
+    void set_latent_bounds(const Columns& columns, Bounds& bounds) const;
     std::vector<double> at_statistics(const std::vector<double>& of_rows) const;
     std::size_t row_index(std::int64_t batch, std::int64_t head, std::size_t row) const;
+    std::size_t operand_index(std::int64_t batch, std::int64_t kv_head, std::int64_t token) const;
+    const OperandErrors& of_operands(std::int64_t batch, std::int64_t kv_head, std::int64_t token) const;
 
     layouts::Problem given_, problem_;  // problem_: over K and V of all heads
     layouts::Mask mask_;
     const Inputs* made_of_ = nullptr;
-    Outputs expected_latent_;  // dk and dv, of the latent and its matrices
+    Outputs expected_latent_, terms_latent_;  // dk and dv, of the latent and its matrices; and their squared terms
     std::vector<std::int64_t> rows_, columns_;
-    RowStatistics statistics_;     // of all rows that see the columns
-    std::vector<Row> row_;         // (batch, query head, row)
-    std::vector<double> dk_, dv_;  // squared norms, (batch, kv head, column)
+    RowStatistics statistics_;             // of all rows that see the columns
+    std::vector<OperandErrors> operands_;  // (batch, kv head, token), of K and V that are made of a latent
+    std::vector<Key> of_keys_;             // the same, of all rows that see a key
+    std::vector<Row> row_;                 // (batch, query head, row)
+    std::vector<double> mean_key_;         // (batch, query head, row, dim): sum p cap' k
+    // The same for 16-bit dtypes: o, sum (d p)^2 v^2 without the largest p, and sum ds^2 k^2.
+    std::vector<double> o_, pv_, dsk_;
+    std::vector<double> dk_, dv_;          // squared norms, (batch, kv head, column)
     double largest_o_ = 0, largest_lse_ = 0, largest_dq_ = 0, largest_dk_ = 0, largest_dv_ = 0;
 };
 

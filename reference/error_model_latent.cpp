@@ -1,6 +1,6 @@
-#include "reference/error_terms.hpp"
-
 #include "reference/counts.hpp"
+#include "reference/error_model_parts.hpp"
+#include "reference/latent.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,21 +11,58 @@ namespace ringlab::reference {
 
 using layouts::DType;
 
-double ErrorModel::error_of_expanding() const {
-    if (!given_.latent.is_given()) return 0;
-    const auto terms = static_cast<double>(given_.latent.rank);
-    const double sums = square(unit_of(accumulator_of(problem_.dtype))) * sum_roundings(terms, problem_.dtype);
-    if (!is_narrow(problem_.dtype)) return sums;
-    // A step is sqrt(12) roundings long; the number is off by one where its sum, off by |x|, crosses its middle.
+std::size_t ErrorModel::operand_index(std::int64_t batch, std::int64_t kv_head, std::int64_t token) const {
+    return size((batch * problem_.kv_heads + kv_head) * problem_.tokens + token);
+}
+
+const ErrorModel::OperandErrors& ErrorModel::of_operands(std::int64_t batch, std::int64_t kv_head,
+                                                         std::int64_t token) const {
+    static const OperandErrors none;
+    if (operands_.empty()) return none;
+    return operands_[operand_index(batch, kv_head, token)];
+}
+
+/// Every element x of K and V is a sum of `rank` products of a latent and a matrix; rounded to 16 bits, it is off by a
+/// step where that sum's error crosses the middle of one. The shared dims of K are as they were given.
+void ErrorModel::measure_expanding(const Inputs& inputs) {
+    if (made_of_ == nullptr) return;
+    const double sums = square(unit_of(accumulator_of(problem_.dtype))) *
+                        sum_roundings(static_cast<double>(given_.latent.rank), problem_.dtype);
+    const bool narrow = is_narrow(problem_.dtype);
     constexpr double mean_magnitude = 0.798;  // of a normal number: sqrt(2 / pi)
-    return mean_magnitude * std::sqrt(sums) * std::sqrt(12.0) * unit_of(problem_.dtype);
+    const double step = std::sqrt(12.0) * unit_of(problem_.dtype);  // a step is sqrt(12) roundings long
+    auto exact = given_;
+    exact.dtype = DType::fp64;
+    const Tensor latent2 = made_of_->k * made_of_->k, matrices2 = made_of_->v * made_of_->v;
+    const auto terms2 = expanded(exact, {{}, latent2, matrices2, {}});  // sums of squared products
+    const auto variances_of = [&](const Tensor& x, const Tensor& squares, std::size_t dims, std::size_t b,
+                                  std::size_t t, std::size_t h) {
+        std::vector<double> variances;
+        for (std::size_t d = 0; d < dims; ++d) {
+            const double of_sum = sums * (square(x(b, t, h, d)) + squares(b, t, h, d));
+            variances.push_back(narrow ? mean_magnitude * std::sqrt(of_sum) * step * std::abs(x(b, t, h, d)) : of_sum);
+        }
+        return variances;
+    };
+    const auto total = [](const std::vector<double>& variances) {
+        double sum = 0, squares = 0;
+        for (const double x : variances) sum += x, squares += square(x);
+        return std::pair(sum, std::sqrt(squares));
+    };
+    for (std::size_t b = 0; b < size(problem_.batch); ++b)
+        for (std::size_t h = 0; h < size(problem_.kv_heads); ++h)
+            for (std::size_t t = 0; t < size(problem_.tokens); ++t) {
+                const auto [k, k4] = total(variances_of(inputs.k, terms2.k, size(given_.own_key_dim()), b, t, h));
+                const auto [v, v4] = total(variances_of(inputs.v, terms2.v, size(problem_.value_dim), b, t, h));
+                operands_.push_back({k, k4, v, v4});
+            }
 }
 
 /// What one element of K or V that ends a step aside moves at most, rounded to 16 bits: a score by scale q step; o by
 /// p step, and by p (1 - p) of the score times how far apart values are; dq by p (1 - p) do step scale k, and by its
 /// own terms, scale ds k, times the score and times a step.
 ErrorModel::Steps ErrorModel::steps_of_expanding(const Inputs& inputs) const {
-    if (!given_.latent.is_given() || !is_narrow(problem_.dtype)) return {};
+    if (made_of_ == nullptr || !is_narrow(problem_.dtype)) return {};
     const double relative = std::exp2(problem_.dtype == DType::bf16 ? -7 : -10);
     const auto largest = [](const Tensor& tensor) { return largest_of(tensor.data(), tensor.size()); };
     const auto step = [&](double x) { return x > 0 ? relative * std::exp2(std::floor(std::log2(x))) : 0; };
@@ -34,74 +71,95 @@ ErrorModel::Steps ErrorModel::steps_of_expanding(const Inputs& inputs) const {
     const double score = scale * largest(inputs.q) * step(k);
     double terms = 0;
     for (const auto& row : row_) terms = std::max(terms, scale * std::sqrt(row.dsk));
-    return {score, step(v) + most_of_p * score * 2 * v,
-            most_of_p * largest(inputs.dout) * step(v) * scale * k + terms * (score + relative)};
+    const double by_dp = largest(inputs.dout) * step(v) * scale * k * std::sqrt(static_cast<double>(problem_.head_dim));
+    Key most;
+    for (const auto& key : of_keys_)
+        most = {std::max(most.p, key.p), std::max(most.score, key.score), std::max(most.lse, key.lse),
+                std::max(most.ds, key.ds)};
+    const double spread = 4 * square(v) * static_cast<double>(problem_.value_dim);
+    return {score,
+            step(v) + most_of_p * score * 2 * v,
+            most_of_p * largest(inputs.dout) * step(v) * scale * k + terms * (score + relative),
+            most.lse * square(score),
+            most.p * square(step(v)) + most.score * square(score) * spread,
+            most.score * square(by_dp) + square(scale * (score + relative)) * most.ds};
 }
 
+/// What squares of dk and dv of all heads are for the latent and its matrices: compress() of squares.
+Outputs ErrorModel::compressed_squares(Tensor dk2, Tensor dv2) const {
+    Outputs squares;
+    squares.dk = std::move(dk2);
+    squares.dv = std::move(dv2);
+    compress(given_, {{}, made_of_->k * made_of_->k, made_of_->v * made_of_->v, {}}, squares);
+    return squares;
+}
+
+/// dk and dv of all heads are summed up for the latent by the matrices, and for the matrices by the latent; with 16 bits
+/// they are rounded before.
 void ErrorModel::set_latent_bounds(const Columns& columns, Bounds& bounds) const {
-    const double u2 = is_narrow(problem_.dtype) ? square(unit_of(problem_.dtype)) : 0;
-    const double e2 = square(unit_of(accumulator_of(problem_.dtype)));
-    const double both = doubled_in_fp64(problem_.dtype);
-    const auto heads = size(problem_.kv_heads), own = size(given_.own_key_dim()), rank = size(given_.latent.rank),
-               shared = size(given_.latent.shared), dims = size(given_.expanded_dim());
-    const auto head_dim = static_cast<double>(problem_.head_dim), value_dim = static_cast<double>(problem_.value_dim);
-    const auto& [made_q, latent, matrices, made_dout] = *made_of_;
-
-    // Squared norms of a head's matrices: of what makes K, and V.
-    std::vector<double> w_k(heads), w_v(heads);
-    for (std::size_t h = 0; h < heads; ++h)
-        for (std::size_t d = 0; d < dims; ++d) (d < own ? w_k : w_v)[h] += norms_of(&matrices(0, h, d, 0), rank).two;
-    // Of each element of dk and dv of a token and head: its error, and its square.
-    struct PerElement {
-        double dk, dv, dk2, dv2;
+    const auto dtype = problem_.dtype, accumulator = accumulator_of(dtype);
+    const double u2 = is_narrow(dtype) ? square(unit_of(dtype)) : 0, e2 = square(unit_of(accumulator));
+    const double both = doubled_in_fp64(dtype), lost = square(smallest_of(accumulator));
+    const auto heads = size(problem_.kv_heads);
+    
+    // Every element of a token's dk or dv has an equal part of its error by the accumulator and by travelling.
+    const auto spread = [&](const ColumnErrors& of, std::int64_t dim, double count, const std::vector<double>& more) {
+        Tensor elements({size(problem_.batch), columns_.size(), heads, size(dim)});
+        for (std::size_t b = 0; b < size(problem_.batch); ++b)
+            for (std::size_t t = 0; t < columns_.size(); ++t)
+                for (std::size_t h = 0; h < heads; ++h) {
+                    const auto column = (b * heads + h) * columns_.size() + t;
+                    std::fill_n(&elements(b, t, h, 0), dim,
+                                (count * of.wide[column] + (more.empty() ? 0 : more[column])) /
+                                    static_cast<double>(dim));
+                }
+        return elements;
     };
-    const auto at_element = [&](std::size_t b, std::size_t h, std::size_t t) {
-        const auto at = (b * heads + h) * columns_.size() + t;
-        return PerElement{(columns.dk[at] + columns.dk_parts[at]) / head_dim,
-                          (columns.dv[at] + columns.dv_parts[at]) / value_dim, dk_[at] / head_dim, dv_[at] / value_dim};
-    };
-
-    const double latent_sums = e2 * sum_roundings(static_cast<double>(heads * dims), problem_.dtype);
-    const double matrix_sums =
-        e2 * sum_roundings(static_cast<double>(problem_.batch * problem_.tokens), problem_.dtype);
-    Errors of_latent, of_matrices;
-    std::vector<double> k_rows(heads), v_rows(heads), k_terms(heads), v_terms(heads);
-    double widest = 0;  // squared error of one number
-    for (std::size_t b = 0; b < size(problem_.batch); ++b)
-        for (std::size_t t = 0; t < columns_.size(); ++t) {
-            const auto* gradient = &expected_latent_.dk(b, t, 0, 0);
-            const double c2 = norms_of(&latent(b, t, 0, 0), rank).two;
-            double made = latent_sums * norms_of(gradient, rank).two;
-            double taken = shared > 0 ? latent_sums * norms_of(gradient + rank, shared).two : 0;
-            for (std::size_t h = 0; h < heads; ++h) {
-                const auto it = at_element(b, h, t);
-                const double terms = it.dk2 * w_k[h] + it.dv2 * w_v[h];
-                made += it.dk * w_k[h] + it.dv * w_v[h] + (u2 + latent_sums) * terms;
-                taken += (it.dk + latent_sums * it.dk2) * static_cast<double>(shared);
-                k_rows[h] += (it.dk + u2 * it.dk2) * c2;
-                v_rows[h] += (it.dv + u2 * it.dv2) * c2;
-                k_terms[h] += it.dk2 * c2;
-                v_terms[h] += it.dv2 * c2;
+    const auto wide = compressed_squares(spread(columns.dk, problem_.head_dim, 1, {}),
+                                         spread(columns.dv, problem_.value_dim, 1, {}));
+    Outputs narrow;
+    if (is_narrow(dtype)) {
+        Tensor dk = spread(columns.dk, problem_.head_dim, 0, columns.dk.parts) + columns.dk.elements;
+        Tensor dv = spread(columns.dv, problem_.value_dim, 0, columns.dv.parts) + columns.dv.elements;
+        const double subnormal = u2 * square(subnormal_to_unit(dtype));
+        narrow = compressed_squares(dk + subnormal, dv + subnormal);
+    }
+    const auto bound_of = [&](const Tensor& expected, const Tensor& terms, const Tensor& by_wide,
+                              const Tensor& by_narrow, double count, const std::vector<double>& parts, double own,
+                              std::int64_t rounded) {
+        Errors errors;
+        errors.no_more_independent_than(errors_of(columns.dk));
+        errors.no_more_independent_than(errors_of(columns.dv));
+        const double sums = e2 * (sum_roundings(count, dtype) + 1);
+        const auto width = expected.shape(3);
+        double norm = 0, largest = 0;
+        for (std::size_t row = 0; row < expected.size() / width; ++row) {
+            RowError error{.parts = parts.empty() ? 0 : parts[row]};
+            for (std::size_t d = 0; d < width; ++d) {
+                const auto at = row * width + d;
+                const double x = expected.data()[at], squares = terms.data()[at];
+                error.wide += both * (by_wide.data()[at] + sums * (squares + square(x)) + lost * square(count));
+                norm += square(x);
+                largest = std::max(largest, std::abs(x));
+                if (by_narrow.size() == 0) continue;
+                // The shared numbers of a latent are sums of what was not rounded.
+                const double by_16_bits =
+                    by_narrow.data()[at] + (static_cast<std::int64_t>(d) < rounded ? u2 * squares : 0);
+                error.narrow += by_16_bits;
+                error.peak = std::max(error.peak, square(normal_tail) * by_16_bits);
             }
-            const double parts = columns.latent_parts.empty() ? 0 : columns.latent_parts[b * columns_.size() + t];
-            of_latent.add(both * (made + taken), both * parts);
-            widest = std::max(widest, made / static_cast<double>(rank));
-            if (shared > 0) widest = std::max(widest, taken / static_cast<double>(shared));
+            errors.add(error);
         }
-    for (std::size_t h = 0; h < heads; ++h)
-        for (std::size_t d = 0; d < dims; ++d) {
-            const double expected = norms_of(&expected_latent_.dv(0, h, d, 0), rank).two;
-            of_matrices.add(
-                both * ((d < own ? k_rows : v_rows)[h] + matrix_sums * (expected + (d < own ? k_terms : v_terms)[h])));
-        }
-    const auto bound = [&](Errors errors, const Tensor& expected, std::size_t width, double crest) {
-        const auto all = norms_of(expected.data(), expected.size());
-        return errors.bound(all.two, all.largest, static_cast<double>(width), crest);
+        errors.set_own(own);
+        const double known = std::max(columns.dk.known.relative, columns.dv.known.relative);
+        errors.set_known({square(known) * norm, known});
+        return errors.bound(norm, largest);
     };
-    of_latent.largest = both * widest * static_cast<double>(rank + shared);
-    of_latent.own = both * columns.dk_own;
-    bounds.dk = bound(of_latent, expected_latent_.dk, rank + shared, crest_of(matrices));
-    bounds.dv = bound(of_matrices, expected_latent_.dv, rank, crest_of(latent));
+    bounds.dk = bound_of(expected_latent_.dk, terms_latent_.dk, wide.dk, narrow.dk,
+                         static_cast<double>(heads * size(given_.expanded_dim())), columns.latent_parts, columns.dk.own,
+                         given_.latent.rank);
+    bounds.dv = bound_of(expected_latent_.dv, terms_latent_.dv, wide.dv, narrow.dv,
+                         static_cast<double>(problem_.batch * problem_.tokens), {}, 0, given_.latent.rank);
 }
 
 }  // namespace ringlab::reference

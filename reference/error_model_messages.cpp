@@ -1,6 +1,5 @@
-#include "reference/error_terms.hpp"
-
 #include "reference/counts.hpp"
+#include "reference/error_model_parts.hpp"
 #include "reference/latent.hpp"
 
 #include <algorithm>
@@ -111,10 +110,26 @@ bool ErrorModel::output_arrives(const layouts::Schedule& forward) {
     return arrives;
 }
 
+/// How many merges the result of a row goes through, at home and on its way; what is merged into nothing is copied.
+std::vector<int> ErrorModel::merges_of(const layouts::Schedule& forward) const {
+    std::map<TokensOf, std::vector<int>> by_rows;  // and head
+    for_each_op(forward, [&](int, const layouts::Op& op) {
+        if (op.kind != layouts::OpKind::merge || op.begins) return;
+        auto& merges = by_rows.try_emplace(tokens_of(op.part), size(problem_.query_heads)).first->second;
+        for (int head = op.part.heads.begin; head < op.part.heads.end; ++head) ++merges[size(head)];
+    });
+    std::vector<int> of_rows(rows_.size());
+    for (const auto& [rows, merges] : by_rows)
+        for (const auto row : owned(positions_of(forward, rows), rows_).indices)
+            of_rows[row] += *std::ranges::max_element(merges);
+    return of_rows;
+}
+
 ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layouts::Schedule& forward,
                                               bool round_running_output) const {
-    Blocks blocks{std::vector<double>(row_.size()), std::vector<double>(row_.size()), std::vector<int>(row_.size())};
-    const double u2 = square(unit_of(problem_.dtype));
+    Blocks blocks{std::vector<double>(row_.size() * size(problem_.value_dim)), std::vector<double>(row_.size()),
+                  std::vector<int>(row_.size())};
+    const double u2 = square(unit_of(problem_.dtype)), step = square(subnormal_to_unit(problem_.dtype));
     // Half a step, relative to the number: between 2^-n and 2^-n-1 for n significant bits; 2^-n is 2.36 u.
     const double half_step = 2.36 * unit_of(problem_.dtype) / std::sqrt(2.0);
     const auto width = size(problem_.value_dim);
@@ -146,15 +161,15 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
                         for (std::size_t d = 0; d < width; ++d) {
                             const double part = weight * o(b, i, h, d), before = total(b, i, h, d);
                             const double sum = total(b, i, h, d) = before + part;
-                            double variance = square(part);
+                            double variance = square(part) + square(weight) * step;
                             if (round_running_output && !first) {
                                 const double move = part - before * weight / weight_so_far;
                                 if (std::abs(move) < half_step * std::abs(sum))
                                     lost(b, i, h, d) += move;
                                 else
-                                    variance += square(sum);
+                                    variance += square(sum) + square(weight_so_far + weight) * step;
                             }
-                            blocks.o[at] += u2 * variance;
+                            blocks.o[at * width + d] += u2 * variance;
                             blocks.delta[at] += u2 * variance * square(dout(b, i, h, d));
                         }
                         weight_so_far += weight;
@@ -166,7 +181,7 @@ ErrorModel::Blocks ErrorModel::forward_blocks(const Inputs& inputs, const layout
                     const auto at =
                         row_index(static_cast<std::int64_t>(b), static_cast<std::int64_t>(h), mine.indices[i]);
                     const auto* row = &lost(b, i, h, 0);
-                    blocks.o[at] += norms_of(row, width).two;
+                    for (std::size_t d = 0; d < width; ++d) blocks.o[at * width + d] += square(row[d]);
                     blocks.delta[at] += square(std::inner_product(row, row + width, &dout(b, i, h, 0), 0.0));
                 }
     }
@@ -179,7 +194,8 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
     const auto contributions =
         contributions_of(backward, latent_travels ? layouts::OpKind::compress : layouts::OpKind::attend, travels);
     if (latent_travels) columns.latent_parts.resize(size(problem_.batch) * columns_.size());
-    const double u2 = square(unit_of(backward.options().gradient_dtype));
+    const auto dtype = backward.options().gradient_dtype;
+    const double u2 = square(unit_of(dtype)), step = square(subnormal_to_unit(dtype));
     for (const auto& [keys, parts] : contributions.by_keys) {
         const auto mine = owned(positions_of(backward, keys), columns_);
         if (mine.positions.empty()) continue;
@@ -215,14 +231,14 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
                 dv = std::move(gradients.dv);
             }
             if (part.rounded) {
-                dk_squares += u2 * dk * dk;
-                dv_squares += u2 * dv * dv;
+                dk_squares += u2 * (dk * dk + step);
+                dv_squares += u2 * (dv * dv + step);
             }
             dk_sum += dk;
             dv_sum += dv;
             if (contributions.rounded_sums.contains({keys, part.step})) {
-                dk_squares += u2 * dk_sum * dk_sum;
-                dv_squares += u2 * dv_sum * dv_sum;
+                dk_squares += u2 * (dk_sum * dk_sum + step);
+                dv_squares += u2 * (dv_sum * dv_sum + step);
             }
         }
         // A block comes in as many pieces as its tokens and heads are sent in; no element is in two of them.
@@ -236,8 +252,8 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
                         largest = std::max(largest, *std::max_element(element, element + squares.shape(3)));
                     }
         };
-        take(dk_squares, latent_travels ? columns.latent_parts : columns.dk_parts, columns.dk_own);
-        if (!latent_travels) take(dv_squares, columns.dv_parts, columns.dv_own);
+        take(dk_squares, latent_travels ? columns.latent_parts : columns.dk.parts, columns.dk.own);
+        if (!latent_travels) take(dv_squares, columns.dv.parts, columns.dv.own);
     }
 }
 

@@ -13,35 +13,37 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-double ratio(double difference, double expected) { return expected == 0 ? difference : difference / expected; }
-
-/// A power of two that keeps squares of the values in range; 1 but for sizes that no usual tensor has.
-template <class AnyTensor>
-double safe_scale(const AnyTensor& values) {
-    double largest = 0;
-    for (std::size_t n = 0; n < values.size(); ++n)
-        if (std::isfinite(values.data()[n])) largest = std::max(largest, std::abs(values.data()[n]));
-    return largest > 0x1p400 || (largest > 0 && largest < 0x1p-400) ? std::exp2(-std::ilogb(largest)) : 1;
+/// Root of the sum of squares of `count` numbers, the largest of which is given: a power of two keeps their squares in
+/// range.
+template <class NumberAt>
+double norm_of(std::size_t count, double largest, NumberAt number_at) {
+    if (largest == 0) return 0;
+    const double scale = std::exp2(std::clamp(-std::ilogb(largest), -1000, 1000));
+    double squares = 0;
+    for (std::size_t n = 0; n < count; ++n) squares += (number_at(n) * scale) * (number_at(n) * scale);
+    return std::sqrt(squares) / scale;
 }
 
 template <class AnyTensor>
 Deviation compare(const char* name, const AnyTensor& measured, const AnyTensor& expected) {
     require(measured.shape() == expected.shape(), "{}: measured shape ({}) differs from expected shape ({})", name,
             fmt::join(measured.shape(), ", "), fmt::join(expected.shape(), ", "));
-    double difference_squared = 0, expected_squared = 0, largest_difference = 0, largest = 0;
-    const double scale = safe_scale(expected);
+    const auto is_infinite = [&](std::size_t n) {  // in both
+        return measured.data()[n] == expected.data()[n] && std::isinf(expected.data()[n]);
+    };
+    const auto difference = [&](std::size_t n) {
+        return is_infinite(n) ? 0 : std::abs(measured.data()[n] - expected.data()[n]);
+    };
+    const auto magnitude = [&](std::size_t n) { return is_infinite(n) ? 0 : std::abs(expected.data()[n]); };
+    double largest_difference = 0, largest = 0;
     for (std::size_t n = 0; n < expected.size(); ++n) {
-        const double have = measured.data()[n], want = expected.data()[n];
-        if (have == want && std::isinf(want)) continue;
-        const double difference = std::abs(have - want);
-        if (!std::isfinite(difference)) return {infinity, infinity, infinity};
-        difference_squared += (difference * scale) * (difference * scale);
-        expected_squared += (want * scale) * (want * scale);
-        largest_difference = std::max(largest_difference, difference);
-        largest = std::max(largest, std::abs(want));
+        if (!std::isfinite(difference(n))) return {infinity, infinity, infinity};
+        largest_difference = std::max(largest_difference, difference(n));
+        largest = std::max(largest, magnitude(n));
     }
-    return {ratio(std::sqrt(difference_squared), std::sqrt(expected_squared)), largest_difference,
-            ratio(largest_difference, largest)};
+    const double norm = norm_of(expected.size(), largest_difference, difference);
+    if (largest < vanishing) return {norm, largest_difference, largest_difference};
+    return {norm / norm_of(expected.size(), largest, magnitude), largest_difference, largest_difference / largest};
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 
 namespace ringlab::reference {
 
+/// Where no larger magnitude is expected of a tensor, it counts as 0: the square of such a number is not a double.
+inline constexpr double vanishing = 0x1p-500;
+
 /// How far a measured tensor is from the expected one. All are infinite if either holds a NaN, or one an infinity that
 /// the other does not hold in the same place; equal infinities (-inf in the lse of empty rows) count as no error. Where
 /// nothing but zeros is expected (dq and dk of rows that see one key), differences count as they are, over 1.

@@ -70,6 +70,11 @@ Tensor rounded(Tensor tensor, DType dtype) {
     return tensor;
 }
 
+double rounded(double x, DType dtype) {
+    round_in_place(std::span(&x, 1), dtype);
+    return x;
+}
+
 void to_bits(std::span<const double> values, DType dtype, std::span<std::uint16_t> patterns) {
     encode(values, dtype, patterns);
 }

@@ -89,6 +89,7 @@ double from_bits(std::uint16_t pattern) {
 void round_in_place(std::span<double> values, layouts::DType dtype);
 void round_in_place(std::span<float> values, layouts::DType dtype);
 Tensor rounded(Tensor tensor, layouts::DType dtype);
+double rounded(double x, layouts::DType dtype);
 
 /// Values as 16-bit patterns and back; equal lengths, `dtype` bf16 or fp16, anything else throws Error.
 void to_bits(std::span<const double> values, layouts::DType dtype, std::span<std::uint16_t> patterns);

@@ -62,8 +62,12 @@ std::vector<std::int64_t> rows_that_see(const layouts::Problem& problem, const l
     if (valid.empty()) return rows;
     for (const auto row : problem.row_positions()) {
         const auto seen = mask.row(row);
-        const auto first = std::lower_bound(valid.begin(), valid.end(), seen.begin);
-        if ((first != valid.end() && *first < seen.end) || valid.front() < seen.sink) rows.push_back(row);
+        const auto any_in = [&](const layouts::Interval& keys) {
+            const auto first = std::lower_bound(valid.begin(), valid.end(), keys.begin);
+            return first != valid.end() && *first < keys.end;
+        };
+        if (any_in({seen.begin, seen.end}) || any_in({0, seen.sink}) || std::ranges::any_of(seen.earlier, any_in))
+            rows.push_back(row);
     }
     return rows;
 }

@@ -1,6 +1,10 @@
 #include "sim/clocks.hpp"
 
+#include "sim/kernels.hpp"
+
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace ringlab::sim {
 namespace {
@@ -41,6 +45,32 @@ std::vector<double> sustained_clocks(const Prediction& prediction, std::span<con
     for (const auto& rank : ranks) longest = std::max(longest, lasts(rank, clock_of(rank, 0, options)));
     std::vector<double> clocks;
     for (const auto& rank : ranks) clocks.push_back(clock_of(rank, longest, options));
+    return clocks;
+}
+
+std::vector<double> rank_powers(const layouts::Schedule& schedule, const Machine& machine, const Topology& topology,
+                                int ranks) {
+    std::vector<double> all(static_cast<std::size_t>(ranks), attention_cost(machine, schedule).power_flops);
+    const auto& ratios = machine.power_of_gpus;
+    for (std::size_t rank = 0; rank < all.size() && !ratios.empty(); ++rank)
+        all[rank] *= ratios[static_cast<std::size_t>(topology.gpu(static_cast<int>(rank))) % ratios.size()];
+    return all;
+}
+
+bool power_sets_clocks(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    return options.clock == Clock::sustained && std::isfinite(attention_cost(machine, schedule).power_flops);
+}
+
+std::vector<double> settled_clocks(std::size_t ranks, const SimOptions& options,
+                                   const std::function<PlayedPass(const std::vector<double>&)>& play) {
+    std::vector<double> clocks(ranks, 1);
+    constexpr int rounds = 2;
+    for (int round = 0; round < rounds; ++round) {
+        const auto found = play(clocks);
+        auto next = sustained_clocks(found.prediction, clocks, found.flop, found.powers, options);
+        if (next == clocks) break;
+        clocks = std::move(next);
+    }
     return clocks;
 }
 

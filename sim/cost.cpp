@@ -55,23 +55,25 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
       computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
-      issue_compute_(ticks(machine.compute_issue_seconds)),
-      issue_transfer_(ticks(machine.transfer_issue_seconds)),
+      issue_compute_(issue_time(machine.compute_issue_seconds)),
+      issue_transfer_(issue_time(machine.transfer_issue_seconds)),
+      issue_next_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
+                                                          : issue_transfer_),
       // Kernels cannot read a peer's memory: who fetches serves others' fetches in turn.
       issue_fetch_(machine.inside_host.multiprocessors_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
-      issue_piece_(ticks(machine.inside_host.piece_issue_seconds)),
+      issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
       tiles_(std::move(tiles)) {
     if (options.compute == ComputeModel::tiles) {
         if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);
-        joins_ = joins();
+        joins_ = joins() && !is_free(Cause::attends);
     }
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
     for (const auto start : options.start)
         require(start >= 0, "a rank starts at {} ps; it must not be negative", start);
-    require(options.look_ahead >= 8 && options.look_ahead <= 32768, "look-ahead is {}; it must be from 8 to 32768",
-            options.look_ahead);
 }
+
+Picoseconds CostModel::issue_time(double seconds) const { return is_free(Cause::issue) ? 0 : ticks(seconds); }
 
 bool CostModel::joins() const { return machine_.multiprocessors > 1 && joins_attends(schedule_); }
 
@@ -128,6 +130,7 @@ double CostModel::attend_seconds(const Op& op, int rank) {
 }
 
 double CostModel::powered_flop(const Op& op) const {
+    if (is_free(Cause::attends)) return 0;
     const auto visible = schedule_.flop(op);
     if (op.cells == 0 || options_.compute != ComputeModel::tiles || has_few_rows(schedule_, op, machine_))
         return visible;
@@ -153,8 +156,10 @@ double CostModel::latent_seconds(const Op& op, int rank) const {
 }
 
 Picoseconds CostModel::compute(const Op& op, int rank) {
+    const bool accumulates = op.kind == OpKind::merge || op.kind == OpKind::add || op.kind == OpKind::copy;
+    if (is_free(accumulates ? Cause::memory : Cause::attends)) return 0;
     if (op.kind == OpKind::attend) return ticks(attend_seconds(op, rank));
-    if (op.kind == OpKind::expand || op.kind == OpKind::compress) return ticks(latent_seconds(op, rank));
+    if (!accumulates) return ticks(latent_seconds(op, rank));
     const bool copies = op.kind == OpKind::copy;
     const auto launch = copies ? machine_.copy_launch_seconds : machine_.accumulate_launch_seconds;
     auto ratio = copies                     ? machine_.copy_memory_ratio
@@ -164,6 +169,11 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     if (op.kind == OpKind::merge && op.begins)
         ratio = std::min(ratio, 1 + 4 / static_cast<double>(layouts::bytes_of(schedule_.problem().dtype)));
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
+}
+
+Picoseconds CostModel::evenly_spread(const Op& attend, int rank, Picoseconds price) {
+    if (options_.compute == ComputeModel::rate || has_few_rows(schedule_, attend, machine_)) return price;
+    return at_clock(tiles_->block(attend.rows(), attend.part, {attend.begins, attend.ends}).continued, rank);
 }
 
 Picoseconds CostModel::at_clock(double seconds, int rank) const { return ticks(seconds / clock(rank)); }
@@ -183,6 +193,9 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     auto& [known_bytes, known_message, cost] = known;
     cost.route = route;
     cost.link = route == Route::inside_host ? &machine_.inside_host : &machine_.between_hosts;
+    known_bytes = bytes;
+    known_message = message;
+    if (is_free(Cause::links)) return;
     cost.multiprocessors =
         cost.link->multiprocessors_per_channel == 0 ? 0 : cost.link->multiprocessors(static_cast<double>(bytes));
     cost.latency =
@@ -206,13 +219,12 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     }
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
-    known_bytes = bytes;
-    known_message = message;
 }
 
-Picoseconds CostModel::issue_pass() const { return ticks(machine_.pass_issue_seconds); }
+Picoseconds CostModel::issue_pass() const { return issue_time(machine_.pass_issue_seconds); }
 
 Picoseconds CostModel::before_pass(int rank) const {
+    if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
     const auto q = p.batch * rows * p.query_heads * p.head_dim * bytes_of(p.dtype);
@@ -232,6 +244,7 @@ double CostModel::sink_seconds(std::int64_t rows) const {
 }
 
 Picoseconds CostModel::behind_pass(int rank) const {
+    if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const int ring_rank = rank % schedule_.ranks();
     const auto of_a_key = p.latent.is_given() ? p.latent.width() : p.kv_heads * (p.head_dim + p.value_dim);

@@ -216,6 +216,10 @@ public:
     Picoseconds compute(const Op& op, int rank);
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
+    /// Of an attend that compute() says, what its tiles take if they are spread evenly over all multiprocessors. All of
+    /// it where the price is not made of tiles.
+    Picoseconds evenly_spread(const Op& attend, int rank, Picoseconds price);
+
     /// Between ranks, of which the source's link may be slow. Valid until the next call.
     const TransferCost& transfer(int source, int destination, std::int64_t bytes, const Message& message = {}) {
         const auto route = topology_.route(source, destination);
@@ -227,6 +231,9 @@ public:
 
     /// The same with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
+
+    /// Whether options say that it costs nothing.
+    bool is_free(Cause cause) const { return options_.free == cause; }
 
     /// Whether attends are one launch that waits inside for blocks and for the gradients that it adds to: when each
     /// ends, key_launches() of the rank say, and compute() what it would take if all were there.
@@ -246,14 +253,24 @@ public:
     /// FLOP of an attend that take power: of all pairs of the tiles that it computes.
     double powered_flop(const Op& op) const;
 
-    /// What the host does for a pass before its first operation, and for an operation.
+    /// What the host does for a pass before its first operation, and for an operation; `follows` as HostClock says.
     Picoseconds issue_pass() const;
-    Picoseconds issue(const Op& op) const {
+    Picoseconds issue(const Op& op, bool follows) const {
         if (!op.transfers()) return op.fused ? 0 : issue_compute_;
-        const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_ : issue_transfer_;
+        const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_
+                             : follows                         ? issue_next_
+                                                               : issue_transfer_;
         return issue_piece_ == 0 ? message : message + issue_piece_ * (pieces_of(schedule_, op) - 1);
     }
-    HostClock host_clock(Picoseconds now, OpIndex first = 0) const { return {now, computes_first_, first}; }
+    HostClock host_clock(HostClock::State state, OpIndex first = 0) const {
+        return {state, computes_first_, std::min(issue_transfer_, issue_next_), first};
+    }
+
+    /// Of a host that starts a pass at `start`.
+    HostClock host_clock(Picoseconds start) const {
+        const auto begun = layouts::later(start, issue_pass());
+        return host_clock({.now = begun, .computed = begun});
+    }
 
     /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
     Picoseconds before_pass(int rank) const;
@@ -268,6 +285,7 @@ public:
     std::vector<std::string> notes() const;
 
 private:
+    Picoseconds issue_time(double seconds) const;
     double clock(int rank) const { return clocks_.empty() ? 1 : clocks_[static_cast<std::size_t>(rank)]; }
     double attend_seconds(const Op& op, int rank);
     double dropout_seconds(const Op& op, int rank) const;
@@ -284,7 +302,7 @@ private:
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: 1
     bool computes_first_;
-    Picoseconds issue_compute_, issue_transfer_, issue_fetch_, issue_piece_;
+    Picoseconds issue_compute_, issue_transfer_, issue_next_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
     bool joins_ = false;  // some attends are one launch, and priced so
     struct Joined {

@@ -63,6 +63,7 @@ ActivityId Engine::start(const Activity& activity) {
     state.priority = activity.priority;
     state.crowds = activity.crowds;
     state.place = nowhere;
+    state.limit = none;
     state.runs = true;
     state.late = false;
     state.weight = static_cast<float>(activity.weight);
@@ -176,6 +177,7 @@ void Engine::touch(ResourceId resource) {
 void Engine::link(ActivityId id) {
     const auto& state = states_[id];
     sensitive_ += state.crowded_speed < 1;
+    transfers_ += state.priority == Priority::transfer;
     for (Link self = id << link_bits; auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
         auto& head = resource.users[static_cast<std::size_t>(state.priority)];
@@ -195,6 +197,7 @@ void Engine::link(ActivityId id) {
 void Engine::unlink(ActivityId id) {
     const auto& state = states_[id];
     sensitive_ -= state.crowded_speed < 1;
+    transfers_ -= state.priority == Priority::transfer;
     for (auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
         if (state.priority == Priority::transfer) {

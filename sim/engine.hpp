@@ -116,6 +116,7 @@ private:
         bool runs = false;
         std::uint32_t place : 31;  // in the part being solved, nowhere outside it
         std::uint32_t late : 1;    // ends after it is to leave the queue, with `number`
+        ResourceId limit;          // of a transfer whose speed was shared out: what it filled up; none: its bound
         std::uint64_t number;
     };
     static_assert(sizeof(State) == 56);
@@ -177,12 +178,22 @@ private:
     void solve();
     void solve_transfers();
     void solve_compute();
-    void gather(ResourceId start, Priority priority);
+    static bool limits(const Resource& resource);
+    void note_tightness(Resource& resource);
+    void take_users(ResourceId id, Priority priority);
+    void take_resource(ResourceId id);
+    bool gather(ResourceId start, Priority priority);
+    void leave_part();
     void fill(Priority priority);
+    void fill_near();
+    void gather_near();
+    bool is_felt(ResourceId id);
+    void keep_speeds();
+    void fill_part(Priority priority);
     void begin_filling(Priority priority);
     bool settle_bounded(double level);
     void settle_full(double level, Priority priority);
-    void settle(std::uint32_t place, float speed);
+    void settle(std::uint32_t place, float speed, ResourceId limit);
     double refresh_stale();
     double reached_level(ResourceId id, Priority priority);
     /// Whether nobody of its priority shares any of the activity's resources, and its speed then.
@@ -204,6 +215,7 @@ private:
     Picoseconds now_ = 0;
     std::uint64_t events_ = 0;
 
+    std::uint32_t transfers_ = 0;  // that have begun
     std::uint32_t sensitive_ = 0;  // activities that mind a crowd
     std::uint32_t tight_ = 0;      // resources that are
     bool may_be_short_ = false;    // some resource, more than when last solved
@@ -211,16 +223,19 @@ private:
 
     std::vector<ActivityId> fresh_;  // whose speed is to be set: new, or with another bound
     std::vector<ResourceId> dirty_;  // on which something changed since the last solution
-    // Scratch of the solver: the connected part being solved.
+    std::vector<ResourceId> near_;   // to be solved, of what is connected with more
+    // Scratch of the solver: the part being solved.
     std::vector<ActivityId> part_;
     std::vector<ResourceId> part_resources_;
     static constexpr float open = -1;
-    std::vector<float> part_speeds_;         // `open` until settled
-    std::vector<double> part_bounds_;        // the level at which each reaches its bound
-    std::vector<double> part_reached_;       // the level at which each resource is full
-    std::vector<std::uint32_t> part_place_;  // of a resource in the part, if it is in it
-    std::vector<std::uint32_t> part_open_;   // who still grows
-    std::vector<std::uint32_t> part_stale_;  // who was settled last
+    std::vector<float> part_speeds_;             // `open` until settled
+    std::vector<ResourceId> part_limits_;        // what each filled up
+    std::vector<double> part_bounds_;            // the level at which each reaches its bound
+    std::vector<double> part_reached_;           // the level at which each resource is full
+    std::vector<std::uint32_t> part_place_;      // of a resource in the part, if it is in it
+    std::vector<std::uint32_t> part_open_;       // who still grows
+    std::vector<std::uint32_t> part_stale_;      // who was settled last
+    std::vector<std::uint32_t> part_refreshed_;  // resources of those
 };
 
 }  // namespace ringlab::sim

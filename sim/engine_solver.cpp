@@ -32,12 +32,12 @@ void Engine::solve_transfers() {
     }
     const bool some_short = may_be_short_ || tight_ > 0;
     may_be_short_ = false;
+    near_.clear();
     for (std::size_t i = 0; some_short && i < dirty_.size(); ++i) {
-        const auto& resource = resources_[dirty_[i]];
-        if (!resource.short_of_capacity() && !resource.tight) continue;
-        gather(dirty_[i], Priority::transfer);
-        fill(Priority::transfer);
+        if (!limits(resources_[dirty_[i]])) continue;
+        gather(dirty_[i], Priority::transfer) ? fill(Priority::transfer) : near_.push_back(dirty_[i]);
     }
+    if (!near_.empty()) fill_near();
     for (const auto id : fresh_) {
         auto& state = states_[id];
         if (state.priority != Priority::transfer) continue;
@@ -63,34 +63,58 @@ void Engine::solve_compute() {
     }
 }
 
-void Engine::gather(ResourceId start, Priority priority) {
+/// Of transfers: whether it limits any, or did when last solved.
+bool Engine::limits(const Resource& resource) { return resource.short_of_capacity() || resource.tight; }
+
+void Engine::note_tightness(Resource& resource) {
+    tight_ -= resource.tight;
+    resource.tight = resource.short_of_capacity();
+    tight_ += resource.tight;
+}
+
+/// The users of a resource, into the part, which were not there.
+void Engine::take_users(ResourceId id, Priority priority) {
+    for (auto at = resources_[id].users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
+        auto& state = state_of(at);
+        if (state.place != nowhere) continue;
+        state.place = static_cast<std::uint32_t>(part_.size()) & nowhere;
+        part_.push_back(activity_of(at));
+    }
+}
+
+void Engine::take_resource(ResourceId id) {
+    auto& resource = resources_[id];
+    if (resource.marked) return;
+    resource.marked = true;
+    part_resources_.push_back(id);
+}
+
+/// All that is connected with a resource: false, and no part, if that is much among many transfers.
+bool Engine::gather(ResourceId start, Priority priority) {
+    constexpr std::uint32_t many = 256;
+    constexpr std::size_t much = 16;
+    const bool is_bounded = priority == Priority::transfer && transfers_ > many;
     part_.clear();
     part_resources_.clear();
-    const auto add = [&](ResourceId id) {
-        auto& resource = resources_[id];
-        const bool binds = priority == Priority::compute || resource.short_of_capacity() || resource.tight;
-        if (resource.marked || !binds) return;
-        resource.marked = true;
-        part_resources_.push_back(id);
-    };
-    add(start);
-    for (std::size_t i = 0; i < part_resources_.size(); ++i)
-        for (auto at = resources_[part_resources_[i]].users[static_cast<std::size_t>(priority)]; at != none;
-             at = use_of(at).next) {
-            auto& state = state_of(at);
-            if (state.place != nowhere) continue;
-            state.place = static_cast<std::uint32_t>(part_.size()) & nowhere;
-            part_.push_back(activity_of(at));
-            for (const auto& use : uses(activity_of(at))) add(use.resource);
-        }
-    for (const auto id : part_resources_) {
-        auto& resource = resources_[id];
-        resource.marked = false;
-        if (priority != Priority::transfer) continue;
-        tight_ -= resource.tight;
-        resource.tight = resource.short_of_capacity();
-        tight_ += resource.tight;
+    take_resource(start);
+    bool is_all = true;
+    for (std::size_t i = 0, user = 0; i < part_resources_.size() && is_all; ++i) {
+        take_users(part_resources_[i], priority);
+        for (; user < part_.size(); ++user)
+            for (const auto& use : uses(part_[user]))
+                if (priority == Priority::compute || limits(resources_[use.resource])) take_resource(use.resource);
+        is_all = !is_bounded || part_.size() <= much;
     }
+    for (const auto id : part_resources_) {
+        resources_[id].marked = false;
+        if (priority == Priority::transfer && is_all) note_tightness(resources_[id]);
+    }
+    if (!is_all) leave_part();
+    return is_all;
+}
+
+void Engine::leave_part() {
+    for (const auto id : part_) states_[id].place = nowhere;
 }
 
 bool Engine::is_alone(Link link) {
@@ -109,18 +133,77 @@ float Engine::speed_alone(ActivityId id, Priority priority) {
     return speed;
 }
 
+void Engine::fill(Priority priority) {
+    shared_out_ = true;
+    if (part_.size() == 1) {
+        leave_part();
+        set_speed(part_.front(), speed_alone(part_.front(), priority));
+        return;
+    }
+    fill_part(priority);
+    keep_speeds();
+}
+
+// Among many transfers that are all connected a change is felt by few. So what is short where something changed is
+// solved first, with its users, while others keep their speeds. That is the solution if nothing else that is short now
+// limits one of these users, or has users that it limited and that would get another share: else it is solved as well.
+void Engine::fill_near() {
+    shared_out_ = true;
+    for (const auto id : near_) note_tightness(resources_[id]);
+    for (std::size_t before = 0; before != near_.size();) {
+        before = near_.size();
+        gather_near();
+        fill_part(Priority::transfer);
+        for (auto k = before; k < part_resources_.size(); ++k)
+            if (is_felt(part_resources_[k])) near_.push_back(part_resources_[k]);
+        if (near_.size() != before) leave_part();
+    }
+    keep_speeds();
+}
+
+/// The users of resources near by, and behind these resources in the part all others that limit them.
+void Engine::gather_near() {
+    part_.clear();
+    part_resources_.clear();
+    for (const auto id : near_) take_resource(id);
+    for (const auto id : near_) take_users(id, Priority::transfer);
+    for (const auto id : part_)
+        for (const auto& use : uses(id))
+            if (resources_[use.resource].tight) take_resource(use.resource);
+    for (const auto id : part_resources_) resources_[id].marked = false;
+}
+
+/// Whether a resource has users outside the part whose speeds do not go with those of its users in it.
+bool Engine::is_felt(ResourceId id) {
+    bool limits_some = false, has_others = false, limited_others = false, moves = false;
+    for (auto at = resources_[id].users[static_cast<std::size_t>(Priority::transfer)]; at != none;
+         at = use_of(at).next) {
+        const auto& state = state_of(at);
+        if (state.place == nowhere) {
+            has_others = true;
+            limited_others |= state.limit == id;
+        } else {
+            limits_some |= part_limits_[state.place] == id;
+            moves |= part_speeds_[state.place] != state.speed;
+        }
+    }
+    return (limits_some && has_others) || (moves && limited_others);
+}
+
+void Engine::keep_speeds() {
+    for (std::size_t i = 0; i < part_.size(); ++i) {
+        auto& state = states_[part_[i]];
+        state.place = nowhere;
+        state.limit = part_limits_[i];
+        set_speed(part_[i], part_speeds_[i]);
+    }
+}
+
 // Progressive filling: all speeds grow as level * weight; whoever reaches its bound, or sits on the resource that fills
 // up first, keeps its speed; the others go on. A resource is looked at again only when one of its users was settled,
 // and what fills up at one level is settled in one round: over the network ports of P hosts there is one round and not
 // P.
-void Engine::fill(Priority priority) {
-    shared_out_ = true;
-    if (part_.size() == 1) {
-        auto& state = states_[part_.front()];
-        state.place = nowhere;
-        set_speed(part_.front(), speed_alone(part_.front(), priority));
-        return;
-    }
+void Engine::fill_part(Priority priority) {
     begin_filling(priority);
     while (!part_open_.empty()) {
         double level = std::numeric_limits<double>::infinity();
@@ -128,14 +211,11 @@ void Engine::fill(Priority priority) {
         if (!settle_bounded(level)) settle_full(level, priority);
         std::erase_if(part_open_, [&](std::uint32_t i) { return part_speeds_[i] != open; });
     }
-    for (std::size_t i = 0; i < part_.size(); ++i) {
-        states_[part_[i]].place = nowhere;
-        set_speed(part_[i], part_speeds_[i]);
-    }
 }
 
 void Engine::begin_filling(Priority priority) {
     part_speeds_.assign(part_.size(), open);
+    part_limits_.assign(part_.size(), none);
     part_bounds_.clear();
     for (const auto id : part_) part_bounds_.push_back(double(states_[id].bound) / double(states_[id].weight));
     part_open_.resize(part_.size());
@@ -155,7 +235,7 @@ bool Engine::settle_bounded(double level) {
     part_stale_.clear();
     if (lowest > level) return false;
     for (const auto i : part_open_)
-        if (part_bounds_[i] <= lowest) settle(i, states_[part_[i]].bound);
+        if (part_bounds_[i] <= lowest) settle(i, states_[part_[i]].bound, none);
     refresh_stale();
     return true;
 }
@@ -168,41 +248,49 @@ void Engine::settle_full(double level, Priority priority) {
         for (auto at = resources_[part_resources_[k]].users[static_cast<std::size_t>(priority)]; at != none;
              at = use_of(at).next) {
             const auto& state = state_of(at);
-            if (part_speeds_[state.place] == open)
-                settle(state.place, static_cast<float>(level * double(state.weight)));
+            if (state.place != nowhere && part_speeds_[state.place] == open)
+                settle(state.place, static_cast<float>(level * double(state.weight)), part_resources_[k]);
         }
         if (refresh_stale() <= level) return;
     }
 }
 
-void Engine::settle(std::uint32_t place, float speed) {
+void Engine::settle(std::uint32_t place, float speed, ResourceId limit) {
     part_speeds_[place] = speed;
+    part_limits_[place] = limit;
     part_stale_.push_back(place);
 }
 
 /// What the resources of those settled last now reach: the least.
 double Engine::refresh_stale() {
     double least = std::numeric_limits<double>::infinity();
-    for (const auto place : part_stale_) {
-        const auto& state = states_[part_[place]];
+    part_refreshed_.clear();
+    for (const auto place : part_stale_)
         for (const auto& use : uses(part_[place])) {
             const auto at = part_place_[use.resource];
-            if (at >= part_resources_.size() || part_resources_[at] != use.resource) continue;
-            part_reached_[at] = reached_level(use.resource, state.priority);
-            least = std::min(least, part_reached_[at]);
+            auto& resource = resources_[use.resource];
+            if (at >= part_resources_.size() || part_resources_[at] != use.resource || resource.marked) continue;
+            resource.marked = true;
+            part_refreshed_.push_back(at);
         }
+    for (const auto at : part_refreshed_) {
+        const auto id = part_resources_[at];
+        resources_[id].marked = false;
+        part_reached_[at] = reached_level(id, states_[part_[part_stale_.front()]].priority);
+        least = std::min(least, part_reached_[at]);
     }
     return least;
 }
 
-/// The level at which the resource is full, by those of its users that still grow.
+/// The level at which the resource is full, by those of its users that still grow; who is not in the part does not.
 double Engine::reached_level(ResourceId id, Priority priority) {
     const auto& resource = resources_[id];
     double available = static_cast<double>(left(resource, priority)), growth = 0;
     for (auto at = resource.users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
-        const auto speed = part_speeds_[state_of(at).place];
+        const auto& state = state_of(at);
+        const auto speed = state.place == nowhere ? state.speed : part_speeds_[state.place];
         if (speed == open)
-            growth += double(state_of(at).weight) * use_of(at).amount;
+            growth += double(state.weight) * use_of(at).amount;
         else
             available -= double(speed) * use_of(at).amount;
     }

@@ -25,6 +25,13 @@ bool holds_exactly(const LinkCost& link) {
     return is_exact(1);
 }
 
+/// Whether power leaves all GPUs at one clock when they have as much to do.
+bool have_one_clock(const Machine& machine, const SimOptions& options) {
+    const auto& powers = machine.power_of_gpus;
+    return options.clock == Clock::calibrated ||
+           std::all_of(powers.begin(), powers.end(), [&](double power) { return power == powers.front(); });
+}
+
 /// So many ranks on, the machine looks the same.
 int period(const Schedule& schedule, const Machine& machine, const Topology& topology) {
     if (topology.hosts() == 1 || machine.gpus_per_host % schedule.ranks() == 0) return 1;
@@ -40,7 +47,7 @@ int period(const Schedule& schedule, const Machine& machine, const Topology& top
 Fold::Fold(const OpSource& ops, const Schedule& schedule, const Machine& machine, const Topology& topology,
            const SimOptions& options)
     : played_(schedule.ranks() * options.replicas) {
-    if (!options.fold || options.trace || options.clock != Clock::calibrated || options.compute != ComputeModel::rate ||
+    if (!options.fold || options.trace || !have_one_clock(machine, options) || options.compute != ComputeModel::rate ||
         !ops.attends_are_alike() || !are_given_the_same(options) || machine.inside_host.looks_at_messages() ||
         !holds_exactly(machine.inside_host) || !holds_exactly(machine.between_hosts))
         return;

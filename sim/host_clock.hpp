@@ -4,6 +4,7 @@
 #include "layouts/schedule.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace ringlab::sim {
@@ -12,46 +13,68 @@ using layouts::OpIndex;
 using layouts::Picoseconds;
 
 /// When a rank's host has issued the operations of a pass. They are given to it in schedule order; but where transfers
-/// take no multiprocessors it enqueues computing before the transfers just in front of it, if it waits for none of
-/// them, so that the device has work as early as can be.
+/// take no multiprocessors it enqueues computing as soon as what it waits for has been, so that the device has work as
+/// early as can be.
 class HostClock {
 public:
-    /// Of operations from `first` on, from `now` on.
-    HostClock(Picoseconds now, bool computes_first, OpIndex first = 0)
-        : now_(now), computes_first_(computes_first), first_(first), before_(now) {}
+    /// Where the host is between two operations.
+    struct State {
+        Picoseconds now = 0;       ///< when it has issued all that was given to it
+        Picoseconds computed = 0;  ///< when it had issued what it computed last
+        std::uint32_t last = 0;    ///< the lane and peer of the transfer that was given last; 0: that was none
+        std::uint32_t run = 0;     ///< what computes, one behind another, when the last of such runs was given
+    };
+
+    /// Of operations from `first` on. A transfer takes `transfer` to issue, or longer.
+    HostClock(State state, bool computes_first, Picoseconds transfer, OpIndex first = 0)
+        : state_(state), computes_first_(computes_first), transfer_(transfer), first_(first), before_(state.now) {}
+
+    /// Whether a transfer is right behind another one on its lane and with its peer.
+    bool follows(const layouts::Op& op) const { return op.transfers() && place_of(op) == state_.last; }
 
     /// Time at which operation `self` is issued, which takes `cost`; calls delay(transfer, cost) for each one in front
     /// of it that is issued later for it.
     template <class Delay>
     Picoseconds issue(const layouts::Op& op, OpIndex self, Picoseconds cost, Delay delay) {
-        const auto came = std::exchange(now_, layouts::later(now_, cost));
+        auto& [now, computed, last, run] = state_;
+        const auto came = std::exchange(now, layouts::later(now, cost));
+        last = op.transfers() ? place_of(op) : 0;
         // A copy into a slot that nothing of the pass was in begins with its sender's part alone.
         const bool begins_alone =
             computes_first_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
-        if (!computes_first_ || op.transfers()) return begins_alone ? came : now_;
-        if (op.fused) {  // its launch has been issued, and waits inside for what it needs
-            first_ = self + 1;
-            return 0;
-        }
+        if (!computes_first_ || op.transfers()) return begins_alone ? came : now;
         const auto first = std::exchange(first_, self + 1);
-        const auto before = std::exchange(before_, now_);
-        const auto after = op.after();
-        if (std::any_of(after.begin(), after.end(), [&](OpIndex one) { return one >= first; })) return now_;
-        for (auto transfer = first; transfer < self; ++transfer) delay(transfer, cost);
-        return layouts::later(before, cost);
+        const auto before = std::exchange(before_, now);
+        const auto run_before = std::exchange(run, self == first ? run + 1 : 1);
+        if (op.fused) return 0;  // its launch has been issued, and waits inside for what it needs
+        OpIndex waits_for = -1;
+        for (const auto one : op.after()) waits_for = std::max(waits_for, one);
+        if (waits_for >= first) {
+            computed = std::max(computed, came - (self - 1 - waits_for) * transfer_);
+        } else if (waits_for >= 0) {  // in front of the last run, whose first was issued before it
+            const auto begin = first - static_cast<OpIndex>(run_before);
+            computed = std::max(computed, before - (first - 1 - begin) * cost - (begin - 1 - waits_for) * transfer_);
+        }
+        for (auto transfer = std::max(first, waits_for + 1); transfer < self; ++transfer) delay(transfer, cost);
+        return computed = layouts::later(computed, cost);
     }
 
-    /// When all has been issued that was given to it.
-    Picoseconds now() const { return now_; }
+    const State& state() const { return state_; }
 
     /// Whether an operation that is still to come may go before one that was given.
     bool is_open(OpIndex next) const { return computes_first_ && first_ < next; }
 
 private:
-    Picoseconds now_;
+    /// Not 0, which is the compute lane's.
+    static std::uint32_t place_of(const layouts::Op& op) {
+        return static_cast<std::uint32_t>(op.peer) * 32 + static_cast<std::uint32_t>(op.lane());
+    }
+
+    State state_;
     bool computes_first_;
+    Picoseconds transfer_;
     OpIndex first_;       // behind what it computed last
-    Picoseconds before_;  // when it had issued that
+    Picoseconds before_;  // when all was issued that was given up to there
 };
 
 }  // namespace ringlab::sim

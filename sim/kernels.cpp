@@ -1,5 +1,7 @@
 #include "sim/kernels.hpp"
 
+#include "sim/tile_rates.hpp"
+
 #include <fmt/format.h>
 
 namespace ringlab::sim {
@@ -49,6 +51,12 @@ std::vector<std::string> notes_of_kernel(const Machine& machine, const Schedule&
         notes.push_back(fmt::format(
             "tile times were calibrated for head and value dims {} and {}, and are stretched by FLOP to {} and {}",
             cost.head_dim, cost.value_dim, p.head_dim, p.value_dim));
+    if (cost.tiles_from_rate)
+        notes.push_back(fmt::format("the machine file has no prices of tiles: they are scaled from teraflops, {:.4g}",
+                                    cost.flops / 1e12));
+    if (const auto rates = disagreement_of_rates(cost, schedule.options().pass, machine.multiprocessors);
+        !rates.empty())
+        notes.push_back("prices of tiles and teraflops of the machine file disagree: " + rates);
     if (!price.has_scores)
         notes.push_back(p.soft_cap > 0
                             ? fmt::format("the machine file has no kernel with a soft cap of head and value dims {} "

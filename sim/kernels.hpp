@@ -25,7 +25,8 @@ const AttentionCost& attention_cost(const Machine& machine, const layouts::Sched
 /// that fill dims up.
 double tile_stretch(const Machine& machine, const layouts::Schedule& schedule);
 
-/// What of a problem the machine file has no price of, a sentence each, for people to read.
+/// What of a problem the machine file has no price of, or two that contradict each other, a sentence each, for people
+/// to read.
 std::vector<std::string> notes_of_kernel(const Machine& machine, const layouts::Schedule& schedule);
 
 }  // namespace ringlab::sim

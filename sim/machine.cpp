@@ -1,14 +1,14 @@
 #include "sim/machine_fields.hpp"
 
 #include "layouts/require.hpp"
+#include "layouts/text_file.hpp"
+#include "sim/tile_rates.hpp"
 
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 namespace ringlab::sim {
@@ -31,6 +31,7 @@ public:
 
     void text(const std::string& key, std::string& value) {
         const auto* node = find(key);
+        if (!node) return;
         const auto found = node->value<std::string>();
         if (!found || found->empty()) complain(*node, "{} must be a text in quotes that is not empty", key);
         value = *found;
@@ -40,6 +41,7 @@ public:
     void choice(const std::string& key, Enum& value, std::initializer_list<const char*> names) {
         std::string name;
         text(key, name);
+        if (name.empty()) return;  // missing
         const auto found = std::find(names.begin(), names.end(), name);
         if (found == names.end()) complain_about(key, fmt::format("must be \"{}\"", fmt::join(names, "\" or \"")));
         value = static_cast<Enum>(found - names.begin());
@@ -47,44 +49,48 @@ public:
 
     template <class T>
     void number(const std::string& key, T& value, Range range, double unit) {
-        const auto& figure = figure_at(key);
-        value = static_cast<T>(record(key, *figure.get("value"), range, source(key, figure)) * unit);
+        if (const auto* figure = figure_at(key))
+            value = static_cast<T>(record(key, *figure->get("value"), range, source(key, *figure)) * unit);
     }
 
     void numbers(const std::string& key, std::vector<double>& all, Range range) {
-        const auto& figure = figure_at(key);
+        const auto* figure = figure_at(key);
+        if (!figure) return;
         all.clear();
-        for (const auto& value : *array_in(figure, key, "value"))
-            all.push_back(record(key, value, range, source(key, figure)));
+        for (const auto& value : *array_in(*figure, key, "value"))
+            all.push_back(record(key, value, range, source(key, *figure)));
     }
 
     /// A figure that depends on the message size.
     void channels(const std::string& key, std::vector<LinkCost::Channels>& classes) {
-        const auto& figure = figure_at(key);
-        const auto [limits, values] = lists_in(figure, key, "up_to_mebibytes", "value");
-        if (limits->empty()) complain(figure, "{} must have at least one size", key);
+        const auto* figure = figure_at(key);
+        if (!figure) return;
+        const auto [limits, values] = lists_in(*figure, key, "up_to_mebibytes", "value");
+        if (limits->empty()) complain(*figure, "{} must have at least one size", key);
         double before = 0;
         classes.clear();
         for (std::size_t i = 0; i < values->size(); ++i) {
             const auto limit = to_number(key + ".up_to_mebibytes", *limits->get(i), {1e-6, 1e12, false, true});
             if (limit <= before) complain(*limits->get(i), "{}.up_to_mebibytes must grow from entry to entry", key);
             before = limit;
-            classes.push_back({limit * mebi, record(key, *values->get(i), {1, 1024}, source(key, figure))});
+            classes.push_back({limit * mebi, record(key, *values->get(i), {1, 1024}, source(key, *figure))});
         }
-        if (std::isfinite(before)) complain(figure, "{}.up_to_mebibytes must end in inf, to cover every message", key);
+        if (std::isfinite(before)) complain(*figure, "{}.up_to_mebibytes must end in inf, to cover every message", key);
     }
 
     void groups(const std::string& key, std::vector<AttentionCost::Group>& groups) {
-        const auto& figure = figure_at(key);
-        const auto [values, at_a_time] = lists_in(figure, key, "value", "at_a_time");
+        const auto* figure = figure_at(key);
+        if (!figure) return;
+        const auto [values, at_a_time] = lists_in(*figure, key, "value", "at_a_time");
         const auto whole = [&](double value) { return static_cast<std::int64_t>(value); };
         groups.clear();
         for (std::size_t i = 0; i < values->size(); ++i)
-            groups.push_back({whole(record(key, *values->get(i), {2, 1024, true}, source(key, figure))),
+            groups.push_back({whole(record(key, *values->get(i), {2, 1024, true}, source(key, *figure))),
                               whole(to_number(key + ".at_a_time", *at_a_time->get(i), {1, 1 << 16, true}))});
     }
 
     bool section(const std::string& name, bool wanted) const { return wanted || root_.at_path(name).is_table(); }
+    bool given(const std::string& key) const { return root_.at_path(key).node() != nullptr; }
 
     template <class Named, class Begin>
     void sections(const std::string& name, std::vector<Named>& all, Begin begin) {
@@ -104,23 +110,41 @@ public:
 
     void refuse_unknown() const { refuse_unknown(root_, ""); }
 
+    /// All at once; where a whole section is, by its name.
+    void refuse_missing() const {
+        std::vector<std::string> names;
+        for (const auto& key : missing_) {
+            const auto dot = key.rfind('.');
+            const auto section = dot == std::string::npos ? "" : key.substr(0, dot);
+            const auto name =
+                section.empty() || given(section) ? fmt::format("'{}'", key) : fmt::format("all of [{}]", section);
+            if (names.empty() || names.back() != name) names.push_back(name);
+        }
+        const auto* says = "the files in experiments/machines show all keys";
+        if (missing_.size() == 1) fail("{}: key '{}' is missing; {}", file_, missing_.front(), says);
+        if (!names.empty())
+            fail("{}: {} keys are missing: {}; {}", file_, missing_.size(), fmt::join(names, ", "), says);
+    }
+
     std::vector<Figure> figures;
 
 private:
+    /// None, and remembers that, where the key is missing.
     const toml::node* find(const std::string& key) {
         known_.insert(key);
-        const auto node = root_.at_path(key);
-        if (!node.node()) fail("{}: key '{}' is missing; the files in experiments/machines show all keys", file_, key);
-        return node.node();
+        const auto* node = root_.at_path(key).node();
+        if (!node) missing_.push_back(key);
+        return node;
     }
 
-    const toml::table& figure_at(const std::string& key) {
+    const toml::table* figure_at(const std::string& key) {
         const auto* node = find(key);
+        if (!node) return nullptr;
         const auto* figure = node->as_table();
         if (!figure || !figure->contains("value") || !figure->contains("source"))
             complain(*node, "{} must be written as {{ value = ..., source = \"where it comes from\" }}", key);
         for (const auto* part : {"value", "source", "up_to_mebibytes", "at_a_time"}) known_.insert(key + "." + part);
-        return *figure;
+        return figure;
     }
 
     const toml::array* array_in(const toml::table& figure, const std::string& key, const char* part) {
@@ -186,13 +210,23 @@ private:
     const toml::table& root_;
     std::string file_;
     std::set<std::string> known_;
+    std::vector<std::string> missing_;
 };
+
+/// Ports of the hosts' network, which a machine of one host does not have: what the file says of them is then noted.
+void check_ports(Reader& reader, Machine& machine) {
+    if (machine.gpus_per_host % machine.nics_per_host == 0) return;
+    if (machine.hosts > 1) reader.complain_about("topology.nics_per_host", "must divide topology.gpus_per_host");
+    machine.notes.push_back(fmt::format("topology.nics_per_host, {} for {} GPUs, has no effect on one host",
+                                        machine.nics_per_host, machine.gpus_per_host));
+    machine.nics_per_host = machine.gpus_per_host;
+}
 
 Machine read_machine(Reader& reader) {
     Machine machine;
     MachineFields(reader).visit(machine);
-    if (machine.gpus_per_host % machine.nics_per_host != 0)
-        reader.complain_about("topology.nics_per_host", "must divide topology.gpus_per_host");
+    reader.refuse_missing();
+    check_ports(reader, machine);
     if (machine.attention_memory_bytes_per_second > machine.memory_bytes_per_second)
         reader.complain_about("gpu.attention_memory_gigabytes_per_second",
                               "must not exceed gpu.memory_gigabytes_per_second");
@@ -211,6 +245,7 @@ Machine read_machine(Reader& reader) {
         reader.complain_about("gpu.multiprocessors", "must exceed four times what a transfer holds");
     reader.refuse_unknown();
     machine.figures = std::move(reader.figures);
+    settle_tiles_and_rates(machine);
     return machine;
 }
 
@@ -229,13 +264,6 @@ Machine machine_from(const toml::table& root, const std::string& file, std::stri
     return machine;
 }
 
-std::string text_of(const std::filesystem::path& file) {
-    std::ifstream stream(file, std::ios::binary);
-    require(stream.good() && !std::filesystem::is_directory(file), "cannot read machine file '{}'",
-            one_line(file.string()));
-    return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 /// Puts the figures and texts of `others` in the place of those in `table`, section by section.
 void replace(toml::table& table, toml::table&& others) {
     for (auto&& [name, node] : others) {
@@ -250,33 +278,18 @@ void replace(toml::table& table, toml::table&& others) {
 
 }  // namespace
 
-double LinkCost::channels_for(double bytes) const {
-    const auto message = bytes / messages_per_block;
-    for (const auto& some : channels)
-        if (message <= some.up_to_bytes) return some.count;
-    return channels.empty() ? 1 : channels.back().count;
-}
-
-double LinkCost::hidden_rate(double bytes) const {
-    constexpr double giga = 1e9;
-    for (const auto& some : hidden.rates)
-        if (bytes <= some.up_to_bytes) return some.count * giga;
-    return hidden.rates.empty() ? std::numeric_limits<double>::infinity() : hidden.rates.back().count * giga;
-}
-
-double LinkCost::rate(double bytes, double slow_link_factor) const {
-    return std::min(channels_for(bytes) * channel_bytes_per_second, link_bytes_per_second / slow_link_factor);
-}
-
 Machine parse_machine(std::string_view text, std::string_view name) {
     const auto file = one_line(name);
     return machine_from(parsed(text, file), file, std::string(text));
 }
 
-Machine load_machine(const std::filesystem::path& file) { return parse_machine(text_of(file), file.string()); }
+Machine load_machine(const std::filesystem::path& file) {
+    return parse_machine(layouts::read_text(file, "machine file"), file.string());
+}
 
 Machine load_machine(const std::filesystem::path& file, const std::filesystem::path& implementation) {
-    const auto text = text_of(file), other_text = text_of(implementation);
+    const auto text = layouts::read_text(file, "machine file"),
+               other_text = layouts::read_text(implementation, "implementation");
     auto root = parsed(text, one_line(file.string()));
     replace(root, parsed(other_text, one_line(implementation.string())));
     return machine_from(root, one_line(implementation.string()), text + "\n" + other_text);

@@ -46,6 +46,7 @@ struct AttentionCost {
     double joined_ratio = 1;           ///< a launch of several blocks takes so many times what its items say
     double dropout_tile_seconds = -1;  ///< more of a tile, full or partial, where p is dropped out; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
+    bool tiles_from_rate = false;  ///< the file has no prices of tiles: what flops say is theirs
 
     /// When the kernel of a transfer that comes beside an attend finds room on multiprocessors. It is served first, but
     /// blocks of the attend that run stay.
@@ -180,6 +181,9 @@ struct Machine {
     double pass_issue_seconds = 0;     ///< host time of a pass before its first operation
     double compute_issue_seconds = 0;  ///< host time to issue one operation
     double transfer_issue_seconds = 0;
+    /// The same of a message right behind another one in the same step, on its channel and with its peer, whose host is
+    /// there; 0: as of any other.
+    double next_transfer_issue_seconds = 0;
 
     AttentionCost forward;
     AttentionCost backward;
@@ -207,8 +211,9 @@ struct Machine {
     // Errors of predicted times of passes, without sign, where they were scored on rings; 0: they were not.
     double mean_error = 0, largest_error = 0;
 
-    std::vector<Figure> figures;  ///< everything read, empty if not from a file
-    std::string text;             ///< the file as it was read
+    std::vector<Figure> figures;     ///< everything read, empty if not from a file
+    std::vector<std::string> notes;  ///< what who uses the file should know, a line each
+    std::string text;                ///< the file as it was read
 
     std::int64_t gpus() const { return std::int64_t{hosts} * gpus_per_host; }
     const AttentionCost& attention(layouts::Pass pass) const {
@@ -224,9 +229,9 @@ struct Machine {
     }
 };
 
-/// Reads a machine file (TOML; the ones in experiments/machines explain every key). Throws Error of one line, with file
-/// and line number, if the file cannot be read, is not TOML, lacks a key, has one that is not known, or a value that
-/// cannot be.
+/// Reads a machine file (TOML; the ones in experiments/machines explain every key). Attention without prices of tiles
+/// gets them from its rate. Throws Error of one line, with file and line number, if the file cannot be read, is not
+/// TOML, has a key that is not known, or a value that cannot be; and with all of their names if keys are missing.
 Machine load_machine(const std::filesystem::path& file);
 
 /// The same, with what the file `implementation` gives in place of the machine's own figures: other software on that

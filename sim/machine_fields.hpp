@@ -28,6 +28,7 @@ inline constexpr Range ratio{0, 100};
 /// - number(key, value, range, unit): the file has value / unit
 /// - numbers(key, value, range), groups(key, value) and channels(key, value): lists
 /// - section(name, wanted): whether the file has, or is to have, a section that it need not have
+/// - given(key): likewise, a key
 /// - sections(name, all): makes `all`, each with a name, of the sections in one, or has them as they are.
 template <class Fields>
 class MachineFields {
@@ -99,6 +100,8 @@ public:
             fields_.number("pieces.gigabytes_per_second", inside.pieces_bytes_per_second, bandwidth, giga);
             fields_.number("pieces.issue_us", inside.piece_issue_seconds, not_negative, micro);
         }
+        if (fields_.section("messages_in_a_row", m.next_transfer_issue_seconds > 0))
+            fields_.number("messages_in_a_row.issue_us", m.next_transfer_issue_seconds, not_negative, micro);
         if (fields_.section("joined_launches", m.forward.joined_ratio != 1 || m.backward.joined_ratio != 1)) {
             fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
             fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);
@@ -118,7 +121,9 @@ public:
             kernel.forward = m.forward;
             kernel.backward = m.backward;
             for (auto* cost : {&kernel.forward, &kernel.backward})
-                cost->share_seconds = cost->idle_byte_seconds = cost->last_byte_seconds = cost->reread_seconds = 0;
+                for (auto* own : {&cost->full_tile_seconds, &cost->partial_tile_seconds, &cost->share_seconds,
+                                  &cost->idle_byte_seconds, &cost->last_byte_seconds, &cost->reread_seconds})
+                    *own = 0;
         });
         for (auto& one : m.kernels) kernel("kernels." + one.name, one);
         if (fields_.section("score", m.mean_error > 0)) {
@@ -134,7 +139,8 @@ private:
     void attention(const std::string& section, Cost& c) {
         using namespace ranges;
         dims(section, c);
-        fields_.choice(section + ".item", c.item, {"query tile", "key tile"});
+        if (needs_tiles(section) || fields_.given(section + ".item"))
+            fields_.choice(section + ".item", c.item, {"query tile", "key tile"});
         tiles(section, c);
         fields_.number(section + ".begin_us", c.begin_seconds, not_negative, micro);
         fields_.number(section + ".begin_memory_ratio", c.begin_memory_ratio, ratio, 1);
@@ -180,23 +186,30 @@ private:
         fields_.number(section + ".value_dim", c.value_dim, ranges::count, 1);
     }
 
+    /// Whether the file has prices of tiles: then it must tell all about them. Without, what it does not tell is that
+    /// of AttentionCost, or nothing.
+    bool needs_tiles(const std::string& section) const {
+        return fields_.given(section + ".full_tile_us") || fields_.given(section + ".partial_tile_us");
+    }
+
     template <class Cost>
     void tiles(const std::string& section, Cost& c) {
         using namespace ranges;
+        const bool needed = needs_tiles(section);
         const auto number = [&](const char* key, auto& value, Range range, double unit) {
-            fields_.number(section + key, value, range, unit);
+            if (needed || fields_.given(section + key)) fields_.number(section + key, value, range, unit);
         };
         number(".tile_rows", c.tile_rows, count, 1);
         number(".tile_keys", c.tile_keys, count, 1);
-        fields_.groups(section + ".groups", c.groups);
-        number(".launch_us", c.launch_seconds, not_negative, micro);
+        if (needed || fields_.given(section + ".groups")) fields_.groups(section + ".groups", c.groups);
+        fields_.number(section + ".launch_us", c.launch_seconds, not_negative, micro);
         number(".item_us", c.item_seconds, not_negative, micro);
         number(".full_tile_us", c.full_tile_seconds, not_negative, micro);
         number(".partial_tile_us", c.partial_tile_seconds, not_negative, micro);
         number(".idle_item_us", c.idle_item_seconds, not_negative, micro);
         number(".resume_us", c.resume_seconds, not_negative, micro);
         number(".finish_us", c.finish_seconds, not_negative, micro);
-        number(".teraflops", c.flops, bandwidth, tera);
+        fields_.number(section + ".teraflops", c.flops, bandwidth, tera);
     }
 
     template <class Cost>

@@ -69,6 +69,7 @@ public:
     }
 
     bool section(const std::string&, bool wanted) const { return wanted; }
+    bool given(const std::string&) const { return true; }
     template <class All, class Begin>
     void sections(const std::string&, const All&, Begin) const {}
 

@@ -2,6 +2,7 @@
 
 #include "layouts/program.hpp"
 #include "layouts/require.hpp"
+#include "sim/clocks.hpp"
 #include "sim/cost.hpp"
 #include "sim/key_launch.hpp"
 
@@ -63,11 +64,11 @@ private:
         auto& state = ranks_[rank];
         const auto prepared = layouts::later(host, cost_.before_pass(static_cast<int>(rank)));
         state.lanes.resize(index(program_.lanes));
-        auto clock = cost_.host_clock(layouts::later(host, cost_.issue_pass()));
+        auto clock = cost_.host_clock(host);
         for (const auto& made : program_.ranks[rank].code) {
             const auto& op = made.op;
             const auto issued =
-                clock.issue(op, static_cast<OpIndex>(state.nodes.size()), cost_.issue(op),
+                clock.issue(op, static_cast<OpIndex>(state.nodes.size()), cost_.issue(op, clock.follows(op)),
                             [&](OpIndex transfer, Picoseconds delay) { state.nodes[index(transfer)].issued += delay; });
             auto& lane = state.lanes[index(op.lane())].ops;
             auto& node = state.nodes.emplace_back();
@@ -152,21 +153,14 @@ private:
         layouts::Timeline timeline{static_cast<int>(ranks_.size()), {}};
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
             for (std::size_t which = 0; which < ranks_[rank].nodes.size(); ++which) {
-                const auto& op = instruction(rank, which).op;
                 const auto& node = ranks_[rank].nodes[which];
-                timeline.spans.push_back({.rank = static_cast<int>(rank),
-                                          .op = static_cast<OpIndex>(which),
-                                          .step = op.step,
-                                          .kind = op.kind,
-                                          .lane = op.lane(),
-                                          .peer = op.peer,
-                                          .block = op.part.block,
-                                          .posted = node.ready,
-                                          .begin = node.end - node.duration,
-                                          .end = node.end,
-                                          .busy = node.duration,
-                                          .cells = op.cells,
-                                          .bytes = op.bytes});
+                auto& span = timeline.spans.emplace_back(
+                    layouts::span_of(static_cast<int>(rank), static_cast<OpIndex>(which), instruction(rank, which).op,
+                                     program_.ranks[rank].query_heads));
+                span.posted = node.ready;
+                span.begin = node.end - node.duration;
+                span.end = node.end;
+                span.busy = node.duration;
             }
         return timeline;
     }
@@ -181,6 +175,7 @@ private:
 
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
     require(!options.sharing, "the max-plus recurrence holds only with sharing off");
+    require(!power_sets_clocks(schedule, machine, options), "the max-plus recurrence plays at the clock of short runs");
     require(options.replicas == 1, "{} rings side by side; the max-plus recurrence plays one", options.replicas);
     return Recurrence(schedule, machine, options).run();
 }

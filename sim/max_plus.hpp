@@ -15,6 +15,7 @@ namespace ringlab::sim {
 ///
 /// Equal to simulate() to the last picosecond, but for what a pass does behind its last operation. Throws Error if the
 /// schedule breaks its rules, and unless options.sharing is off: with resources shared the recurrence does not hold.
+/// Clocks are those of the calibration: throws Error where power would set others.
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 
 /// When each rank ends, by the same recurrence for schedules in which every rank does the same but for its number:

@@ -1,4 +1,5 @@
 #include "layouts/require.hpp"
+#include "sim/clocks.hpp"
 #include "sim/cost.hpp"
 #include "sim/lanes.hpp"
 #include "sim/max_plus.hpp"
@@ -6,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 
 namespace ringlab::sim {
@@ -33,10 +35,14 @@ struct OpOfAllRanks {
 /// Runs the program of rank 0 for all ranks, a row of times per operation.
 class SymmetricProgram {
 public:
-    SymmetricProgram(const Schedule& schedule, const Machine& machine, const SimOptions& options)
+    /// At clocks by rank; empty: those of the calibration.
+    SymmetricProgram(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+                     const std::vector<double>& clocks)
         : schedule_(schedule),
           ranks_(schedule.ranks()),
-          cost_(schedule, machine, options),
+          cost_(schedule, machine, options, clocks),
+          one_clock_(std::adjacent_find(clocks.begin(), clocks.end(), std::not_equal_to<>()) == clocks.end()),
+          of_rank_(static_cast<std::size_t>(ranks_)),
           starts_(cost_.starts()),
           lanes_(schedule.lanes()) {
         require(!cost_.waits_for_gradients(),
@@ -65,6 +71,17 @@ public:
         return ends;
     }
 
+    /// What run() played, for settled_clocks().
+    PlayedPass played(const Row& ends, const Machine& machine) const {
+        PlayedPass pass{{}, {}, rank_powers(schedule_, machine, cost_.topology(), ranks_)};
+        for (const auto& busy : of_rank_) {
+            pass.prediction.ranks.emplace_back().compute = layouts::later(of_all_.compute, busy.compute);
+            pass.flop.push_back(of_all_.flop + busy.flop);
+        }
+        pass.prediction.makespan = *std::max_element(ends.begin(), ends.end());
+        return pass;
+    }
+
 private:
     struct LaneQueue {
         std::vector<OpIndex> ops;
@@ -76,10 +93,10 @@ private:
     void read() {
         auto symmetric = read_symmetric(schedule_);
         uniform_cells_ = symmetric.uniform_cells;
-        auto host = cost_.host_clock(cost_.issue_pass());
+        auto host = cost_.host_clock(0);
         for (const auto& op : symmetric.of_rank_0) {
             const auto issued =
-                host.issue(op, static_cast<OpIndex>(nodes_.size()), cost_.issue(op),
+                host.issue(op, static_cast<OpIndex>(nodes_.size()), cost_.issue(op, host.follows(op)),
                            [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
             OpOfAllRanks added;
             added.op = op;
@@ -95,7 +112,7 @@ private:
         }
         for (const auto& lane : lanes_)
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
-        farthest_ = layouts::later(layouts::later(host.now(), cost_.before_pass(0)),
+        farthest_ = layouts::later(layouts::later(host.state().now, cost_.before_pass(0)),
                                    *std::max_element(starts_.begin(), starts_.end()));
     }
 
@@ -159,26 +176,40 @@ private:
     }
 
     void add_compute(OpOfAllRanks& self) {
-        auto& times = *self.ready;
         const bool attends = self.op.kind == OpKind::attend;
-        if (!attends || uniform_cells_) {
+        if (one_clock_ && (!attends || uniform_cells_)) {
             const auto duration = cost_.compute(self.op, 0);
             reach(duration);
-            for (auto& time : times) time += duration;
-            if (attends) cells_ += Pairs{self.op.cells} * self.op.rows().heads.count() * ranks_;
+            for (auto& time : *self.ready) time += duration;
+            of_all_.compute = layouts::later(of_all_.compute, duration);
+            if (attends) add_attend(of_all_, self.op, ranks_);
             return;
         }
         auto op = self.op;
         durations_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
-            op.rows() = shifted(schedule_, self.op.rows(), rank);
-            op.part = shifted(schedule_, self.op.part, rank);
-            op.cells = schedule_.cells(op.rows(), op.part);
-            cells_ += Pairs{op.cells} * op.rows().heads.count();
+            if (attends && !uniform_cells_) {
+                op.rows() = shifted(schedule_, self.op.rows(), rank);
+                op.part = shifted(schedule_, self.op.part, rank);
+                op.cells = schedule_.cells(op.rows(), op.part);
+            }
+            auto& busy = of_rank_[static_cast<std::size_t>(rank)];
+            if (attends) add_attend(busy, op, 1);
             durations_.push_back(cost_.compute(op, rank));
+            busy.compute = layouts::later(busy.compute, durations_.back());
         }
-        reach(*std::max_element(durations_.begin(), durations_.end()));
-        for (std::size_t r = 0; r < times.size(); ++r) times[r] += durations_[r];
+        add_durations(self, durations_);
+    }
+
+    /// What computing of one rank, or of all alike, comes to.
+    struct Busy {
+        Picoseconds compute = 0;
+        double flop = 0;
+    };
+
+    void add_attend(Busy& busy, const Op& op, int ranks) {
+        cells_ += Pairs{op.cells} * op.rows().heads.count() * ranks;
+        busy.flop += cost_.powered_flop(op);
     }
 
     /// No path of dependencies is longer than one operation after another: what can be told before rows are added up.
@@ -251,6 +282,9 @@ private:
     const Schedule& schedule_;
     int ranks_;
     CostModel cost_;
+    bool one_clock_;            // at which all ranks run
+    Busy of_all_;               // where ranks are alike
+    std::vector<Busy> of_rank_;  // where they are not
     Row starts_;
     std::vector<OpOfAllRanks> nodes_;
     std::vector<LaneQueue> lanes_;
@@ -275,7 +309,13 @@ std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, c
                 jitter.transfer_noise == 0,
             "the symmetric max-plus recurrence plays one ring, whose ranks differ in when they start alone");
     require(options.compute == ComputeModel::rate, "the symmetric max-plus recurrence needs the rate compute model");
-    return SymmetricProgram(schedule, machine, options).run();
+    std::vector<double> clocks;
+    if (power_sets_clocks(schedule, machine, options))
+        clocks = settled_clocks(static_cast<std::size_t>(schedule.ranks()), options, [&](const auto& at) {
+            SymmetricProgram program(schedule, machine, options, at);
+            return program.played(program.run(), machine);
+        });
+    return SymmetricProgram(schedule, machine, options, clocks).run();
 }
 
 }  // namespace ringlab::sim

@@ -24,13 +24,14 @@ enum class OpState : std::uint8_t {
     done,
 };
 
-/// What is left of an operation while it is in a rank's window: 32 bytes.
+/// What is left of an operation while it is in a rank's window: 32 bytes. Distances are to others there, and cut to 16
+/// bits.
 struct PendingOp {
     Picoseconds time = 0;                  ///< issued by the host at; once it runs, begun at
     std::int64_t work = 0;                 ///< bytes of a transfer, picoseconds of compute
     std::int32_t peer = -1;                // of a transfer
-    std::array<std::uint16_t, 4> after{};  ///< distances back to operations that must be done; 0: none
-    std::uint16_t next_in_lane = 0;        ///< distance; 0: not read yet
+    std::array<std::uint16_t, 4> after{};  ///< back to operations that must be done; 0: none
+    std::uint16_t next_in_lane = 0;        ///< 0: not read yet
     OpState state = OpState::waiting;
     std::uint8_t kind_code : 4 = 0;
     std::uint8_t pool_code : 4 = 0;
@@ -40,7 +41,8 @@ struct PendingOp {
 };
 static_assert(sizeof(PendingOp) == 32);
 
-/// The operations of one rank from the first unfinished one to the last one read, with the head of each lane.
+/// The operations of one rank from the first unfinished one to the last one read, with the head of each lane. It grows
+/// with what is read: how far that is ahead of what is done depends on the schedule.
 class OpWindow {
 public:
     static constexpr std::uint32_t none = ~0u;
@@ -51,13 +53,10 @@ public:
     std::uint32_t size() const { return end_ - base_; }
     std::uint32_t end() const { return end_; }
 
-    PendingOp& operator[](std::uint32_t op) {
-        const auto place = first_ + (op - base_);
-        return ops()[place < capacity_ ? place : place - capacity_];
-    }
+    PendingOp& operator[](std::uint32_t op) { return ops()[place_of(op)]; }
 
     /// First operation of the lane that is not done, or none.
-    std::uint32_t head(Lane lane) const { return knows(lane) ? position(ends(lane).head) : none; }
+    std::uint32_t head(Lane lane) const { return knows(lane) ? ends(lane).head : none; }
 
     /// Whether all lanes have a head.
     bool knows_all() const { return known_ == (1u << lanes_) - 1; }
@@ -83,38 +82,46 @@ public:
         pending.peer = op.peer < 0 ? op.peer : first_rank + op.peer;
         pending.kind_code = static_cast<std::uint8_t>(op.kind) & 15;
         pending.pool_code = static_cast<std::uint8_t>(op.pool) & 15;
+        if (is_far()) far(self) = {};
         for (std::size_t i = 0; const auto index : op.after()) {
             const auto distance = self - static_cast<std::uint32_t>(index);
             if (distance > self - base_ || (*this)[self - distance].state == OpState::done) continue;
-            pending.after[i++] = static_cast<std::uint16_t>(distance);
+            pending.after[i] = low(distance);
+            if (is_far()) far(self).after[i] = high(distance);
+            ++i;
         }
         const auto lane = op.lane();
         auto& [head, tail] = ends(lane);
         if (knows(lane)) {
-            const auto last = position(tail);
-            (*this)[last].next_in_lane = static_cast<std::uint16_t>(self - last);
+            (*this)[tail].next_in_lane = low(self - tail);
+            if (is_far()) far(tail).next_in_lane = high(self - tail);
         } else {
-            head = static_cast<std::uint16_t>(self);
+            head = self;
             known_ |= 1u << lane;
             waiting_ |= 1u << lane;
         }
-        tail = static_cast<std::uint16_t>(self);
+        tail = self;
     }
 
     /// Whether everything that `op` must come after is done.
     bool may_run(std::uint32_t op) {
         const auto& after = (*this)[op].after;
-        for (const auto distance : after)
+        for (std::size_t i = 0; i < after.size(); ++i) {
+            const auto distance = is_far() ? after[i] | std::uint32_t{far(op).after[i]} << 16 : after[i];
             if (distance != 0 && distance <= op - base_ && (*this)[op - distance].state != OpState::done) return false;
+        }
         return true;
     }
 
     /// Marks the head of a lane as done and moves the lane on.
     void finish_head(Lane lane) {
-        auto& pending = (*this)[head(lane)];
+        auto& head = ends(lane).head;
+        auto& pending = (*this)[head];
         pending.state = OpState::done;
-        ends(lane).head = static_cast<std::uint16_t>(ends(lane).head + pending.next_in_lane);
-        pending.next_in_lane == 0 ? known_ &= ~(1u << lane) : waiting_ |= 1u << lane;
+        const auto next = is_far() ? pending.next_in_lane | std::uint32_t{far(head).next_in_lane} << 16
+                                   : std::uint32_t{pending.next_in_lane};
+        head += next;
+        next == 0 ? known_ &= ~(1u << lane) : waiting_ |= 1u << lane;
         while (base_ != end_ && ops()[first_].state == OpState::done) {
             ++base_;
             if (++first_ == capacity_) first_ = 0;
@@ -122,39 +129,59 @@ public:
     }
 
 private:
-    /// First and last unfinished operation of a lane: low bits of their numbers, which say it all, as a window is
-    /// shorter than 2^16.
+    /// First and last unfinished operation of a lane.
     struct Ends {
-        std::uint16_t head = 0, tail = 0;
+        std::uint32_t head = 0, tail = 0;
+    };
+
+    /// The upper halves of an operation's distances, which only a large window needs.
+    struct Far {
+        std::array<std::uint16_t, 4> after{};
+        std::uint16_t next_in_lane = 0;
     };
 
     static constexpr std::uint32_t first_capacity = 7;  // of a ring there are no more
 
+    static std::uint16_t low(std::uint32_t distance) { return static_cast<std::uint16_t>(distance); }
+    static std::uint16_t high(std::uint32_t distance) { return static_cast<std::uint16_t>(distance >> 16); }
+
     bool knows(Lane lane) const { return known_ >> lane & 1; }
     const Ends& ends(Lane lane) const { return reinterpret_cast<const Ends*>(memory_.get())[lane]; }
     Ends& ends(Lane lane) { return reinterpret_cast<Ends*>(memory_.get())[lane]; }
-    std::size_t ends_bytes() const { return (lanes_ * sizeof(Ends) + 7) / 8 * 8; }
+    std::size_t ends_bytes() const { return lanes_ * sizeof(Ends); }
     PendingOp* ops() { return reinterpret_cast<PendingOp*>(memory_.get() + ends_bytes()); }
-    std::uint32_t position(std::uint16_t low_bits) const {
-        return base_ + static_cast<std::uint16_t>(low_bits - base_);
+    std::uint32_t place_of(std::uint32_t op) const {
+        const auto place = first_ + (op - base_);
+        return place < capacity_ ? place : place - capacity_;
     }
+
+    /// Whether distances may be longer than 16 bits.
+    bool is_far() const { return is_far(capacity_); }
+    static bool is_far(std::uint32_t capacity) { return capacity > 0xffff; }
+    Far& far(std::uint32_t op) { return reinterpret_cast<Far*>(ops() + capacity_)[place_of(op)]; }
 
     /// By an eighth, or one: there are as many as ranks.
     void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
 
     void resize(std::uint32_t capacity) {
-        auto larger = std::make_unique<std::byte[]>(ends_bytes() + capacity * sizeof(PendingOp));
+        const auto bytes = ends_bytes() + capacity * (sizeof(PendingOp) + (is_far(capacity) ? sizeof(Far) : 0));
+        auto larger = std::make_unique<std::byte[]>(bytes);
         if (memory_) {
             std::copy_n(memory_.get(), ends_bytes(), larger.get());
             auto* to = reinterpret_cast<PendingOp*>(larger.get() + ends_bytes());
-            for (auto op = base_; op != end_; ++op) *to++ = (*this)[op];
+            auto* to_far = reinterpret_cast<Far*>(to + capacity);
+            for (auto op = base_; op != end_; ++op) {
+                *to++ = (*this)[op];
+                if (is_far()) *to_far++ = far(op);
+            }
         }
         memory_ = std::move(larger);
         capacity_ = capacity;
         first_ = 0;
     }
 
-    // The ends of each lane, then a ring of operations: one allocation, which is all that most ranks need.
+    // The ends of each lane, then a ring of operations, then what is far of them: one allocation, which is all that
+    // most ranks need.
     std::unique_ptr<std::byte[]> memory_;
     std::uint32_t base_ = 0, end_ = 0;
     std::uint32_t first_ = 0, capacity_ = 0;  // of the ring: where `base_` is

@@ -4,6 +4,7 @@
 #include "sim/jitter.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace ringlab::sim {
@@ -17,15 +18,25 @@ enum class ComputeModel {
             ///< for thousands of ranks
 };
 
+/// The clock that attends run at.
 enum class Clock {
+    sustained,   ///< what power allows when the pass is repeated without end, as in training
     calibrated,  ///< that of the calibration runs, which are short
-    sustained,   ///< what power allows when the pass is repeated without end
+};
+
+/// What costs time in a pass. Every price of a machine file belongs to one of them.
+enum class Cause {
+    attends,  ///< attention kernels with their launches, and products that expand a latent
+    ends,     ///< what a pass does on the GPU before its first and behind its last operation
+    issue,    ///< the host, which issues operations
+    links,    ///< messages: latency, bytes, and the multiprocessors that they hold
+    memory,   ///< merges, sums and copies, and attends and messages that compete for the memory's bandwidth
 };
 
 struct SimOptions {
     bool trace = false;  ///< keep every span; otherwise totals alone
     ComputeModel compute = ComputeModel::tiles;
-    Clock clock = Clock::calibrated;
+    Clock clock = Clock::sustained;
     // Between repeated passes, for the sustained clock: how long, and for how long of it other attends run.
     double pause_seconds = 0, pause_busy_seconds = 0;
     bool sharing = true;  ///< off: everything has links, memory and multiprocessors to itself
@@ -37,10 +48,7 @@ struct SimOptions {
 
     std::vector<Picoseconds> start;  ///< when each rank starts, at least 0; empty: all at 0
     Jitter jitter;
-
-    /// Operations of a rank that are looked at beyond the first unfinished one. Bounds memory; as long as it is larger
-    /// than what slots let run ahead, the result does not depend on it.
-    int look_ahead = 4096;
+    std::optional<Cause> free;  ///< costs nothing: what a pass would take without it, see break_down()
 
     /// Ranks that cannot differ are played once, see Fold. Off: all of them are, with the same results.
     bool fold = true;

@@ -16,7 +16,7 @@ SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const
                machine.between_hosts.multiprocessors_per_channel > 0),
       one_channel_(schedule.channels().size() == 1) {
     const auto ranks = static_cast<std::size_t>(fold.played());
-    const bool memory = std::isfinite(machine_.memory_bytes_per_second);
+    const bool memory = std::isfinite(machine_.memory_bytes_per_second) && !cost.is_free(Cause::memory);
     const bool links = !one_channel_ && std::isfinite(machine_.inside_host.link_bytes_per_second);
     const std::size_t ends_of_hosts = 2 * (ranks / static_cast<std::size_t>(machine_.gpus_per_host) + 1);
     engine_.reserve(0, ranks * (memory + kernels_ + 2 * links) + ends_of_hosts);

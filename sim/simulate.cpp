@@ -1,12 +1,13 @@
 #include "sim/simulate.hpp"
 
 #include "layouts/require.hpp"
-#include "sim/kernels.hpp"
+#include "sim/clocks.hpp"
 #include "sim/parallel.hpp"
 #include "sim/simulation.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
+#include <utility>
 
 namespace ringlab::sim {
 namespace {
@@ -16,33 +17,55 @@ std::shared_ptr<TileModel> tiles_of(const layouts::Schedule& schedule, const Mac
     return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
 }
 
+/// One ring or more at given clocks, by rank; empty: those of the calibration. Ranks are folded where that may be, and
+/// all played, now and from then on, where they turn out to differ.
+class Player {
+public:
+    Player(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+           std::shared_ptr<TileModel> tiles)
+        : schedule_(schedule), machine_(machine), options_(options), tiles_(std::move(tiles)) {}
+
+    PlayedPass play(const std::vector<double>& clocks, bool trace) {
+        auto options = options_;
+        options.trace = trace;
+        if (auto played = tried(clocks, options)) return *std::move(played);
+        options.fold = options_.fold = false;
+        return tried(clocks, options).value();
+    }
+
+private:
+    std::optional<PlayedPass> tried(const std::vector<double>& clocks, const SimOptions& options) const {
+        Simulation simulation(schedule_, machine_, options, clocks, tiles_);
+        auto prediction = simulation.run();
+        if (!prediction) return {};
+        return PlayedPass{*std::move(prediction), simulation.flop(), simulation.powers()};
+    }
+
+    const layouts::Schedule& schedule_;
+    const Machine& machine_;
+    SimOptions options_;
+    std::shared_ptr<TileModel> tiles_;
+};
+
 Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                   const std::shared_ptr<TileModel>& tiles) {
     require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
             "{} rings of {} ranks; there must be one or more, of 2^22 ranks in all", options.replicas,
             schedule.ranks());
-    if (options.clock == Clock::calibrated) {
-        if (auto prediction = Simulation(schedule, machine, options, {}, tiles).run()) return *std::move(prediction);
-        auto apart = options;
-        apart.fold = false;
-        return Simulation(schedule, machine, apart, {}, tiles).run().value();
-    }
-    // The clock depends on how busy ranks are, and that on the clock, though little.
-    const auto power_flops = attention_cost(machine, schedule).power_flops;
     require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
             "the pause between passes is {} s, and busy for {} s; it must not be negative, nor busy for longer",
             options.pause_seconds, options.pause_busy_seconds);
-    auto quiet = options;
-    quiet.trace = false;
-    std::vector<double> clocks(static_cast<std::size_t>(schedule.ranks()) * static_cast<std::size_t>(options.replicas),
-                               1);
-    constexpr int rounds = 2;
-    for (int round = 0; round < rounds && std::isfinite(power_flops); ++round) {
-        Simulation simulation(schedule, machine, quiet, clocks, tiles);
-        const auto found = simulation.run().value();
-        clocks = sustained_clocks(found, clocks, simulation.flop(), simulation.powers(power_flops), options);
-    }
-    auto prediction = Simulation(schedule, machine, options, clocks, tiles).run().value();
+    Player player(schedule, machine, options, tiles);
+    if (!power_sets_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
+    std::pair<std::vector<double>, Prediction> last;
+    const auto ranks = static_cast<std::size_t>(schedule.ranks()) * static_cast<std::size_t>(options.replicas);
+    const auto clocks = settled_clocks(ranks, options, [&](const std::vector<double>& at) {
+        auto found = player.play(at, false);
+        last = {at, found.prediction};
+        return found;
+    });
+    auto prediction =
+        options.trace || clocks != last.first ? player.play(clocks, options.trace).prediction : std::move(last.second);
     prediction.clock = *std::min_element(clocks.begin(), clocks.end());
     return prediction;
 }
@@ -51,6 +74,11 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
 
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
     return played(schedule, machine, options, tiles_of(schedule, machine, options));
+}
+
+Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+                    const std::shared_ptr<TileModel>& tiles) {
+    return played(schedule, machine, options, tiles);
 }
 
 std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/host_clock.hpp"
 #include "sim/jitter.hpp"
 #include "sim/lanes.hpp"
 #include "sim/naive.hpp"
@@ -28,13 +29,35 @@ private:
 
 /// Where a rank is in its operations.
 struct alignas(64) SimulatedRank {
-    SimulatedRank(int lanes, Picoseconds start, Picoseconds issue, Picoseconds before)
-        : window(lanes), host(layouts::later(start, issue)), prepared(layouts::later(start, before)) {}
+    SimulatedRank(int lanes, Picoseconds start, HostClock::State issued, Picoseconds before)
+        : window(lanes), prepared(layouts::later(start, before)) {
+        give(issued);
+    }
 
-    OpWindow window;
-    Picoseconds host;      // when the host has issued all that was read
+    /// The host, which has issued all that was read.
+    HostClock::State host() const { return {issued_, computed_, issued_last_, computed_run_}; }
+    void give(const HostClock::State& host) {
+        issued_ = host.now;
+        computed_ = host.computed;
+        issued_last_ = host.last;
+        computed_run_ = host.run;
+    }
+
+    // Of the host's state four bytes each lie in what window and naive leave.
+    [[no_unique_address]] OpWindow window;
+
+private:
+    std::uint32_t issued_last_ = 0;
+
+public:
     Picoseconds prepared;  // when what comes before the first operation on the compute lane has ended
-    NaiveEstimate naive;
+    [[no_unique_address]] NaiveEstimate naive;
+
+private:
+    std::uint32_t computed_run_ = 0;
+    Picoseconds issued_ = 0, computed_ = 0;
+
+public:
     Picoseconds posted_since = 0, moving_since = 0;
     bool more = true;        // operations to read
     std::int8_t posted = 0;  // transfers whose own side is ready, to their ends: one a lane at most

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "sim/clocks.hpp"
 #include "sim/fold.hpp"
 #include "sim/huge_pages.hpp"
 #include "sim/key_launch.hpp"
@@ -8,15 +7,21 @@
 #include "sim/op_source.hpp"
 #include "sim/room.hpp"
 #include "sim/shared_resources.hpp"
+#include "sim/simulate.hpp"
 #include "sim/simulated_rank.hpp"
 #include "sim/trace.hpp"
 
+#include <memory>
 #include <optional>
 
 namespace ringlab::sim {
 
 using layouts::compute_lane;
 using layouts::RankTotals;
+
+/// As without `tiles`, which are of the same schedule and machine, and may serve any number of plays one after another.
+Prediction simulate(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+                    const std::shared_ptr<TileModel>& tiles);
 
 /// One play of a schedule on a machine.
 class Simulation {
@@ -29,15 +34,19 @@ public:
     std::optional<Prediction> run();
 
     /// FLOP of what tiles hold, by rank; counted for the sustained clock alone.
-    const std::vector<double>& flop() const { return flop_; }
+    std::vector<double> flop() const { return of_all(flop_); }
 
-    /// Power of the GPU of each rank, by that of those of the calibration.
-    std::vector<double> powers(double of_calibrated) const;
+    /// Power of the GPU of each rank.
+    std::vector<double> powers() const;
 
 private:
     bool is_folded() const { return fold_.played() < cost_.ranks(); }
 
+    /// What ranks that are played stand for, by rank.
+    std::vector<double> of_all(const std::vector<double>& played) const;
+
     SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+    int query_heads() const { return static_cast<int>(schedule_.problem().query_heads); }
     RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
 
     /// The first rank of the ring that `rank` is in.

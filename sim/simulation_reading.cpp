@@ -1,4 +1,5 @@
 #include "layouts/require.hpp"
+#include "sim/clocks.hpp"
 #include "sim/simulation.hpp"
 
 #include <utility>
@@ -24,8 +25,9 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     ranks_.reserve(played);
     prediction_.ranks.resize(played);
     for (int rank = 0; rank < fold_.played(); ++rank)
-        ranks_.emplace_back(lanes_, cost_.start(rank), cost_.issue_pass(), cost_.before_pass(rank));
-    if (options.trace) trace_.emplace(ranks_.size());
+        ranks_.emplace_back(lanes_, cost_.start(rank), cost_.host_clock(cost_.start(rank)).state(),
+                            cost_.before_pass(rank));
+    if (options.trace) trace_.emplace(ranks_.size(), query_heads());
     if (cost_.waits_for_gradients())
         for (int rank = 0; rank < cost_.ranks(); ++rank) inside_.emplace_back(cost_.key_launches(rank));
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
@@ -36,28 +38,29 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     together_ = holds_ && machine.inside_host.halves == LinkCost::Halves::together_backward &&
                 schedule.options().pass == layouts::Pass::backward && !cost_.joins();
     const auto pass = schedule.options().pass;
-    if (holds_ && options.compute == ComputeModel::tiles &&
+    if (holds_ && options.compute == ComputeModel::tiles && !cost_.is_free(Cause::attends) &&
         machine.attention(pass).room != AttentionCost::Room::at_once)
         room_.emplace(cost_, machine, pass);
 }
 
-std::vector<double> Simulation::powers(double of_calibrated) const {
-    std::vector<double> all(ranks_.size(), of_calibrated);
-    const auto& ratios = machine_.power_of_gpus;
-    for (std::size_t rank = 0; rank < all.size() && !ratios.empty(); ++rank)
-        all[rank] *= ratios[static_cast<std::size_t>(cost_.topology().gpu(static_cast<int>(rank))) % ratios.size()];
+std::vector<double> Simulation::powers() const {
+    return of_all(rank_powers(schedule_, machine_, cost_.topology(), fold_.played()));
+}
+
+std::vector<double> Simulation::of_all(const std::vector<double>& played) const {
+    std::vector<double> all(played.empty() ? 0 : static_cast<std::size_t>(cost_.ranks()));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = played[rank % played.size()];
     return all;
 }
 
 void Simulation::refill(int id) {
     auto& rank = rank_of(id);
     if (rank.window.knows_all() && !(messages_ && messages_->is_open(id))) return;
-    auto host = cost_.host_clock(rank.host, next_of(rank));
+    auto host = cost_.host_clock(rank.host(), next_of(rank));
     while (rank.more &&
-           (!rank.window.knows_all() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))) &&
-           rank.window.size() < static_cast<std::uint32_t>(options_.look_ahead))
+           (!rank.window.knows_all() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))))
         read(id, host);
-    rank.host = host.now();
+    rank.give(host.state());
 }
 
 void Simulation::read(int id, HostClock& host) {
@@ -70,7 +73,7 @@ void Simulation::read(int id, HostClock& host) {
     }
     require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
             schedule_.channels().size());
-    const auto issue = cost_.issue(*op);
+    const auto issue = cost_.issue(*op, host.follows(*op));
     const auto issued = host.issue(*op, next_of(rank), issue,
                                    [&](layouts::OpIndex transfer, Picoseconds delay) { put_off(id, transfer, delay); });
     const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
@@ -92,7 +95,7 @@ void Simulation::put_off(int id, layouts::OpIndex transfer, Picoseconds delay) {
 void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
     switch (op.kind) {
         case OpKind::attend:
-            require(!__builtin_add_overflow(totals.cells, op.cells, &totals.cells),
+            require(!__builtin_add_overflow(totals.cells, layouts::pairs_of(op, query_heads()), &totals.cells),
                     "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
             if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.powered_flop(op);
             [[fallthrough]];

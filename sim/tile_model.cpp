@@ -106,12 +106,16 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
             // A row that sees nothing at all weighs differently in a tile's hull from one that sees nothing here.
             const bool blind =
                 segment.at(piece.first) == layouts::RowKeys{} && segment.at(piece.last()) == layouts::RowKeys{};
-            key_.insert(key_.end(), {-2, piece.count, blind});
+            key_.insert(key_.end(), {-2, piece.count, blind, std::ssize(segment.earlier)});
             if (blind) return;
             for (const auto& key_run : key_runs) {
                 describe_bound(key_, segment.begin, piece, key_run);
                 describe_bound(key_, segment.end, piece, key_run);
                 describe_bound(key_, {segment.sink, 0}, piece, key_run);
+                for (const auto& range : segment.earlier) {
+                    describe_bound(key_, range.begin, piece, key_run);
+                    describe_bound(key_, range.end, piece, key_run);
+                }
             }
         });
     }

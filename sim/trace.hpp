@@ -10,22 +10,14 @@ namespace ringlab::sim {
 /// The spans of a prediction that is traced, and when hosts issued them. Its operations are counted by rank.
 class Trace {
 public:
-    explicit Trace(std::size_t ranks) : spans_(ranks), issued_(ranks) {}
+    Trace(std::size_t ranks, int query_heads) : query_heads_(query_heads), spans_(ranks), issued_(ranks) {}
 
     /// The next operation of rank `id`, whose ring begins at rank `first_rank`.
     void read(int id, int first_rank, const layouts::Op& op, layouts::Interval issued) {
         auto& spans = spans_[static_cast<std::size_t>(id)];
-        layouts::Span span;
-        span.rank = id;
-        span.op = static_cast<layouts::OpIndex>(spans.size());
-        span.step = op.step;
-        span.kind = op.kind;
-        span.lane = op.lane();
-        span.peer = op.peer < 0 ? op.peer : first_rank + op.peer;
-        span.block = op.part.block;
-        span.cells = op.cells;
-        span.bytes = op.bytes;
-        spans.push_back(span);
+        auto& span =
+            spans.emplace_back(layouts::span_of(id, static_cast<layouts::OpIndex>(spans.size()), op, query_heads_));
+        if (op.peer >= 0) span.peer += first_rank;
         issued_[static_cast<std::size_t>(id)].push_back(issued);
     }
 
@@ -58,6 +50,7 @@ public:
     }
 
 private:
+    int query_heads_;
     std::vector<std::vector<layouts::Span>> spans_;
     std::vector<std::vector<layouts::Interval>> issued_;
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Stops or kills a rank of an MPI run at a random moment, many times, and sees whether the run ends as it should: in
-time, with a status other than 0, with exactly one line of the program's own, and with no process left behind.
+time, with a status other than 0, with exactly one line of the program's own that names a rank that was killed and
+speaks of a record only if there is one, and with no process left behind.
 
   tests/stop_and_kill.py --stops 50 --kills 50 --timeout 5 mpirun -np 4 build/cpu/experiments/gradient_equivalence ...
 
@@ -76,6 +77,7 @@ class Run:
         self.errors.seek(0)
         text = self.errors.read()
         self.errors.close()
+        self.has_record = any(name.startswith("r.h5") for name in os.listdir(self.folder))
         shutil.rmtree(self.folder, ignore_errors=True)
         # An MPI library that goes on complaining of a dead process can get between the ends of a line.
         return [line for line in text.splitlines() if self.program + ": " in line], text
@@ -92,6 +94,16 @@ def guarded(pid):
         return any(open(f"/proc/{pid}/task/{thread}/comm").read() == "guardian\n" for thread in threads)
     except OSError:
         return False
+
+
+def rank_of(pid):
+    """What the launcher has told the process; None if it was none of Open MPI's, or has not begun."""
+    try:
+        with open(f"/proc/{pid}/environ") as file:
+            variables = dict(entry.split("=", 1) for entry in file.read().split("\0") if "=" in entry)
+    except OSError:
+        return None
+    return variables.get("OMPI_COMM_WORLD_RANK")
 
 
 def crashed(text, launcher):
@@ -117,6 +129,7 @@ def trial(options, command, program, what, moment, rng):
         run.finish()
         return None
     victim = rng.choice(ranks)
+    rank = rank_of(victim)
     others_guard = any(guarded(rank) for rank in ranks if rank != victim)
     hit = time.monotonic()
     try:
@@ -141,6 +154,11 @@ def trial(options, command, program, what, moment, rng):
     # The launcher ends ranks that cannot yet say why.
     if len(lines) != 1 and (lines or others_guard or what == "stop"):
         faults.append(f"{len(lines)} lines")
+    named = (f"rank {rank} (process {victim}) has died", f"rank {rank} has died, or was never started")
+    if what == "kill" and lines and rank is not None and not any(words in lines[0] for words in named):
+        faults.append(f"rank {rank} is not named")
+    if not run.has_record and any("is in the record" in line for line in lines):
+        faults.append("speaks of a record that is not there")
     if left:
         faults.append(f"{len(left)} processes left")
     if crashed(text, run.process.pid):

@@ -121,7 +121,8 @@ public:
         for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
             cost.launch_seconds = cost.item_seconds = 0;
-            fit_attention(machine_, pass, attends(pass));
+            for (const auto& [key, why] : fit_attention(machine_, pass, attends(pass)))
+                source(fmt::format("attention.{}.{}", to_string(pass), key), why);
         }
         fit_messages();
         fit_sums();
@@ -293,7 +294,7 @@ private:
         const auto* fitted = "fitted to messages between two ranks that have next to nothing to compute";
         source("gpu.memory_gigabytes_per_second", fitted);
         source("inside_host", "counted: what is sent and what is received take as long");
-        source("inside_host.latency_us", fitted);
+        source("inside_host.latency_us", line.has_slope ? fitted : not_determined_by("messages of one size"));
         source("inside_host.link_gigabytes_per_second", fitted);
     }
 
@@ -311,6 +312,8 @@ private:
         machine_.copy_launch_seconds = machine_.accumulate_launch_seconds;
         machine_.copy_memory_ratio = machine_.add_memory_ratio;
         source("accumulate", "fitted to processor time of sums and merges");
+        if (!add.has_slope) source("accumulate.add_memory_ratio", not_determined_by("sums of one size"));
+        if (!merge.has_slope) source("accumulate.merge_memory_ratio", not_determined_by("merges of one size"));
         for (const auto* key : {"accumulate.copy_launch_us", "accumulate.copy_memory_ratio"})
             source(key, "not calibrated: as of a sum");
     }
@@ -363,8 +366,9 @@ int calibrate_cpu(const Config& config) {
         fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {};\n{}.\nRanks have a processor "
                     "each.\nHow to read a machine file: see h200_nvswitch_copy_engine.toml.",
                     config.arithmetic, config.heads.empty() ? "4:2" : config.heads, accuracy));
-    write_machine_file(config.output, text);
-    fmt::print("{}\n{}.\nMachine file: {}\n", table, accuracy, config.output);
+    const auto output = write_machine_file(config.files, config.output, text);
+    fmt::print("{}\n{}.\n", table, accuracy);
+    announce_machine_file(output, text);
     return 0;
 }
 

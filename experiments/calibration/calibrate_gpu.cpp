@@ -64,13 +64,14 @@ std::filesystem::path beside(const std::string& output, const std::string& endin
 
 int calibrate_gpu(const Config& config, GpuProbe* probe, const Provenance& provenance) {
     say_when_interrupted("interrupted; no machine file was written");
-    const auto samples_file = beside(config.output, samples_ending);
+    const auto samples_path = beside(config.output, samples_ending);
+    SamplesFile samples_file{samples_path, config.files.found(samples_path)};
     GpuSamples samples;
     if (probe) {
         samples = measure_gpus(config, *probe, [&](const GpuSamples& so_far) {
-            write_samples(samples_file, so_far, config.text, provenance);
+            samples_file = write_samples(samples_file, so_far, config.text, provenance);
         });
-        fmt::print("Samples: {}\n", samples_file.string());
+        fmt::print("Samples: {}\n", samples_file.path.string());
     } else {
         samples = read_samples(config.measured);
     }
@@ -92,11 +93,11 @@ int calibrate_gpu(const Config& config, GpuProbe* probe, const Provenance& prove
                         "file: see h200_nvswitch_copy_engine.toml.",
                         fitted.machine.name, is_described_larger ? fmt::format("{} of them", samples.gpus) : "them",
                         samples.arithmetic, samples.heads, accuracy));
-        const auto output =
-            transport == "nccl" ? beside(config.output, nccl_ending) : std::filesystem::path(config.output);
-        write_machine_file(output, text);
+        const auto output = write_machine_file(
+            config.files,
+            transport == "nccl" ? beside(config.output, nccl_ending) : std::filesystem::path(config.output), text);
         if (transport != "nccl") fmt::print("{}\n{}.\n", table, accuracy);
-        fmt::print("Machine file: {}\n", output.string());
+        announce_machine_file(output, text);
     }
     return 0;
 }

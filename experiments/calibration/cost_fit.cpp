@@ -1,5 +1,6 @@
 #include "experiments/calibration/cost_fit.hpp"
 
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 #include "sim/kernels.hpp"
@@ -14,11 +15,30 @@ namespace {
 using layouts::Pass;
 using sim::AttentionCost;
 
+struct Time {
+    double AttentionCost::*seconds;
+    const char* key;  ///< in the section of its pass
+    bool of_query_tiles = true, of_key_tiles = true;
+
+    bool is_of(sim::Item item) const { return item == sim::Item::query_tile ? of_query_tiles : of_key_tiles; }
+};
+
+// By importance: of times that always occur together, the first is found and the others are 0.
 constexpr std::array times{
-    &AttentionCost::launch_seconds,       &AttentionCost::item_seconds,      &AttentionCost::full_tile_seconds,
-    &AttentionCost::partial_tile_seconds, &AttentionCost::idle_item_seconds, &AttentionCost::resume_seconds,
-    &AttentionCost::finish_seconds,       &AttentionCost::share_seconds,     &AttentionCost::idle_byte_seconds,
-    &AttentionCost::last_byte_seconds,    &AttentionCost::reread_seconds};
+    Time{&AttentionCost::launch_seconds, "launch_us"},
+    Time{&AttentionCost::item_seconds, "item_us"},
+    Time{&AttentionCost::full_tile_seconds, "full_tile_us"},
+    Time{&AttentionCost::partial_tile_seconds, "partial_tile_us"},
+    Time{&AttentionCost::idle_item_seconds, "idle_item_us"},
+    Time{.seconds = &AttentionCost::resume_seconds, .key = "resume_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::finish_seconds, .key = "finish_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::idle_byte_seconds, .key = "ends.idle_byte_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::last_byte_seconds, .key = "ends.last_byte_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::share_seconds, .key = "ends.share_us", .of_query_tiles = false},
+    Time{.seconds = &AttentionCost::reread_seconds, .key = "reread.tile_us", .of_query_tiles = false}};
+
+// The simulator knows no shorter times. What is found to be 0 is halved from round to round and gets no further.
+constexpr double tick = 1e-12;
 
 std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
     std::vector<const TimedAttend*> all;
@@ -48,11 +68,12 @@ double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machin
 /// A launch takes a sum of the times, each as often as it occurs on the multiprocessor that ends last. Which one that
 /// is depends on the times, so counts and times are found in turns: counts by differences, times by linear least
 /// squares.
-void fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
-    fit_attention(machine, pass == Pass::forward ? machine.forward : machine.backward, pass, attends);
+SourcesOfZeros fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
+    return fit_attention(machine, pass == Pass::forward ? machine.forward : machine.backward, pass, attends);
 }
 
-void fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass, std::span<const TimedAttend> attends) {
+SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass,
+                             std::span<const TimedAttend> attends) {
     const auto fitted = used(attends);
     require(!fitted.empty(), "no timed attends determine no times");
     double slowest = 0, tiles = 0;  // for a first guess: as if the longest launch were nothing but full tiles
@@ -65,7 +86,16 @@ void fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass, 
         tiles = static_cast<double>(p.query_heads * p.batch) * rows * keys /
                 static_cast<double>(cost.tile_rows * cost.tile_keys) / machine.multiprocessors;
     }
-    for (const auto time : times) cost.*time = slowest / tiles;
+    std::vector<Time> asked;
+    SourcesOfZeros never_asked, undetermined;
+    for (const auto& time : times) {
+        if (time.is_of(cost.item))
+            asked.push_back(time);
+        else
+            never_asked[time.key] =
+                time.of_key_tiles ? "none: only key tiles have it" : "none: only query tiles have it";
+        cost.*time.seconds = time.is_of(cost.item) ? slowest / tiles : 0;
+    }
     auto best = cost;
     double least = mean_square_error(fitted, pass, machine);
     constexpr int rounds = 24;
@@ -73,40 +103,34 @@ void fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass, 
         std::vector<double> counts, ones(fitted.size(), 1);
         for (const auto* attend : fitted) {
             const double before = predicted_seconds(*attend, pass, machine);
-            for (const auto time : times) {
-                const double kept = cost.*time, step = 1e-4 * best.full_tile_seconds;
-                cost.*time += step;
+            for (const auto& time : asked) {
+                const double kept = cost.*time.seconds, step = 1e-4 * best.full_tile_seconds;
+                cost.*time.seconds += step;
                 counts.push_back((predicted_seconds(*attend, pass, machine) - before) / step / attend->seconds);
-                cost.*time = kept;
+                cost.*time.seconds = kept;
             }
         }
-        // Nobody asks for a time whose counts are all 0, which would leave the system without a solution.
-        std::vector<std::size_t> asked;
-        for (std::size_t i = 0; i < times.size(); ++i) {
-            double sum = 0;
-            for (std::size_t row = 0; row < fitted.size(); ++row) sum += std::abs(counts[row * times.size() + i]);
-            if (sum > 0)
-                asked.push_back(i);
-            else
-                cost.*times[i] = 0;
-        }
-        require(fitted.size() > asked.size(), "{} timed attends do not determine {} times", fitted.size(),
-                asked.size());
-        std::vector<double> matrix;
-        for (std::size_t row = 0; row < fitted.size(); ++row)
-            for (const auto i : asked) matrix.push_back(counts[row * times.size() + i]);
-        const auto found = nonnegative_least_squares(matrix, ones, asked.size());
+        const auto found = nonnegative_least_squares(counts, ones, asked.size());
+        const auto determined = static_cast<std::size_t>(std::ranges::count(found.determined, true));
+        require(fitted.size() > determined, "{} timed attends do not determine {} times", fitted.size(), determined);
         // Half the way: where the last multiprocessor changes, whole steps go back and forth.
         for (std::size_t i = 0; i < asked.size(); ++i) {
-            auto& time = cost.*times[asked[i]];
-            time = (time + found[i]) / 2;
+            auto& time = cost.*asked[i].seconds;
+            time = found.determined[i] ? (time + found.values[i]) / 2 : 0;
         }
         const double error = mean_square_error(fitted, pass, machine);
         if (error >= least) continue;
         least = error;
         best = cost;
+        undetermined.clear();
+        for (std::size_t i = 0; i < asked.size(); ++i)
+            if (!found.determined[i]) undetermined[asked[i].key] = not_determined_by("the timed attends");
     }
     cost = best;
+    for (const auto& time : asked)
+        if (cost.*time.seconds < tick) cost.*time.seconds = 0;
+    undetermined.merge(never_asked);
+    return undetermined;
 }
 
 Line fit_line(std::span<const double> x, std::span<const double> y) {
@@ -117,14 +141,14 @@ Line fit_line(std::span<const double> x, std::span<const double> y) {
         matrix.push_back(x[i] / y[i]);
     }
     const auto found = nonnegative_least_squares(matrix, std::vector<double>(x.size(), 1), 2);
-    return {found[0], found[1]};
+    return {found.values[0], found.values[1], found.determined[1]};
 }
 
 Line fit_rising_line(std::span<const double> x, std::span<const double> y) {
     const auto line = fit_line(x, y);
     if (line.slope > 0) return line;
     const auto last = static_cast<std::size_t>(std::ranges::max_element(x) - x.begin());
-    return {0, y[last] / x[last]};
+    return {0, y[last] / x[last], line.has_slope};
 }
 
 }  // namespace ringlab::experiments

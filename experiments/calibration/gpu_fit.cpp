@@ -5,6 +5,7 @@
 #include "experiments/calibration/gpu_fit_more.hpp"
 #include "experiments/calibration/gpu_kernels.hpp"
 #include "experiments/calibration/gpu_measure.hpp"
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/calibration/timed_attends.hpp"
 #include "layouts/require.hpp"
 
@@ -29,7 +30,7 @@ public:
     FittedMachine fit() {
         collect_attends();
         for (const auto pass : {Pass::forward, Pass::backward}) {
-            fit_attention(machine(), pass, attends(pass));
+            zeros_[pass] = fit_attention(machine(), pass, attends(pass));
             add_seam(pass);
         }
         fit_accumulation();
@@ -187,6 +188,9 @@ private:
         m.copy_launch_seconds = copy.constant;
         m.copy_memory_ratio = copy.slope;
         source("accumulate", "fitted to passes of ranks that take turns on one GPU");
+        for (const auto& [line, key] : {std::pair(add, "add"), {copy, "copy"}})
+            if (!line.has_slope)
+                source(fmt::format("accumulate.{}_memory_ratio", key), not_determined_by("passes of one size"));
         if (!timed.contains(layouts::OpKind::merge))
             source("accumulate.merge_memory_ratio",
                    "counted: per byte of a 16-bit partial, 1 read, and 2 read and 2 written of the fp32 result");
@@ -215,9 +219,12 @@ private:
             cost.begin_memory_ratio = begin.slope * memory;
             cost.end_seconds = end.constant;
             cost.end_memory_ratio = end.slope * memory;
+            const auto section = fmt::format("attention.{}", to_string(pass));
             for (const auto* key : {"begin_us", "begin_memory_ratio", "end_us", "end_memory_ratio"})
-                source(fmt::format("attention.{}.{}", to_string(pass), key),
-                       "fitted to passes of one rank by the executor");
+                source(fmt::format("{}.{}", section, key), "fitted to passes of one rank by the executor");
+            for (const auto& [line, key] : {std::pair(begin, "begin"), {end, "end"}})
+                if (!line.has_slope)
+                    source(fmt::format("{}.{}_memory_ratio", section, key), not_determined_by("passes of one size"));
         }
     }
 
@@ -229,6 +236,7 @@ private:
                 source(section + key, "the kernel: " + all_.kernels);
             source(section + ".groups", "the kernel, and what of it the GPU has room for");
             source(section + ".teraflops", "measured: visible pairs, the best of the timed attends");
+            for (const auto& [key, why] : zeros_[pass]) source(fmt::format("{}.{}", section, key), why);
             double best = 0;
             for (const auto& attend : attends(pass)) {
                 if (attend.plan->layout().ranks() > 1) continue;
@@ -270,6 +278,7 @@ private:
     const std::string transport_;
     const std::vector<ExecutedPass> passes_;
     std::map<Pass, std::vector<TimedAttend>> in_passes_;
+    std::map<Pass, SourcesOfZeros> zeros_;
     std::map<Pass, double> longer_;  // a launch in a pass, than one alone
     double seam_ = 0;                // between two kernels, less what timing an operation adds
     FittedMachine fitted_;

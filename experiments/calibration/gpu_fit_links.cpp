@@ -1,5 +1,6 @@
 #include "experiments/calibration/gpu_fit_links.hpp"
 
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/study/least_squares.hpp"
 #include "layouts/require.hpp"
 #include "sim/simulate.hpp"
@@ -174,10 +175,12 @@ void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) 
     }
     if (more.size() < 4) return;
     const auto found = nonnegative_least_squares(matrix, more, 2);
-    link.piece_seconds = found[0];
-    if (found[1] > 0) link.pieces_bytes_per_second = 1 / found[1];
-    fitted.sources["pieces"] =
-        fmt::format("fitted to messages of 8 to {} pieces, between all GPUs that compute next to nothing", most);
+    link.piece_seconds = found.values[0];
+    if (found.values[1] > 0) link.pieces_bytes_per_second = 1 / found.values[1];
+    const auto measured =
+        fmt::format("messages of 8 to {} pieces, between all GPUs that compute next to nothing", most);
+    fitted.sources["pieces"] = "fitted to " + measured;
+    if (!found.determined[1]) fitted.sources["pieces.gigabytes_per_second"] = not_determined_by(measured);
 }
 
 /// With which value of `figure`, a time of the machine's hosts, passes of next to nothing would be as long as they
@@ -191,6 +194,8 @@ template <class Counts>
 std::optional<IssueTimes> issue_times(sim::Machine& machine, double& figure, const std::vector<ExecutedPass>& passes,
                                       const std::string& transport, Counts counts) {
     constexpr double most = 100e-6;
+    sim::SimOptions short_run;
+    short_run.clock = sim::Clock::calibrated;
     std::vector<double> found;
     for (const auto& pass : passes) {
         if (pass.transport != transport || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
@@ -198,7 +203,7 @@ std::optional<IssueTimes> issue_times(sim::Machine& machine, double& figure, con
         double low = 0, high = most;
         for (int halvings = 0; halvings < 16; ++halvings) {
             figure = (low + high) / 2;
-            const auto makespan = sim::simulate(*pass.plan->schedule(pass.pass), machine).makespan;
+            const auto makespan = sim::simulate(*pass.plan->schedule(pass.pass), machine, short_run).makespan;
             (layouts::to_seconds(makespan) > pass.seconds ? high : low) = figure;
         }
         found.push_back(figure);
@@ -231,22 +236,32 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
     require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
     const auto found = nonnegative_least_squares(matrix, ones, 3);
     // What is not by operation is mostly at the end of a pass; an empty pass tells what is before its first launch.
-    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - found[1]);
-    m.compute_issue_seconds = found[1];
-    m.transfer_issue_seconds = found[2];
+    m.compute_issue_seconds = found.values[1];
+    m.transfer_issue_seconds = found.values[2];
+    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - m.compute_issue_seconds);
     fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
+    for (const auto& [unknown, key] : {std::pair(1, "compute"), {2, "transfer"}})
+        if (!found.determined[static_cast<std::size_t>(unknown)])
+            fitted.sources[fmt::format("host.{}_issue_us", key)] =
+                not_determined_by("the host's time of short passes on one GPU");
     fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
 }
 
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
     const auto is_cut = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
     auto& m = fitted.machine;
+    const auto calls_alone = m.transfer_issue_seconds;  // by fit_host(), of copies that wait for no other host
     if (const auto found = issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_cut))) {
         m.transfer_issue_seconds = found->median;
         fitted.sources["host.transfer_issue_us"] = fmt::format(
             "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "
             "operations timed: median, quartiles {:.1f} and {:.1f}",
             found->count, transport, found->low * 1e6, found->high * 1e6);
+    }
+    if (transport == "copy" && calls_alone < m.transfer_issue_seconds) {
+        m.next_transfer_issue_seconds = calls_alone;
+        fitted.sources["messages_in_a_row.issue_us"] =
+            "fitted to the host's time of short passes on one GPU, where no other host is waited for";
     }
     auto& of_piece = m.inside_host.piece_issue_seconds;
     if (m.inside_host.piece_seconds == 0) return;
@@ -279,6 +294,7 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
         sources[fmt::format("inside_host.{}", key)] =
             timed ? "fitted to messages between all GPUs that compute next to nothing"
                   : "fitted to copies between all GPUs beside attends";
+    if (!line.has_slope) sources["inside_host.latency_us"] = not_determined_by("messages of one size");
     double alone = 0, beside = 0, period = 0;
     // Of the multiprocessors, that messages hold while they are there. They come when an attend ends, and some not
     // before: then a call takes in one of them.

@@ -2,6 +2,7 @@
 
 #include "experiments/calibration/gpu_fit_links.hpp"
 #include "experiments/calibration/gpu_measure.hpp"
+#include "experiments/calibration/machine_file.hpp"
 #include "experiments/study/least_squares.hpp"
 #include "sim/cost.hpp"
 #include "sim/few_rows.hpp"
@@ -175,7 +176,7 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
     auto& few = fitted.machine.few_rows;
     const auto timed = samples_of(samples, "few_rows");
     if (few.rows == 0 || timed.size() < 3) return;
-    constexpr double first_guess = 3e12, of_a_block = 60e9;
+    constexpr double first_guess = 3e12, of_a_block = 60e9, endless = std::numeric_limits<double>::infinity();
     few.bytes_per_second = first_guess;
     few.block_bytes_per_second = of_a_block;
     few.launch_seconds = 0;
@@ -192,38 +193,36 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
             machine.few_rows.block_bytes_per_second = block;
             return sim::few_rows_seconds(*plan->forward, attend, machine);
         };
-        constexpr double endless = std::numeric_limits<double>::infinity();
         timings.push_back({sample->seconds, seconds_with(1, endless), seconds_with(endless, 1)});
     }
+    bool knows_memory = false, knows_block = false;
     constexpr int rounds = 20;
     for (int round = 0; round < rounds; ++round) {
         std::vector<double> matrix, ones;
-        bool any[2] = {};
-        const auto is_by_memory = [&](const Timing& one) {
-            return one.by_memory / few.bytes_per_second > one.by_block / few.block_bytes_per_second;
-        };
-        for (const auto& one : timings) any[is_by_memory(one)] = true;
         for (const auto& one : timings) {
-            const bool by_memory = is_by_memory(one);
-            matrix.push_back(1e-6 / one.seconds);
-            if (any[true]) matrix.push_back(by_memory ? 1e-12 * one.by_memory / one.seconds : 0);
-            if (any[false]) matrix.push_back(by_memory ? 0 : 1e-12 * one.by_block / one.seconds);
+            const bool by_memory = one.by_memory / few.bytes_per_second > one.by_block / few.block_bytes_per_second;
+            matrix.insert(matrix.end(), {1 / one.seconds, by_memory ? one.by_memory / one.seconds : 0,
+                                         by_memory ? 0 : one.by_block / one.seconds});
             ones.push_back(1);
         }
-        const auto found = nonnegative_least_squares(matrix, ones, matrix.size() / ones.size());
-        few.launch_seconds = found[0] * 1e-6;
-        if (any[true] && found[1] > 0) few.bytes_per_second = 1e12 / found[1];
-        if (any[false] && found.back() > 0) few.block_bytes_per_second = 1e12 / found.back();
+        const auto found = nonnegative_least_squares(matrix, ones, 3).values;
+        few.launch_seconds = found[0];
+        if (found[1] > 0) few.bytes_per_second = 1 / found[1], knows_memory = true;
+        if (found[2] > 0) few.block_bytes_per_second = 1 / found[2], knows_block = true;
     }
+    // What takes no time has no end to its rate.
+    if (!knows_memory) few.bytes_per_second = endless;
+    if (!knows_block) few.block_bytes_per_second = endless;
     double most = 0;
     for (const auto* sample : timed) {
         const auto plan = plan_of(*sample, samples);
         const auto predicted = sim::few_rows_seconds(*plan->forward, first_attend(*plan->forward), fitted.machine);
         most = std::max(most, std::abs(predicted / sample->seconds - 1));
     }
-    fitted.sources["few_rows"] =
-        fmt::format("fitted to {} attends of 1 and 16 rows, the last of up to 256Ki tokens, within {:.0f} %",
-                    timed.size(), 100 * most);
+    const auto attends = fmt::format("{} attends of 1 and 16 rows, the last of up to 256Ki tokens", timed.size());
+    fitted.sources["few_rows"] = fmt::format("fitted to {}, within {:.0f} %", attends, 100 * most);
+    if (!knows_memory) fitted.sources["few_rows.gigabytes_per_second"] = not_determined_by(attends);
+    if (!knows_block) fitted.sources["few_rows.block_gigabytes_per_second"] = not_determined_by(attends);
     fitted.sources["few_rows.rows"] = fitted.sources["few_rows.groups"] = "the kernel: " + samples.kernels;
 }
 

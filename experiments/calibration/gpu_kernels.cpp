@@ -143,7 +143,7 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples, const std::ma
                 const auto found = sampled_attend(sample, plan_of(sample, samples));
                 if (found && found->pass == pass) attends.push_back(found->attend);
             }
-            fit_attention(machine, cost, pass, attends);
+            const auto zeros = fit_attention(machine, cost, pass, attends);
             const auto longer = launches.at(pass);
             cost.launch_seconds += longer;
             cost.flops = 0;
@@ -159,6 +159,7 @@ void fit_kernels(FittedMachine& fitted, const GpuSamples& samples, const std::ma
                 fitted.sources[own + key] = "the kernel: " + samples.kernels;
             fitted.sources[own + ".teraflops"] = "measured: visible pairs, the best of the timed attends";
             fitted.sources[own + ".power_teraflops"] = "as for the kernel without a cap, or of other dims";
+            for (const auto& [key, why] : zeros) fitted.sources[fmt::format("{}.{}", own, key)] = why;
         }
         fitted.sources[section + ".scores"] = "the kernel: " + samples.kernels;
     }

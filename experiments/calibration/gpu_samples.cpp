@@ -90,10 +90,12 @@ std::string bare_machine_text(sim::Machine machine) {
 
 }  // namespace
 
-void write_samples(const std::filesystem::path& file, const GpuSamples& all, const std::string& configuration,
-                   const Provenance& provenance) {
+SamplesFile write_samples(const SamplesFile& file, const GpuSamples& all, const std::string& configuration,
+                          const Provenance& provenance) {
+    RecordOpening opening = RecordMode::overwrite;
+    opening.found = file.state;
     Record record(
-        file, RecordMode::overwrite,
+        file.path, opening,
         {"calibrate", "Parts of passes on GPUs, none of them a ring, to which a machine file is fitted", configuration},
         provenance);
     RunWriter run;
@@ -113,6 +115,7 @@ void write_samples(const std::filesystem::path& file, const GpuSamples& all, con
     });
     record.commit(run_name, run);
     record.finish();
+    return {record.name(), record.state()};
 }
 
 GpuSamples read_samples(const std::filesystem::path& path) {

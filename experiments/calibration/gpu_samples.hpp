@@ -1,9 +1,11 @@
 #pragma once
 
+#include "experiments/record/file_state.hpp"
 #include "experiments/record/provenance.hpp"
 #include "sim/machine.hpp"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,9 +55,15 @@ struct GpuSamples {
     std::vector<GpuSample> samples;
 };
 
-/// As a record of `calibrate` of one run, in place of any that is there.
-void write_samples(const std::filesystem::path& file, const GpuSamples& samples, const std::string& configuration,
-                   const Provenance& provenance);
+struct SamplesFile {
+    std::filesystem::path path;
+    std::optional<FileState> state;  ///< of what may be replaced; none: whatever lies there
+};
+
+/// As a record of `calibrate` of one run, in place of the file or, if others have put another one there, beside it.
+/// Returns what was written.
+SamplesFile write_samples(const SamplesFile& file, const GpuSamples& samples, const std::string& configuration,
+                          const Provenance& provenance);
 
 /// Throws Error if the file is no such record.
 GpuSamples read_samples(const std::filesystem::path& file);

@@ -1,44 +1,26 @@
 #include "experiments/console/config.hpp"
 
 #include "experiments/console/config_options.hpp"
+#include "experiments/console/list.hpp"
 #include "experiments/console/resources.hpp"
 #include "experiments/console/values.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/source.hpp"
+#include "experiments/record/files_read.hpp"
 #include "experiments/record/provenance.hpp"
 #include "experiments/record/record_files.hpp"
+#include "layouts/text_file.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string_view>
 
 namespace ringlab::experiments {
 namespace {
-
-template <class Entries>
-void print_entries(const char* title, const Entries& entries) {
-    constexpr std::size_t column = 38, line = 116;
-    fmt::print("{}\n", title);
-    for (const auto& [name, entry] : entries)
-        fmt::print("  {:<34}  {}\n", entry.usage, wrapped(entry.help, column, line - column));
-}
-
-void print_list() {
-    print_entries("Layouts", layouts::layouts().entries());
-    print_entries("Masks, joined by +", layouts::masks().entries());
-    print_entries("Algorithms", layouts::schedules().entries());
-    fmt::print("Inputs\n  {:<34}  {}\n", "real", "Q, K, V and loss gradient of a causal language model, 2048 tokens");
-    for (const auto& kind : input_kinds()) fmt::print("  {:<34}  {}\n", kind.name, kind.help);
-    fmt::print("Machines\n  {}\n", fmt::join(resources("machines", ".toml"), "\n  "));
-    fmt::print("Published tables\n  {}\n", fmt::join(resources("published", ".toml"), "\n  "));
-    fmt::print("Stacks of layers\n  {}\n", fmt::join(resources("stacks", ".stack"), "\n  "));
-    fmt::print("Presets\n  {}\n", fmt::join(resources("presets", ".cfg"), "\n  "));
-}
 
 /// Relations between options; each by itself was judged when it was read.
 void check(const Config& config) {
@@ -51,8 +33,8 @@ void check(const Config& config) {
                 "--{} is given, but no trace is written; name its file by --trace", option);
     require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
     require(config.engine == "events" || !(config.disturbs() || config.given.contains("replicas") ||
-                                           config.given.contains("placement") || config.clock != "calibrated"),
-            "--engine symmetric plays one undisturbed ring at the calibrated clock; leave out what says otherwise");
+                                           config.given.contains("placement")),
+            "--engine symmetric plays one undisturbed ring; leave out what says otherwise");
     require(config.engine == "events" || std::ranges::all_of(config.queries, [](auto rows) { return rows == 0; }),
             "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");
     require(config.engine == "events" || config.compute_model == "rate",
@@ -62,6 +44,10 @@ void check(const Config& config) {
 /// Rotary embedding as it was asked for; nothing of it where attention alone is timed.
 void settle_rotary(Config& config, const Experiment& experiment) {
     auto& rotary = config.rotary;
+    if (!rotary.rotates() && config.given.contains("rotary")) {  // --rotary none, whatever a preset says beside it
+        rotary = {};
+        return;
+    }
     for (const auto* option : {"dims", "first", "pairs", "scaling", "positions"})
         require(rotary.rotates() || !config.given.contains(fmt::format("rotary-{}", option)),
                 "--rotary-{} is given, but nothing is rotated; give the base by --rotary", option);
@@ -118,7 +104,13 @@ void guard_reads(Config& config, const Experiment& experiment) {
         for (const auto& input : config.inputs)
             if (!std::filesystem::is_directory(input))  // whose error lists the generators too
                 config.files.reads("input", input == "real" ? find_resource("real_attention", "data", ".h5") : input);
-    if (!config.measured.empty()) config.files.reads("--measured", config.measured);
+    if (!config.measured.empty() && config.measured != all_records) config.files.reads("--measured", config.measured);
+    if (!config.cudnn.empty()) {
+        config.files.reads("--cudnn", config.cudnn);
+        note_read(config.cudnn);
+    }
+    if (experiment.groups.stacks) config.files.reads("stack", find_resource(config.stack, "stacks", ".stack"));
+    if (experiment.groups.packs) config.files.reads("--lengths", find_resource(config.lengths, "data", ".txt"));
     for (const auto& table : config.published)
         config.files.reads("--published", find_resource(table, "published", ".toml"));
     if (experiment.groups.predicts || experiment.groups.plans)
@@ -139,13 +131,9 @@ void guard_writes(Config& config, const Experiment& experiment) {
 
 /// "record.h5", or the first of "record-2.h5", "record-3.h5" and so on that is not there.
 std::string free_name(const std::string& name) {
-    const std::filesystem::path path(name);
-    std::error_code unknown;
-    auto free = path;
-    for (int number = 2;
-         std::filesystem::exists(free, unknown) || std::filesystem::exists(unfinished_of(free), unknown); ++number)
-        free = path.parent_path() / fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string());
-    return free.string();
+    int number = 1;
+    while (!is_free(numbered(name, number))) ++number;
+    return numbered(name, number).string();
 }
 
 }  // namespace
@@ -195,11 +183,11 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     if (experiment.groups.measures) fit_to_inputs(config);
     if (experiment.groups.lists) return config;
     if (!config.given.contains("output") && !config.resume && !config.overwrite) {
-        const auto taken = config.output;
-        config.output = free_name(taken);
-        if (config.output != taken)
+        config.default_output = config.output;
+        config.output = free_name(config.default_output);
+        if (config.output != config.default_output)
             config.notes.push_back(
-                fmt::format("'{}' exists and stays as it is; this goes to '{}'", taken, config.output));
+                fmt::format("'{}' exists and stays as it is; this goes to '{}'", config.default_output, config.output));
     }
     guard_writes(config, experiment);
     config.text = "experiment = " + experiment.name + "\n" + options.text(config.backend);
@@ -225,9 +213,7 @@ std::vector<int> gpu_placement(const Config& config, int ranks) {
             for (int rank = 0; rank < ranks; ++rank) gpus.push_back(group.global_rank(replica, rank));
         return gpus;
     }
-    std::ifstream file(spec.arguments);
-    require(file.good() && !std::filesystem::is_directory(spec.arguments), "cannot read a placement from file '{}'",
-            spec.arguments);
+    std::istringstream file(layouts::read_text(spec.arguments, "a placement from file"));
     std::vector<int> gpus;
     const auto wanted = static_cast<std::size_t>(ranks) * static_cast<std::size_t>(config.replicas);
     for (std::string word; file >> word && gpus.size() <= wanted;) {

@@ -5,7 +5,7 @@
 #include "layouts/mask.hpp"
 #include "layouts/problem.hpp"
 #include "layouts/schedule.hpp"
-#include "sim/jitter.hpp"
+#include "sim/options.hpp"
 
 #include <cstdint>
 #include <map>
@@ -19,6 +19,9 @@ namespace ringlab::experiments {
 
 class BackendKind;
 
+/// In place of a record: all that come with Ringlab.
+inline constexpr const char* all_records = "all";
+
 /// Everything an experiment can be asked for. Lists are sweeps: an experiment runs their product.
 struct Config {
     // What is computed.
@@ -30,8 +33,8 @@ struct Config {
     std::int64_t head_dim = 0;   ///< 0: that of the input
     std::int64_t value_dim = 0;  ///< 0: head_dim
     double scale = 0;
-    double soft_cap = 0;
-    std::string latent_spec;  ///< as it was typed
+    std::optional<double> soft_cap;  ///< 0: none; not given: that of the input
+    std::string latent_spec;         ///< as it was typed
     layouts::Latent latent;
     layouts::Rotary rotary;  ///< but for what stands below as it was typed
     std::string rotary_pairs = "half";
@@ -81,7 +84,7 @@ struct Config {
     // How throughput is timed.
     std::vector<std::string> shapes;      ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of heads, dims and arithmetic
     std::vector<std::string> transports;  ///< of rings
-    std::string measured;                 ///< record of rings that were measured before
+    std::string measured;                 ///< record of rings that were measured before, or all_records
     int gpus_per_host = 0;                ///< of the machine that calibrate describes; 0: those it timed
     std::vector<std::string> published;   ///< tables of others' rings
     std::vector<std::string> families;    ///< of kernels
@@ -96,10 +99,11 @@ struct Config {
     std::vector<std::string> machines;
     std::string compute_model = "tiles";
     std::string engine = "events";
-    std::string clock = "calibrated";
+    std::string clock = "sustained";
     int threads = 0;     ///< 0: one for each processor
     sim::Jitter jitter;  ///< but for what stands elsewhere:
     double start_skew_us = 0;
+    int cause_ranks = 0;      ///< most ranks for which it is said where the time goes
     int span_ranks = 64;      ///< most ranks of which the record keeps when every operation ran
     std::string trace;        ///< Chrome trace-event JSON file
     std::string trace_ranks;  ///< "FIRST-LAST"; empty: all
@@ -116,10 +120,12 @@ struct Config {
     std::vector<std::string> keep;             ///< policies
     bool confirm = false;                      ///< run what fits, on GPUs
     int gpus = 0;                              ///< to spread over; 0: those of the machine
+    double budget_seconds = 60;  ///< that the simulator may take for candidates
     std::string json;
 
     // Where results go.
     std::string output;
+    std::string default_output;  ///< of which `output` is the first free one of the numbered names; empty: it was given
     std::string save_tensors;
     bool resume = false;
     bool overwrite = false;
@@ -137,6 +143,9 @@ struct Config {
 
     /// Whether what is predicted is also disturbed, `repeats` times, and how.
     bool disturbs() const;
+
+    /// --clock.
+    sim::Clock attend_clock() const { return clock == "sustained" ? sim::Clock::sustained : sim::Clock::calibrated; }
     sim::Jitter disturbance() const;
 };
 

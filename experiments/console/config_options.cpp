@@ -68,11 +68,13 @@ void add_results(Options& options, Config& config, const Experiment& experiment)
                  .letter = "o",
                  .decides_results = false});
     if (!calibrates(experiment))
-        options.add({.name = "resume",
-                     .value = "",
-                     .help = "continue a record: do only the runs that it lacks",
-                     .target = &config.resume,
-                     .decides_results = false});
+        options.add(
+            {.name = "resume",
+             .value = "",
+             .help =
+                 "continue a record: do only the runs that it lacks. Refused if a file that it was made of has changed",
+             .target = &config.resume,
+             .decides_results = false});
     options.add({.name = "overwrite",
                  .value = "",
                  .help = calibrates(experiment) ? "replace a file that exists" : "replace a record that exists",
@@ -111,7 +113,7 @@ void add_general(Options& options, Config& config, Requests& requests) {
                  .decides_results = false});
     options.add({.name = "list",
                  .value = "",
-                 .help = "show the known layouts, masks, algorithms, inputs, machines and presets",
+                 .help = "show the known layouts, masks, algorithms, inputs, machines and presets, and what each is",
                  .target = &requests.list,
                  .decides_results = false});
     options.add({.name = "version",

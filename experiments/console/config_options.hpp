@@ -32,6 +32,7 @@ void add_disturbing(Options& options, Config& config);
 void add_planning(Options& options, Config& config, const Experiment& experiment);
 
 // What several of these have.
+void add_clock(Options& options, Config& config);
 void add_threads(Options& options, Config& config);
 void add_mpi(Options& options, Config& config);
 void add_timeout(Options& options, Config& config);

@@ -115,7 +115,8 @@ void add_judging(Options& options, Config& config, const Experiment& experiment)
                      .value = "X",
                      .help = "largest relative error that passes; above it the exit status is 2",
                      .target = &config.tolerance,
-                     .absent = "1e-13 in fp64, what the roundings of other arithmetics leave",
+                     .absent = "for each run what the roundings of its arithmetic and policy can leave in its inputs, "
+                               "which the record keeps",
                      .low = 0});
 }
 
@@ -131,7 +132,9 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
         if (!groups.breaks)
             options.add({.name = "repeats",
                          .value = "N",
-                         .help = "measurements of each run",
+                         .help = studies(experiment) && !groups.predicts
+                                     ? "times that each run is executed and judged; the worst counts"
+                                     : "measurements of each run",
                          .target = &config.repeats,
                          .low = 1,
                          .high = 1000});

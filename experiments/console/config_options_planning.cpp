@@ -9,6 +9,7 @@ void add_planning(Options& options, Config& config, const Experiment& experiment
                  .help = "machine files, by name (see --list) or path: devices, links, transport",
                  .target = &config.machines});
     if (experiment.groups.advises) {
+        add_clock(options, config);
         add_threads(options, config);
         options.add({.name = "gpus",
                      .value = "N",
@@ -17,6 +18,13 @@ void add_planning(Options& options, Config& config, const Experiment& experiment
                      .absent = "the largest of --ranks, or all of the machine",
                      .low = 0,
                      .high = 1 << 20});
+        options.add({.name = "budget",
+                     .value = "SECONDS",
+                     .help = "that the simulator may take for candidates, on one core at 100,000 operations a second, "
+                             "and as long again to say where their time goes; what it does not come to is an estimate",
+                     .target = &config.budget_seconds,
+                     .low = 0,
+                     .high = 1e6});
     }
     options.add({.name = "device-memory",
                  .value = "GB",

@@ -14,6 +14,7 @@ void add_predicting(Options& options, Config& config, const Experiment& experime
                          "takes longer, for thousands of ranks",
                  .target = &config.compute_model,
                  .choices = {"tiles", "rate"}});
+    if (!experiment.groups.throughput) add_clock(options, config);  // which is that of what was measured
     if (experiment.groups.packs) return;  // figures over all packings, by the simulator, and no operations
     options.add({.name = "engine",
                  .value = "NAME",
@@ -25,6 +26,12 @@ void add_predicting(Options& options, Config& config, const Experiment& experime
                  .value = "N",
                  .help = "most ranks of which the record keeps when each operation is predicted to run",
                  .target = &config.span_ranks,
+                 .low = 0});
+    options.add({.name = "cause-ranks",
+                 .value = "N",
+                 .help = "most ranks for which it is said where the time of a pass goes, which takes five to seven "
+                         "times as long",
+                 .target = &config.cause_ranks,
                  .low = 0});
     options.add({.name = "trace",
                  .value = "FILE",
@@ -55,13 +62,6 @@ void add_predicting(Options& options, Config& config, const Experiment& experime
 namespace {
 
 void add_rings(Options& options, Config& config) {
-    options.add({.name = "clock",
-                 .value = "NAME",
-                 .help =
-                     "of attends: calibrated (of short runs), or sustained (what power allows when passes follow each "
-                     "other without end)",
-                 .target = &config.clock,
-                 .choices = {"calibrated", "sustained"}});
     options.add({.name = "replicas",
                  .value = "N",
                  .help = "data-parallel copies of the ring, side by side on the machine, with sequences of their own",
@@ -91,6 +91,15 @@ void add_stragglers(Options& options, Config& config) {
 }
 
 }  // namespace
+
+void add_clock(Options& options, Config& config) {
+    options.add({.name = "clock",
+                 .value = "NAME",
+                 .help = "of attends: sustained (what power allows when passes follow each other without end, as in "
+                         "training), or calibrated (of short runs, for which predictions are not scored)",
+                 .target = &config.clock,
+                 .choices = {"sustained", "calibrated"}});
+}
 
 void add_threads(Options& options, Config& config) {
     options.add({.name = "threads",

@@ -99,10 +99,11 @@ void add_shape(Options& options, Config& config, const Experiment& experiment) {
                  .absent = "that of the input, or 1/sqrt(head dim)"});
     options.add({.name = "soft-cap",
                  .value = "C",
-                 .help = "scores s become C*tanh(s/C)",
+                 .help = "scores s become C*tanh(s/C); none takes away that of a preset or an input",
                  .target = &config.soft_cap,
                  .absent = "that of the input, or none",
-                 .low = 0});
+                 .low = 0,
+                 .none = "none"});
 }
 
 void add_inputs(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
@@ -155,13 +156,14 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
     options.section("How q and k are rotated by their position before they are attended to (rotary embedding)");
     options.add({.name = "rotary",
                  .value = "BASE",
-                 .help = "base of the frequencies, as 500000; dq and dk are those of q and k before" +
+                 .help = "base of the frequencies, as 500000, or none; dq and dk are those of q and k before" +
                          std::string(times_attention_alone(experiment)
                                          ? ". Here attention alone is timed, and what rotates is left out"
                                          : ""),
                  .target = &config.rotary.base,
                  .absent = "nothing is rotated",
-                 .low = 0});
+                 .low = 0,
+                 .none = "none"});
     options.add({.name = "rotary-dims",
                  .value = "N",
                  .help = "dims of a head that are rotated",
@@ -206,8 +208,7 @@ void add_dropout(Options& options, Config& config) {
                  .value = "P",
                  .help = "probability that a p is set to 0 behind the softmax, the others being divided by 1 - P: the "
                          "same ones for every layout, schedule, number of ranks and backend",
-                 .target = &config.dropout.probability,
-                 .absent = "nothing is dropped out"});
+                 .target = &config.dropout.probability});
     options.add({.name = "dropout-seed",
                  .value = "N",
                  .help = "of what is dropped out, by batch element, head, query and key",

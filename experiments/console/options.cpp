@@ -1,6 +1,7 @@
 #include "experiments/console/options.hpp"
 
 #include "layouts/names.hpp"
+#include "layouts/text_file.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,8 +11,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <type_traits>
 
@@ -33,15 +32,34 @@ bool takes_list(const Option& option) {
 
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
 
-/// "of at least 1", "from 1 to 1000", or nothing.
+/// Whether a 0 in the target is what stands there without the option: then nobody can mean it who types it.
+bool zero_is_absence(const Option& option) {
+    const bool is_number = std::holds_alternative<int*>(option.target) ||
+                           std::holds_alternative<std::int64_t*>(option.target) ||
+                           std::holds_alternative<double*>(option.target);
+    return (is_number && !option.absent.empty()) || !option.none.empty();
+}
+
+/// " of at least 1", " from 1 to 1000", " above 0, or none", or nothing.
 std::string range_text(const Option& option) {
     const auto number = [](double value) {
         return std::abs(value) < 1e15 && value == std::floor(value) ? fmt::format("{:.0f}", value)
                                                                     : fmt::format("{:g}", value);
     };
-    if (std::isfinite(option.low) && std::isfinite(option.high))
-        return fmt::format(" from {} to {}", number(option.low), number(option.high));
-    return std::isfinite(option.low) ? fmt::format(" of at least {}", number(option.low)) : "";
+    const auto upwards = std::isfinite(option.high) ? fmt::format(" to {}", number(option.high)) : "";
+    std::string text;
+    if (zero_is_absence(option) && option.low <= 0)
+        text = option.low < 0 ? " other than 0" : fmt::format(" above 0{}", upwards.empty() ? "" : ", up" + upwards);
+    else if (std::isfinite(option.low))
+        text = upwards.empty() ? fmt::format(" of at least {}", number(option.low))
+                               : fmt::format(" from {}{}", number(option.low), upwards);
+    return text + (option.none.empty() ? "" : ", or " + option.none);
+}
+
+/// Throws Error on a 0 that would silently be taken for what is done without the option.
+void require_meant(const Option& option, const std::string& text, bool is_zero) {
+    require(!is_zero || !zero_is_absence(option), "--{} {}: must be a number{}; without the option: {}", option.name,
+            text, range_text(option), option.absent);
 }
 
 std::int64_t to_whole(const Option& option, const std::string& text, std::int64_t most) {
@@ -50,15 +68,18 @@ std::int64_t to_whole(const Option& option, const std::string& text, std::int64_
     require(value && static_cast<double>(*value) >= option.low && static_cast<double>(*value) <= high && *value <= most,
             "--{} {}: must be a whole number{}, such as 4096, 4k (4000), 4Ki (4096) or 4,096", option.name, text,
             range_text(option));
+    require_meant(option, text, *value == 0);
     return *value;
 }
 
 double to_number(const Option& option, const std::string& text) {
+    if (!option.none.empty() && text == option.none) return 0;
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool read = error == std::errc{} && end == text.data() + text.size();
     require(read && std::isfinite(value) && value >= option.low && value <= option.high,
             "--{} {}: must be a finite number{}", option.name, text, range_text(option));
+    require_meant(option, text, value == 0);
     return value;
 }
 
@@ -120,7 +141,9 @@ std::string text_of(const Option& option) {
             else if constexpr (is_list<T>)
                 return fmt::format("{}", fmt::join(*target, " "));
             else if constexpr (std::is_same_v<T, std::optional<double>>)
-                return *target ? fmt::format("{}", **target) : "";
+                return !*target                                ? ""
+                       : **target == 0 && !option.none.empty() ? option.none
+                                                               : fmt::format("{}", **target);
             else if constexpr (std::is_same_v<T, std::string>)
                 return *target;
             else
@@ -204,8 +227,7 @@ void Options::read_command_line(int argc, const char* const* argv) {
 }
 
 void Options::read_file(const std::string& path, const std::string& kind) {
-    std::ifstream file(path);
-    require(file.good() && !std::filesystem::is_directory(path), "cannot read {} '{}'", kind, path);
+    std::istringstream file(layouts::read_text(path, kind));
     po::options_description all;
     for (const auto& entry : entries_) all.add_options()(entry.option.name.c_str(), po::value<Strings>());
     try {

@@ -27,6 +27,7 @@ struct Option {
     double high = std::numeric_limits<double>::infinity();
     std::vector<std::string> choices = {};  ///< if the value must be one of these
     std::string letter = "";                ///< "o" if it may be written -o
+    std::string none = "";                  ///< a word that is typed for 0, which does not mean what `absent` says
     bool turns_off = false;                 ///< a flag that makes its target false
     bool decides_results = true;            ///< stands in Options::text()
     std::string backend = "";               ///< that alone understands it

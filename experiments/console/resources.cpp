@@ -37,4 +37,9 @@ std::string find_resource(const std::string& name, const std::string& folder, co
          hint.empty() ? ":" : hint + " Known:", fmt::join(known, ", "));
 }
 
+std::string resource_name(const std::string& path) {
+    const auto folder = data_directory() + "/";
+    return path.starts_with(folder) ? path.substr(folder.size()) : path;
+}
+
 }  // namespace ringlab::experiments

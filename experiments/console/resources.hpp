@@ -9,6 +9,9 @@ namespace ringlab::experiments {
 /// Throws Error that lists the known names.
 std::string find_resource(const std::string& name, const std::string& folder, const std::string& extension);
 
+/// "machines/ideal.toml" for the path of a file that comes with Ringlab, wherever that is; any other path as it is.
+std::string resource_name(const std::string& path);
+
 /// The known names.
 std::vector<std::string> resources(const std::string& folder, const std::string& extension);
 

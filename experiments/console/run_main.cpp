@@ -2,6 +2,7 @@
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/message.hpp"
+#include "experiments/record/files_read.hpp"
 #include "processes/last_word.hpp"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ int run_main(const std::string& name, const std::function<int(int, char**)>& bod
     end_on_signals();
     const std::string not_printed = "cannot write to standard output; what is printed is not complete";
     try {
+        const FilesRead account;
         const int status = body(argc, argv);
         // A full disk or a closed reader shows at the latest when the last of it is written.
         if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;

@@ -1,6 +1,6 @@
 #include "experiments/faults/mistakes.hpp"
 
-#include "experiments/faults/broken_schedule.hpp"
+#include "experiments/faults/mistakes_of_masks.hpp"
 #include "experiments/study/decoding.hpp"
 #include "reference/cpu/cpu_backend.hpp"
 #include "reference/cpu/faulty_world.hpp"
@@ -56,15 +56,6 @@ Consequence per_block_statistics(const Scene& scene) {
         add_to(wrong.outputs.dv, part.dv);
     }
     return {.results = std::move(wrong)};
-}
-
-Plan broken(const Scene& scene, BrokenSchedule::Break how, std::initializer_list<Pass> passes) {
-    auto plan = scene.plan_under(scene.plan.mask());
-    for (const auto pass : passes) {
-        auto& schedule = pass == Pass::forward ? plan.forward : plan.backward;
-        schedule = std::make_unique<BrokenSchedule>(std::move(schedule), how);
-    }
-    return plan;
 }
 
 /// 2.
@@ -170,30 +161,6 @@ Consequence plus_infinity(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
-/// 6.
-Consequence local_mask(const Scene& scene) {
-    return {.results = scene.run(broken(scene, BrokenSchedule::Break::local_mask, {Pass::forward, Pass::backward}),
-                                 scene.inputs)};
-}
-
-/// "causal+documents:A,B,C" where no end of a document is a multiple of the ranks; cut so that all are.
-std::string documents(std::int64_t tokens, int ranks, bool cut) {
-    const auto boundary = [&](std::int64_t sixtieths) {
-        auto at = tokens * sixtieths / 60;
-        while (ranks > 1 && at % ranks != ranks - 1) ++at;
-        return cut ? at / ranks * ranks : at;
-    };
-    const auto first = boundary(13), second = boundary(35);
-    return fmt::format("causal+documents:{},{},{}", first, second - first, tokens - second);
-}
-
-/// 7. cu_seqlens / P on every rank.
-Consequence cut_documents(const Scene& scene) {
-    const auto tokens = scene.plan.problem.tokens;
-    const auto mask = layouts::make_mask(documents(tokens, scene.which.ranks, true), tokens);
-    return {.results = scene.run(scene.plan_under(mask), scene.inputs)};
-}
-
 /// 8. What the ring's ranks add to a block's gradient is averaged, as over replicas.
 Consequence averaged_gradients(const Scene& scene) {
     auto wrong = scene.right;
@@ -278,6 +245,16 @@ Consequence doubled_gradients(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
+/// 13. As where a keyword that a kernel does not know is dropped: no row's softmax has a sink's logit, and their
+/// gradient stays 0.
+Consequence dropped_sinks(const Scene& scene) {
+    auto problem = scene.plan.problem;
+    problem.sinks = {};
+    auto results = scene.run(scene.plan_of(problem, scene.plan.mask()), scene.inputs);
+    results.outputs.dsinks.assign(scene.plan.problem.sinks.size(), 0);
+    return {.results = std::move(results)};
+}
+
 }  // namespace
 
 Measurement Scene::run(const Plan& altered, const reference::Inputs& values) const {
@@ -306,6 +283,9 @@ std::vector<Mistake> mistakes(std::int64_t tokens, int ranks) {
         {10, "kv heads expanded before the hop", "causal", "zigzag", expanded_heads},
         {11, "dropout drawn by each rank", "causal", "zigzag", dropout_by_rank, 0, false, "", 0.1},
         {12, "gradients twice too large", "causal", "zigzag", doubled_gradients},
+        {13, "first keys dropped by a window's ring", window + "+sink:4", "contiguous", dropped_first_keys},
+        {13, "sink logits dropped under a window", window, "contiguous", dropped_sinks, 0, false, "", 0, true},
+        {14, "tail padding averaged into the loss", tail_padding(tokens), "zigzag", averaged_padding},
     };
 }
 

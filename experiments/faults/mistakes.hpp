@@ -47,6 +47,7 @@ struct Mistake {
     bool decodes = false;     ///< one query row, that of the last token
     std::string policy = {};  ///< of accumulation
     double dropout = 0;       ///< probability
+    bool sinks = false;       ///< learned sink logits, drawn for each head
 };
 
 /// All of them, for sequences of `tokens` over `ranks`.

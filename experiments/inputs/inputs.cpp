@@ -168,6 +168,10 @@ InputData generate_inputs(const std::string& kind, const Problem& problem, std::
             for_parts(tensor->size(), [&](std::size_t begin, std::size_t end) {
                 reference::round_in_place({tensor->data() + begin, end - begin}, p.dtype);
             });
+        for (const auto& [name, tensor] : {std::pair("q", &data.inputs.q), std::pair("k", &data.inputs.k)})
+            require(std::ranges::all_of(*tensor, [](double x) { return std::isfinite(x); }),
+                    "input {} with scale {} has a {} beyond the range of {}; take another scale or arithmetic", kind,
+                    p.effective_scale(), name, to_string(p.dtype));
         return data;
     }
     fail("unknown input '{}'; known: {}, or the name of an HDF5 file", kind, known);

@@ -1,6 +1,7 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/inputs/untrusted.hpp"
+#include "experiments/record/files_read.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/require.hpp"
 #include "reference/rounding.hpp"
@@ -10,6 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <fstream>
+#include <string_view>
 
 namespace ringlab::experiments {
 namespace {
@@ -111,6 +114,25 @@ DType common_dtype(const OpenInputs& open, const LoadOptions& options) {
     agree(open.v);
     if (open.dout) agree(*open.dout);
     return open.q.dtype;
+}
+
+bool has_signature(const std::filesystem::path& path) {
+    std::array<char, 8> begin{};
+    std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+    return std::string_view(begin.data(), begin.size()) == "\x89HDF\r\n\x1a\n";
+}
+
+/// Throws Error; of a file that is of another format, as NumPy's, with what makes one of this format.
+hdf5::File open_hdf5(const std::filesystem::path& path) {
+    try {
+        return hdf5::File::open(path);
+    } catch (const Error&) {
+        if (!std::filesystem::is_regular_file(path) || has_signature(path)) throw;
+        fail(
+            "'{}' is not HDF5; arrays of (batch, token, head, dim) become one so, in Python: with h5py.File('qkv.h5', "
+            "'w') as f: f['q'], f['k'], f['v'] = q, k, v",
+            path.string());
+    }
 }
 
 OpenInputs open_inputs(const hdf5::File& file, const std::filesystem::path& path, const LoadOptions& options) {
@@ -259,17 +281,19 @@ InputData get_description(PipeEnd& pipe) {
 }  // namespace
 
 InputData inspect_inputs(const std::filesystem::path& path, const LoadOptions& options) {
+    note_read(path);
     InputData data;
     read_untrusted(
-        path, [&](PipeEnd& pipe) { put_description(pipe, open_inputs(hdf5::File::open(path), path, options).data); },
+        path, [&](PipeEnd& pipe) { put_description(pipe, open_inputs(open_hdf5(path), path, options).data); },
         [&](PipeEnd& pipe) { data = get_description(pipe); });
     return data;
 }
 
 InputData load_inputs(const std::filesystem::path& path, const LoadOptions& options) {
+    note_read(path);
     InputData data;
     const auto look = [&](PipeEnd& pipe) {
-        const auto file = hdf5::File::open(path);
+        const auto file = open_hdf5(path);
         const auto open = open_inputs(file, path, options);
         const auto& problem = open.data.problem;
         put_description(pipe, open.data);
@@ -289,6 +313,7 @@ InputData load_inputs(const std::filesystem::path& path, const LoadOptions& opti
         }
     };
     read_untrusted(path, look, take);
+    note_read(path);  // or others changed it meanwhile
     return data;
 }
 

@@ -145,7 +145,7 @@ layouts::Problem problem_from(const Config& config) {
     problem.head_dim = config.head_dim == 0 ? 128 : config.head_dim;
     problem.value_dim = config.value_dim == 0 ? problem.head_dim : config.value_dim;
     problem.scale = config.scale;
-    problem.soft_cap = config.soft_cap;
+    problem.soft_cap = config.soft_cap.value_or(0);
     problem.dtype = dtype_from(config.arithmetic);
     problem.rotary = config.rotary;
     problem.latent = config.latent;
@@ -171,7 +171,7 @@ void Source::apply_overrides(const std::string& input, layouts::Problem& problem
     require_same("--head-dim", config_.head_dim, problem.head_dim);
     require_same("--value-dim", config_.value_dim, problem.value_dim);
     if (config_.scale != 0) problem.scale = config_.scale;
-    if (config_.soft_cap != 0) problem.soft_cap = config_.soft_cap;
+    if (config_.soft_cap) problem.soft_cap = *config_.soft_cap;
     problem.rotary = config_.rotary;
     problem.dropout = config_.dropout;
     problem.sinks = sinks_of(config_, problem.query_heads);

@@ -1,8 +1,9 @@
 #include "experiments/planning/advice_play.hpp"
 
+#include "experiments/planning/candidates.hpp"
 #include "experiments/planning/one_rank.hpp"
-#include "layouts/work.hpp"
-#include "sim/kernels.hpp"
+#include "layouts/require.hpp"
+#include "sim/max_plus.hpp"
 #include "sim/simulate.hpp"
 
 #include <algorithm>
@@ -11,78 +12,118 @@
 namespace ringlab::experiments {
 namespace {
 
-using layouts::Pass;
-using layouts::Schedule;
+/// The rank that attends to most, in a ring that is not too large to ask all of them.
+int busiest_rank(const Plan& plan) {
+    const int ranks = plan.layout().ranks();
+    std::pair<double, int> most{0, 0};
+    for (int rank = 0; rank < ranks && ranks <= large_ring; ++rank) {
+        double flop = 0;
+        for (const auto pass : advised_passes) {
+            const auto& schedule = *plan.schedule(pass);
+            auto ops = schedule.ops(rank);
+            while (const auto* op = ops.next())
+                if (op->kind == layouts::OpKind::attend) flop += schedule.flop(*op);
+        }
+        most = std::max(most, {flop, rank});
+    }
+    return most.second;
+}
 
-/// Ranks among which the slowest is likely: the ends, the middle, those on both sides of a host's end.
-std::set<int> likely_slowest(const sim::Machine& machine, int ranks) {
-    std::set<int> some{0, ranks / 2, ranks - 1};
-    if (ranks > machine.gpus_per_host) some.insert({machine.gpus_per_host - 1, machine.gpus_per_host});
+/// Ranks among which the slowest is likely: the ends, the middle, those on both sides of a host's end, and the busiest.
+std::set<int> likely_slowest(const Advised& one, const Plan& plan) {
+    const int ranks = one.which.ranks;
+    const int gpus = one.machine->machine.gpus_per_host;
+    std::set<int> some{0, ranks / 2, ranks - 1, busiest_rank(plan)};
+    if (ranks > gpus) some.insert({gpus - 1, gpus});
     return some;
 }
 
-void add_losses(Losses& losses, const Schedule& schedule, const sim::Machine& machine, double seconds, double compute,
-                const OneRank& busiest) {
-    const auto& problem = schedule.problem();
-    const auto forward = schedule.options().pass == Pass::forward;
-    const auto rate = sim::attention_cost(machine, schedule).flops;
-    const layouts::Run all{0, 1, problem.tokens};
-    const auto pairs =
-        static_cast<double>(layouts::visible_pairs(schedule.mask(), {&all, 1}, layouts::KeyCounter({&all, 1})));
-    const auto mean = pairs * static_cast<double>(problem.batch * problem.query_heads) / schedule.ranks() *
-                      (forward ? problem.forward_flop_per_cell() : problem.backward_flop_per_cell());
-    const auto exposed = std::max(0.0, seconds - compute);
-    // Where the host is never ahead, what looks like waiting for transfers is waiting for it.
-    const bool host_bound = busiest.issue >= 0.9 * seconds;
-    (host_bound ? losses.launch : losses.transfer) += exposed;
-    losses.imbalance += std::max(0.0, busiest.flop - mean) / rate;
-    losses.launch += busiest.launches;
-    losses.tail += std::max(0.0, compute - busiest.launches - std::max(busiest.flop, mean) / rate);
+/// Whether ranks have as many pairs in each attend, so that the recurrence asks for them once.
+bool alike(const Plan& plan) {
+    const auto cells = [&](int rank) {
+        std::multiset<std::int64_t> found;
+        auto ops = plan.forward->ops(rank);
+        while (const auto* op = ops.next())
+            if (op->kind == layouts::OpKind::attend) found.insert(op->cells);
+        return found;
+    };
+    return cells(0) == cells(plan.layout().ranks() / 2);
 }
 
 }  // namespace
 
-Played play_some_ranks(const Advised& one, const Plan& plan, sim::ComputeModel model) {
-    sim::SimOptions options;
-    options.compute = model;
-    const auto& machine = one.machine->machine;
+Played play_some_ranks(const Advised& one, const Plan& plan, const sim::SimOptions& options) {
     Played played;
-    for (std::size_t pass = 0; pass < advised_passes.size(); ++pass) {
-        const auto& schedule = *plan.schedule(advised_passes[pass]);
-        OneRank slowest, busiest;
-        for (const auto rank : likely_slowest(machine, schedule.ranks())) {
-            const auto found = play_one_rank(schedule, machine, options, rank);
+    const auto slowest = likely_slowest(one, plan);
+    for (std::size_t pass = 0; pass < advised_passes.size(); ++pass)
+        for (const auto rank : slowest) {
+            const auto found = play_one_rank(*plan.schedule(advised_passes[pass]), one.machine->machine, options, rank);
             played.looked_at += found.operations;
-            if (found.seconds > slowest.seconds) slowest = found;
-            if (found.compute >= busiest.compute) busiest = found;
+            played.seconds[pass] = std::max(played.seconds[pass], found.seconds);
         }
-        played.seconds[pass] = slowest.seconds;
-        played.operations += slowest.operations * schedule.ranks();
-        played.operations_of_rank += slowest.operations;
-        add_losses(played.losses, schedule, machine, slowest.seconds, busiest.compute, busiest);
-    }
     return played;
 }
 
-Played play_all_ranks(const Advised& one, const Plan& plan, int rings) {
+Played play_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock) {
     Played played;
-    const auto& machine = one.machine->machine;
-    for (std::size_t pass = 0; pass < advised_passes.size(); ++pass) {
-        const auto& schedule = *plan.schedule(advised_passes[pass]);
-        sim::SimOptions options;
-        options.replicas = rings;
-        const auto predicted = sim::simulate(schedule, machine, options);
-        int busiest = 0;
-        for (int rank = 0; rank < schedule.ranks(); ++rank)
-            if (predicted.ranks[static_cast<std::size_t>(rank)].compute >
-                predicted.ranks[static_cast<std::size_t>(busiest)].compute)
-                busiest = rank;
-        played.seconds[pass] = layouts::to_seconds(predicted.makespan);
-        add_losses(played.losses, schedule, machine, played.seconds[pass],
-                   layouts::to_seconds(predicted.ranks[static_cast<std::size_t>(busiest)].compute),
-                   play_one_rank(schedule, machine, {}, busiest));
-    }
+    sim::SimOptions options;
+    options.clock = clock;
+    options.replicas = one.played_rings;
+    for (std::size_t pass = 0; pass < advised_passes.size(); ++pass)
+        played.seconds[pass] = layouts::to_seconds(
+            sim::simulate(*plan.schedule(advised_passes[pass]), one.machine->machine, options).makespan);
     return played;
+}
+
+sim::Breakdown explain_by_some_ranks(const Advised& one, const Plan& plan, sim::Clock clock) {
+    const auto time = [&](std::optional<sim::Cause> free) {
+        sim::SimOptions options;
+        options.clock = clock;
+        options.free = free;
+        const auto [forward, backward] = play_some_ranks(one, plan, options).seconds;
+        return layouts::to_picoseconds(forward + backward);
+    };
+    sim::Breakdown found{.pass = time({})};
+    for (std::size_t i = 0; i < sim::causes.size(); ++i) found.saved[i] = found.pass - time(sim::causes[i]);
+    return found;
+}
+
+sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock) {
+    sim::Breakdown both;
+    sim::SimOptions options;
+    options.clock = clock;
+    options.replicas = one.played_rings;
+    options.trace = true;
+    for (const auto pass : advised_passes) {
+        const auto& schedule = *plan.schedule(pass);
+        const auto& machine = one.machine->machine;
+        both += sim::break_down(schedule, machine, options, sim::simulate(schedule, machine, options));
+    }
+    return both;
+}
+
+std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock clock) {
+    constexpr std::int64_t most_operations = 3'000'000'000;  // some seconds
+    if (operations_of(plan) > most_operations || !alike(plan)) return 0;
+    sim::SimOptions options;
+    options.compute = sim::ComputeModel::rate;
+    options.clock = clock;
+    const auto alone = play_some_ranks(one, plan, options);
+    options.sharing = false;
+    std::array<double, 2> ratio{};
+    try {
+        for (std::size_t pass = 0; pass < advised_passes.size(); ++pass) {
+            const auto ends =
+                sim::max_plus_symmetric(*plan.schedule(advised_passes[pass]), one.machine->machine, options);
+            ratio[pass] = layouts::to_seconds(*std::ranges::max_element(ends)) / alone.seconds[pass];
+        }
+    } catch (const Error&) {
+        return alone.looked_at;  // ranks that differ: what one of them says stands
+    }
+    one.forward_seconds *= ratio[0];
+    one.backward_seconds *= ratio[1];
+    one.method = Advised::Method::recurrence;
+    return alone.looked_at;
 }
 
 std::int64_t operations_of(const Plan& plan) {

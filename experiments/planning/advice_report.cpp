@@ -3,6 +3,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/file_guard.hpp"
+#include "experiments/study/causes.hpp"
 #include "layouts/require.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int advice_schema = 1;
+constexpr int advice_schema = 2;
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g}", seconds * 1e3); }
 
@@ -52,6 +53,65 @@ std::string trust_text(const Advice& advice, const Question& question) {
     return text;
 }
 
+constexpr const char* row_definitions =
+    "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
+    "+-: mean error of predictions on that machine. Memory: of the fullest GPU.\n";
+
+std::vector<std::string> row_header() {
+    return {"", "machine", "layout", "schedule", "P", "rings", "forward ms", "backward ms", "total ms", "+-", "memory"};
+}
+
+std::vector<std::string> row_of(const Advised& one, std::size_t place) {
+    return {fmt::format("{}", place),
+            one.machine->name,
+            one.which.layout,
+            one.which.algorithm,
+            fmt::format("{}", one.which.ranks),
+            fmt::format("{}", one.rings),
+            milliseconds(one.forward_seconds),
+            milliseconds(one.backward_seconds),
+            milliseconds(one.seconds()),
+            percent(one.machine->uncertainty),
+            memory_text(one.memory)};
+}
+
+std::vector<std::string> cause_table_header() {
+    std::vector<std::string> header{"", "layout", "schedule", "P"};
+    for (auto& name : cause_header()) header.push_back(std::move(name));
+    return header;
+}
+
+std::vector<std::string> cause_row(const Advised& one, std::size_t place) {
+    std::vector<std::string> cells{fmt::format("{}", place), one.which.layout, one.which.algorithm,
+                                   fmt::format("{}", one.which.ranks)};
+    for (auto& cell : cause_cells(one.causes.value_or(sim::Breakdown{}))) cells.push_back(std::move(cell));
+    return cells;
+}
+
+/// Those that may be among the first and were not simulated, apart.
+std::string estimates_text(const Advice& advice, const Question& question) {
+    const auto estimated = advice.with(Advised::Verdict::estimated);
+    if (estimated.empty()) return "";
+    auto header = row_header();
+    header.insert(header.end(), {"by", "where it goes"});
+    Table table(header);
+    for (std::size_t i = 0; i < std::min(question.rows, estimated.size()); ++i) {
+        const auto& one = *estimated[i];
+        auto cells = row_of(one, i + 1);
+        cells[9] = fmt::format("{:+.0f} to {:+.0f} %", 100 * (estimate_error.low - 1), 100 * (estimate_error.high - 1));
+        cells.insert(cells.end(), {to_string(one.method), one.causes ? causes_in_words(*one.causes) : "-"});
+        table.add(std::move(cells));
+    }
+    return fmt::format(
+        "\nEstimates: {} may be among the first {}, but would take the simulator too long (--budget {} s).\n{}\n"
+        "By one rank: a few ranks are played, each as if all did the same. By recurrence: that, set right by a\n"
+        "recurrence over all ranks. +-: where the simulator's time lay in 9 of 10 cases that had both; at the most it "
+        "was\n"
+        "{} to {} times the estimate.\n",
+        estimated.size(), question.rows, question.config.budget_seconds, table.text(), estimate_error.least,
+        estimate_error.most);
+}
+
 std::string others_text(const Advice& advice) {
     std::map<Advised::Verdict, std::size_t> counts;
     std::map<Advised::Verdict, const Advised*> nearest;
@@ -81,36 +141,36 @@ Json json_of(const Advised& one) {
     entry["reason"] = one.reason;
     if (one.memory > 0) entry["memory_bytes"] = one.memory;
     entry["device_memory_bytes"] = one.machine->capacity.device;
-    if (one.verdict != Advised::Verdict::ranked) return entry;
+    if (one.method == Advised::Method::none) return entry;
     entry["forward_seconds"] = one.forward_seconds;
     entry["backward_seconds"] = one.backward_seconds;
     entry["total_seconds"] = one.seconds();
     entry["method"] = to_string(one.method);
-    entry["losses_seconds"] = {{"exposed_transfer", one.losses.transfer},
-                               {"imbalance", one.losses.imbalance},
-                               {"tail", one.losses.tail},
-                               {"launch", one.losses.launch}};
+    entry["estimated_seconds"] = one.estimated_seconds;
+    if (one.causes)
+        for (const auto& [name, seconds] : cause_seconds(*one.causes, one.verdict == Advised::Verdict::ranked))
+            entry["seconds_by_cause"][name] = seconds;
     entry["uncertainty"] = one.machine->uncertainty.known ? Json(one.machine->uncertainty.mean) : Json(nullptr);
     return entry;
 }
 
 }  // namespace
 
-std::string advice_text(const Advice& advice, const Question& question, std::size_t rows) {
-    Table table({"", "machine", "layout", "schedule", "P", "rings", "forward ms", "backward ms", "total ms", "+-",
-                 "memory", "by", "lost to"});
+std::string advice_text(const Advice& advice, const Question& question) {
     const auto ranked = advice.ranked();
-    for (std::size_t i = 0; i < std::min(rows, ranked.size()); ++i) {
-        const auto& one = *ranked[i];
-        table.add({fmt::format("{}", i + 1), one.machine->name, one.which.layout, one.which.algorithm,
-                   fmt::format("{}", one.which.ranks), fmt::format("{}", one.rings), milliseconds(one.forward_seconds),
-                   milliseconds(one.backward_seconds), milliseconds(one.seconds()), percent(one.machine->uncertainty),
-                   memory_text(one.memory), to_string(one.method), one.reason});
+    const auto rows = std::min(question.rows, ranked.size());
+    Table table(row_header()), causes(cause_table_header());
+    for (std::size_t i = 0; i < rows; ++i) {
+        table.add(row_of(*ranked[i], i + 1));
+        auto cells = cause_row(*ranked[i], i + 1);
+        if (ranked[i]->causes) causes.add(std::move(cells));
     }
-    const auto hidden = ranked.size() - std::min(rows, ranked.size());
-    return fmt::format("{}\n{}{}\n{}", ranked.empty() ? "Nothing fits.\n" : table.text(),
-                       hidden > 0 ? fmt::format("{} slower ones are in the record.\n", hidden) : "",
-                       others_text(advice), trust_text(advice, question));
+    std::string text = ranked.empty() ? "" : fmt::format("{}\n{}", table.text(), row_definitions);
+    if (ranked.size() > rows) text += fmt::format("{} slower ones are in the record.\n", ranked.size() - rows);
+    if (rows > 0 && ranked.front()->causes) text += fmt::format("\n{}\n{}", causes.text(), cause_definitions);
+    const auto estimates = estimates_text(advice, question);
+    if (text.empty() && estimates.empty()) text = "Nothing fits.\n";
+    return fmt::format("{}{}\n{}\n{}", text, estimates, others_text(advice), trust_text(advice, question));
 }
 
 std::string advice_json(const Advice& advice, const Question& question) {
@@ -133,8 +193,8 @@ std::string advice_json(const Advice& advice, const Question& question) {
         entry["largest_error"] = u.known ? Json(u.largest) : Json(nullptr);
         json["machines"].push_back(std::move(entry));
     }
-    for (const auto verdict : {Advised::Verdict::ranked, Advised::Verdict::too_large, Advised::Verdict::outrun,
-                               Advised::Verdict::impossible}) {
+    for (const auto verdict : {Advised::Verdict::ranked, Advised::Verdict::estimated, Advised::Verdict::too_large,
+                               Advised::Verdict::outrun, Advised::Verdict::impossible}) {
         auto& list = json[to_string(verdict)] = Json::array();
         for (const auto& one : advice.all)
             if (one.verdict == verdict) list.push_back(json_of(one));
@@ -143,9 +203,10 @@ std::string advice_json(const Advice& advice, const Question& question) {
 }
 
 void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem& problem, std::int64_t place) {
-    run.attribute("place", place, "1", "1 is the quickest; 0: without a time");
+    run.attribute("place", place, "1", "1 is the quickest; 0: not ranked");
     run.attribute("verdict", std::string(to_string(one.verdict)), "1",
-                  "ranked; outrun: its pairs alone take longer than the best; does not fit; impossible");
+                  "ranked: by the simulator; estimated: not simulated, may be among the first; outrun: cannot be among "
+                  "the first; does not fit; impossible");
     run.attribute("machine", one.machine->name, "1", "machine file");
     run.attribute("mask", one.which.mask, "1", "who sees whom, as given");
     run.attribute("layout", one.which.layout, "1", "which rank owns which tokens");
@@ -161,19 +222,18 @@ void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem
     run.attribute("method", std::string(to_string(one.method)), "1",
                   "events: simulated; recurrence: one rank, set right by all; one rank: as if all did the same");
     const auto seconds = [&](const char* name, double value, const char* description) {
-        run.attribute(name, one.verdict == Advised::Verdict::ranked ? value : NAN, "s", description);
+        run.attribute(name, one.method == Advised::Method::none ? NAN : value, "s", description);
     };
     seconds("seconds_predicted_forward", one.forward_seconds, "predicted time of the forward pass");
     seconds("seconds_predicted_backward", one.backward_seconds, "predicted time of the backward pass");
-    seconds("lost_to_transfer", one.losses.transfer, "of both: nothing computes on the busiest rank");
-    seconds("lost_to_imbalance", one.losses.imbalance, "of both: its pairs beyond the mean, at the best rate");
-    seconds("lost_to_tail", one.losses.tail, "of both: tiles not full, processors out of them, ends of passes");
-    seconds("lost_to_launch", one.losses.launch, "of both: launches, and waiting for the host");
+    run.attribute("seconds_estimated", one.estimated_seconds > 0 ? one.estimated_seconds : NAN, "s",
+                  "both passes by one rank, as if all did the same");
+    if (one.causes && one.verdict == Advised::Verdict::ranked) describe_causes(run, {}, *one.causes);
     run.attribute("memory", one.memory, "B", "of the fullest rank; 0: not looked at");
     run.attribute("memory_device", one.machine->capacity.device, "B", "of one device");
     run.attribute("uncertainty", one.machine->uncertainty.known ? one.machine->uncertainty.mean : NAN, "1",
                   "mean error of predicted times where the machine was scored");
-    run.attribute("reason", one.reason, "1", "in words: where its time goes, or why it has none");
+    run.attribute("reason", one.reason, "1", "in words: where its time goes, or why it is not ranked");
 }
 
 }  // namespace ringlab::experiments

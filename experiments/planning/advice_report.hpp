@@ -7,11 +7,12 @@
 
 namespace ringlab::experiments {
 
-/// The first `rows` ranked ones, then how many there are of the others with the nearest of those that do not fit;
-/// below, how far the figures are to be trusted.
-std::string advice_text(const Advice& advice, const Question& question, std::size_t rows);
+/// The first ranked ones, where their time goes, estimates apart; how many there are of the others with the nearest of
+/// those that do not fit; below, how far the figures are to be trusted. Each column is explained below its table.
+std::string advice_text(const Advice& advice, const Question& question);
 
-/// All of it as JSON: "ranked", "does not fit", "outrun" and "impossible", and the machines. Begins with advice_begin.
+/// All of it as JSON: "ranked", "estimated", "does not fit", "outrun" and "impossible", and the machines. Begins with
+/// advice_begin.
 std::string advice_json(const Advice& advice, const Question& question);
 
 /// One candidate as a run of a record; `place` is 1 for the best, 0 for those without a place.

@@ -2,27 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace ringlab::experiments {
-
-std::string Losses::reason(double seconds) const {
-    std::vector<std::pair<double, const char*>> parts{
-        {transfer, "exposed transfer"}, {imbalance, "imbalance"}, {tail, "tail"}, {launch, "launch"}};
-    std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    constexpr double counts = 0.02;
-    std::string text;
-    for (const auto& [loss, name] : parts)
-        if (loss >= counts * seconds)
-            text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * loss / seconds);
-    return text.empty() ? "nothing: compute at the machine's best rate" : text;
-}
 
 std::string Advised::name() const { return fmt::format("{} on {}", which.name(), machine->name); }
 
 const char* to_string(Advised::Verdict verdict) {
     switch (verdict) {
         case Advised::Verdict::ranked: return "ranked";
+        case Advised::Verdict::estimated: return "estimated";
         case Advised::Verdict::outrun: return "outrun";
         case Advised::Verdict::too_large: return "does not fit";
         case Advised::Verdict::impossible: return "impossible";
@@ -40,10 +27,10 @@ const char* to_string(Advised::Method method) {
     return "?";
 }
 
-std::vector<const Advised*> Advice::ranked() const {
+std::vector<const Advised*> Advice::with(Advised::Verdict verdict) const {
     std::vector<const Advised*> some;
     for (const auto& one : all)
-        if (one.verdict == Advised::Verdict::ranked) some.push_back(&one);
+        if (one.verdict == verdict) some.push_back(&one);
     return some;
 }
 

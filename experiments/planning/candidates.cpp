@@ -1,11 +1,14 @@
 #include "experiments/planning/candidates.hpp"
 
+#include "experiments/study/machines.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
+#include "sim/kernels.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace ringlab::experiments {
@@ -28,8 +31,8 @@ std::vector<int> ring_sizes(const Config& config, int gpus) {
 
 std::vector<std::string> layouts_for(const Config& config, double visible) {
     if (!config.layouts.empty()) return config.layouts;
-    std::vector<std::string> names{"contiguous", "zigzag", "striped"};
-    if (visible < 0.9) names.insert(names.end(), {"striped:64", "balanced"});
+    std::vector<std::string> names{"contiguous", "zigzag", "striped", "balanced"};
+    if (visible < 0.9) names.emplace_back("striped:64");
     return names;
 }
 
@@ -42,8 +45,10 @@ std::vector<std::string> schedules_for(const Config& config, const sim::Machine&
     // Over kernels a launch cannot wait for blocks inside.
     const bool copies = machine.inside_host.multiprocessors_per_channel == 0;
     if (ranks <= machine.gpus_per_host && copies) names.emplace_back("joined-ring");
-    constexpr double hides_enough = 0.8;
-    if (visible < hides_enough) names.emplace_back("seen");
+    // Of a causal mask there is little to leave out, but little may win: of rings that can be simulated.
+    constexpr double hides_much = 0.8, hides_some = 1.5;
+    constexpr int small_ring = 64;
+    if (visible < (ranks <= small_ring ? hides_some : hides_much)) names.emplace_back("seen");
     if (ranks > machine.gpus_per_host && ranks % machine.gpus_per_host == 0) {
         names.push_back(fmt::format("double-ring:{}", machine.gpus_per_host));
         names.push_back(fmt::format("ulysses:{}", machine.gpus_per_host));
@@ -60,16 +65,73 @@ bool differs(const std::string& layout, const std::string& schedule) {
     return !schedule.starts_with("ulysses") || !layout.starts_with("striped");
 }
 
+std::vector<std::string> variants_of(const std::string& schedule, int ranks, const layouts::Problem& problem) {
+    std::vector<std::string> names;
+    const auto add = [&](const std::string& family, std::int64_t number) {
+        if (auto name = fmt::format("{}:{}", family, number); name != schedule) names.push_back(std::move(name));
+    };
+    for (const auto* family : {"pull", "joined-ring", "all-gather"})
+        for (std::int64_t parts = 2; schedule == family && parts <= std::min<std::int64_t>(8, problem.kv_heads);
+             parts *= 2)
+            if (problem.kv_heads % parts == 0) add(family, parts);
+    if (schedule.starts_with("ulysses"))
+        for (int group = 2; group < ranks; group *= 2)
+            if (ranks % group == 0) add("ulysses", group);
+    return names;
+}
+
 }  // namespace
 
 int gpus_of(const Config& config, const AdvisedMachine& machine) {
     const auto most = machine.machine.gpus();
     const auto largest = config.ranks.empty() ? 0 : *std::max_element(config.ranks.begin(), config.ranks.end());
     const auto gpus = config.gpus > 0 ? config.gpus : largest > 0 ? largest : static_cast<int>(most);
-    require(gpus <= most, "--{} {}: machine '{}' has {} GPUs", config.gpus > 0 ? "gpus" : "ranks", gpus, machine.name,
-            most);
+    require_machine_gpus(machine.machine, gpus, fmt::format("--{} {}", config.gpus > 0 ? "gpus" : "ranks", gpus));
     require(largest <= gpus, "--ranks {}: --gpus are {}", largest, gpus);
     return gpus;
+}
+
+void set_floor(Advised& one, const layouts::Problem& problem) {
+    try {
+        const auto ranks = one.which.ranks;
+        const auto length = one.which.tokens;
+        const auto granularity = layouts::layout_granularity(one.which.layout, ranks);
+        const auto tokens = (length + granularity - 1) / granularity * granularity;
+        const auto mask = layouts::make_mask(expand_mask(one.which.mask, length, {}), length);
+        const auto padded = layouts::pad(mask, tokens);
+        const auto layout = layouts::make_layout(one.which.layout, padded, ranks);
+        const layouts::Run all{0, 1, tokens};
+        const layouts::KeyCounter keys({&all, 1});
+        auto pairs = static_cast<double>(layouts::visible_pairs(padded, {&all, 1}, keys)) / ranks;
+        std::vector<int> looked_at{0, (ranks - 1) / 2, ranks - 1};
+        if (ranks <= large_ring) {
+            looked_at.resize(static_cast<std::size_t>(ranks));
+            std::iota(looked_at.begin(), looked_at.end(), 0);
+        }
+        if (one.which.algorithm.starts_with("ulysses")) looked_at.clear();
+        for (const auto rank : looked_at)
+            pairs = std::max(pairs, static_cast<double>(layouts::visible_pairs(padded, layout.shard(rank), keys)));
+        const auto flops = [&](layouts::Pass pass) {
+            return sim::kernel_price(one.machine->machine, pass, problem).cost->flops;
+        };
+        one.floor_seconds = pairs * static_cast<double>(one.batch * problem.query_heads) *
+                            (problem.forward_flop_per_cell() / flops(layouts::Pass::forward) +
+                             problem.backward_flop_per_cell() / flops(layouts::Pass::backward));
+    } catch (const Error& error) {
+        one.verdict = Advised::Verdict::impossible;
+        one.reason = error.what();
+    }
+}
+
+std::vector<Advised> variants(const Question& question, const Advised& one, const layouts::Problem& problem) {
+    std::vector<Advised> all;
+    if (!question.config.algorithms.empty()) return all;
+    for (const auto& schedule : variants_of(one.which.algorithm, one.which.ranks, problem)) {
+        auto& other = all.emplace_back(one);
+        other.which.algorithm = schedule;
+        other.causes.reset();
+    }
+    return all;
 }
 
 std::vector<Advised> candidates(const Question& question, const AdvisedMachine& machine) {

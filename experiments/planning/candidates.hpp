@@ -9,11 +9,22 @@ namespace ringlab::experiments {
 /// The combinations that are worth a look on a machine, the largest rings first: the lists that the configuration
 /// gives, and else
 /// - ring sizes: powers of two up to the GPUs, and all of them;
-/// - layouts: contiguous, zigzag, striped, and stripes of 64 where a mask is not causal alone;
+/// - layouts: contiguous, zigzag, striped, balanced, and stripes of 64 where a mask is not causal alone;
 /// - schedules: those that can differ: within a host no double ring, beyond it no pull; `seen` only where the mask
-/// hides
-///   enough that there is something to leave out; those that exchange heads over the layouts that matter to them.
+///   hides something that can be left out; those that exchange heads over the layouts that matter to them.
 std::vector<Advised> candidates(const Question& question, const AdvisedMachine& machine);
+
+/// The same with other numbers in its schedule, for those near the best: in parts of the kv heads, or with heads
+/// exchanged in groups of another size. None where the configuration gives schedules.
+std::vector<Advised> variants(const Question& question, const Advised& one, const layouts::Problem& problem);
+
+/// Rings of more ranks than this are looked at by samples.
+inline constexpr int large_ring = 256;
+
+/// Finds its busiest rank and the time of that rank's pairs in both passes at the best rate, from mask and layout
+/// alone. Where ranks work on the rows that they own each is looked at, of large rings the first, the last and the
+/// middle one; else the mean. Says so if it is impossible.
+void set_floor(Advised& one, const layouts::Problem& problem);
 
 /// GPUs of the machine that are to be used.
 int gpus_of(const Config& config, const AdvisedMachine& machine);

@@ -1,13 +1,15 @@
 #include "experiments/planning/one_rank.hpp"
 
+#include "sim/clocks.hpp"
 #include "sim/cost.hpp"
 #include "sim/key_launch.hpp"
-#include "sim/kernels.hpp"
 #include "sim/lanes.hpp"
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace ringlab::experiments {
@@ -30,10 +32,13 @@ struct Node {
 
 class OneRankPlayer {
 public:
+    /// With all ranks at one clock.
     OneRankPlayer(const layouts::Schedule& schedule, const sim::Machine& machine, const sim::SimOptions& options,
-                  int rank)
-        : cost_(schedule, machine, options), lanes_(static_cast<std::size_t>(schedule.lanes())) {
-        read(schedule, machine, rank);
+                  int rank, double clock, std::shared_ptr<sim::TileModel> tiles)
+        : cost_(schedule, machine, options, std::vector<double>(static_cast<std::size_t>(schedule.ranks()), clock),
+                std::move(tiles)),
+          lanes_(static_cast<std::size_t>(schedule.lanes())) {
+        read(schedule, rank);
         if (cost_.waits_for_gradients()) inside_.emplace(cost_.key_launches(rank));
         behind_ = cost_.behind_pass(rank);
     }
@@ -49,6 +54,14 @@ public:
         return found_;
     }
 
+    /// FLOP that take power.
+    double powered_flop() const { return powered_flop_; }
+
+    /// FLOP/s that the GPU of the rank could do without end at the clock of short runs.
+    double power(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) const {
+        return sim::rank_powers(schedule, machine, cost_.topology(), rank + 1).back();
+    }
+
 private:
     struct LaneQueue {
         std::vector<OpIndex> ops;
@@ -58,13 +71,12 @@ private:
     Node& node(OpIndex index) { return nodes_[static_cast<std::size_t>(index)]; }
     LaneQueue& lane(layouts::Lane which) { return lanes_[static_cast<std::size_t>(which)]; }
 
-    void read(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) {
-        const auto& attention = sim::attention_cost(machine, schedule);
+    void read(const layouts::Schedule& schedule, int rank) {
         auto ops = schedule.ops(rank);
-        auto host = cost_.host_clock(cost_.issue_pass());
+        auto host = cost_.host_clock(0);
         while (const auto* op = ops.next()) {
             const auto issued =
-                host.issue(*op, static_cast<OpIndex>(nodes_.size()), cost_.issue(*op),
+                host.issue(*op, static_cast<OpIndex>(nodes_.size()), cost_.issue(*op, host.follows(*op)),
                            [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
             Node added;
             added.kind = op->kind;
@@ -84,17 +96,14 @@ private:
                 added.duration = cost_.compute(*op, rank);
                 found_.compute += layouts::to_seconds(added.duration);
                 const bool attends = op->kind == OpKind::attend;
-                if (!attends) found_.launches += machine.accumulate_launch_seconds;
-                if (attends && !op->fused) found_.launches += attention.launch_seconds;
                 if (attends) found_.flop += schedule.flop(*op);
-                if (attends) found_.cells += op->cells * op->rows().heads.count();
+                if (attends) powered_flop_ += cost_.powered_flop(*op);
             }
             auto& queue = lane(added.lane).ops;
             if (!queue.empty()) added.before = queue.back();
             queue.push_back(static_cast<OpIndex>(nodes_.size()));
             nodes_.push_back(added);
         }
-        found_.issue = layouts::to_seconds(host.now());
         found_.operations = static_cast<std::int64_t>(nodes_.size());
     }
 
@@ -170,13 +179,31 @@ private:
     Picoseconds behind_ = 0;
     std::optional<sim::KeyLaunches> inside_;  // where launches wait inside
     OneRank found_;
+    double powered_flop_ = 0;
 };
 
 }  // namespace
 
 OneRank play_one_rank(const layouts::Schedule& schedule, const sim::Machine& machine, const sim::SimOptions& options,
                       int rank) {
-    return OneRankPlayer(schedule, machine, options, rank).play();
+    const auto tiles = options.compute == sim::ComputeModel::tiles
+                           ? std::make_shared<sim::TileModel>(schedule, machine)
+                           : std::shared_ptr<sim::TileModel>();
+    if (!sim::power_sets_clocks(schedule, machine, options))
+        return OneRankPlayer(schedule, machine, options, rank, 1, tiles).play();
+    OneRank found;
+    double found_at = 0;
+    const auto clock = sim::settled_clocks(1, options, [&](const std::vector<double>& clocks) {
+        found_at = clocks.front();
+        OneRankPlayer player(schedule, machine, options, rank, found_at, tiles);
+        found = player.play();
+        sim::PlayedPass pass{{}, {player.powered_flop()}, {player.power(schedule, machine, rank)}};
+        pass.prediction.makespan = layouts::to_picoseconds(found.seconds);
+        pass.prediction.ranks.emplace_back().compute = layouts::to_picoseconds(found.compute);
+        return pass;
+    });
+    return clock.front() == found_at ? found
+                                     : OneRankPlayer(schedule, machine, options, rank, clock.front(), tiles).play();
 }
 
 }  // namespace ringlab::experiments

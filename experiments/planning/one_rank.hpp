@@ -10,13 +10,10 @@ namespace ringlab::experiments {
 
 /// One rank's pass, as if every other rank did the same as this one at the same time.
 struct OneRank {
-    double seconds = 0;   ///< end of its last operation
-    double compute = 0;   ///< of which its compute lane is at work
-    double launches = 0;  ///< of that, launches of attends, merges and sums
-    double flop = 0;      ///< of the pairs that it attends to
-    double issue = 0;     ///< host time for all of its operations
+    double seconds = 0;  ///< end of its last operation
+    double compute = 0;  ///< of which its compute lane is at work
+    double flop = 0;     ///< of the pairs that it attends to
     std::int64_t operations = 0;
-    std::int64_t cells = 0;  ///< visible pairs, times the query heads that attend to them
 };
 
 /// Plays one rank's operations alone: each begins at the end of what it waits for, and a message when this rank's own

@@ -1,6 +1,7 @@
 #include "experiments/planning/uncertainty.hpp"
 
 #include "experiments/console/resources.hpp"
+#include "experiments/record/files_read.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/require.hpp"
 
@@ -36,7 +37,9 @@ std::string name_in_record(const hdf5::File& file, const std::string& name) {
 }
 
 Uncertainty score_in(const std::string& record, const sim::Machine& machine) {
-    const auto file = hdf5::File::open(find_resource(record, "results", ".h5"));
+    const auto path = find_resource(record, "results", ".h5");
+    note_read(path);
+    const auto file = hdf5::File::open(path);
     const auto name = name_in_record(file, machine.name);
     if (name.empty()) return {};
     Uncertainty found;

@@ -8,6 +8,7 @@
 #include "sim/chrome_trace.hpp"
 #include "sim/machine.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <system_error>
@@ -45,7 +46,8 @@ bool hdf5_file_holds(const fs::path& path, const std::function<bool(const hdf5::
 
 bool is_machine_file(const fs::path& path) {
     try {
-        sim::load_machine(path);
+        const auto bytes = read_file(path).bytes;
+        sim::parse_machine({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
     } catch (const Error&) {
         return false;
     }
@@ -100,6 +102,9 @@ void FileGuard::reads(const std::string& what, const fs::path& path) {
 
 void FileGuard::writes(const std::string& what, const fs::path& path, FileKind kind, IfThere if_there) {
     require(!path.empty(), "{} is empty; give it a file name", what);
+    for (const auto& link : {path.parent_path(), path})
+        require(!leads_to_itself(link), "{} '{}': '{}' is a link that leads to itself; write to another file", what,
+                path.string(), link.string());
     const auto place = place_of(path);
     require(kind == FileKind::tensors || fs::is_directory(place.parent_path()), "{} '{}': there is no folder '{}'",
             what, path.string(), place.parent_path().string());
@@ -120,7 +125,18 @@ void FileGuard::writes(const std::string& what, const fs::path& path, FileKind k
         require(is_of_kind(place, kind), "{} '{}' exists and is no {}, or damaged: it is not replaced; write elsewhere",
                 what, path.string(), name_of(kind));
     }
-    for (const auto& made : all) written_.push_back({what, path, made});
+    for (const auto& made : all) written_.push_back({what, path, made, state_of(made)});
+}
+
+std::optional<FileState> FileGuard::found(const fs::path& path) const {
+    const auto same = std::ranges::find(written_, path, &File::path);  // the first is the file itself
+    return same == written_.end() ? std::nullopt : std::optional(same->state);
+}
+
+fs::path FileGuard::write(const fs::path& path, std::span<const std::byte> bytes) const {
+    const auto place = followed(path);
+    write_file(temporary_of(place), bytes);
+    return move_into_place_or_beside(temporary_of(place), path, found(path).value_or(state_of(place)));
 }
 
 }  // namespace ringlab::experiments

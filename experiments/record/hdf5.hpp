@@ -66,6 +66,9 @@ public:
     std::string text(const std::string& attribute) const;
     double number(const std::string& attribute) const;
 
+    /// All texts that the attribute holds.
+    std::vector<std::string> texts(const std::string& attribute) const;
+
     /// "FILE:/path/inside", for messages.
     const std::string& name() const { return name_; }
     std::int64_t id() const { return handle_.id(); }

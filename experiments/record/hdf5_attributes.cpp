@@ -39,26 +39,36 @@ struct OpenAttribute {
     Handle attribute, type, space;
 };
 
-/// An attribute that must hold exactly one element.
-OpenAttribute open_single(const Object& object, const std::string& attribute) {
+OpenAttribute open_attribute(const Object& object, const std::string& attribute) {
     OpenAttribute open;
     open.name = object.name() + "@" + attribute;
     require(object.has(attribute), "{} is missing", open.name);
     open.attribute = checked(H5Aopen(object.id(), attribute.c_str(), H5P_DEFAULT), H5Aclose, "cannot open", open.name);
     open.type = checked(H5Aget_type(open.attribute.id()), H5Tclose, "cannot open", open.name);
     open.space = checked(H5Aget_space(open.attribute.id()), H5Sclose, "cannot open", open.name);
+    return open;
+}
+
+/// An attribute that must hold exactly one element.
+OpenAttribute open_single(const Object& object, const std::string& attribute) {
+    auto open = open_attribute(object, attribute);
     const auto count = H5Sget_simple_extent_npoints(open.space.id());
     require(count == 1, "{} holds {} values; it must hold one", open.name, count);
     return open;
 }
 
+std::vector<std::string> texts_in(const OpenAttribute& open) {
+    return read_texts(open.type.id(), open.space.id(), open.name,
+                      [&](hid_t type, void* out) { return H5Aread(open.attribute.id(), type, out); });
+}
+
 }  // namespace
 
-std::string Object::text(const std::string& attribute) const {
-    const auto open = open_single(*this, attribute);
-    return read_texts(open.type.id(), open.space.id(), open.name,
-                      [&](hid_t type, void* out) { return H5Aread(open.attribute.id(), type, out); })
-        .front();
+std::string Object::text(const std::string& attribute) const { return texts_in(open_single(*this, attribute)).front(); }
+
+std::vector<std::string> Object::texts(const std::string& attribute) const {
+    const auto open = open_attribute(*this, attribute);
+    return H5Sget_simple_extent_npoints(open.space.id()) == 0 ? std::vector<std::string>() : texts_in(open);
 }
 
 double Object::number(const std::string& attribute) const {

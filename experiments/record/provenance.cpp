@@ -1,6 +1,7 @@
 #include "experiments/record/provenance.hpp"
 
 #include "experiments/record/digest.hpp"
+#include "experiments/record/files_read.hpp"
 #include "provenance_build.hpp"
 #include "provenance_commit.hpp"
 
@@ -76,7 +77,8 @@ void Provenance::set(const std::string& name, hdf5::Attribute value) {
 }
 
 void Provenance::set_file(const std::string& name, const std::filesystem::path& path) {
-    auto digest = to_text(digest_of_file(path));
+    auto* account = FilesRead::current();
+    auto digest = account ? account->digest(path) : to_text(digest_of_file(path));
     set(name, path.string());
     set(name + "_sha256", std::move(digest));
 }

@@ -1,6 +1,7 @@
 #include "experiments/record/read_record.hpp"
 
 #include "experiments/inputs/untrusted.hpp"
+#include "experiments/record/files_read.hpp"
 
 namespace ringlab::experiments {
 namespace {
@@ -30,6 +31,7 @@ void read_all(const hdf5::Group& group) {
 }  // namespace
 
 hdf5::File open_record(const std::filesystem::path& path) {
+    note_read(path);
     read_untrusted(
         path,
         [&](PipeEnd& pipe) {

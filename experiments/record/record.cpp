@@ -1,5 +1,6 @@
 #include "experiments/record/record.hpp"
 
+#include "experiments/record/files_read.hpp"
 #include "experiments/record/record_paths.hpp"
 #include "layouts/require.hpp"
 
@@ -40,12 +41,17 @@ void find_stacked(const hdf5::Group& group, const std::string& path, std::vector
 
 }  // namespace
 
-Record::Record(const fs::path& path, RecordMode mode, RecordHeader header, Provenance provenance)
-    : target_(followed(path)),
-      path_(target_),
+Record::Record(const fs::path& path, RecordOpening opening, RecordHeader header, Provenance provenance)
+    : base_(opening.base.empty() ? path : opening.base),
       header_(std::move(header)),
-      provenance_(std::move(provenance)),
-      lock_(target_) {
+      provenance_(std::move(provenance)) {
+    const auto mode = opening.mode;
+    if (mode == RecordMode::next_free)
+        take_free_name(path);
+    else
+        take_name(path, std::make_unique<WriterLock>(followed(path)));
+    if (name_ != path)
+        fmt::print(stderr, "[note] '{}' was taken meanwhile; this goes to '{}'\n", path.string(), name());
     require_replaceable(target_);
     const auto unfinished = unfinished_of(target_);
     const bool exists = fs::exists(target_), has_unfinished = fs::exists(unfinished);
@@ -53,6 +59,8 @@ Record::Record(const fs::path& path, RecordMode mode, RecordHeader header, Prove
             "{} exists; use --resume to add what is missing, --overwrite to start anew, or write elsewhere",
             exists ? target_.string() : unfinished.string());
     if (mode == RecordMode::resume ? has_unfinished : exists) path_ = unfinished;
+    found_ = opening.found.value_or(state_of(target_));
+    own_ = state_of(path_);
     if (mode == RecordMode::resume && (exists || has_unfinished))
         resume();
     else
@@ -62,14 +70,38 @@ Record::Record(const fs::path& path, RecordMode mode, RecordHeader header, Prove
 
 void Record::finish() {
     is_new_ = false;
-    if (path_ == target_) return;
-    replace_by(target_, path_);
+    if (path_ == target_) {
+        if (state_of(path_) != own_) save();  // others have moved it, or put something in its place
+        return;
+    }
+    const auto unfinished = path_;
     path_ = target_;
+    own_ = found_;
+    save();
+    fs::remove(unfinished);
 }
 
 Record::~Record() {
     std::error_code ignored;
-    if (is_new_ && runs_.empty()) fs::remove(path_, ignored);
+    if (is_new_ && runs_.empty() && state_of(path_) == own_) fs::remove(path_, ignored);
+}
+
+void Record::take_name(const fs::path& name, std::unique_ptr<WriterLock> lock) {
+    lock_ = std::move(lock);
+    name_ = name;
+    target_ = path_ = followed(name);
+    own_ = {};
+}
+
+void Record::take_free_name(const fs::path& first) {
+    for (int number = 1;; ++number) {
+        const auto name = number == 1 ? first : numbered(base_, number);
+        const auto place = followed(name);
+        if (!is_free(place)) continue;
+        auto lock = WriterLock::if_free(place);
+        if (!lock || !is_free(place)) continue;
+        return take_name(name, std::move(lock));
+    }
 }
 
 void Record::start() {
@@ -81,6 +113,7 @@ void Record::start() {
     file_->make_group("provenance");
     file_->make_group("runs");
     make_scale("run", std::vector<std::string>{}, "1", "name of the run");
+    make_stacked({"runs/name", std::vector<std::string>{}, {}, "1", "name of the run"}, {0}, {1});
     look_around();
     save();
     is_new_ = true;
@@ -92,20 +125,24 @@ void Record::resume() {
         require(file_->has("ringlab_schema"), "it is an HDF5 file, but not a record of Ringlab");
         const auto found = file_->number("ringlab_schema");
         require(found == static_cast<double>(schema), "it follows schema {}, this program {}", found, schema);
-        require_same("experiment", header_.experiment);
-        require_same("configuration", header_.configuration);
         file_->group("provenance");
         for (const auto& run : runs()) number(run, "session");
+        auto different = difference("experiment", header_.experiment);
+        if (different.empty()) different = difference("configuration", header_.configuration);
+        if (const auto file = changed_file(); !file.empty()) different += (different.empty() ? "" : "; ") + file;
+        require(different.empty(), "{}", different);
     } catch (const Error& error) {
         fail("cannot resume {}: {}; it is left as it is (--overwrite starts anew)", path_.string(), error.what());
     }
+    note_unknown_files();
     std::error_code ignored;
     fs::remove(temporary_of(path_), ignored);  // of an invocation that was killed
 }
 
 void Record::load() {
-    const auto bytes = read_file(path_);
+    const auto [bytes, state] = read_file(path_);
     auto file = hdf5::File::open_image(path_, without_checksum(bytes));
+    own_ = state;
     file_.reset();
     file_.emplace(std::move(file));
     if (file_->contains("run")) look_around();
@@ -117,16 +154,20 @@ void Record::look_around() {
     find_stacked(*file_, "", stacked_);
 }
 
-void Record::save() const {
+void Record::save() {
     auto bytes = file_->image();
     const auto checksum = checksum_of(bytes);
     bytes.insert(bytes.end(), checksum.begin(), checksum.end());
-    replace_file(path_, bytes);
+    if (replace_file(path_, bytes, own_)) return;
+    const auto before = name_;
+    do take_free_name(numbered(base_, 2));
+    while (!replace_file(path_, bytes, own_));
+    say_that_it_goes_beside(before, name_);
 }
 
-void Record::require_same(const std::string& attribute, const std::string& value) const {
-    const auto difference = first_difference(file_->text(attribute), value);
-    require(difference.empty(), "it was made with another {}: {}", attribute, difference);
+std::string Record::difference(const std::string& attribute, const std::string& value) const {
+    const auto found = first_difference(file_->text(attribute), value);
+    return found.empty() ? "" : fmt::format("it was made with another {}: {}", attribute, found);
 }
 
 bool Record::has(const std::string& run) const { return std::find(runs_.begin(), runs_.end(), run) != runs_.end(); }
@@ -138,12 +179,6 @@ bool Record::has(const std::string& run, const std::string& path) const {
     return !std::all_of(values.begin(), values.end(), [](double value) { return std::isnan(value); });
 }
 
-void Record::add_session() {
-    session_ = static_cast<std::int64_t>(file_->group("provenance").members().size());
-    auto group = file_->make_group(fmt::format("provenance/{}", *session_));
-    for (const auto& [name, value] : provenance_.entries()) group.set(name, value);
-}
-
 void Record::commit(const std::string& name, const RunWriter& run) {
     require_path(name, "run");
     require(name.find('/') == std::string::npos, "'{}' cannot name a run: it holds a '/'", name);
@@ -151,9 +186,13 @@ void Record::commit(const std::string& name, const RunWriter& run) {
     const auto session_before = session_;
     const auto index = static_cast<std::int64_t>(runs_.size());
     try {
-        if (!session_) add_session();
+        if (!session_ || session_->files != count_read()) add_session();  // or a file was read after an earlier run
         append({"runs/name", std::vector<std::string>{name}, {}, "1", "name of the run"}, index);
-        append({"runs/session", std::vector<std::int64_t>{*session_}, {}, "1", "group of /provenance it comes from"},
+        append({"runs/session",
+                std::vector<std::int64_t>{session_->number},
+                {},
+                "1",
+                "group of /provenance it comes from"},
                index);
         for (const auto& coordinates : run.coordinates_) set_coordinates(coordinates);
         for (const auto& [dimension, length] : run.lengths_) {
@@ -172,7 +211,7 @@ void Record::commit(const std::string& name, const RunWriter& run) {
         save();
     } catch (const std::exception& error) {
         session_ = session_before;
-        load();
+        if (state_of(path_) == own_) load();
         fail("run '{}' is not recorded: {}; {} holds the {} runs finished before it", name, error.what(),
              path_.string(), runs().size());
     }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include "experiments/record/file_state.hpp"
 #include "experiments/record/provenance.hpp"
 #include "experiments/record/record_files.hpp"
 #include "experiments/record/run_writer.hpp"
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,9 +16,19 @@ namespace ringlab::experiments {
 
 enum class RecordMode {
     create,     ///< refuse if there is a file
+    next_free,  ///< the next free name if this one is taken, or being written
     overwrite,  ///< in place of any record: the old one stays until finish()
     resume,     ///< add to the record of the same experiment and configuration; a new one if there is none. A record
                 ///< that was to replace another and was not finished goes on first
+};
+
+/// How a record is opened.
+struct RecordOpening {
+    RecordOpening(RecordMode given_mode) : mode(given_mode) {}
+
+    RecordMode mode;
+    std::optional<FileState> found = {};  ///< what `overwrite` may replace; none: whatever lies there now
+    std::filesystem::path base = {};      ///< of names that are numbered, "predict.h5"; empty: the record's own
 };
 
 /// What a record is of; a record can only be resumed by its like.
@@ -37,7 +49,8 @@ struct RecordHeader {
 ///     /lengths/DIMENSION  (run) says how far each run goes
 ///     /spans/COLUMN       (span): a flat table of all operations of all timelines, with run, source and pass; those
 ///                         of one timeline are /spans/count (run, source, pass) rows from /spans/first on
-///     /provenance/0, 1…   one for each invocation that added runs: see collect_provenance()
+///     /provenance/0, 1…   one for each invocation that added runs: see collect_provenance(); and of all FilesRead the
+///                         names and digests, files and files_sha256
 ///
 /// Every dataset has the attributes units and description.
 ///
@@ -46,20 +59,30 @@ struct RecordHeader {
 /// verifies, so that a damaged file is told before HDF5 stumbles over it. One writer at a time; readers at any time.
 ///
 /// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
+///
+/// What others have put at its path since it was opened, or have written there, stays: the record then goes on at the
+/// next free name, with all its runs, and says so on stderr.
 // clang-format on
 class Record {
 public:
     static constexpr std::int64_t schema = 3;
 
     /// Throws Error, and leaves any file there as it is, if the mode forbids it, if another process is writing it, or
-    /// if a record to resume cannot be read or is of something else; the first difference is then named.
-    Record(const std::filesystem::path& path, RecordMode mode, RecordHeader header, Provenance provenance);
+    /// if a record to resume cannot be read or is of something else: of another configuration, or of files (see
+    /// FilesRead) whose contents were others; the first difference is then named.
+    Record(const std::filesystem::path& path, RecordOpening opening, RecordHeader header, Provenance provenance);
 
     /// Without finish() and before any run, as where the first one throws, no new file is left.
     ~Record();
 
     /// Where it is now.
     const std::filesystem::path& path() const { return path_; }
+
+    /// Where it will be when it is finished, by the name that was given or by the free one that was taken.
+    std::string name() const { return name_.string(); }
+
+    /// Of the file that it has written last.
+    const FileState& state() const { return own_; }
 
     /// All runs are done: takes the place of the record that it replaces, if any.
     void finish();
@@ -85,8 +108,12 @@ private:
     void start();
     void resume();
     void load();
-    void save() const;
-    void require_same(const std::string& attribute, const std::string& value) const;
+    void save();
+    void take_name(const std::filesystem::path& name, std::unique_ptr<WriterLock> lock);
+    void take_free_name(const std::filesystem::path& first);
+    std::string difference(const std::string& attribute, const std::string& value) const;
+    std::string changed_file() const;
+    void note_unknown_files() const;
     void add_session();
 
     void look_around();
@@ -95,6 +122,8 @@ private:
     void make_folder_of(const std::string& path);
     hdf5::Dataset make_scale(const std::string& dimension, const hdf5::Values& like, const std::string& unit,
                              const std::string& description);
+    hdf5::Dataset make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& shape,
+                               const std::vector<std::int64_t>& of_one_run);
     void count_up(const std::string& dimension, std::int64_t length);
     void set_coordinates(const RunWriter::Item& given);
     std::int64_t place_of(const std::string& dimension, const std::string& label);
@@ -102,14 +131,19 @@ private:
     void append(const RunWriter::Spans& item, std::int64_t run);
     void extend_all(std::int64_t runs);
 
-    std::filesystem::path target_, path_;
-    bool is_new_ = false;  // made by this object, and finish() was not called
+    std::filesystem::path base_, name_, target_, path_;
+    FileState own_, found_;  // of the file at path_, and of the one at target_ that it replaces in the end
+    bool is_new_ = false;    // made by this object, and finish() was not called
     RecordHeader header_;
     Provenance provenance_;
-    WriterLock lock_;
+    std::unique_ptr<WriterLock> lock_;
     std::optional<hdf5::File> file_;           // in memory; what is on disk, but while a commit goes on
     std::vector<std::string> runs_, stacked_;  // names; paths of the datasets whose first dimension is run
-    std::optional<std::int64_t> session_;
+    struct Session {
+        std::int64_t number;  // of its group of /provenance
+        std::size_t files;    // that were read when it was made
+    };
+    std::optional<Session> session_;
 };
 
 }  // namespace ringlab::experiments

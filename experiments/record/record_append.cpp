@@ -103,6 +103,19 @@ std::int64_t Record::place_of(const std::string& dimension, const std::string& l
     return place;
 }
 
+/// A new dataset of all runs.
+hdf5::Dataset Record::make_stacked(const RunWriter::Item& like, const std::vector<std::int64_t>& shape,
+                                   const std::vector<std::int64_t>& of_one_run) {
+    make_folder_of(like.path);
+    auto made = file_->make_growing(like.path, like.values, shape, chunk_of(of_one_run));
+    describe(made, like.unit, like.description);
+    made.attach_scale(file_->dataset("run"), 0);
+    for (std::size_t i = 0; i < like.dimensions.size(); ++i)
+        made.attach_scale(file_->dataset(like.dimensions[i].name), i + 1);
+    stacked_.push_back(like.path);
+    return made;
+}
+
 /// Writes one run's part of a dataset of all runs.
 void Record::append(const RunWriter::Item& item, std::int64_t run) {
     std::vector<std::string> names{"run"};
@@ -118,16 +131,7 @@ void Record::append(const RunWriter::Item& item, std::int64_t run) {
     for (std::size_t i = 0; i < end.size(); ++i) end[i] = offset[i] + count[i];
 
     const bool is_new = !file_->contains(item.path);
-    if (is_new) {
-        make_folder_of(item.path);
-        auto made = file_->make_growing(item.path, item.values, end, chunk_of(count));
-        describe(made, item.unit, item.description);
-        made.attach_scale(file_->dataset("run"), 0);
-        for (std::size_t i = 1; i < names.size(); ++i)
-            made.attach_scale(file_->dataset(item.dimensions[i - 1].name), i);
-        stacked_.push_back(item.path);
-    }
-    auto dataset = file_->dataset(item.path);
+    auto dataset = is_new ? make_stacked(item, end, count) : file_->dataset(item.path);
     require(is_new || (dataset.scales() == names && dataset.element() == element_of(item.values)),
             "dataset '{}' has another type or other dimensions ({}) than in earlier runs ({})", item.path,
             fmt::join(names, ", "), fmt::join(dataset.scales(), ", "));

@@ -59,7 +59,9 @@ public:
                        "on a block that the schedule has put together",
                        &Span::block);
         write_times();
-        column<std::int64_t>("cells", "1", "visible (query, key) pairs of one query head and batch element",
+        column<std::int64_t>("cells", "1",
+                             "visible (query, key) pairs of one query head and batch element; an attend of some heads "
+                             "has a share of them, so that those of a pass sum to what the mask shows",
                              &Span::cells);
         column<std::int64_t>("bytes", "B", "size of the message or operand", &Span::bytes);
     }

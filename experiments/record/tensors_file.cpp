@@ -97,19 +97,17 @@ private:
 };
 
 void write_mask(Writer& writer, const layouts::Mask& mask) {
-    std::vector<std::int64_t> begin, end, sink;
-    std::vector<std::int8_t> valid;
-    for (std::int64_t i = 0; i < mask.tokens(); ++i) {
-        const auto row = mask.row(i);
-        begin.push_back(row.begin);
-        end.push_back(row.end);
-        sink.push_back(row.sink);
-        valid.push_back(mask.key_is_valid(i));
+    const auto rows = layouts::row_table(mask);
+    writer.values("row_begin", rows.begin, {"token"}, "first key of the interval that the row sees");
+    writer.values("row_end", rows.end, {"token"}, "key after the last of that interval");
+    writer.values("row_sink", rows.sink, {"token"}, "the row sees the keys below this as well");
+    if (rows.ranges > 0) {
+        writer.scale("range", rows.ranges);
+        writer.values("row_earlier_begin", rows.earlier_begin, {"token", "range"}, "the row sees keys from these on");
+        writer.values("row_earlier_end", rows.earlier_end, {"token", "range"},
+                      "and before these as well; none where both are equal");
     }
-    writer.values("row_begin", begin, {"token"}, "first key of the interval that the row sees");
-    writer.values("row_end", end, {"token"}, "key after the last of that interval");
-    writer.values("row_sink", sink, {"token"}, "the row sees the keys below this as well");
-    writer.values("key_valid", valid, {"token"}, "1 if the key exists, 0 if it is padding that nobody sees");
+    writer.values("key_valid", rows.valid, {"token"}, "1 if the key exists, 0 if it is padding that nobody sees");
 }
 
 void write_rotary(Writer& writer, const layouts::Problem& problem, const layouts::Mask& mask) {
@@ -240,7 +238,8 @@ fs::path tensors_path(const fs::path& folder, const std::string& run) { return f
 
 fs::path save_tensors(const fs::path& folder, const std::string& run, const layouts::Problem& problem,
                       const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,
-                      DType arithmetic, const Provenance& provenance, const TensorNotes& notes) {
+                      DType arithmetic, const Provenance& provenance, const TensorNotes& notes,
+                      const std::optional<FileState>& found) {
     reference::require_inputs(problem, mask, inputs);
     require_outputs(problem, outputs);
     std::error_code error;
@@ -251,12 +250,11 @@ fs::path save_tensors(const fs::path& folder, const std::string& run, const layo
     const WriterLock lock(path);
     try {
         write_all(temporary_of(path), run, problem, mask, inputs, outputs, arithmetic, provenance, notes);
-        replace_by(path, temporary_of(path));
+        return move_into_place_or_beside(temporary_of(path), path, found.value_or(state_of(path)));
     } catch (...) {
         fs::remove(temporary_of(path), error);
         throw;
     }
-    return path;
 }
 
 }  // namespace ringlab::experiments

@@ -37,12 +37,16 @@ std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {
     return struck(kind->make(config, ranks), *fault);
 }
 
+void point_at_record(const Config& config) {
+    if (config.mpi)
+        processes::Session::current().advise("; what has finished is in the record, and --resume does the rest");
+}
+
 int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body) {
     backend_kind(config)->prepare();
     if (!config.mpi) return body();
     const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
-    processes::Session session(argc, argv, patience,
-                               "; what has finished is in the record, and --resume does the rest");
+    processes::Session session(argc, argv, patience);
     end_on_hangup();  // MPI may have loaded UCX, which takes the signal
     try {
         require_alike(exchange(session, {version_text(), config.text}), session.hosts());

@@ -92,6 +92,18 @@ std::shared_ptr<const BackendKind> backend_kind(const Config& config);
 
 std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
 
+/// From now on the line of a process that ends because another one is gone says that finished runs are in the record.
+void point_at_record(const Config& config);
+
+/// Whether the record holds the run, as `root_says`, on every process: from the first answer on there is a record.
+/// `asked` is a Backend or what times rings.
+template <class Asked>
+bool is_recorded(const Config& config, Asked& asked, bool root_says) {
+    const bool recorded = asked.agree(root_says);
+    point_at_record(config);
+    return recorded;
+}
+
 /// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
 /// them.
 int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body);

@@ -1,6 +1,7 @@
 #include "experiments/study/case.hpp"
 
 #include "experiments/console/values.hpp"
+#include "layouts/names.hpp"
 
 #include <fmt/format.h>
 
@@ -68,7 +69,8 @@ std::vector<std::int64_t> cut_documents(const std::string& mask, std::int64_t to
         lengths.push_back(std::min(length, left));
         left -= lengths.back();
     }
-    require(left == 0, "the input's documents end after {} tokens, {} are asked for", tokens - left, tokens);
+    require(left == 0, "the input's documents end after {} tokens, {} are asked for{}", tokens - left, tokens,
+            layouts::unit_hint(tokens - left, tokens));
     return lengths;
 }
 

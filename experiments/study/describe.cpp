@@ -35,22 +35,24 @@ void describe_maps(RunWriter& run, const layouts::Rotary& rotary, const layouts:
                    const layouts::Layout& layout) {
     const auto tokens = mask.tokens();
     if (tokens > most_tokens_for_maps) return;
-    std::vector<std::int32_t> owner(static_cast<std::size_t>(tokens)), begin, end, sink, valid;
+    std::vector<std::int32_t> owner(static_cast<std::size_t>(tokens));
     for (int rank = 0; rank < layout.ranks(); ++rank)
         for (const auto position : layout.positions(rank)) owner[static_cast<std::size_t>(position)] = rank;
-    for (std::int64_t token = 0; token < tokens; ++token) {
-        const auto row = mask.row(token);
-        begin.push_back(static_cast<std::int32_t>(row.begin));
-        end.push_back(static_cast<std::int32_t>(row.end));
-        sink.push_back(static_cast<std::int32_t>(row.sink));
-        valid.push_back(mask.key_is_valid(token));
-    }
+    const auto rows = layouts::row_table(mask);
+    const auto narrow = [](const auto& column) { return std::vector<std::int32_t>(column.begin(), column.end()); };
     const std::vector<Dimension> token{{"token", tokens}};
     run.dataset("maps/owner", owner, token, "1", "rank that owns the token");
-    run.dataset("maps/row_begin", begin, token, "1", "first key that the token's row sees");
-    run.dataset("maps/row_end", end, token, "1", "end (exclusive) of the keys that the token's row sees");
-    run.dataset("maps/row_sink", sink, token, "1", "the row also sees keys from 0 to this (exclusive)");
-    run.dataset("maps/key_valid", valid, token, "1", "1 if the token's key exists, 0 if it is padding");
+    run.dataset("maps/row_begin", narrow(rows.begin), token, "1", "first key that the token's row sees");
+    run.dataset("maps/row_end", narrow(rows.end), token, "1", "end (exclusive) of the keys that the token's row sees");
+    run.dataset("maps/row_sink", narrow(rows.sink), token, "1", "the row also sees keys from 0 to this (exclusive)");
+    if (rows.ranges > 0) {
+        const std::vector<Dimension> ranges{{"token", tokens}, {"range", rows.ranges}};
+        run.dataset("maps/row_earlier_begin", narrow(rows.earlier_begin), ranges, "1",
+                    "the row also sees keys from these on");
+        run.dataset("maps/row_earlier_end", narrow(rows.earlier_end), ranges, "1",
+                    "to these (exclusive); none where both are equal");
+    }
+    run.dataset("maps/key_valid", narrow(rows.valid), token, "1", "1 if the token's key exists, 0 if it is padding");
     if (!rotary.rotates()) return;
     std::vector<std::int64_t> tokens_in_order(static_cast<std::size_t>(tokens));
     std::iota(tokens_in_order.begin(), tokens_in_order.end(), 0);

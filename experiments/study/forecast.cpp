@@ -211,7 +211,8 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     return rates_[problem.tokens] = rates;
 }
 
-void Forecast::add(const Case& which, double seconds, double bytes, double rank_bytes) {
+void Forecast::add(const Case& which, std::size_t count, double seconds, double bytes, double rank_bytes) {
+    runs_ += count;
     seconds_ += seconds;
     seconds_of_.push_back(seconds);
     if (seconds >= longest_seconds_) {
@@ -225,9 +226,10 @@ void Forecast::add(const Case& which, double seconds, double bytes, double rank_
     }
 }
 
-void Forecast::add_executed(const Case& which, const Plan& plan) {
+void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t count) {
     const auto& problem = plan.problem;
-    const double ranks = which.ranks, replicas = config_.replicas, repeats = config_.repeats;
+    const double ranks = which.ranks, replicas = config_.replicas;
+    const double repeats = config_.repeats * static_cast<double>(count);
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
     const auto pairs = pairs_of(plan.mask(), problem.queries);
     const auto operations = operations_of(plan) * replicas;
@@ -259,15 +261,17 @@ void Forecast::add_executed(const Case& which, const Plan& plan) {
     const auto rotated = config_.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
     const auto scratch = static_cast<double>(
         std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
-    add(which, seconds,
+    add(which, count, seconds,
         program_bytes + processes_here(config_, which.ranks) * own + own + rotated + 5 * results +
             ranks * replicas * scratch + span_bytes(operations),
         (own + results) / (ranks * replicas) + scratch);
 }
 
-void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads) {
+void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads,
+                             std::size_t count) {
     const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.replicas;
-    const double plays = config_.disturbs() ? 1 + config_.repeats : 1;
+    const bool says_causes = config_.engine == "events" && which.ranks * config_.replicas <= config_.cause_ranks;
+    const double plays = 1 + (config_.disturbs() ? config_.repeats : 0) + (says_causes ? 6 : 0);
     double seconds = simulated_seconds(config_, operations * plays);
     predicts_tiles_ = config_.compute_model == "tiles";
     if (predicts_tiles_) {
@@ -277,13 +281,12 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
     }
     const bool spans =
         config_.engine == "events" && (which.ranks * config_.replicas <= config_.span_ranks || !config_.trace.empty());
-    add(which, seconds / std::min<double>(threads, processors()), program_bytes + (spans ? span_bytes(operations) : 0),
-        0);
+    add(which, count, static_cast<double>(count) * seconds / std::min<double>(threads, processors()),
+        program_bytes + (spans ? span_bytes(operations) : 0), 0);
 }
 
 void Forecast::announce() const {
     const auto free = free_memory();
-    const auto runs = seconds_of_.size();
     const auto refuse = [&](bool fits, const std::string& what, const std::string& hint) {
         require(fits || config_.force, "{}: {}; --force tries all the same", what, hint);
     };
@@ -303,11 +306,11 @@ void Forecast::announce() const {
                            duration_text(wait), predicts_tiles_ ? ", or --compute-model rate" : "");
     };
     refuse(seconds_ <= longest_wait,
-           fmt::format("{} runs would take about {}, '{}' alone {}", runs, duration_text(seconds_), longest_.name(),
+           fmt::format("{} runs would take about {}, '{}' alone {}", runs_, duration_text(seconds_), longest_.name(),
                        duration_text(longest_seconds_)),
            hint(10 * minute));
     if (seconds_ < announced_from) return;
-    fmt::print(stderr, "[estimate] {} run{}: about {}, {} of memory{}{}\n", runs, runs == 1 ? "" : "s",
+    fmt::print(stderr, "[estimate] {} run{}: about {}, {} of memory{}{}\n", runs_, runs_ == 1 ? "" : "s",
                duration_text(seconds_), bytes_text(bytes_),
                rank_bytes_ == 0 ? "" : fmt::format(" at most, of which {} for each rank", bytes_text(rank_bytes_)),
                longest_seconds_ < 10 * minute ? ""

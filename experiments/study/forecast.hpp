@@ -21,11 +21,13 @@ public:
     void require_ranks_to_execute() const;
     void require_ranks_to_predict() const;
 
-    /// Another run that will be executed and judged.
-    void add_executed(const Case& which, const Plan& plan);
+    /// Another run that will be executed and judged, or as many of its kind.
+    void add_executed(const Case& which, const Plan& plan, std::size_t count = 1);
 
-    /// Another run that will be predicted on `machines` machines, beside others on `threads` threads.
-    void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1);
+    /// Another run that will be predicted on `machines` machines, beside others on `threads` threads, or as many of its
+    /// kind.
+    void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1,
+                       std::size_t count = 1);
 
     /// Tells a person on stderr, if it is more than a moment. Throws Error, which says what would fit, if memory does
     /// not suffice or no one would wait so long, unless the configuration says --force.
@@ -33,7 +35,7 @@ public:
 
     double seconds() const { return seconds_; }
 
-    /// Of the run added as number `index`.
+    /// Of the run, or runs of one kind, added as number `index`.
     double seconds_of(std::size_t index) const { return seconds_of_[index]; }
 
     /// Of the largest run, on this computer.
@@ -49,13 +51,15 @@ private:
     };
 
     Rates measured_rates(const layouts::Problem& problem);
-    void add(const Case& which, double seconds, double bytes, double rank_bytes);
+    /// `seconds` of all `count` of a kind, `bytes` of one.
+    void add(const Case& which, std::size_t count, double seconds, double bytes, double rank_bytes);
 
     const Config& config_;
     std::map<std::int64_t, Rates> rates_;  // by tokens of the small case
     std::string judged_;                   // what the reference was last computed for
     bool predicts_tiles_ = false;
     double seconds_ = 0, bytes_ = 0, rank_bytes_ = 0, longest_seconds_ = 0;
+    std::size_t runs_ = 0;
     std::vector<double> seconds_of_;
     Case longest_, largest_;
 };

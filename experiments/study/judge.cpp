@@ -83,9 +83,10 @@ Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, c
     for (const auto& rows : all)
         for (auto row = rows.begin; row < rows.end; row += stride) {
             const auto keys = mask.row(row);
-            const auto first = std::lower_bound(sample.begin(), sample.end(), keys.begin);
-            if (whole || keys.sink > 0 || (first != sample.end() && *first < keys.end))  // the sample holds position 0
-                pairs += static_cast<double>(stride * (keys.end - keys.begin + keys.sink));
+            // Where a sampled key lies between those that the row sees, the row is counted though it may not see it.
+            const auto first = std::lower_bound(sample.begin(), sample.end(), keys.first());
+            if (whole || (first != sample.end() && *first < keys.end))
+                pairs += static_cast<double>(stride * keys.count());
         }
     if (whole) return {Extent::whole, pairs};
     const auto forward = problem.forward_flop_per_cell(), both = forward + problem.backward_flop_per_cell();

@@ -26,6 +26,9 @@ std::int64_t sum_of(const std::array<std::int64_t, layouts::pool_count>& bytes) 
     return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
+/// Statistics of one token and head that lie beside its row: the running softmax's maximum and sum, lse and delta.
+std::int64_t cpu_statistics(Pool pool) { return pool == Pool::state || pool == Pool::dout ? 2 : 0; }
+
 /// Numbers of one token and head in a slot of CPU ranks, which keep all of them in the type of their arithmetic.
 std::int64_t cpu_numbers(const layouts::Problem& problem, Pool pool) {
     switch (pool) {
@@ -34,7 +37,7 @@ std::int64_t cpu_numbers(const layouts::Problem& problem, Pool pool) {
         case Pool::q:
         case Pool::dq: return problem.head_dim;
         case Pool::state:
-        case Pool::dout: return problem.value_dim + 2;
+        case Pool::dout: return problem.value_dim + cpu_statistics(pool);
         case Pool::output: return problem.value_dim + 1;
         case Pool::latent:
         case Pool::dlatent: return problem.latent.width();
@@ -89,8 +92,13 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
     const auto bytes = [&](Pool pool, std::int64_t heads, std::int64_t of_tokens) {
         return problem.batch * of_tokens * heads * cpu_numbers(problem, pool) * static_cast<std::int64_t>(sizeof(Real));
     };
+    const auto own_statistics = [&](Pool pool) {
+        return forward.keeps(pool) ? problem.batch * tokens(pool) * heads_of(problem, pool) * cpu_statistics(pool) *
+                                         static_cast<std::int64_t>(sizeof(Real))
+                                   : 0;
+    };
     const auto own = [&](Pool pool) {
-        return forward.keeps(pool) ? bytes(pool, heads_of(problem, pool), tokens(pool)) : 0;
+        return forward.keeps(pool) ? bytes(pool, heads_of(problem, pool), tokens(pool)) - own_statistics(pool) : 0;
     };
     const auto matrices = problem.latent.is_given() ? problem.kv_heads * problem.expanded_dim() * problem.latent.rank *
                                                           static_cast<std::int64_t>(sizeof(Real))
@@ -102,7 +110,8 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
         need.inputs += own(Pool::dout);
         need.results += own(Pool::dq) + own(Pool::dkv) + own(Pool::dlatent) + matrices;
     }
-    need.statistics = reference::BlockAttention<Real>(problem, {}).workspace_bytes();
+    need.statistics = reference::BlockAttention<Real>(problem, {}).workspace_bytes() + own_statistics(Pool::state) +
+                      (backward ? own_statistics(Pool::dout) : 0);
     need.statistics +=
         rows_of_one_attend(forward, rank) * (problem.value_dim + 2) * static_cast<std::int64_t>(sizeof(Real));
     if (backward)
@@ -249,14 +258,19 @@ MemoryNeed describe_predicted_memory(RunWriter& run, const Plan& plan, const Mem
     const auto number = [&](const std::string& name, std::int64_t bytes, const char* description) {
         run.dataset("predicted/memory/" + name, std::vector<std::int64_t>{bytes}, {}, "B", description);
     };
-    number("inputs", need.inputs, "q, k, v and do of the rank that needs most");
+    number(
+        "inputs", need.inputs,
+        "q, k, v and do of the rank that needs most; with a latent that and its matrices, and K and V where they are "
+        "expanded at home");
     number("results", need.results, "o, lse, dq, dk and dv, sums in the accumulator's type too");
     std::vector<std::string> pools;
     for (std::size_t pool = 0; pool < need.slots.size(); ++pool) pools.emplace_back(to_string(static_cast<Pool>(pool)));
     run.dimension("pool", std::move(pools), "1", "tensors that lie in one slot");
     run.dataset("predicted/memory/slots", std::vector<std::int64_t>(need.slots.begin(), need.slots.end()), {"pool"},
                 "B", "scratch slots of the pass with more of them");
-    number("statistics", need.statistics, "running softmax, delta, what arrives in another type, tiles of scores");
+    number("statistics", need.statistics,
+           "of rows: running softmax, lse and delta for the backward pass; what arrives in another type; tiles of "
+           "scores");
     number("lists", need.lists, "what kernels know of the mask: work lists, bounds of rows, positions of keys");
     number("staging", need.staging, "messages on their way, where a transport copies them");
     run.attribute("memory_predicted", need.total(), "B", "predicted peak of the rank that needs most, all of it");

@@ -15,7 +15,7 @@ struct MemoryNeed {
     std::int64_t inputs = 0;                                ///< q, k, v and do of its shard
     std::int64_t results = 0;                               ///< o, lse, dq, dk, dv, sums in the accumulator's type too
     std::array<std::int64_t, layouts::pool_count> slots{};  ///< scratch slots by pool, of the pass that has more
-    std::int64_t statistics = 0;  ///< running softmax, delta, arrivals of another type; of CPU ranks: tiles of scores
+    std::int64_t statistics = 0;  ///< of rows, arrivals of another type; of CPU ranks: tiles of scores
     std::int64_t lists = 0;       ///< what kernels know of the mask: work lists, bounds of rows, positions of keys
     std::int64_t staging = 0;     ///< messages on their way, where a transport copies them
 

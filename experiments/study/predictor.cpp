@@ -2,8 +2,10 @@
 
 #include "experiments/console/resources.hpp"
 #include "experiments/console/values.hpp"
-#include "experiments/record/record_files.hpp"
+#include "experiments/study/causes.hpp"
 #include "experiments/study/describe.hpp"
+#include "experiments/study/described_machine.hpp"
+#include "experiments/study/machines.hpp"
 #include "sim/chrome_trace.hpp"
 #include "sim/cost.hpp"
 #include "sim/max_plus.hpp"
@@ -59,17 +61,19 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
 
 Predictor::Predictor(const Config& config) : config_(config) {
     options_.compute = config.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
+    options_.clock = config.attend_clock();
     for (const auto& name : config.machines) {
         files_.push_back(find_resource(name, "machines", ".toml"));
         names_.push_back(std::filesystem::path(files_.back()).stem());
-        machines_.push_back(sim::load_machine(files_.back()));
+        machines_.push_back(described_machine(files_.back(), config));
         require(std::count(names_.begin(), names_.end(), names_.back()) == 1,
                 "two machine files are named '{}'; the record needs different names", names_.back());
+        for (const auto ranks : config.ranks)  // refuse now, not midway
+            require_machine_gpus(machines_.back(), ranks, fmt::format("--ranks {}", ranks));
     }
 }
 
 void Predictor::predict_as_configured(int threads) {
-    options_.clock = config_.clock == "sustained" ? sim::Clock::sustained : sim::Clock::calibrated;
     options_.replicas = config_.replicas;
     rings_side_by_side_ = true;
     disturbs_ = config_.disturbs();
@@ -79,6 +83,8 @@ void Predictor::predict_as_configured(int threads) {
         const auto all = std::int64_t{ranks} * config_.replicas;
         require(all <= most, "{} rings of {} ranks are more than 2^20 GPUs", config_.replicas, ranks);
         sim::Draws(config_.disturbance(), static_cast<int>(all), layouts::Pass::forward);
+        for (const auto& machine : machines_)
+            require_machine_gpus(machine, all, fmt::format("{} rings of {} ranks", config_.replicas, ranks));
         auto options = options_;
         options.placement = gpu_placement(config_, ranks);
         for (const auto& machine : machines_) sim::Topology(static_cast<int>(all), machine, options);
@@ -193,6 +199,8 @@ Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_nam
            "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
     run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
                 "1", "what the prediction had to assume");
+    if (schedule.ranks() * options.replicas <= config_.cause_ranks)
+        describe_causes(run, place, sim::break_down(schedule, machines_[machine], options, predicted));
     if (keeps_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
     if (keeps_trace)
         kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
@@ -248,8 +256,8 @@ void Predictor::write_trace() const {
     sim::write_chrome_trace(
         trace, groups,
         {parse_range(config_.trace_ranks, "--trace-ranks"), parse_range(config_.trace_steps, "--trace-steps")});
-    replace_file(followed(config_.trace), std::as_bytes(std::span(trace.view())));
-    fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", config_.trace);
+    const auto file = config_.files.write(config_.trace, std::as_bytes(std::span(trace.view())));
+    fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", file.string());
 }
 
 }  // namespace ringlab::experiments

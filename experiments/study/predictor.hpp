@@ -47,8 +47,8 @@ public:
     /// which so much is spent in other attends.
     void predict_repeated(const Repetition& passes) { repeat(options_, passes); }
 
-    /// Also what only an experiment that measures nothing can choose: clock, rings side by side, and what disturbs
-    /// them, in repeats on up to `threads` threads.
+    /// Also what only an experiment that measures nothing can choose: rings side by side, and what disturbs them, in
+    /// repeats on up to `threads` threads.
     void predict_as_configured(int threads);
 
     /// Paths, digests and full texts of the machine files.

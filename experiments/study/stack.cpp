@@ -4,9 +4,9 @@
 #include "layouts/names.hpp"
 #include "layouts/registry.hpp"
 #include "layouts/require.hpp"
+#include "layouts/text_file.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 
 namespace ringlab::experiments {
@@ -77,11 +77,7 @@ Stack parse_stack(const std::string& text, const std::string& file) {
 
 Stack load_stack(const std::string& name) {
     const auto path = find_resource(name, "stacks", ".stack");
-    std::ifstream file(path);
-    require(file.good(), "cannot read stack '{}'", path);
-    std::stringstream text;
-    text << file.rdbuf();
-    return parse_stack(text.str(), path);
+    return parse_stack(layouts::read_text(path, "stack"), path);
 }
 
 std::string scaled_down(const std::string& mask, std::int64_t factor) {

@@ -50,6 +50,24 @@ std::vector<Verdict> Trial::judge(Judge& judge) const {
     return verdicts;
 }
 
+std::vector<Verdict> Trial::judge_repeats(Judge& judge, int count) {
+    std::vector<Verdict> worst;
+    for (int repeat = 0; repeat < count; ++repeat) {
+        if (!measure(1)) continue;
+        const auto verdicts = this->judge(judge);
+        if (worst.empty()) worst = verdicts;
+        for (std::size_t replica = 0; replica < worst.size(); ++replica)
+            for (std::size_t tensor = 0; tensor < judged_tensors.size(); ++tensor) {
+                auto& so_far = worst[replica][tensor];
+                const auto& now = verdicts[replica][tensor];
+                so_far = {worse(so_far.relative_rms, now.relative_rms), worse(so_far.max_abs, now.max_abs),
+                          worse(so_far.max_to_largest, now.max_to_largest)};
+            }
+    }
+    run.attribute("repeats", count, "1", "times that both passes were executed and judged; errors are the worst");
+    return worst;
+}
+
 std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
     std::vector<Tolerance> all;
     for (std::size_t replica = 0; replica < inputs.size(); ++replica)
@@ -58,21 +76,27 @@ std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
     return all;
 }
 
-RecordMode record_mode(const Config& config) {
-    return config.resume ? RecordMode::resume : config.overwrite ? RecordMode::overwrite : RecordMode::create;
+RecordOpening record_opening(const Config& config) {
+    RecordOpening opening = config.resume                   ? RecordMode::resume
+                            : config.overwrite              ? RecordMode::overwrite
+                            : config.default_output.empty() ? RecordMode::create
+                                                            : RecordMode::next_free;
+    opening.found = config.files.found(config.output);
+    opening.base = config.default_output;
+    return opening;
 }
 
-std::string interrupted_text(const Config& config, std::size_t done, std::size_t runs) {
+std::string interrupted_text(const Record& record, std::size_t done, std::size_t runs) {
     return fmt::format(
         "interrupted; {} of {} runs are in '{}', and the same command with -o '{}' --resume does the rest", done, runs,
-        config.output, config.output);
+        record.name(), record.name());
 }
 
 std::string format_error(double error) { return fmt::format("{:.2e}", error); }
 
 Study::Study(const Experiment& experiment, const Config& config, int argc, const char* const* argv,
              const std::function<void(Provenance&)>& add_provenance)
-    : config_(config), source_(config), forecast_(config) {
+    : config_(config), source_(config), files_(config.files), forecast_(config) {
     require(config.save_tensors.empty() || !std::filesystem::exists(config.save_tensors) ||
                 std::filesystem::is_directory(config.save_tensors),
             "--save-tensors '{}' is a file; give a folder", config.save_tensors);
@@ -84,12 +108,10 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
     std::unique_ptr<Backend> backend;
     for (const int ranks : sizes) backend = make_backend(config, ranks);
     if (!backend->is_root()) return;
-    if (!config.save_tensors.empty()) {
-        auto files = config.files;
+    if (!config.save_tensors.empty())
         for (const auto& one : cases_)
-            files.writes("--save-tensors", tensors_path(config.save_tensors, one.name()), FileKind::tensors,
-                         config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
-    }
+            files_.writes("--save-tensors", tensors_path(config.save_tensors, one.name()), FileKind::tensors,
+                          config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
     say_notes(config);
     if (config.mpi)
         for (const auto& note : host_notes(ring_group(config, *sizes.begin()), processes::Session::current().hosts()))
@@ -101,8 +123,8 @@ Study::Study(const Experiment& experiment, const Config& config, int argc, const
     backend->add_provenance(provenance_);
     for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
     if (add_provenance) add_provenance(provenance_);
-    record_.emplace(config.output, record_mode(config), RecordHeader{experiment.name, experiment.purpose, config.text},
-                    provenance_);
+    record_.emplace(config.output, record_opening(config),
+                    RecordHeader{experiment.name, experiment.purpose, config.text}, provenance_);
 }
 
 Plan Study::plan_of(const Case& which) const {
@@ -115,12 +137,12 @@ Plan Study::plan_of(const Case& which) const {
 
 void Study::run(const std::function<void(Trial&)>& one) {
     Progress progress(cases_.size(), !record_);
-    if (record_) say_when_interrupted(interrupted_text(config_, 0, cases_.size()));
+    if (record_) say_when_interrupted(interrupted_text(*record_, 0, cases_.size()));
     for (std::size_t i = 0; i < cases_.size(); ++i) {
         const auto& which = cases_[i];
         progress.start(which.name(), forecast_.seconds_of(i));
         const auto backend = make_backend(config_, which.ranks);
-        if (!backend->agree(record_ && record_->has(which.name()))) {
+        if (!is_recorded(config_, *backend, record_ && record_->has(which.name()))) {
             const auto plan = plan_of(which);
             const auto& inputs = source_.get(which, plan.problem);
             const auto policy = policy_from(which.policy, plan.problem.dtype);
@@ -135,12 +157,13 @@ void Study::run(const std::function<void(Trial&)>& one) {
                 if (!config_.save_tensors.empty())
                     save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
                                  trial.repeats.back().front().outputs, plan.problem.dtype, provenance_,
-                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths});
+                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths},
+                                 files_.found(tensors_path(config_.save_tensors, which.name())));
                 record_->commit(which.name(), trial.run);
             }
         }
         progress.finish();
-        if (record_) say_when_interrupted(interrupted_text(config_, i + 1, cases_.size()));
+        if (record_) say_when_interrupted(interrupted_text(*record_, i + 1, cases_.size()));
     }
     if (record_) record_->finish();
 }

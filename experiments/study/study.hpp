@@ -31,6 +31,10 @@ struct Trial {
     /// The verdict on each replica of the last repeat.
     std::vector<Verdict> judge(Judge& judge) const;
 
+    /// Executes both passes `count` times, judges each, and tells the record that it did: of each replica, result and
+    /// measure the worst. Nothing on processes that are not root.
+    std::vector<Verdict> judge_repeats(Judge& judge, int count);
+
     /// What the verdict on each replica may be.
     std::vector<Tolerance> tolerances(Judge& judge) const;
 };
@@ -60,16 +64,17 @@ private:
     const Config& config_;
     Source source_;
     std::vector<Case> cases_;
+    FileGuard files_;
     Provenance provenance_;
     std::optional<Record> record_;
     Forecast forecast_;
 };
 
-/// What --resume and --overwrite ask for.
-RecordMode record_mode(const Config& config);
+/// How a record is opened: what --resume and --overwrite ask for, and what may be replaced.
+RecordOpening record_opening(const Config& config);
 
 /// What a person reads who interrupts a sweep after so many of its runs.
-std::string interrupted_text(const Config& config, std::size_t done, std::size_t runs);
+std::string interrupted_text(const Record& record, std::size_t done, std::size_t runs);
 
 /// An error as tables show it.
 std::string format_error(double error);

@@ -6,6 +6,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/score.hpp"
+#include "layouts/text_file.hpp"
 #include "sim/simulate.hpp"
 
 #include <fmt/format.h>
@@ -60,7 +61,7 @@ private:
 
 toml::table parsed_table(const std::string& file) {
     try {
-        return toml::parse_file(file);
+        return toml::parse(layouts::read_text(file, "published table"), file);
     } catch (const toml::parse_error& error) {
         fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, error.description());
     }

@@ -30,6 +30,8 @@ RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(open_
         "--measured {}: it is no record of validate or throughput", file);
     require(file_.contains("runs/name") && !file_.dataset("runs/name").texts().empty(),
             "--measured {}: the record has no finished run", file);
+    require(file_.contains("spans/pool"),
+            "--measured {}: it was recorded before spans said what they move, and cannot be predicted again", file);
     const auto text = [&](const char* column) { return file_.dataset(std::string("runs/") + column).texts(); };
     const auto masks = text("mask"), layouts = text("layout"), algorithms = text("algorithm"), shapes = text("shape"),
                transports = text("transport"), kernels = text("kernels"), kinds = text("kind");

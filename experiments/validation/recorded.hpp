@@ -19,6 +19,9 @@ public:
 
     const std::vector<ThroughputCase>& cases() const { return cases_; }
 
+    /// Row of a case in the record's table of runs.
+    std::size_t row(std::size_t one) const { return rows_[one]; }
+
     bool is_root() const override { return true; }
     bool agree(bool root_says) override { return root_says; }
     void add_provenance(Provenance& provenance) const override;

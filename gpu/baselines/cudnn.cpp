@@ -38,7 +38,7 @@ Band band_of(const layouts::Mask& mask) {
     for (std::int64_t i = 0; i < tokens; ++i) {
         const auto row = mask.row(i);
         require(row.end == (band.causal ? i + 1 : tokens) && row.begin == std::max<std::int64_t>(0, i - reach) &&
-                    row.sink == 0 && mask.key_is_valid(i),
+                    row.end_before() == 0 && mask.key_is_valid(i),
                 "the cuDNN baseline has no word for the mask {}: it knows full, causal and causal windows",
                 mask.name());
     }

@@ -86,6 +86,12 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
     for (const auto& run : runs_)
         for (std::int64_t i = 0; i < run.count; ++i) {
             const auto row = mask.row(run.at(i));
+            if (!row.earlier.empty())
+                fail(
+                    "mask {}: row {} sees keys {} to {} and {} to {}, and none between; kernels of GPUs know one "
+                    "interval of keys and the first keys: say --backend cpu, or leave out one of the joined masks",
+                    mask.name(), run.at(i), row.earlier.back().begin, row.earlier.back().end - 1, row.begin,
+                    row.end - 1);
             *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),
                        static_cast<std::int32_t>(row.sink), static_cast<std::int32_t>(run.at(i))};
         }

@@ -20,7 +20,8 @@ std::int64_t count_tokens(std::span<const layouts::Run> runs);
 /// What each local query row sees, in global positions, on the current device: made once per rank and pass.
 class RowBounds {
 public:
-    /// Uploads 16 bytes per row and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more.
+    /// Uploads 16 bytes per row and waits for it. Throws Error if the mask has 2^31 - 1 tokens or more, or shows a row
+    /// more than one interval of keys and the first keys, as joins of shared-question may.
     RowBounds(const layouts::Mask& mask, std::span<const layouts::Run> queries);
 
     std::int64_t tokens() const { return tokens_; }

@@ -125,11 +125,12 @@ void BlockAttention<Real>::score(const TileOf& tile, TileKind kind, ConstView q,
         // So that sweeps in whole vectors take nothing in past the last key.
         std::fill(s + s_.columns, s + whole_vectors<Real>(s_.columns), -infinity<Real>);
         if (kind == TileKind::full) continue;
-        const auto seen = tile.rows.rows[static_cast<std::size_t>(tile.first_row + r)];
+        const auto& seen = tile.rows.rows[static_cast<std::size_t>(tile.first_row + r)];
         const auto* positions = tile.keys.positions.data() + tile.columns.begin;
         for (std::int64_t c = 0; c < s_.columns; ++c) {
             const auto key = positions[c];
-            const bool visible = ((seen.begin <= key) & (key < seen.end)) | (key < seen.sink);
+            bool visible = ((seen.begin <= key) & (key < seen.end)) | (key < seen.sink);
+            for (const auto& keys : seen.earlier) visible |= keys.contains(key);
             s[c] = visible ? s[c] : -infinity<Real>;
         }
     }

@@ -98,16 +98,7 @@ private:
     void begin(OpIndex which) {
         const auto& op = this->op(which);
         auto& span = spans_[index(which)];
-        span.rank = identity_.rank;
-        span.op = which;
-        span.step = op.step;
-        span.kind = op.kind;
-        span.lane = op.lane();
-        span.pool = op.pool;
-        span.peer = op.peer;
-        span.block = op.part.block;
-        span.cells = op.cells;
-        span.bytes = op.bytes;
+        span = layouts::span_of(identity_.rank, which, op, program_.query_heads);
         span.posted = span.begin = span.end = now();
     }
 

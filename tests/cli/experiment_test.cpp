@@ -31,6 +31,16 @@ BOOST_AUTO_TEST_CASE(positions_of_a_rank_are_listed_in_its_own_order) {
     BOOST_TEST(folder.left() == Words{}, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(packings_that_take_long_are_estimated_and_counted_one_by_one) {
+    const Folder folder;
+    // Killed after what is said at the start: 2000 packings of 8192 tokens take minutes.
+    const auto ending = run(folder, packings, {"--layouts", "zigzag", "striped:64", "--measured-packings", "1000"}, 15);
+    BOOST_TEST(ending.timed_out);
+    BOOST_TEST(contains(ending.err, "[estimate] 4000 runs: about "), ending.err);
+    BOOST_TEST(contains(ending.err, "[1/2002] causal zigzag P=8 S=8192 ring normal, 1000 packings predicted"),
+               ending.err);
+}
+
 BOOST_AUTO_TEST_CASE(packings_are_the_same_for_the_same_seed_and_balanced_shares_them_best) {
     const Folder folder;
     write_file(folder / "lengths.txt", "10 300 40 77\n5 900\n");

@@ -1,6 +1,11 @@
 #include "fuzz.hpp"
 #include "experiments/console/config.hpp"
+#include "experiments/record/hdf5.hpp"
 #include "layouts/require.hpp"
+#include "tests/layouts/mask_oracles/oracle.hpp"
+
+#include <algorithm>
+#include <set>
 
 namespace ringlab::cli::test {
 namespace {
@@ -149,6 +154,50 @@ BOOST_AUTO_TEST_CASE(random_sweeps_run_or_are_refused_in_one_line) {
         arguments = arguments + Words{option, value, "-o", "fuzz.h5", "--overwrite"};
         check_ending(run(folder, gradient_equivalence, arguments, 30), joined(arguments));
     }
+}
+
+// The judge asks the same mask as the run that it judges: who sees whom is compared with what masks' oracles say.
+BOOST_AUTO_TEST_CASE(random_joined_masks_run_and_their_records_hold_what_the_oracle_sees) {
+    constexpr int tokens = 48;
+    const Folder folder;
+    mask_oracles::Random random(1);
+    std::set<std::string> joins{"shared-question:20,10,18+window:18,0+sink:3"};
+    while (joins.size() < 30) joins.insert(mask_oracles::random_join(random, tokens, 4));
+    const Words sizes{"--tokens",     std::to_string(tokens),
+                      "--ranks",      "4",
+                      "--layouts",    "zigzag",
+                      "--algorithms", "ring",
+                      "--heads",      "4:2",
+                      "--head-dim",   "8",
+                      "--input",      "normal",
+                      "-o",           "r.h5",
+                      "--masks"};
+    const auto ending = run(folder, gradient_equivalence, sizes + Words(joins.begin(), joins.end()), 60);
+    BOOST_TEST(ending.status == 0, ending.out + ending.err);
+    const auto masks = experiments::hdf5::File::open(folder / "r.h5").dataset("runs/mask").texts();
+    const auto names = experiments::hdf5::File::open(folder / "r.h5").dataset("run").texts();
+    const auto map = [&](const std::string& column) { return runs_of(folder / "r.h5", "maps/" + column); };
+    const auto begin = map("row_begin"), end = map("row_end"), sink = map("row_sink"), valid = map("key_valid"),
+               earlier_begin = map("row_earlier_begin"), earlier_end = map("row_earlier_end");
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        const auto& name = names[i];
+        const mask_oracles::Joined oracle(masks[i], tokens);
+        const auto ranges = earlier_begin.at(name).size() / tokens;
+        int wrong = 0;
+        for (std::size_t row = 0; row < tokens; ++row)
+            for (std::size_t key = 0; key < tokens; ++key) {
+                const auto in = [&](double first, double last) {
+                    return first <= static_cast<double>(key) && static_cast<double>(key) < last;
+                };
+                bool seen = in(begin.at(name)[row], end.at(name)[row]) || in(0, sink.at(name)[row]);
+                for (auto at = row * ranges; at < (row + 1) * ranges; ++at)
+                    seen |= in(earlier_begin.at(name)[at], earlier_end.at(name)[at]);
+                wrong +=
+                    (seen && valid.at(name)[key] == 1) != oracle.sees(static_cast<int>(row), static_cast<int>(key));
+            }
+        BOOST_TEST(wrong == 0, masks[i]);
+    }
+    BOOST_TEST(names.size() == joins.size());
 }
 
 BOOST_AUTO_TEST_CASE(mutated_machine_files_predict_or_are_refused_in_one_line) {

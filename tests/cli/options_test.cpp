@@ -7,6 +7,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -103,6 +104,54 @@ BOOST_AUTO_TEST_CASE(sizes_may_be_written_as_people_write_them) {
         boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(what_a_preset_or_an_input_brings_is_taken_away_by_none) {
+    const Folder folder;
+    const auto predicted = run(folder, predict,
+                               {"--preset", "gemma-2-27b-local", "--soft-cap", "none", "--rotary", "none", "--tokens",
+                                "256", "--machines", "ideal", "-o", "p.h5"});
+    BOOST_TEST(predicted.status == 0, predicted.err);
+    const auto plain = experiments::hdf5::File::open(folder / "p.h5");
+    BOOST_TEST(plain.dataset("runs/soft_cap").doubles().front() == 0);
+    BOOST_TEST(plain.dataset("runs/rotary").texts().front() == "none");
+
+    const Words tiny = small + Words{"--head-dim", "8"};
+    BOOST_REQUIRE(run(folder, gradient_equivalence,
+                      tiny + Words{"--input", "normal", "--soft-cap", "5", "--save-tensors", "t", "-o", "capped.h5"})
+                      .status == 0);
+    fs::rename(fs::directory_iterator(folder / "t")->path(), folder / "mine.h5");
+    for (const auto& [cap, expected] : {std::pair<Words, double>{{}, 5}, {{"--soft-cap", "none"}, 0}}) {
+        const auto ending =
+            run(folder, gradient_equivalence, tiny + Words{"--input", "mine.h5", "-o", "r.h5", "--overwrite"} + cap);
+        BOOST_TEST(ending.status == 0, ending.err);
+        const auto record = experiments::hdf5::File::open(folder / "r.h5");
+        BOOST_TEST(record.dataset("runs/soft_cap").doubles().front() == expected);
+        BOOST_TEST(contains(record.text("configuration"), "soft-cap = none\n") == (expected == 0));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(the_list_says_of_every_name_what_it_stands_for) {
+    const Folder folder;
+    const auto list = run(folder, predict, {"--list"}).out;
+    std::istringstream lines(list);
+    std::string section, name;
+    std::map<std::string, std::string> said;  // by section and name
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with("  ")) section = line;
+        if (!line.starts_with("  ")) continue;
+        if (line[2] != ' ') name = line.substr(2, line.find(' ', 2) - 2), line = line.substr(2 + name.size());
+        if (const auto text = line.find_first_not_of(' '); text != line.npos)
+            said[section + "/" + name] += line.substr(text) + " ";
+        else
+            said[section + "/" + name];
+    }
+    for (const auto& [entry, text] : said) BOOST_TEST(text.size() > 10u, entry << " says '" << text << "'");
+    BOOST_TEST(contains(said["Machines/h200_nvswitch_copy_engine"], "up to 8 ranks"), list);
+    BOOST_TEST(contains(said["Machines/h200_nvswitch_copy_engine"], "assumed; on measured rings"), list);
+    BOOST_TEST(contains(said["Machines/8xh800"], "0 of its 60 figures are measured or fitted"), list);
+    BOOST_TEST(contains(said["Machines/8xh800"], "not scored"), list);
+    BOOST_TEST(contains(said["Presets/llama-3.1-8b"], "32 query heads share 8 key/value heads"), list);
+}
+
 BOOST_DATA_TEST_CASE(a_preset_works_at_the_first_try,
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict,
                                                    calibrate}),
@@ -152,7 +201,7 @@ BOOST_AUTO_TEST_CASE(masks_of_the_default_that_are_for_another_length_are_left_o
     BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 4u);
     const auto asked = run(folder, gradient_equivalence, fast + Words{"--overwrite", "--masks", "block-causal:64x8"});
     BOOST_TEST(asked.status == 1);
-    BOOST_TEST(contains(asked.err, "block-causal:64x8 sum to more than the 96 tokens"), asked.err);
+    BOOST_TEST(contains(asked.err, "block-causal:64x8 sum to 512, the sequence has 96 tokens"), asked.err);
 }
 
 BOOST_AUTO_TEST_CASE(the_same_command_twice_keeps_what_the_first_one_left) {

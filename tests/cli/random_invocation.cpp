@@ -1,5 +1,7 @@
 #include "random_invocation.hpp"
 
+#include "tests/layouts/mask_oracles/oracle.hpp"
+
 #include <algorithm>
 #include <map>
 
@@ -145,11 +147,18 @@ bool is_written(const std::string& option) {
     return option == "-o" || option == "--trace" || option == "--save-tensors";
 }
 
+/// One of those above, or a join that fits the tokens of small_run().
+std::string random_mask(Random& random) {
+    if (below(random, 2) == 0) return any_of(random, mask_specs);
+    mask_oracles::Random draws(random());
+    return mask_oracles::random_join(draws, 64, 4);
+}
+
 /// Values that an option may be given, sensible ones and others.
-const std::string& value_for(Random& random, const std::string& option) {
+std::string value_for(Random& random, const std::string& option) {
     if (!is_written(option) && below(random, 6) == 0) return any_of(random, words);
     if (option == "--layouts") return any_of(random, layout_specs);
-    if (option == "--masks") return any_of(random, mask_specs);
+    if (option == "--masks") return random_mask(random);
     static const std::map<std::string, Words> by_option{
         {"--algorithms",
          {"ring",
@@ -222,8 +231,8 @@ const Words around{"--queries",      "--latent",         "--sinks",       "--dro
                    "--rotary-pairs", "--rotary-scaling", "--rotary",      "--rotary-positions"};
 const Words measured{"--input",   "--seed",        "--arithmetic",   "--replicas",  "--placement", "--repeats",
                      "--timeout", "--judge-limit", "--save-tensors", "--transport", "--backend"};
-const Words predictions{"--machines",    "--compute-model", "--engine",    "--trace",
-                        "--trace-ranks", "--trace-runs",    "--span-ranks"};
+const Words predictions{"--machines",    "--compute-model", "--engine",     "--trace",
+                        "--trace-ranks", "--trace-runs",    "--span-ranks", "--cause-ranks"};
 const Words disturbances{"--policies",         "--clock",         "--replicas",        "--placement",
                          "--threads",          "--slow-gpus",     "--slow-gpu-factor", "--slow-links",
                          "--slow-link-factor", "--compute-noise", "--start-skew",      "--transfer-noise",

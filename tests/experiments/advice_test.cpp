@@ -3,7 +3,9 @@
 #include "experiments/benchmark/bench.hpp"
 #include "experiments/console/resources.hpp"
 #include "experiments/inputs/source.hpp"
+#include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/advice_report.hpp"
+#include "experiments/planning/candidates.hpp"
 #include "experiments/planning/longest.hpp"
 #include "experiments/planning/one_rank.hpp"
 #include "sim/simulate.hpp"
@@ -54,7 +56,7 @@ const Advised& found(const Advice& advice, const std::string& layout, const std:
 
 /// What it says refers to `machines`.
 Advice advice_for(const Config& config, const std::vector<AdvisedMachine>& machines) {
-    return advise({config, machines, {}});
+    return advise({config, machines});
 }
 
 }  // namespace
@@ -170,7 +172,7 @@ BOOST_AUTO_TEST_CASE(causal_with_contiguous_blocks_is_lost_to_imbalance_and_zigz
     // The last of 8 ranks has 15 / 8 of the mean, so 7 / 15 of the time is imbalance where compute hides all else.
     BOOST_TEST(contiguous.seconds() / zigzag.seconds() > 1.7);
     BOOST_TEST(contiguous.seconds() / zigzag.seconds() < 1.95);
-    BOOST_TEST(contiguous.reason.starts_with("imbalance 4"), contiguous.reason);
+    BOOST_TEST(contiguous.reason.find("imbalance 4") != std::string::npos, contiguous.reason);
 }
 
 BOOST_AUTO_TEST_CASE(a_window_makes_contiguous_blocks_or_seen_keys_win) {
@@ -230,7 +232,7 @@ BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {
     const auto& best = *advice.ranked().front();
     // 32 heads over 8 ranks: heads exchanged are Q, K, V and O once, where a ring moves K and V seven times.
     BOOST_TEST(best.which.algorithm == "ulysses", best.name());
-    BOOST_TEST(best.reason.starts_with("exposed transfer"), best.reason);
+    BOOST_TEST(best.reason.starts_with("links"), best.reason);
     BOOST_TEST(found(advice, "zigzag", "ring", 8).seconds() > 1.5 * best.seconds());
 }
 
@@ -279,7 +281,7 @@ BOOST_AUTO_TEST_CASE(rings_side_by_side_are_slower_where_they_share_a_port) {
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_told_with_what_it_needs) {
     auto machine = advised_machine("h200_nvswitch_copy_engine");
-    machine.capacity.device = std::int64_t{3} << 30;
+    machine.capacity.device = std::int64_t{5} << 30;  // between what a ring and what a pull need
     const auto advice = advice_for(question_config("causal", 262144, 8), {machine});
     std::size_t fit = 0, too_large = 0;
     for (const auto& one : advice.all) {
@@ -288,12 +290,85 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_told_with_what_it_needs) {
             BOOST_TEST(one.memory > machine.capacity.device);
             BOOST_TEST(one.reason.starts_with("memory: needs "), one.reason);
         }
-        if (one.verdict != Verdict::ranked) continue;
+        if (one.verdict > Verdict::outrun || one.memory == 0) continue;
         ++fit;
         BOOST_TEST(one.memory <= machine.capacity.device);
     }
     BOOST_TEST(too_large > 0u);
-    BOOST_TEST(advice.ranked().size() == fit);
+    BOOST_TEST(fit > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_ranked_was_simulated_and_estimates_stand_apart) {
+    auto config = question_config("causal+documents:24576,4096x2", 32768, 16);
+    const std::vector machines{advised_machine("h200_cluster")};
+    const Question question{config, machines};
+    const auto advice = advise(question);
+    const auto ranked = advice.ranked();
+    BOOST_TEST(ranked.size() >= question.rows);
+    for (const auto* one : ranked) BOOST_TEST((one->method == Advised::Method::events), one->name());
+    BOOST_TEST(advice.with(Verdict::estimated).empty());
+    const auto text = advice_text(advice, question);
+    BOOST_TEST(text.find("Estimates") == std::string::npos);
+    for (const auto* word :
+         {"total ms,", "P:", "rings:", "+-:", "Memory:", "\n  attends ", "\n  begin and end ", "\n  issue ",
+          "\n  links ", "\n  memory ", "\n  shared ", "\n  tail ", "\n  imbalance ", "\n  late peers "})
+        BOOST_TEST(text.find(word) != std::string::npos, word << " is not explained in " << text);
+
+    config.budget_seconds = 0;
+    const auto without = advise(question);
+    BOOST_TEST(without.ranked().empty());
+    const auto estimated = without.with(Verdict::estimated);
+    BOOST_TEST(estimated.size() >= question.rows);
+    for (const auto* one : estimated) BOOST_TEST((one->method != Advised::Method::events), one->name());
+    const auto estimates = advice_text(without, question);
+    BOOST_TEST(estimates.find("Ranked") == std::string::npos);
+    BOOST_TEST(estimates.find("Estimates: ") != std::string::npos, estimates);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_better_when_asked_for_was_tried_without_being_asked) {
+    const std::vector machines{advised_machine("h200_cluster")};
+    const auto best = [&](const std::vector<std::string>& layouts, const std::vector<std::string>& algorithms) {
+        auto config = question_config("causal", 65536, 16);
+        config.layouts = layouts;
+        config.algorithms = algorithms;
+        return advice_for(config, machines).ranked().front()->seconds();
+    };
+    const auto by_default = best({}, {});
+    const std::vector<std::string> layouts{"zigzag", "balanced"};
+    BOOST_TEST(by_default < best({"zigzag"}, {}));  // whose chunks fall less evenly on tiles
+    BOOST_TEST(by_default <= best({"balanced"}, {}));
+    for (const auto* group : {"ulysses:2", "ulysses:4", "ulysses:8"})
+        BOOST_TEST(by_default <= 1.0001 * best(layouts, {group}), group);
+    BOOST_TEST(by_default <= 1.0001 * best(layouts, {"all-gather:2", "all-gather:4", "double-ring:8", "seen"}));
+}
+
+BOOST_DATA_TEST_CASE(estimates_are_off_by_as_much_as_is_said,
+                     data::make({"h200_cluster", "h200_nvswitch_copy_engine", "h200_nvswitch_nccl"}) ^
+                         data::make({16, 8, 8}),
+                     name, gpus) {
+    const auto machine = advised_machine(name);
+    int cases = 0, within = 0;
+    double least = 1, most = 1;
+    for (const auto* mask : {"causal", "full", "window:4096,0", "causal+documents:16384,8192x2,1024x32"}) {
+        auto config = question_config(mask, 65536, gpus);
+        config.ranks = {gpus};
+        const std::vector machines{machine};
+        const auto problem = problem_from(config);
+        for (const auto& one : candidates({config, machines}, machine)) {
+            if (one.which.algorithm == "ulysses" && problem.kv_heads % gpus != 0) continue;
+            const auto plan = make_plan(one.which, problem, config, {});
+            const auto estimated = play_some_ranks(one, plan, {}).seconds,
+                       simulated = play_all_ranks(one, plan, sim::Clock::sustained).seconds;
+            const auto ratio = (simulated[0] + simulated[1]) / (estimated[0] + estimated[1]);
+            ++cases;
+            within += ratio >= estimate_error.low && ratio <= estimate_error.high;
+            least = std::min(least, ratio);
+            most = std::max(most, ratio);
+        }
+    }
+    BOOST_TEST_MESSAGE(name << ": " << within << " of " << cases << " within, from " << least << " to " << most);
+    BOOST_TEST(10 * within >= 9 * cases);
+    BOOST_TEST(least >= estimate_error.least);
 }
 
 BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
@@ -304,8 +379,12 @@ BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
     // ranks, for some ten combinations.
     BOOST_TEST(advice.operations < 20'000'000);
     BOOST_TEST(advice.operations > 1'000'000);
-    BOOST_TEST(advice.ranked().front()->which.ranks == 16384);
-    BOOST_TEST(advice.ranked().front()->which.layout == "zigzag");
+    BOOST_TEST(advice.ranked().empty());  // the simulator is not asked for so many
+    const auto estimated = advice.with(Verdict::estimated);
+    BOOST_REQUIRE(!estimated.empty());
+    BOOST_TEST(estimated.front()->which.ranks == 16384);
+    BOOST_TEST(estimated.front()->which.layout == "zigzag");
+    BOOST_TEST(estimated.front()->causes.has_value());
 }
 
 BOOST_AUTO_TEST_CASE(large_rings_are_set_right_by_the_recurrence) {
@@ -334,14 +413,15 @@ BOOST_AUTO_TEST_CASE(uncertainty_comes_from_the_machine_file_or_the_committed_sc
 BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {
     const auto config = question_config("causal", 65536, 8);
     const std::vector<AdvisedMachine> machines{advised_machine("h200_nvswitch_copy_engine")};
-    const Question question{config, machines, {}};
+    Question question{config, machines};
+    question.rows = 1000;
     const auto advice = advise(question);
     const auto text = advice_json(advice, question);
     BOOST_TEST(text.starts_with(advice_begin));
     const auto json = nlohmann::json::parse(text);
     const auto ranked = advice.ranked();
     BOOST_REQUIRE(json.at("ranked").size() == ranked.size());
-    const auto table = advice_text(advice, question, ranked.size());
+    const auto table = advice_text(advice, question);
     double before = 0;
     for (std::size_t i = 0; i < ranked.size(); ++i) {
         const auto& entry = json.at("ranked").at(i);
@@ -353,8 +433,12 @@ BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {
         const auto line = table.find("\n" + std::to_string(i + 1) + " ");
         BOOST_REQUIRE(line != std::string::npos);
         const auto row = table.substr(line + 1, table.find('\n', line + 1) - line - 1);
-        for (const auto& cell : {entry.at("layout"), entry.at("schedule"), entry.at("reason")})
+        for (const auto& cell : {entry.at("layout"), entry.at("schedule")})
             BOOST_TEST(row.find(cell.get<std::string>()) != std::string::npos, row);
+        double sum = 0;  // of the causes, without what lies within them
+        for (const auto* cause : {"attends", "begin and end", "issue", "links", "memory", "shared"})
+            sum += entry.at("seconds_by_cause").at(cause).get<double>();
+        BOOST_TEST(std::abs(sum - ranked[i]->seconds()) < 1e-11);
     }
 }
 

@@ -89,12 +89,40 @@ BOOST_AUTO_TEST_CASE(times_that_a_machine_would_give_are_found_again) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
+    // Every attend here is the first and the last of its rows: an item always ends, and no rows go on.
+    const auto truth = true_machine();
+    auto attends = timed_on(truth, Pass::forward);
+    std::erase_if(attends, [](const TimedAttend& attend) { return !attend.turn.begins || !attend.turn.ends; });
+    auto found = truth;
+    const auto zeros = fit_attention(found, Pass::forward, attends);
+    BOOST_TEST(zeros.at("resume_us") == "not determined by the timed attends");
+    BOOST_TEST(zeros.at("finish_us") == "not determined by the timed attends");
+    BOOST_TEST(zeros.at("ends.share_us") == "none: only key tiles have it");
+    BOOST_TEST(!zeros.contains("item_us"));
+    BOOST_TEST(found.forward.resume_seconds == 0);
+    BOOST_TEST(found.forward.finish_seconds == 0);
+    BOOST_TEST(std::abs(found.forward.item_seconds - (truth.forward.item_seconds + truth.forward.finish_seconds)) <
+               0.1 * truth.forward.item_seconds);
+    for (const auto& attend : attends)
+        BOOST_TEST(std::abs(predicted_seconds(attend, Pass::forward, found) / attend.seconds - 1) < 0.02);
+}
+
 BOOST_AUTO_TEST_CASE(a_line_through_points_is_found) {
     const std::vector<double> x{1, 10, 100}, y{3 + 2, 3 + 20, 3 + 200};
     const auto line = fit_line(x, y);
     BOOST_TEST(std::abs(line.constant - 3) < 1e-12);
     BOOST_TEST(std::abs(line.slope - 2) < 1e-12);
     BOOST_CHECK_THROW(fit_line({x.data(), 1}, {y.data(), 1}), Error);
+}
+
+BOOST_AUTO_TEST_CASE(points_that_lie_above_each_other_have_no_slope) {
+    const std::vector<double> x{7, 7, 7}, y{2, 2.2, 2.1};
+    const auto line = fit_line(x, y);
+    BOOST_TEST(!line.has_slope);
+    BOOST_TEST(line.slope == 0);
+    BOOST_TEST(std::abs(line.constant - 2.1) < 0.02);
+    BOOST_TEST(fit_line(std::vector<double>{7, 8}, std::vector<double>{2, 3}).has_slope);
 }
 
 BOOST_AUTO_TEST_CASE(what_seems_to_take_no_longer_for_more_has_the_rate_of_the_largest) {
@@ -109,7 +137,7 @@ BOOST_AUTO_TEST_CASE(a_machine_that_predicts_nothing_is_not_written) {
     const auto file = std::filesystem::temp_directory_path() / fmt::format("ringlab-{}.toml", getpid());
     std::ifstream whole(RINGLAB_SOURCE_DIR "/experiments/machines/2cpus_calibrated.toml");
     std::string text{std::istreambuf_iterator<char>(whole), {}};
-    write_machine_file(file, text);
+    write_machine_file({}, file, text);
     BOOST_TEST(sim::load_machine(file).memory_bytes_per_second > 0);
     std::filesystem::remove(file);
     const std::string key = "attention_memory_gigabytes_per_second = { value = ";
@@ -117,7 +145,7 @@ BOOST_AUTO_TEST_CASE(a_machine_that_predicts_nothing_is_not_written) {
     BOOST_REQUIRE(begin != std::string::npos);
     const auto value = begin + key.size();
     text.replace(value, text.find(",", value) - value, "inf");
-    BOOST_CHECK_THROW(write_machine_file(file, text), Error);
+    BOOST_CHECK_THROW(write_machine_file({}, file, text), Error);
     BOOST_TEST(!std::filesystem::exists(file));
 }
 

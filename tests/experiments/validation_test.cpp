@@ -178,6 +178,39 @@ BOOST_DATA_TEST_CASE(machine_files_say_their_score, boost::unit_test::data::make
     }
 }
 
+// What the README says of causal passes from 8Ki tokens per GPU on: the model, and compute + transfer from its
+// durations.
+BOOST_AUTO_TEST_CASE(the_readme_says_the_errors_of_today_beside_those_of_naive_guesses) {
+    std::ifstream file(RINGLAB_SOURCE_DIR "/README.md");
+    std::string readme;
+    for (std::string word; file >> word;) readme += word + " ";
+    for (const std::string gpus : {"2xh200", "4xh200"}) {
+        std::string claim = gpus == "2xh200" ? "two H200" : "four H200";
+        for (const std::string transport : {"copy", "nccl"}) {
+            const Runs runs(folder + "results/throughput_" + gpus + "_schedules.h5");
+            const auto machine = sim::load_machine(folder + "machines/" + gpus + "_calibrated" +
+                                                   (transport == "nccl" ? "_nccl" : "") + ".toml");
+            std::vector<double> errors, naive;
+            for (std::size_t run = 0; run < runs.count(); ++run) {
+                if (runs.text("kind", run) != "ring" || runs.text("transport", run) != transport) continue;
+                const auto plan = plan_of(runs, run);
+                if (plan.layout().shard_tokens(0) < 8192) continue;
+                for (const auto pass : {Pass::forward, Pass::backward}) {
+                    auto predicted = prediction_of(runs, run, pass, plan, machine);
+                    errors.push_back(error_of(predicted, runs, run, pass));
+                    predicted.makespan = predicted.naive_serial;
+                    naive.push_back(error_of(predicted, runs, run, pass));
+                }
+            }
+            BOOST_TEST(score(errors).mean < score(naive).mean);
+            claim += fmt::format(" {} {:.1f} % ({}{:.1f} %){}", transport == "copy" ? "over copy engines" : "over NCCL",
+                                 100 * score(errors).mean, claim == "two H200" ? "naive guess " : "",
+                                 100 * score(naive).mean, transport == "copy" ? "," : "");
+        }
+        BOOST_TEST((readme.find(claim) != std::string::npos), "README.md lacks: " << claim);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
     const Runs runs(folder + "results/compare_layouts_2xh200_rotary.h5");
     for (const auto* name : {"4xh200_calibrated"}) {  // which is made of them

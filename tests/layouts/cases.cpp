@@ -81,6 +81,7 @@ Mask random_mask(std::mt19937_64& random, std::int64_t tokens) {
         const auto end = std::min(tokens, begin + pick(random, 1, tokens));
         const auto sink = pick(random, 0, 2) ? 0 : pick(random, 0, tokens + 3);
         segments.push_back({{begin, end}, bound(), bound(), sink});
+        while (pick(random, 0, 2) == 0) segments.back().earlier.push_back({bound(), bound()});
         begin = end;
     }
     std::vector<Interval> valid;
@@ -90,6 +91,33 @@ Mask random_mask(std::mt19937_64& random, std::int64_t tokens) {
         begin = end + pick(random, 0, 5);
     }
     return {"random", tokens, segments, valid};
+}
+
+std::int64_t row_that_breaks_the_invariants(const Mask& mask) {
+    std::int64_t next_row = 0;
+    for (const auto& segment : mask.segments()) {
+        if (segment.rows.begin != next_row || segment.rows.size() == 0 || segment.sink < 0) return segment.rows.begin;
+        next_row = segment.rows.end;
+        const bool first_empty = segment.at(segment.rows.begin) == RowKeys{};
+        for (auto row = segment.rows.begin; row < segment.rows.end; ++row) {
+            const auto begin = segment.begin.at(row), end = segment.end.at(row);
+            if (begin < 0 || begin > end || end > mask.tokens()) return row;
+            const auto seen = mask.row(row);
+            if (seen != segment.at(row)) return row;
+            const bool empty = seen == RowKeys{};
+            if (!empty && (seen.begin >= seen.end || seen.sink < 0 || seen.sink > seen.begin)) return row;
+            auto behind = seen.sink;
+            for (const auto& interval : seen.earlier) {
+                if (interval.begin <= behind || interval.size() == 0) return row;
+                behind = interval.end;
+            }
+            if (!seen.earlier.empty() && behind >= seen.begin) return row;
+            for (const auto& range : segment.earlier)
+                if (range.at(row).size() == 0) return row;
+            if (empty != first_empty) return row;  // rows of a segment all see something or all see nothing
+        }
+    }
+    return next_row == mask.tokens() ? -1 : next_row;
 }
 
 std::int64_t count_visible(const Mask& mask, const std::vector<std::int64_t>& rows,

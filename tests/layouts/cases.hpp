@@ -45,8 +45,12 @@ Case make_case(const std::string& mask_spec, const std::string& layout_spec, int
 /// A layout of layout_specs() over the tokens of a mask, if it divides them.
 Layout make_case_layout(const std::string& spec, const Mask& mask, int ranks);
 
-/// Segments with bounds inside, outside and across each other, some with sinks, and scattered valid keys.
+/// Segments of one or more ranges with bounds inside, outside and across each other, some with sinks, and scattered
+/// valid keys.
 Mask random_mask(std::mt19937_64& random, std::int64_t tokens);
+
+/// What interpreters rely on, by the letter of mask.hpp: the first row that breaks it, -1 if none does.
+std::int64_t row_that_breaks_the_invariants(const Mask& mask);
 
 /// Visible pairs by the element-wise definition.
 std::int64_t count_visible(const Mask& mask, const std::vector<std::int64_t>& rows,

@@ -1,4 +1,5 @@
 #include "layouts/names.hpp"
+#include "layouts/schedule.hpp"
 
 #include "tests/layouts/cases.hpp"
 
@@ -89,6 +90,32 @@ BOOST_AUTO_TEST_CASE(an_unknown_name_is_quoted_beside_the_known_ones) {
                "unknown mask ''; known: block-causal, causal, chunks, documents, full, padded-segments, prefix, "
                "prefix-documents, "
                "shared-question, sink, valid, window");
+}
+
+BOOST_AUTO_TEST_CASE(a_colon_with_nothing_behind_it_does_not_mean_the_default) {
+    const auto check = [](const auto& registry, const std::string& kind, auto make) {
+        for (const auto& [name, entry] : registry.entries()) {
+            const auto typed = name + ":";
+            BOOST_TEST(error_of([&] { make(typed); }) ==
+                       kind + " '" + typed + "' has nothing behind its colon; write it as " + entry.usage);
+        }
+    };
+    const auto mask = make_mask("causal", 8);
+    const auto layout = make_layout("contiguous", 8, 2);
+    Problem problem;
+    problem.tokens = 8;
+    check(layouts(), "layout", [](const std::string& typed) { layout_granularity(typed, 2); });
+    check(masks(), "mask", [](const std::string& typed) { make_mask(typed, 8); });
+    check(schedules(), "schedule", [&](const std::string& typed) {
+        make_schedule(problem, mask, layout, {.algorithm = typed, .pass = Pass::forward});
+    });
+}
+
+BOOST_AUTO_TEST_CASE(numbers_that_differ_by_what_k_means_are_told_so) {
+    BOOST_TEST(unit_hint(524288, 512000) == " (512k is 512000, 512Ki is 524288)");
+    BOOST_TEST(unit_hint(2000000, 2097152) == " (2M is 2000000, 2Mi is 2097152)");
+    for (const auto& [a, b] : {std::pair<std::int64_t, std::int64_t>{512, 524288}, {500, 512}, {8000, 8000}, {0, 0}})
+        BOOST_TEST(unit_hint(a, b) == "");
 }
 
 BOOST_AUTO_TEST_CASE(a_near_miss_is_guessed_and_nothing_else) {

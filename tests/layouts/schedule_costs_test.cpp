@@ -1,6 +1,7 @@
 // What schedules cost, against closed forms: cells, hops, messages, launches, FLOP, memory.
 
 #include "layouts/schedule.hpp"
+#include "layouts/timeline.hpp"
 
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
@@ -9,9 +10,23 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <numeric>
+
 using namespace ringlab::layouts;
 using namespace ringlab::layouts::testing;
 namespace data = boost::unit_test::data;
+
+namespace {
+
+std::int64_t pairs_of_all_attends(const Schedule& schedule) {
+    std::int64_t sum = 0;
+    for (const auto& ops : written(schedule))
+        for (const auto& op : ops)
+            if (op.kind == OpKind::attend) sum += pairs_of(op, static_cast<int>(schedule.problem().query_heads));
+    return sum;
+}
+
+}  // namespace
 
 BOOST_AUTO_TEST_SUITE(schedule_costs)
 
@@ -30,6 +45,48 @@ BOOST_DATA_TEST_CASE(causal_cells_of_a_ring_step_have_a_closed_form,
             BOOST_TEST(cells("zigzag", step, rank) == (step == 0 ? d : f / 2));
             BOOST_TEST(cells("striped", step, rank) == (step <= rank ? d : std::int64_t{c} * (c - 1) / 2));
         }
+}
+
+// Some attend to a block some heads at a time; those together see each pair once, whether or not heads divide pairs.
+BOOST_DATA_TEST_CASE(pairs_of_the_attends_of_a_pass_sum_to_what_the_mask_shows,
+                     data::make(algorithms) * data::make(passes), algorithm, pass) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+        if (!suits(algorithm, ranks)) continue;
+        for (const auto& mask : mask_specs())
+            for (const std::string layout : {"contiguous", "zigzag", "shuffled"}) {
+                const auto c = make_case(mask, layout, ranks);
+                std::vector<std::int64_t> all(static_cast<std::size_t>(c.mask.tokens()));
+                std::iota(all.begin(), all.end(), 0);
+                const auto made = schedule_of(c, {.algorithm = algorithm, .pass = pass});
+                BOOST_TEST(pairs_of_all_attends(*made) == count_visible(c.mask, all, all),
+                           mask << ", " << layout << ", " << ranks << " ranks");
+            }
+    }
+}
+
+BOOST_DATA_TEST_CASE(pairs_of_attends_to_an_expanded_latent_sum_to_what_the_mask_shows,
+                     data::make({"ring", "pull", "expanded:ring", "expanded:joined-ring:2", "expanded:all-gather:2"}) *
+                         data::make(passes),
+                     algorithm, pass) {
+    const auto c = make_case("causal", "zigzag", 4);
+    auto problem = problem_of(c.mask);
+    problem.kv_heads = problem.query_heads;
+    problem.latent = {.rank = 12, .shared = 8};
+    const auto made = make_schedule(problem, c.mask, c.layout, {.algorithm = algorithm, .pass = pass});
+    BOOST_TEST(pairs_of_all_attends(*made) == case_tokens * (case_tokens + 1) / 2);
+}
+
+BOOST_AUTO_TEST_CASE(pairs_of_heads_are_shared_out_without_a_remainder_and_without_overflow) {
+    Op op;
+    for (const std::int64_t cells : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1} << 62}) {
+        op.cells = cells;
+        std::int64_t sum = 0;
+        for (int head = 0; head < 12; head += 3) {
+            op.rows().heads = {head, head + 3};
+            sum += pairs_of(op, 12);
+        }
+        BOOST_TEST(sum == cells);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_cells) {

@@ -149,11 +149,11 @@ BOOST_DATA_TEST_CASE(tiles_are_called_full_or_empty_only_if_they_are,
                      data::make(mask_specs()) * data::make(layout_specs()), mask_spec, layout_spec) {
     for (const int ranks : {1, 3, 4}) {
         const auto [mask, layout] = make_case(mask_spec, layout_spec, ranks);
-        // Without sink and padding the hull of a tile decides 'full' exactly; for full and causal also 'empty', as
-        // there every row's interval begins at key 0.
-        const bool sinks = std::any_of(mask.segments().begin(), mask.segments().end(),
-                                       [](const MaskSegment& segment) { return segment.sink > 0; });
-        const bool plain = mask.all_keys_valid() && !sinks;
+        // Without other keys than an interval's and padding the hull of a tile decides 'full' exactly; for full and
+        // causal also 'empty', as there every row's interval begins at key 0.
+        const bool others = std::ranges::any_of(
+            mask.segments(), [](const MaskSegment& segment) { return segment.sink > 0 || !segment.earlier.empty(); });
+        const bool plain = mask.all_keys_valid() && !others;
         const bool from_zero = plain && (mask_spec == "full" || mask_spec == "causal");
         for (const auto tile : {Tiles{1, 1}, Tiles{5, 4}, Tiles{4, 16}, Tiles{64, 7}, Tiles{1000, 1000}}) {
             for (int rank = 0; rank < ranks; ++rank)

@@ -58,7 +58,8 @@ bool is_stopped(pid_t process) {
 }
 
 void wait_in_a_call(LastWord& last_word) {
-    Guardian guardian(last_word, milliseconds(100), "; advice");
+    Guardian guardian(last_word, milliseconds(100));
+    guardian.advise("; advice");
     guardian.set_name("rank 3");
     guardian.watch("MPI_Something", milliseconds(100));
     std::this_thread::sleep_for(std::chrono::seconds(20));
@@ -96,7 +97,7 @@ BOOST_AUTO_TEST_CASE(one_of_several_processes_has_the_last_word) {
 
 BOOST_AUTO_TEST_CASE(a_call_that_returns_in_time_and_one_that_is_not_watched_end_nothing) {
     const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, milliseconds(200), "");
+        Guardian guardian(last_word, milliseconds(200));
         for (int i = 0; i < 10; ++i) {
             guardian.watch("MPI_Something", milliseconds(200));
             std::this_thread::sleep_for(milliseconds(40));
@@ -110,7 +111,7 @@ BOOST_AUTO_TEST_CASE(a_call_that_returns_in_time_and_one_that_is_not_watched_end
 
 BOOST_AUTO_TEST_CASE(time_in_which_the_process_was_stopped_itself_does_not_count) {
     const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, std::chrono::seconds(4), "");
+        Guardian guardian(last_word, std::chrono::seconds(4));
         guardian.watch("MPI_Something", std::chrono::seconds(4));
         const pid_t self = getpid();
         if (fork() == 0) {
@@ -129,7 +130,7 @@ BOOST_AUTO_TEST_CASE(time_in_which_the_process_was_stopped_itself_does_not_count
 
 BOOST_AUTO_TEST_CASE(a_request_to_end_leaves_a_line) {
     const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, std::chrono::seconds(20), "");
+        Guardian guardian(last_word, std::chrono::seconds(20));
         guardian.set_name("rank 0");
         kill(getpid(), SIGTERM);
         std::this_thread::sleep_for(std::chrono::seconds(20));
@@ -140,9 +141,21 @@ BOOST_AUTO_TEST_CASE(a_request_to_end_leaves_a_line) {
                "process has died\n");
 }
 
+BOOST_AUTO_TEST_CASE(a_request_to_end_after_another_process_has_died_names_it) {
+    const auto ending = run_children(1, [](LastWord& last_word) {
+        Guardian guardian(last_word, std::chrono::seconds(20));
+        guardian.set_name("rank 0");
+        guardian.suspect_by([] { return std::string("rank 2 (process 17) has died"); });
+        kill(getpid(), SIGTERM);
+        std::this_thread::sleep_for(std::chrono::seconds(20));
+    });
+    BOOST_TEST(ending.status == 1);
+    BOOST_TEST(ending.text == "prog: rank 0: rank 2 (process 17) has died\n");
+}
+
 BOOST_AUTO_TEST_CASE(what_it_is_told_to_look_at_ends_the_process) {
     const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, milliseconds(200), "");
+        Guardian guardian(last_word, milliseconds(200));
         guardian.look_by([seen = 0](Clock::duration) mutable { return std::string(++seen < 3 ? "" : "no more"); });
         std::this_thread::sleep_for(std::chrono::seconds(20));
     });

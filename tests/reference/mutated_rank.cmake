@@ -39,6 +39,8 @@ mistake([[keys, {b, head},
                                (tests::mutation == tests::Mutation::dropout_by_step ? op.step : 0),
                            head},
                                 {slots_]])
+mistake([[if (problem_.sinks.empty()) return;]]
+  [[if (problem_.sinks.empty() || tests::mutation == tests::Mutation::dropped_sinks) return;]])
 mistake([[BlockAttention<Real>::finish(softmax);]] [[BlockAttention<Real>::finish(softmax);
             if (tests::mutation == tests::Mutation::plus_infinity_for_empty_rows)
                 for (auto& lse : softmax.maximum) lse = std::isinf(lse) ? -lse : lse;]])

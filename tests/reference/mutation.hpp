@@ -14,6 +14,7 @@ enum class Mutation {
     dropout_by_rank,               ///< what is dropped out depends on the rank
     dropout_by_step,               ///< or on the step, which is another one in the backward pass
     local_mask_coordinates,        ///< the mask is asked with positions inside the shard
+    dropped_sinks,                 ///< no row has a sink's logit in its softmax
 };
 
 /// The one that is made.

@@ -238,6 +238,30 @@ BOOST_AUTO_TEST_CASE(kv_heads_expanded_before_the_hop_are_caught_by_the_traffic_
     BOOST_TEST(traffic_complaint(wrong, c.problem, c.ranks) != "");
 }
 
+BOOST_AUTO_TEST_CASE(sinks_dropped_under_a_window_are_caught_13) {
+    GateCase c{small_problem(48), "window:6,0", "contiguous", "ring", 4};
+    c.problem.sinks = {0.5, -1, 2, 0};
+    check_that_the_gate_sees(c, Mutation::dropped_sinks);
+
+    // First keys, where only the window's blocks are attended to.
+    GateCase first_keys{small_problem(48), "window:6,0+sink:4", "contiguous", "ring", 4};
+    const auto inputs = random_inputs(c.problem, 11);
+    const auto expected = expected_of(first_keys, inputs);
+    BOOST_TEST(complaint(run_case(first_keys, inputs, small_tiles()).outputs, expected) == "");
+    first_keys.mask = "window:6,0";
+    BOOST_TEST(complaint(run_case(first_keys, inputs, small_tiles()).outputs, expected) != "");
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_averaged_over_tail_padding_is_caught_14) {
+    const GateCase c{small_problem(48), "causal+valid:0-41", "zigzag", "ring", 4};
+    const auto inputs = random_inputs(c.problem, 11);
+    auto averaged = inputs;
+    for (auto& x : averaged.dout) x *= 41.0 / 48;
+    const auto expected = expected_of(c, inputs);
+    BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected) == "");
+    BOOST_TEST(complaint(run_case(c, averaged, small_tiles()).outputs, expected) != "");
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ringlab::reference::tests

@@ -146,9 +146,6 @@ BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
     options = {};
     options.placement = {0, 1, 2, 2};
     BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), ringlab::Error);
-    options = {};
-    options.look_ahead = 1;
-    BOOST_CHECK_THROW(simulate(*schedule, Machine{}, options), ringlab::Error);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,5 @@
-#include "layouts/require.hpp"
 #include "sim/engine.hpp"
+#include "layouts/require.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -304,6 +304,53 @@ BOOST_AUTO_TEST_CASE(speeds_of_random_systems_are_weighted_max_min_fair) {
             ended.insert(tag);
         }
         run(engine);
+    }
+}
+
+// The same of many transfers that are all connected, of which those near a change alone are solved again.
+BOOST_AUTO_TEST_CASE(speeds_among_many_connected_transfers_stay_max_min_fair_as_they_come_and_go) {
+    std::mt19937 bits(5);
+    constexpr unsigned ports = 300;
+    constexpr std::uint32_t flows = 600;
+    constexpr double capacity = 48e9;
+    Engine engine;
+    for (unsigned i = 0; i < ports; ++i) engine.add_resource(capacity);
+    struct Flow {
+        ActivityId id;
+        std::array<ResourceId, 2> ports;
+        double rate;
+    };
+    std::vector<Flow> running(flows);
+    const auto begin = [&](std::uint32_t tag) {
+        const auto from = static_cast<ResourceId>(below(bits, ports)),
+                   to = static_cast<ResourceId>((from + 1 + static_cast<unsigned>(below(bits, ports - 1))) % ports);
+        const double rate = 1e9 * (20 + below(bits, 29));
+        const auto length = 1000000 + below(bits, 1000000);
+        running[tag] = {start(engine, length, {{from, rate}, {to, rate}}, 1e9 / rate, tag), {from, to}, rate};
+    };
+    for (std::uint32_t tag = 0; tag < flows; ++tag) begin(tag);
+    for (int event = 0; event < 600; ++event) {
+        std::vector<double> used(ports), largest(ports);
+        for (const auto& flow : running)
+            for (const auto port : flow.ports) {
+                const auto bytes = speed(engine, flow.id) * flow.rate;
+                used[port] += bytes;
+                largest[port] = std::max(largest[port], bytes);
+            }
+        // Speeds are rounded to float, a dozen of them on a port.
+        constexpr double tolerance = 1e-5;
+        for (const auto bytes : used) BOOST_REQUIRE(bytes <= capacity * (1 + tolerance));
+        for (const auto& flow : running) {
+            const auto now = speed(engine, flow.id);
+            bool justified = now == 1;
+            for (const auto port : flow.ports)
+                justified |=
+                    used[port] >= capacity * (1 - tolerance) && now * flow.rate >= largest[port] * (1 - tolerance);
+            BOOST_REQUIRE_MESSAGE(justified, "after " << event << " events a flow has speed " << now);
+        }
+        std::uint32_t tag = 0;
+        BOOST_REQUIRE(engine.next(tag));
+        begin(tag);
     }
 }
 

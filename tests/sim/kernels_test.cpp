@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
+#include <limits>
 
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
@@ -21,6 +22,7 @@ Machine machine_with_kernels() {
         one.head_dim = head;
         one.value_dim = value;
         one.full_tile_seconds = full_us * 1e-6;
+        one.flops = std::numeric_limits<double>::infinity();  // says nothing of tiles
         return one;
     };
     machine.forward = machine.backward = cost(128, 128, 4);

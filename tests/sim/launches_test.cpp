@@ -242,24 +242,6 @@ BOOST_AUTO_TEST_CASE(a_launch_does_not_wait_inside_for_transfers_that_are_kernel
     BOOST_TEST(simulate(*schedule, machine, options).ranks[0].end == 2 * (1 + 12) * microsecond);
 }
 
-// A host takes 3 us for each transfer: the second one, a receive, is posted 3 us later, unless nothing was in its slot.
-BOOST_AUTO_TEST_CASE(a_copy_into_a_fresh_slot_begins_with_its_senders_part) {
-    constexpr Picoseconds cost = 3'000'000;
-    layouts::Op op;
-    op.channel = 0;
-    op.pool = layouts::Pool::kv;
-    HostClock host(0, true);
-    op.kind = layouts::OpKind::send;
-    const auto none = [](layouts::OpIndex, Picoseconds) {};
-    BOOST_TEST(host.issue(op, 0, cost, none) == cost);
-    op.kind = layouts::OpKind::receive;
-    auto clock = host;
-    BOOST_TEST(host.issue(op, 1, cost, none) == cost);
-    BOOST_TEST(host.now() == 2 * cost);
-    op.run_after(0);
-    BOOST_TEST(clock.issue(op, 1, cost, none) == 2 * cost);
-}
-
 // Two processors, items of 4, 3, 2 and 1 us that add to what comes at 10 us: by then both hold an item, and 2 and 1 are
 // left. Of items that wait for their block before they begin, all are.
 BOOST_AUTO_TEST_CASE(processors_hold_the_items_that_wait) {

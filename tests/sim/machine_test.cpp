@@ -169,8 +169,7 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
            "network.leaves must be \"hosts\" or \"rails\"");
     expect(error_of(replaced(text, "item = \"query tile\"", "item = \"tile\"")),
            "must be \"query tile\" or \"key tile\"");
-    expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
-           "key 'between_hosts.latency_us' is missing");
+    expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")), "missing: all of [between_hosts]");
     expect(error_of(replaced(text_of("4xh200_calibrated"), "value = [1, 0.929, ", "value = [1, ")),
            "power.of_gpus has 3 entries; there must be one for each of 4 GPUs of a host");
     // The line of the wrong figure, counted by hand.
@@ -179,6 +178,37 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
     expect(error_of(replaced(text, "{ value = 132,", "{ value = -1,")), "machine.toml:" + std::to_string(line) + ":");
     BOOST_CHECK_THROW(load_machine(machines / "no_such_file.toml"), ringlab::Error);
     BOOST_CHECK_THROW(load_machine(machines), ringlab::Error);
+}
+
+BOOST_AUTO_TEST_CASE(all_missing_keys_are_named_at_once_and_a_missing_section_by_its_name) {
+    auto text = replaced(text_of("h200_nvswitch_copy_engine"), "\nlatency_us", "\n# latency_us");
+    text = replaced(text, "\nmultiprocessors =", "\n# multiprocessors =");
+    BOOST_TEST(error_of(text) ==
+               "machine.toml: 2 keys are missing: 'gpu.multiprocessors', 'inside_host.latency_us'; "
+               "the files in experiments/machines show all keys");
+    text = std::regex_replace(text, std::regex("\\[host\\][^\\[]*\n\\["), "[");
+    BOOST_TEST(error_of(text) ==
+               "machine.toml: 5 keys are missing: 'gpu.multiprocessors', all of [host], "
+               "'inside_host.latency_us'; the files in experiments/machines show all keys");
+    const auto nothing = error_of("name = \"none\"");
+    BOOST_TEST(
+        nothing.find("'description', all of [topology], all of [gpu], all of [host], all of [attention.forward]") !=
+            std::string::npos,
+        nothing);
+}
+
+BOOST_AUTO_TEST_CASE(ports_matter_between_hosts_alone) {
+    const auto text =
+        replaced(text_of("h200_nvswitch_copy_engine"), "gpus_per_host = { value = 8", "gpus_per_host = { value = 4");
+    const auto machine = parse_machine(text, "machine.toml");
+    BOOST_TEST_REQUIRE(machine.notes.size() == 1u);
+    BOOST_TEST(machine.notes.front() == "topology.nics_per_host, 8 for 4 GPUs, has no effect on one host");
+    BOOST_TEST(machine.gpus() == 4);
+    BOOST_TEST(machine.nics_per_host == 4);
+    const auto expected = "topology.nics_per_host must divide topology.gpus_per_host";
+    const auto error =
+        error_of(replaced(text_of("h200_cluster"), "nics_per_host = { value = 8", "nics_per_host = { value = 3"));
+    BOOST_TEST(error.find(expected) != std::string::npos, error);
 }
 
 BOOST_AUTO_TEST_CASE(mutated_files_give_one_clear_line_or_a_machine) {

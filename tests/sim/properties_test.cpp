@@ -1,4 +1,5 @@
 #include "scenario.hpp"
+#include "sim/breakdown.hpp"
 #include "sim/cost.hpp"
 #include "sim/max_plus.hpp"
 
@@ -25,6 +26,7 @@ SimOptions random_options(std::mt19937& bits) {
     options.compute = bits() % 2 ? ComputeModel::tiles : ComputeModel::rate;
     options.jitter.seed = bits();
     if (bits() % 2) options.jitter.start_skew_seconds = 30e-6;
+    if (bits() % 4 == 0) options.free = causes[bits() % causes.size()];
     if (bits() % 2)
         options.jitter = {.seed = bits(),
                           .slow_gpus = 1,
@@ -48,11 +50,13 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
     const auto starts = cost.starts();
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         const auto r = static_cast<std::size_t>(rank);
-        auto host = starts[r];
+        auto host = cost.host_clock(starts[r]);
         auto stream = schedule.ops(rank);
         while (const auto* op = stream.next()) {
-            host += cost.issue(*op);
-            issued[r].push_back(op->transfers() ? host : std::max(host, starts[r] + cost.before_pass(rank)));
+            const auto time = host.issue(
+                *op, OpIndex(ops[r].size()), cost.issue(*op, host.follows(*op)),
+                [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
+            issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.before_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {
                 const bool sends = op->kind == OpKind::send;
@@ -105,8 +109,13 @@ BOOST_AUTO_TEST_SUITE(properties)
 
 BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_nothing_is_shared) {
     std::mt19937 bits(1);
-    const auto machine = busy_machine();
     for (int trial = 0; trial < trials; ++trial) {
+        auto machine = busy_machine();
+        if (trial % 2 == 1) {  // copy engines, for which hosts issue computing first
+            machine.inside_host.multiprocessors_per_channel = machine.between_hosts.multiprocessors_per_channel = 0;
+            machine.transfer_issue_seconds = pick<double>(bits, {0.7e-6, 4e-6});
+            machine.next_transfer_issue_seconds = pick<double>(bits, {0, 0.4e-6, 6e-6});
+        }
         const auto scenario = random_scenario(bits);
         auto options = random_options(bits);
         options.sharing = false;
@@ -121,13 +130,15 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
                 scenario.describe() << " rank " << a.rank << " operation " << a.op << ": " << a.begin << ".." << a.end
                                     << " against " << b.begin << ".." << b.end);
         }
-        BOOST_TEST(events.makespan() == critical_path(*schedule, machine, options), scenario.describe());
+        if (!CostModel(*schedule, machine, options).waits_for_gradients())
+            BOOST_TEST(events.makespan() == critical_path(*schedule, machine, options), scenario.describe());
     }
 }
 
 BOOST_AUTO_TEST_CASE(symmetric_max_plus_equals_the_event_queue_to_the_last_tick) {
-    const auto machine = busy_machine();
-    int noise = 0;
+    auto machine = busy_machine();
+    int noise = 0, bound = 0;
+    constexpr auto infinity = std::numeric_limits<double>::infinity();
     for (const auto& [layout, mask] :
          {std::pair{"zigzag", "causal"}, {"striped", "causal"}, {"striped:4", "full"}, {"contiguous", "full"}})
         for (const auto* algorithm : {"ring", "all-gather:2", "pull"})
@@ -140,11 +151,17 @@ BOOST_AUTO_TEST_CASE(symmetric_max_plus_equals_the_event_queue_to_the_last_tick)
                     options.jitter.start_skew_seconds = 50e-6;
                     options.jitter.seed = static_cast<std::uint64_t>(++noise);
                     const auto schedule = scenario.schedule();
+                    // Clocks that power sets, of all GPUs alike or not.
+                    machine.forward.power_flops = machine.backward.power_flops = noise % 3 == 0 ? infinity : 2e11;
+                    machine.power_of_gpus.clear();
+                    if (noise % 3 == 1) machine.power_of_gpus = {1, 0.7, 0.9, 1.1};
                     const auto expected = simulate(*schedule, machine, options);
                     const auto ends = max_plus_symmetric(*schedule, machine, options);
                     for (std::size_t rank = 0; rank < ends.size(); ++rank)
                         BOOST_TEST(ends[rank] == expected.ranks[rank].end, scenario.describe() << " rank " << rank);
+                    bound += expected.clock < 1;
                 }
+    BOOST_TEST(bound > 20);
 }
 
 BOOST_AUTO_TEST_CASE(shortcuts_refuse_what_they_do_not_hold_for) {
@@ -158,6 +175,11 @@ BOOST_AUTO_TEST_CASE(shortcuts_refuse_what_they_do_not_hold_for) {
     BOOST_CHECK_THROW(max_plus_symmetric(*uneven, machine, options), ringlab::Error);
     options.compute = ComputeModel::tiles;
     BOOST_CHECK_THROW(max_plus_symmetric(*schedule, machine, options), ringlab::Error);
+    auto hot = machine;
+    hot.forward.power_flops = 1e12;
+    BOOST_CHECK_THROW(max_plus(*schedule, hot, options), ringlab::Error);
+    options.clock = Clock::calibrated;
+    BOOST_CHECK_NO_THROW(max_plus(*schedule, hot, options));
 }
 
 BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
@@ -169,24 +191,19 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
         const auto schedule = scenario.schedule();
         const auto prediction = simulate(*schedule, machine, options);
         BOOST_TEST_CONTEXT(scenario.describe()) {
-            // Cells: all visible pairs of the mask, once per head group of the schedule.
             const ringlab::layouts::Run all{0, 1, schedule->problem().tokens};
             const auto pairs =
                 ringlab::layouts::visible_pairs(schedule->mask(), {&all, 1}, ringlab::layouts::KeyCounter({&all, 1}));
-            std::int64_t cells = 0, sent = 0, received = 0, fetched = 0, groups = 0;
-            std::int64_t group_cells = 0;
+            std::int64_t cells = 0, sent = 0, received = 0, fetched = 0;
             for (const auto& span : prediction.timeline.spans) {
                 BOOST_TEST(span.end >= span.begin);
                 BOOST_TEST(span.begin >= span.posted);
                 if (span.kind == OpKind::send) sent += span.bytes;
                 if (span.kind == OpKind::receive) received += span.bytes;
                 if (span.kind == OpKind::fetch) fetched += span.bytes;
-                group_cells += span.kind == OpKind::attend ? span.cells : 0;
+                cells += span.cells;
             }
-            for (const auto& rank : prediction.ranks) cells += rank.cells;
-            groups = pairs > 0 ? group_cells / pairs : 0;
-            BOOST_TEST(cells == group_cells);
-            BOOST_TEST(groups * pairs == group_cells);
+            BOOST_TEST(cells == pairs * options.replicas);
             BOOST_TEST(sent == received);
             // Totals that were kept on the fly are those of the timeline.
             const auto totals = ringlab::layouts::totals(prediction.timeline);
@@ -227,25 +244,6 @@ BOOST_AUTO_TEST_CASE(the_same_inputs_give_the_same_picoseconds_with_and_without_
         const auto third = simulate(*schedule, machine, options);
         BOOST_TEST(third.timeline.spans.empty());
         BOOST_TEST(third.makespan == first.makespan);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(a_bounded_look_ahead_changes_nothing_beyond_what_slots_let_run_ahead) {
-    std::mt19937 bits(4);
-    const auto machine = busy_machine();
-    for (int trial = 0; trial < trials; ++trial) {
-        auto scenario = random_scenario(bits);
-        auto options = random_options(bits);
-        options.sharing = bits() % 2;
-        const auto schedule = scenario.schedule();
-        options.look_ahead = 32768;
-        const auto unlimited = simulate(*schedule, machine, options);
-        options.look_ahead = 4096;
-        BOOST_TEST(simulate(*schedule, machine, options).makespan == unlimited.makespan, scenario.describe());
-        // A ring has two slots per payload: some forty operations in all.
-        if (scenario.algorithm != "ring") continue;
-        options.look_ahead = 64;
-        BOOST_TEST(simulate(*schedule, machine, options).makespan == unlimited.makespan, scenario.describe());
     }
 }
 

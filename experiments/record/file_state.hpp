@@ -1,0 +1,26 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+
+namespace ringlab::experiments {
+
+/// What tells a file from another one at the same path, and from itself after somebody has written into it.
+struct FileState {
+    dev_t device = 0;
+    ino_t inode = 0;  ///< 0: there is nothing at the path
+    std::int64_t bytes = 0, modified_ns = 0;
+
+    bool is_there() const { return inode != 0; }
+    bool operator==(const FileState&) const = default;
+};
+
+/// Of what lies at `path` now, a link itself and not what it leads to.
+FileState state_of(const std::filesystem::path& path);
+
+/// Of the file that a descriptor has open. Throws Error if the system does not tell; `path` is for its text.
+FileState state_of(int descriptor, const std::filesystem::path& path);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,86 @@
+#include "experiments/validation/scored_records.hpp"
+
+#include "experiments/console/resources.hpp"
+#include "experiments/record/hdf5.hpp"
+#include "experiments/record/files_read.hpp"
+#include "layouts/require.hpp"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace ringlab::experiments {
+namespace {
+
+const std::string folder = "results";
+
+/// Names of records, and why they are not scored.
+std::map<std::string, std::string> not_scored() {
+    const auto file = find_resource("not_scored", folder, ".toml");
+    std::map<std::string, std::string> reasons;
+    try {
+        const auto list = toml::parse_file(file);
+        const auto* records = list["not_scored"].as_table();
+        require(records != nullptr, "{}: it has no table [not_scored]", file);
+        for (const auto& [name, reason] : *records) {
+            const auto text = reason.value<std::string>();
+            require(text && !text->empty(), "{}: {} has no reason, a text", file, std::string(name.str()));
+            reasons.emplace(name.str(), *text);
+        }
+    } catch (const toml::parse_error& error) {
+        fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, error.description());
+    }
+    return reasons;
+}
+
+/// Of the rings of a record; empty where it holds none.
+std::set<std::string> transports_of(const std::string& path) {
+    note_read(path);
+    const auto file = hdf5::File::open(path);
+    const auto experiment = file.has("experiment") ? file.text("experiment") : "";
+    if (experiment != "validate" && experiment != "throughput") return {};
+    for (const auto* column : {"runs/kind", "runs/transport"})
+        if (!file.contains(column)) return {};
+    const auto kinds = file.dataset("runs/kind").texts(), transports = file.dataset("runs/transport").texts();
+    std::set<std::string> found;
+    for (std::size_t run = 0; run < kinds.size(); ++run)
+        if (kinds[run] == "ring") found.insert(transports[run]);
+    return found;
+}
+
+std::string machine_of(const std::string& record, const std::string& transport) {
+    const auto begin = record.find('_') + 1, end = record.find('_', begin);
+    const auto name = record.substr(begin, end == std::string::npos ? end : end - begin) + "_calibrated" +
+                      (transport == "nccl" ? "_nccl" : "");
+    const auto known = resources("machines", ".toml");
+    require(std::find(known.begin(), known.end(), name) != known.end(),
+            "results/{}.h5 holds rings over {}, but there is no machine file {}.toml to score them on: calibrate one, or "
+            "list the record in results/not_scored.toml with the reason",
+            record, transport, name);
+    return name;
+}
+
+}  // namespace
+
+std::vector<ScoredRecord> scored_records() {
+    auto reasons = not_scored();
+    std::vector<ScoredRecord> records;
+    for (const auto& name : resources(folder, ".h5")) {
+        ScoredRecord record{name, find_resource(name, folder, ".h5"), "", {}};
+        const auto transports = transports_of(record.path);
+        if (transports.empty()) continue;
+        if (const auto listed = reasons.extract(name)) {
+            record.why_not = listed.mapped();
+        } else {
+            for (const auto& transport : transports) record.machines[transport] = machine_of(name, transport);
+        }
+        records.push_back(std::move(record));
+    }
+    require(reasons.empty(), "results/not_scored.toml lists {}, but there is no such record with rings",
+            reasons.empty() ? "" : reasons.begin()->first);
+    return records;
+}
+
+}  // namespace ringlab::experiments

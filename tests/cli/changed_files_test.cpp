@@ -1,0 +1,294 @@
+#include "experiments/record/digest.hpp"
+#include "experiments/record/hdf5.hpp"
+#include "fuzz.hpp"
+#include "layouts/layout.hpp"
+#include "layouts/mask.hpp"
+
+#include <fmt/format.h>
+#include <boost/test/data/test_case.hpp>
+
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <regex>
+#include <set>
+
+// Every file that a command reads stands in its record with a digest, and a sweep is not resumed with another one.
+//
+//   RINGLAB_FUZZ_RESUMES=500 RINGLAB_FUZZ_SEED=7 test_cli --run_test=cli_changed_files/*fuzz*
+
+namespace ringlab::cli::test {
+namespace {
+
+/// What is opened in a folder, by whatever program.
+class Opened {
+public:
+    explicit Opened(const Folder& folder) : events_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+        BOOST_REQUIRE(inotify_add_watch(events_, folder.path().c_str(), IN_OPEN) >= 0);
+    }
+    ~Opened() { close(events_); }
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+
+    /// Names of the files since the last time.
+    std::set<std::string> names() {
+        std::set<std::string> names;
+        alignas(inotify_event) std::array<char, 1 << 16> buffer;
+        for (ssize_t size = 0; (size = read(events_, buffer.data(), buffer.size())) > 0;)
+            for (const char* at = buffer.data(); at < buffer.data() + size;) {
+                const auto* event = reinterpret_cast<const inotify_event*>(at);
+                BOOST_TEST((event->mask & IN_Q_OVERFLOW) == 0u);
+                if (event->len > 0) names.insert(event->name);
+                at += sizeof(inotify_event) + event->len;
+            }
+        return names;
+    }
+
+private:
+    int events_;
+};
+
+/// A command, the options of it that name files, and these files; `resumes` unless it cannot.
+struct Reader {
+    std::string program;
+    Words arguments;
+    std::set<std::string> options, files;
+    bool resumes = true;
+};
+
+std::ostream& operator<<(std::ostream& out, const Reader& reader) {
+    out << fs::path(reader.program).filename().string();
+    for (const auto& option : reader.options) out << " --" << option;
+    return out;
+}
+
+const Words four{"--ranks", "4", "--layouts", "zigzag", "--algorithms", "ring"};
+const Words on_machine{"--machines", "./m.toml"};
+const Words executed = four + Words{"--tokens", "64", "--masks", "causal"};
+const Words predicted = four + on_machine + Words{"--tokens", "64", "--masks", "causal"};
+
+const std::vector<Reader> readers{
+    {predict, predicted, {"machines"}, {"m.toml"}},
+    {predict,
+     {"--ranks", "4", "--tokens", "64", "--machines", "ideal", "--layouts", "file:layout.txt", "--masks",
+      "causal+documents:@lengths.txt", "sink:2+documents:@lengths.txt"},
+     {"layouts", "masks"},
+     {"layout.txt", "lengths.txt"}},
+    {predict,
+     predicted + Words{"--replicas", "2", "--placement", "file:gpus.txt"},
+     {"placement", "machines"},
+     {"gpus.txt", "m.toml"}},
+    {predict,
+     predicted + Words{"--config", "c.cfg", "--preset", "p.cfg"},
+     {"config", "preset", "machines"},
+     {"c.cfg", "p.cfg", "m.toml"}},
+    {gradients, executed + Words{"--input", "in.h5"}, {"input"}, {"in.h5"}},
+    {compare_layouts,
+     executed + on_machine + Words{"--input", "in.h5", "--repeats", "1"},
+     {"input", "machines"},
+     {"in.h5", "m.toml"}},
+    {bf16_error, {"--ranks", "4", "--layouts", "zigzag", "--tokens", "64", "--input", "in.h5"}, {"input"}, {"in.h5"}},
+    {layer_gradients, executed + Words{"--head-dim", "8", "--input", "in.h5"}, {"input"}, {"in.h5"}},
+    {faults, {"--ranks", "4", "--tokens", "64", "--launcher", "none", "--input", "in.h5"}, {"input"}, {"in.h5"}},
+    {packings,
+     four + on_machine +
+         Words{"--lengths", "lengths.txt", "--packings", "3", "--measured-packings", "1", "--tokens", "64"},
+     {"lengths", "machines"},
+     {"lengths.txt", "m.toml"}},
+    {model_stack,
+     on_machine + Words{"--stack", "two.stack", "--ranks", "4", "--layouts", "zigzag", "--tokens", "512",
+                        "--scale-down", "8", "--repeats", "1"},
+     {"stack", "machines"},
+     {"two.stack", "local.cfg", "p.cfg", "m.toml"}},
+    {decode, four + on_machine + Words{"--tokens", "64", "--repeats", "1"}, {"machines"}, {"m.toml"}},
+    {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
+    {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
+    {validate, on_machine + Words{"--measured", "rings.h5"}, {"measured", "machines"}, {"rings.h5", "m.toml"}},
+    {validate, {"--published", "table.toml"}, {"published"}, {"table.toml", "m.toml", "theirs.toml"}, false},
+};
+
+/// Options that name files, of which no record keeps a digest.
+const std::set<std::string> written{"output", "json", "trace", "save-tensors"};
+const std::set<std::string> tried_elsewhere{"cudnn"};  // needs a GPU: tests/experiments/files_read_test.cpp
+const std::set<std::string> about_files{"tokens",   "scale",         "soft-cap",
+                                        "heads",    "head-dim",      "value-dim",  // of the input
+                                        "reserved", "device-memory",               // of the machine file
+                                        "resume",   "overwrite"};
+
+/// A folder with one of every kind of file that a command reads.
+class Inputs : public Folder {
+public:
+    Inputs() {
+        const std::string source = RINGLAB_SOURCE_DIR "/experiments/";
+        fs::copy_file(source + "machines/h200_cluster.toml", *this / "m.toml");
+        fs::copy_file(source + "implementations/ring_flash_attention_fa2.toml", *this / "theirs.toml");
+        fs::copy_file(source + "results/validate_2cpus.h5", *this / "rings.h5");
+        std::string positions, gpus;
+        for (int i = 0; i < 64; ++i) positions += fmt::format("{}\n", i * 5 % 64);
+        for (int i = 0; i < 8; ++i) gpus += fmt::format("{}\n", 7 - i);
+        write_file(*this / "layout.txt", positions);
+        write_file(*this / "gpus.txt", gpus);
+        write_file(*this / "lengths.txt", "20 12 32\n");
+        write_file(*this / "c.cfg", "seed = 3\n");
+        write_file(*this / "p.cfg", "heads = 4:2\nhead-dim = 16\n");
+        write_file(*this / "local.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:32,0\n");
+        write_file(*this / "two.stack", "4 layers: local.cfg p.cfg\n");
+        write_file(*this / "table.toml",
+                   "name = \"t\"\nsource = \"s\"\nmachine = \"./m.toml\"\nshape = \"4:2/128/bf16\"\nmask = \"causal\"\n"
+                   "ranks = 2\ntokens_per_rank = [256]\nfitted = []\nunit = \"TFLOP/s per GPU\"\n\n[[systems]]\nname = "
+                   "\"a\"\nimplementation = \"theirs.toml\"\nlayout = \"zigzag\"\nforward = [1]\nboth = [1]\n");
+        BOOST_REQUIRE(run(*this, gradients,
+                          small + Words{"--input", "normal", "--head-dim", "8", "--save-tensors", "t", "-o", "r.h5"})
+                          .status == 0);
+        fs::rename(fs::directory_iterator(*this / "t")->path(), *this / "in.h5");
+        fs::remove_all(*this / "t");
+        fs::remove(*this / "r.h5");
+    }
+};
+
+std::string sha256_of(const fs::path& path) { return experiments::to_text(experiments::digest_of_file(path)); }
+
+Words runs_in(const fs::path& record) { return experiments::hdf5::File::open(record).dataset("run").texts(); }
+
+/// The file with something at its end that changes no result.
+void append_nothing(const fs::path& path) {
+    write_file(path, contents_of(path) + (path.extension() == ".h5" ? std::string(1, '\0') : "\n"));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_changed_files)
+
+BOOST_DATA_TEST_CASE(all_files_that_a_command_opens_stand_in_its_record_and_are_the_same_when_it_is_resumed,
+                     boost::unit_test::data::make(readers)) {
+    const Inputs folder;
+    Opened opened(folder);
+    const auto arguments = sample.arguments + Words{"-o", "record.h5"};
+    const auto ending = run(folder, sample.program, arguments, 120);
+    BOOST_REQUIRE_MESSAGE((ending.status == 0 || ending.status == 2), ending.err);
+    auto names = opened.names();
+    std::erase_if(names, [](const auto& name) { return name.starts_with("record.h5") || name.starts_with("."); });
+    BOOST_TEST(names == sample.files, boost::test_tools::per_element());
+
+    const auto written_record = experiments::hdf5::File::open(folder / "record.h5");
+    const auto session = written_record.group("provenance/0");
+    const auto files = session.texts("files"), digests = session.texts("files_sha256");
+    std::set<std::string> kept;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+        if (!fs::exists(folder / files[i])) continue;  // it comes with Ringlab
+        kept.insert(fs::path(files[i]).filename());
+        BOOST_TEST(digests[i] == sha256_of(folder / files[i]));
+    }
+    BOOST_TEST(kept == sample.files, boost::test_tools::per_element());
+
+    if (!sample.resumes) return;
+    const auto record = contents_of(folder / "record.h5");
+    for (const auto& file : sample.files) {
+        const auto before = contents_of(folder / file), digest = sha256_of(folder / file);
+        append_nothing(folder / file);
+        const auto refused = run(folder, sample.program, arguments + Words{"--resume"}, 120);
+        BOOST_TEST(refused.status == 1, file << ": " << refused.out);
+        const auto lines = lines_beside_progress(refused.err);
+        BOOST_TEST_REQUIRE(lines.size() == 1u, refused.err);
+        for (const auto& part : {file + "' has changed", digest, sha256_of(folder / file)})
+            BOOST_TEST(contains(lines[0], part), lines[0] << " lacks " << part);
+        BOOST_TEST((contents_of(folder / "record.h5") == record), file);
+        write_file(folder / file, before);
+    }
+    const auto resumed = run(folder, sample.program, arguments + Words{"--resume"}, 120);
+    BOOST_TEST(resumed.status == ending.status, resumed.err);
+    BOOST_TEST(!contains(resumed.err, "[note] 'record.h5' was begun"), resumed.err);
+}
+
+// A new option that names a file fails here, until it is tried above.
+BOOST_AUTO_TEST_CASE(all_options_that_name_files_are_tried) {
+    std::set<std::string> known;
+    for (const auto& some : {written, tried_elsewhere, about_files}) known.insert(some.begin(), some.end());
+    for (const auto& reader : readers) known.insert(reader.options.begin(), reader.options.end());
+    const std::regex option(R"(\n  (?:-\w, )?--([\w-]+)([^\n]*(?:\n {28}[^\n]*)*))"),
+        names_file(R"(\b(files?|path|FILE|FOLDER|PATH)\b)");
+    const Folder folder;
+    std::size_t found = 0;
+    for (const auto& program :
+         {advise, bf16_error, calibrate, compare_layouts, decode, faults, gradients, layer_gradients, list_positions,
+          longest_context, model_stack, packings, predict, throughput, validate}) {
+        const auto help = run(folder, program, {"--help"}).out;
+        for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
+            if (!std::regex_search((*match)[2].str(), names_file)) continue;
+            ++found;
+            BOOST_TEST(known.contains((*match)[1]), program << " --" << (*match)[1] << " names a file: try it above");
+        }
+    }
+    BOOST_TEST(found > 50u);
+    for (const auto& [name, entry] : layouts::layouts().entries())
+        BOOST_TEST((name == "file" || !std::regex_search(entry.usage, names_file)), entry.usage);
+    // Masks read lengths, all by one function.
+    for (const auto& [name, entry] : layouts::masks().entries())
+        BOOST_TEST((entry.usage.ends_with("|@FILE") || !std::regex_search(entry.usage, names_file)), entry.usage);
+}
+
+BOOST_AUTO_TEST_CASE(a_sweep_that_was_killed_is_resumed_with_the_same_files_alone_by_fuzz) {
+    const char *given = std::getenv("RINGLAB_FUZZ_RESUMES"), *seed = std::getenv("RINGLAB_FUZZ_SEED");
+    const int count = given ? std::atoi(given) : 25;
+    Random random(seed ? static_cast<unsigned>(std::atoi(seed)) : 1);
+    const Inputs folder;
+    const Words texts{"--ranks",
+                      "4",
+                      "8",
+                      "--tokens",
+                      "64",
+                      "--machines",
+                      "./m.toml",
+                      "--layouts",
+                      "zigzag",
+                      "file:layout.txt",
+                      "--masks",
+                      "causal",
+                      "documents:@lengths.txt",
+                      "--replicas",
+                      "1",
+                      "--config",
+                      "c.cfg"};
+    const Words tensors = executed + Words{"--input", "in.h5", "--algorithms", "pull", "all-gather"};
+    int refused = 0, gone_on = 0;
+    for (int i = 0; i < count; ++i) {
+        const bool predicts = below(random, 3) > 0;
+        const auto& program = predicts ? predict : gradients;
+        const auto arguments = (predicts ? texts : tensors) + Words{"-o", "r.h5", "--resume"};
+        const Words files = predicts ? Words{"m.toml", "layout.txt", "lengths.txt", "c.cfg"} : Words{"in.h5"};
+        // Perhaps killed before it is done.
+        const auto first =
+            run(folder, program, arguments, below(random, 2) == 0 ? 0.02 * static_cast<double>(below(random, 10)) : 60);
+        BOOST_TEST((first.timed_out || first.status == 0), first.err);
+        const bool has_runs = fs::exists(folder / "r.h5") && !runs_in(folder / "r.h5").empty();
+        const auto record = has_runs ? contents_of(folder / "r.h5") : "";
+
+        const auto& file = any_of(random, files);
+        const auto before = contents_of(folder / file);
+        const auto after = below(random, 4) == 0 ? before : mutated(before, random);
+        write_file(folder / file, after);
+        const auto second = run(folder, program, arguments, 60);
+        const auto what =
+            fmt::format("number {}: {} after a change of {}", i, fs::path(program).filename().string(), file);
+        check_ending(second, what);
+        if (after == before) {
+            BOOST_TEST(second.status == 0, what << "\n" << second.err);
+            ++gone_on;
+        } else if (has_runs) {
+            BOOST_TEST(second.status == 1, what << "\n" << second.out);
+            BOOST_TEST((contents_of(folder / "r.h5") == record), what);
+            ++refused;
+        }
+        write_file(folder / file, before);
+        for (const auto& entry : folder.left())
+            if (entry.starts_with("r.h5")) fs::remove(folder / entry);
+    }
+    BOOST_TEST_MESSAGE(refused << " refused, " << gone_on << " gone on with");
+    BOOST_TEST(refused > count / 4);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::cli::test

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Who sees whom, said a second time: element by element, from the sentence that --list prints of a mask, without
+/// anything of layouts/. Each mask has a file oracle_NAME.cpp here, which CMake finds by its name; '-' of the mask is
+/// '_' in the file.
+namespace ringlab::mask_oracles {
+
+using Token = std::int64_t;
+using Random = std::mt19937_64;
+
+/// One mask with its arguments, over a sequence of so many tokens.
+struct Term {
+    std::function<bool(Token row, Token key)> sees = [](Token, Token) { return true; };  ///< padding or not
+    std::function<bool(Token)> is_padding = [](Token) { return false; };
+    Token sink = 0;  ///< first keys that it adds to what the masks joined to it show
+};
+
+using Arguments = std::function<std::string(Random&, Token tokens)>;
+using MakeTerm = std::function<Term(const std::string& arguments, Token tokens)>;
+
+struct Oracle {
+    std::string sentence;  ///< of --list, from which the rest was written
+    Arguments random_arguments;
+    MakeTerm term;
+};
+
+/// Adds the oracle of the mask that a file is named after.
+struct OracleRegistration {
+    OracleRegistration(std::string_view file, std::string sentence, Arguments random_arguments, MakeTerm term);
+};
+
+/// Of masks that take none.
+std::string no_arguments(Random& random, Token tokens);
+
+/// By the masks' names.
+const std::map<std::string, Oracle>& oracles();
+
+/// Masks joined by '+': a pair is visible that all of them show, and sinks are added to that; see oracle_sink.cpp.
+/// Throws std::exception on text that is no mask.
+class Joined {
+public:
+    Joined(const std::string& spec, Token tokens);
+
+    bool sees(Token row, Token key) const;
+    bool is_padding(Token token) const;
+
+private:
+    bool all_see(Token row, Token key) const;
+
+    std::vector<Term> terms_;
+    std::vector<Token> first_;  ///< by row: the first key that all terms show, padding or not
+    Token sink_ = 0;
+};
+
+/// One to `most` masks with arguments that fit the tokens, joined.
+std::string random_join(Random& random, Token tokens, int most);
+
+/// A uniform whole number of [low, high].
+Token pick(Random& random, Token low, Token high);
+
+/// Lengths as they are typed: "2,3x2" is 2, 3, 3.
+std::vector<Token> lengths_of(const std::string& text);
+
+/// A number for each token of a sequence.
+class PerToken {
+public:
+    void append(Token tokens, Token value) { values_.insert(values_.end(), static_cast<std::size_t>(tokens), value); }
+    Token operator[](Token token) const { return values_.at(static_cast<std::size_t>(token)); }
+    void set(Token token, Token value) { values_.at(static_cast<std::size_t>(token)) = value; }
+
+private:
+    std::vector<Token> values_;
+};
+
+/// The number, from 0, of each token's part, where parts of these lengths follow each other.
+PerToken parts_of(const std::vector<Token>& lengths);
+
+/// Lengths of random parts that make up the sequence.
+std::string random_lengths(Random& random, Token tokens);
+
+}  // namespace ringlab::mask_oracles

@@ -130,7 +130,9 @@ public:
 
     /// Those of a row, among others: of a part of the result with this square.
     void add(double part, const KnownRoundings& row) {
-        if (row.weights_ > 0) add(part, row.errors_ / row.weights_, row.squares_ / square(row.weights_));
+        // Of p that are tiny, next to a sink or because dropout took the only large one, weights_^2 may be too small for
+        // a double. So may squares_, and then they are taken to have all of their errors in common.
+        if (row.weights_ > 0) add(part, row.errors_ / row.weights_, row.squares_ / row.weights_ / row.weights_);
     }
 
     /// Sum of the squares of what is rounded.
@@ -184,7 +186,7 @@ public:
     KnownError error(double norm) const {
         const double one_sign = all_.squares() > 0 ? std::max(1.0, norm / all_.squares()) : 0;
         const double all = all_.in_common(unit_);
-        KnownError error{rows_.squared * one_sign, rows_.relative};
+        KnownError error{rows_.squared > 0 ? rows_.squared * one_sign : 0, rows_.relative};
         error.at_least({square(all) * norm, all});
         return error;
     }

@@ -41,10 +41,11 @@ std::string trust_text(const Advice& advice, const Question& question) {
     std::string text;
     for (const auto& machine : question.machines) {
         const auto& u = machine.uncertainty;
-        text += u.known() ? fmt::format("On {}: {}. On average they took {:.1f} % more or less than predicted, {:.1f} % "
-                                        "at most.\n",
-                                        machine.name, u.source, 100 * u.mean(), 100 * u.largest())
-                          : fmt::format("On {}: {}.\n", machine.name, u.source);
+        text += fmt::format("On {}: {}.", machine.name, u.source);
+        if (u.known())
+            text += fmt::format(" On average they took {:.1f} % more or less than predicted, {:.1f} % at most.",
+                                100 * u.mean(), 100 * u.largest());
+        text += "\n";
     }
     const auto ranked = advice.ranked();
     if (const auto alike = alike_at_top(ranked); alike > 1)
@@ -54,8 +55,9 @@ std::string trust_text(const Advice& advice, const Question& question) {
 
 constexpr const char* row_definitions =
     "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
-    "+-: nine of ten measured rings took within so much of their predicted total; rings of that machine with about as many\n"
-    "tokens per rank and as dense a mask. ?: not scored, as no such ring was measured. Memory: of the fullest GPU.\n";
+    "+-: nine of ten measured rings took no more or less than so much of their predicted total; rings of that machine\n"
+    "with about as many tokens per rank and as dense a mask. ?: not scored, as no such ring was measured.\n"
+    "Memory: of the fullest GPU.\n";
 
 std::vector<std::string> row_header() {
     return {"", "machine", "layout", "schedule", "P", "rings", "forward ms", "backward ms", "total ms", "+-", "memory"};

@@ -16,7 +16,8 @@ namespace {
 const std::string digest_ending = "_sha256", machine_beginning = "machine_";
 
 /// By name of the machine file, from what the record keeps of the files that it was made of.
-std::map<std::string, std::string> machine_digests(const hdf5::Group& provenance, const std::vector<std::string>& names) {
+std::map<std::string, std::string> machine_digests(const hdf5::Group& provenance,
+                                                   const std::vector<std::string>& names) {
     std::map<std::string, std::string> digests;
     for (const auto& name : names)
         if (!digests.contains(name)) digests[name] = provenance.text(machine_beginning + name + digest_ending);
@@ -38,7 +39,8 @@ Scores load_scores(const std::string& path) {
     note_read(path);
     const auto file = hdf5::File::open(path);
     require(file.contains("runs/measured_record"),
-            "{}: not a record of scores, which `validate --measured all` writes: it has no column measured_record", path);
+            "{}: not a record of scores, which `validate --measured all` writes: it has no column measured_record",
+            path);
     const auto texts = [&](const char* column) { return file.dataset(fmt::format("runs/{}", column)).texts(); };
     const auto numbers = [&](const std::string& column) { return file.dataset("runs/" + column).doubles(); };
     const auto names = texts("name"), records = texts("measured_record"), machines = texts("machine"),

@@ -48,7 +48,7 @@ std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t 
     const auto bin = deviations(rings, in_bin);
     if (bin.size() >= enough_rings) return quantile(bin);
     const auto wider = deviations(rings, as_dense), all = deviations(rings, [](const auto&) { return true; });
-    if (all.size() < enough_rings) return {};
+    if (wider.empty() || all.size() < enough_rings) return {};
     return std::max(bin.empty() ? 0 : bin.back(), quantile(wider.size() >= enough_rings ? wider : all));
 }
 

@@ -17,12 +17,13 @@ inline constexpr double dense_from = 0.5;
 /// largest of their deviations.
 inline constexpr std::size_t enough_rings = 9;
 
-/// The u of "predicted * (1 +- u)" within which nine of ten measured times of a forward and a backward pass are expected
-/// to lie, from rings that were measured on the same machine. Rings are in bins by length_bin() and by whether their mask
-/// is dense. u is the ceil(0.9 (n + 1))-th smallest deviation of the n rings of the bin (split conformal prediction, Lei
-/// et al. 2018, arXiv 1604.04173, section 2). A bin with fewer than `enough_rings` has the larger of two figures: the
-/// largest deviation in it, and that quantile over the next wider set with enough rings, which are first rings of all
-/// lengths and the same density, and then all rings. Nothing if all are too few.
+/// The u of "predicted * (1 +- u)" within which nine of ten measured times of a forward and a backward pass are
+/// expected to lie, from rings that were measured on the same machine. Rings are in bins by length_bin() and by whether
+/// their mask is dense. u is the ceil(0.9 (n + 1))-th smallest deviation of the n rings of the bin (split conformal
+/// prediction, Lei et al. 2018, arXiv 1604.04173, section 2). A bin with fewer than `enough_rings` has the larger of
+/// two figures: the largest deviation in it, and that quantile over the next wider set with enough rings. Wider sets
+/// are rings of all lengths and the same density, and then all rings. Nothing if all are too few, or none is of that
+/// density.
 std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t tokens_per_rank, double density);
 
 /// How many of the rings lie within their margin.

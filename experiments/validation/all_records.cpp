@@ -120,7 +120,8 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
             repeat(options, measured.repetition);
             const auto predicted = sim::simulate(*plan.schedule(pass), machines.at(ring.transport), options);
             describe_errors(run, ending, measured.seconds, layouts::to_seconds(predicted.makespan),
-                            layouts::to_seconds(predicted.naive_overlapped), layouts::to_seconds(predicted.naive_serial));
+                            layouts::to_seconds(predicted.naive_overlapped),
+                            layouts::to_seconds(predicted.naive_serial));
         }
         scores.commit(scored_name(record, ring), run);
         progress.finish();
@@ -174,10 +175,11 @@ std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<
     return fmt::format(
         "{}\nErrors of a pass's time, %: mean / 95 of 100 / largest. max(c,t), c+t: of naive guesses, mean. In the "
         "record: of what it\nkeeps, by the model of its day.\n\n{}\n"
-        "What nine of ten rings keep to, as advise prints it behind +-: the difference of measured and predicted time of "
-        "both passes,\n% of the predicted one, by tokens per rank and by whether at least half of the causal pairs are "
-        "visible (dense). In brackets: rings\nmeasured. Where there are fewer than {}, rings of all lengths or masks count "
-        "too.\n{} rings lie within. With margins by other records of the same machine file: {}.\n{}",
+        "What nine of ten rings keep to, which advise prints as +-: the difference of measured and predicted time of "
+        "both\npasses, % of the predicted one, by tokens per rank and by whether at least half of the causal pairs are "
+        "visible\n(dense). In brackets: rings measured. Where these are fewer than {}, rings of all lengths or masks "
+        "count too.\n?: no such mask was measured. {} rings lie within. With margins by other records of\nthe same "
+        "machine file: {}.\n{}",
         table_text({"record", "machine file", "tokens per rank", "rings", "today", "max(c,t)", "c+t", "in the record"},
                    score_rows(rings)),
         table_text({"machine file", "mask", "below 2Ki", "2Ki to 8Ki", "from 8Ki"}, margin_rows(rings)), enough_rings,

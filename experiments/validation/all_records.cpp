@@ -37,13 +37,13 @@ private:
     hdf5::File file_;
 };
 
-std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
+std::string in_percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 
 /// Mean, 95th percentile and largest.
 std::string percent(const std::vector<double>& errors) {
     if (errors.empty()) return "-";
     const auto found = score(errors);
-    return fmt::format("{} / {} / {}", percent(found.mean), percent(found.p95), percent(found.most));
+    return fmt::format("{} / {} / {}", in_percent(found.mean), in_percent(found.p95), in_percent(found.most));
 }
 
 std::string in_words(const Coverage& found) {
@@ -144,7 +144,7 @@ std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& 
             }
         const auto& [record, machine, least] = key;
         rows.push_back({record, machine, length_bin(least).name, fmt::format("{}", set.size()), percent(errors),
-                        percent(score(overlapped).mean), percent(score(serial).mean), percent(recorded)});
+                        in_percent(score(overlapped).mean), in_percent(score(serial).mean), percent(recorded)});
     }
     return rows;
 }
@@ -162,7 +162,7 @@ std::vector<std::vector<std::string>> margin_rows(const std::vector<ScoredRing>&
                            length_bin(ring.tokens_per_rank).least == bin->least;
                 });
                 const auto u = margin(own, bin->least, share);
-                row.push_back(u ? fmt::format("{} ({})", percent(*u), count) : "?");
+                row.push_back(u ? fmt::format("{} ({})", in_percent(*u), count) : "?");
             }
         }
     return rows;

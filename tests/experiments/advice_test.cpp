@@ -427,12 +427,12 @@ BOOST_AUTO_TEST_CASE(each_row_says_what_rings_of_its_length_and_mask_keep_to) {
     const auto advice = advise(question);
     const auto table = advice_text(advice, question);
     const auto json = nlohmann::json::parse(advice_json(advice, question));
-    bool scored = false, not_scored = false, alone = false;
+    bool scored = false, not_scored = false;
     for (const auto& entry : json.at("ranked")) {
         const auto& uncertainty = entry.at("uncertainty");
-        if (entry.at("ranks") == 1 || entry.at("machine") != "4xh200_calibrated") {
+        if (entry.at("machine") != "4xh200_calibrated") {
             BOOST_TEST(uncertainty.is_null());
-            (entry.at("ranks") == 1 ? alone : not_scored) = true;
+            not_scored = true;
         } else {
             const auto expected = machines.front().uncertainty.margin_of(entry.at("ranks"), 65536, 1);
             BOOST_TEST(uncertainty.get<double>() == expected.value_or(0));
@@ -440,13 +440,16 @@ BOOST_AUTO_TEST_CASE(each_row_says_what_rings_of_its_length_and_mask_keep_to) {
             scored = true;
         }
     }
-    BOOST_TEST((scored && not_scored && alone));
+    BOOST_TEST((scored && not_scored));
     BOOST_TEST(table.find("?: not scored") != std::string::npos, table);
     BOOST_TEST(table.find("On h200_nvswitch_copy_engine: not scored on measured rings.") != std::string::npos, table);
     config.masks = {"window:4095,0"};
     for (const auto* one : advice_for(config, machines).ranked())
         if (one->machine == &machines.front() && one->which.ranks == 4)
             BOOST_TEST((one->margin() == machines.front().uncertainty.margin_of(4, 65536, 0)));
+    config.ranks = {1};
+    config.gpus = 1;
+    for (const auto* one : advice_for(config, machines).ranked()) BOOST_TEST(!one->margin().has_value());
 }
 
 BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {

@@ -143,6 +143,7 @@ const ScoreBound score_bounds[] = {
     {"validate_4xh200_nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0146, 0.058},
     {"validate_4xh200_nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.1346, 0.321},
     {"throughput_4xh200_schedules", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0429, 0.158},
+    {"throughput_4xh200_schedules", "4xh200_calibrated_nccl", 0, 8192, 14, 0.1874, 0.626},
     {"throughput_4xh200_masks", "4xh200_calibrated", 0, any_size, 36, 0.0738, 0.443},
     {"validate_2cpus", "2cpus_calibrated", 0, any_size, 162, 0.0383, 0.132},
 };

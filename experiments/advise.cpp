@@ -55,8 +55,9 @@ std::vector<AdvisedMachine> machines_of(const Config& config) {
     for (const auto& name : config.machines) {
         const auto file = find_resource(name, "machines", ".toml");
         const auto machine = described_machine(file, config);
-        machines.push_back({std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config),
-                            uncertainty_of(machine)});
+        const auto stem = std::filesystem::path(file).stem().string();
+        machines.push_back({stem, file, machine, capacity_of(machine, name, config),
+                            uncertainty_of(machine, stem, config.attend_clock())});
     }
     require(!machines.empty(), "no machine is given; name one by --machines");
     return machines;

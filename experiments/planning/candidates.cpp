@@ -1,5 +1,6 @@
 #include "experiments/planning/candidates.hpp"
 
+#include "experiments/planning/scored_rings.hpp"
 #include "experiments/study/machines.hpp"
 #include "layouts/require.hpp"
 #include "layouts/work.hpp"
@@ -13,14 +14,6 @@
 
 namespace ringlab::experiments {
 namespace {
-
-/// Visible pairs over those of a causal mask.
-double density(const layouts::Mask& mask) {
-    const layouts::Run all{0, 1, mask.tokens()};
-    const auto pairs = static_cast<double>(layouts::visible_pairs(mask, {&all, 1}, layouts::KeyCounter({&all, 1})));
-    const auto tokens = static_cast<double>(mask.tokens());
-    return pairs / (tokens * (tokens + 1) / 2);
-}
 
 std::vector<int> ring_sizes(const Config& config, int gpus) {
     if (!config.ranks.empty()) return config.ranks;
@@ -151,6 +144,7 @@ std::vector<Advised> candidates(const Question& question, const AdvisedMachine& 
                         Advised one;
                         one.machine = &machine;
                         one.which = {"", mask, layout, schedule, "", ranks, tokens};
+                        one.density = visible;
                         one.rings = std::max(1, std::min<int>(gpus / ranks, static_cast<int>(config.batch)));
                         one.batch = (config.batch + one.rings - 1) / one.rings;
                         all.push_back(std::move(one));

@@ -1,83 +1,121 @@
 #include "experiments/planning/uncertainty.hpp"
 
 #include "experiments/console/resources.hpp"
-#include "experiments/record/files_read.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "layouts/require.hpp"
+#include "experiments/record/digest.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <set>
+#include <span>
 
 namespace ringlab::experiments {
 namespace {
 
-/// What a machine file calls its machine; the rest of a record's file may be of keys that are no longer there.
-std::string name_in_text(const std::string& text) {
-    const std::string before = "\nname = ";
-    const auto at = ("\n" + text).find(before);
-    if (at == std::string::npos) return "";
-    const auto quote = at + before.size() - 1;  // ' or "
-    return text.substr(quote + 1, text.find(text[quote], quote + 1) - quote - 1);
-}
+const std::string scores_name = "scores";
 
-/// Name in the record of the machine that is called `name` in its own file; empty if there is none.
-std::string name_in_record(const hdf5::File& file, const std::string& name) {
-    const auto provenance = file.group("provenance/0");
-    const std::string before = "seconds_predicted_forward_";
-    for (const auto& column : file.group("runs").members()) {
-        if (!column.starts_with(before)) continue;
-        const auto machine = column.substr(before.size());
-        const auto text = provenance.text(fmt::format("machine_{}_text", machine));
-        if (name_in_text(text) == name) return machine;
-    }
-    return "";
-}
-
-Uncertainty score_in(const std::string& record, const sim::Machine& machine) {
-    const auto path = find_resource(record, "results", ".h5");
-    note_read(path);
-    const auto file = hdf5::File::open(path);
-    const auto name = name_in_record(file, machine.name);
-    if (name.empty()) return {};
-    Uncertainty found;
-    double sum = 0;
-    std::size_t count = 0;
-    for (const auto* pass : {"forward", "backward"})
-        for (const auto error : file.dataset(fmt::format("runs/error_{}_{}", pass, name)).doubles()) {
-            if (!std::isfinite(error)) continue;
-            sum += std::abs(error);
-            found.largest = std::max(found.largest, std::abs(error));
-            ++count;
-        }
-    if (count == 0) return {};
-    found.known = true;
-    found.mean = sum / static_cast<double>(count);
-    found.source = fmt::format("{} passes of rings measured in {}.h5", count, record);
+/// Sorted.
+std::vector<double> deviations(const std::vector<ScoredRing>& rings, auto&& counts) {
+    std::vector<double> found;
+    for (const auto& ring : rings)
+        if (counts(ring)) found.push_back(ring.deviation());
+    std::ranges::sort(found);
     return found;
 }
 
+/// The ceil(0.9 (n + 1))-th of n >= enough_rings sorted numbers, in whole numbers.
+double quantile(const std::vector<double>& sorted) { return sorted[(9 * (sorted.size() + 1) + 9) / 10 - 1]; }
+
+std::vector<ScoredRing> rings_of(const std::vector<ScoredRing>& rings, auto&& counts) {
+    std::vector<ScoredRing> some;
+    std::ranges::copy_if(rings, std::back_inserter(some), counts);
+    return some;
+}
+
+bool is_within(const ScoredRing& ring, double margin) { return ring.deviation() <= margin; }
+
 }  // namespace
 
-Uncertainty uncertainty_of(const sim::Machine& machine) {
-    // What its file says first: a record keeps the errors of the model of its day.
-    if (machine.mean_error > 0) {
-        const auto figure = std::find_if(machine.figures.begin(), machine.figures.end(),
-                                         [](const auto& one) { return one.name == "score.mean_error"; });
-        return {true, machine.mean_error, machine.largest_error,
-                "its machine file: " + (figure == machine.figures.end() ? std::string("no source") : figure->source)};
-    }
-    for (const auto& record : resources("results", ".h5")) {
-        if (!record.starts_with("validate")) continue;
-        try {
-            if (auto found = score_in(record, machine); found.known) return found;
-        } catch (const Error&) {
-            continue;  // a record of another make
+std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t tokens_per_rank, double density) {
+    const auto as_dense = [&](const ScoredRing& ring) {
+        return (ring.density >= dense_from) == (density >= dense_from);
+    };
+    const auto in_bin = [&](const ScoredRing& ring) {
+        return as_dense(ring) && length_bin(ring.tokens_per_rank).least == length_bin(tokens_per_rank).least;
+    };
+    const auto bin = deviations(rings, in_bin);
+    if (bin.size() >= enough_rings) return quantile(bin);
+    const auto wider = deviations(rings, as_dense), all = deviations(rings, [](const auto&) { return true; });
+    if (wider.empty() || all.size() < enough_rings) return {};
+    return std::max(bin.empty() ? 0 : bin.back(), quantile(wider.size() >= enough_rings ? wider : all));
+}
+
+Coverage coverage(const std::vector<ScoredRing>& rings) {
+    Coverage found;
+    for (const auto& ring : rings) {
+        const auto own = rings_of(rings, [&](const auto& other) { return other.machine == ring.machine; });
+        if (const auto u = margin(own, ring.tokens_per_rank, ring.density)) {
+            ++found.all;
+            found.within += is_within(ring, *u);
         }
     }
-    return {false, 0, 0, "not scored on any ring"};
+    return found;
+}
+
+Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings) {
+    Coverage found;
+    for (const auto& ring : rings) {
+        const auto others = rings_of(rings, [&](const auto& other) {
+            return other.machine == ring.machine && other.record != ring.record;
+        });
+        if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
+            ++found.all;
+            found.within += is_within(ring, *u);
+        }
+    }
+    return found;
+}
+
+double Uncertainty::mean() const {
+    double sum = 0;
+    for (const auto& ring : rings) sum += ring.deviation();
+    return rings.empty() ? 0 : sum / static_cast<double>(rings.size());
+}
+
+double Uncertainty::largest() const {
+    double most = 0;
+    for (const auto& ring : rings) most = std::max(most, ring.deviation());
+    return most;
+}
+
+std::optional<double> Uncertainty::margin_of(int ranks, std::int64_t tokens, double density) const {
+    if (ranks < 2) return {};
+    return margin(rings, tokens / ranks, density);
+}
+
+Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name, sim::Clock clock) {
+    if (clock != sim::Clock::sustained)
+        return {{}, "not scored at --clock calibrated, as rings were measured at the sustained clock"};
+    const auto known = resources("results", ".h5");
+    if (std::ranges::find(known, scores_name) == known.end())
+        return {{}, "not scored, as there is no results/scores.h5"};
+    const auto scores = load_scores(find_resource(scores_name, "results", ".h5"));
+    const auto digest = to_text(digest_of(std::as_bytes(std::span(machine.text))));
+    const auto at = std::ranges::find(scores.machine_digests, digest, [](const auto& one) { return one.second; });
+    if (at == scores.machine_digests.end())
+        return {{},
+                scores.machine_digests.contains(name)
+                    ? fmt::format("not scored: {}.toml has changed since results/scores.h5 was made", name)
+                    : "not scored on measured rings"};
+    Uncertainty found{rings_of(scores.rings, [&](const auto& ring) { return ring.machine == at->first; }), ""};
+    const auto [shortest, longest] = std::ranges::minmax(found.rings, {}, &ScoredRing::tokens_per_rank);
+    std::set<std::string> shapes;
+    for (const auto& ring : found.rings) shapes.insert(ring.shape);
+    found.source = fmt::format("{} rings measured with {} to {} tokens per rank, heads {}", found.rings.size(),
+                               shortest.tokens_per_rank, longest.tokens_per_rank, fmt::join(shapes, ", "));
+    return found;
 }
 
 }  // namespace ringlab::experiments

@@ -8,13 +8,14 @@
 
 namespace ringlab::reference {
 
-/// How far from fp64 one result may be.
+/// How far from fp64 one result may be; see Deviation for the quantities.
 struct Bound {
-    double expected = 0;        ///< relative RMS of that many independent roundings
-    double relative_rms = 0;    ///< the largest that passes
-    double max_to_largest = 0;  ///< the largest difference that passes, over the largest expected magnitude
+    double expected = 0;        ///< expected relative RMS, for independent roundings
+    double relative_rms = 0;    ///< largest relative RMS that passes
+    double max_to_largest = 0;  ///< largest difference that passes, divided by the largest expected magnitude
 };
 
+/// The bound of each result.
 struct Bounds {
     Bound o, o_unrounded, lse, dq, dk, dv, dsinks;
 };
@@ -22,18 +23,19 @@ struct Bounds {
 class Errors;
 struct RowError;
 
-/// How far from fp64 a right run may be: what the roundings of an arithmetic and of an accumulation policy can leave in
-/// these very inputs. Nothing is fitted to measurements.
+/// How far from fp64 a correct run may be: the errors that the roundings of an arithmetic and of an accumulation policy
+/// can cause for the given inputs. Nothing is fitted to measurements.
 ///
-/// Every rounding is a relative error of its own. All are carried to the results to first order, through the problem's
-/// actual p, ds and partial results, and their squares are added up. So a result that is a small difference of large
-/// terms (o of values that cancel, ds = p (dp - delta), delta = do.o, the slope of a soft cap near the cap) has the
-/// error of the terms, not one in proportion to itself.
+/// Every rounding is an independent relative error. All are propagated to the results to first order, through the
+/// problem's actual p, ds and partial results, and their squares are added. So a result that is a small difference of
+/// large terms (o of values that cancel, ds = p (dp - delta), delta = do.o, the slope of a soft cap near the cap) has
+/// the error of the terms, not one in proportion to itself.
 ///
-/// One rounding to a format of n significant bits is off by 2^-n / sqrt(3) of the binade's lower end in the root mean
-/// square; over mantissas spread evenly in the logarithm that is u = 1.66e-3 of the number for bf16 (n = 8), 8 times
-/// less for fp16, and e = 2.5e-8 for fp32, 4.7e-17 for fp64. Numbers below the smallest normal one are off by a fixed
-/// step: fp16's is counted where numbers are rounded to it, and what fp32 may flush (2^-126) wherever it computes.
+/// The root mean square of one rounding to a format of n significant bits is 2^-n / sqrt(3) of the binade's lower end.
+/// For mantissas that are evenly distributed in the logarithm, that is, relative to the number, u = 1.66e-3 for bf16 (n
+/// = 8), 8 times less for fp16, e = 2.5e-8 for fp32 and 4.7e-17 for fp64. Errors of subnormal numbers are a fixed step:
+/// that of fp16 is counted where numbers are rounded to it, and that of fp32, which may flush numbers below 2^-126,
+/// wherever it computes.
 ///
 /// Roundings to 16 bits (u): these decide what passes, and are counted one by one.
 ///   products          p and ds are rounded before they multiply. The largest p of a row's forward pass is exactly 1
@@ -84,19 +86,20 @@ struct RowError;
 /// The variance of roundings to 16 bits is that of the element; of the accumulator's all may be in one element.
 class ErrorModel {
 public:
-    /// For results judged whole. `inputs` and `expected` are of all heads; with a latent, `made_of` has it and its
-    /// matrices, and must outlive the model.
+    /// For results that are compared completely. `inputs` and `expected` have K and V of all heads; with a latent,
+    /// `made_of` has the latent and its matrices, and must outlive the model.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                const Outputs& expected, const Inputs* made_of = nullptr);
 
-    /// For a sample of rows (o, lse, dq) and columns (dk, dv), with the statistics of all rows that see these.
+    /// For a sample of rows (o, lse, dq) and columns (dk, dv), with the statistics of all rows that see the columns.
     ErrorModel(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                const SampledRows& rows, const SampledColumns& columns, RowStatistics statistics,
                const Inputs* made_of = nullptr);
     ~ErrorModel();
 
-    /// Of results of these passes in the problem's dtype; `inputs` as given to the constructor. What travels, and in
-    /// what order it is summed, are read from the schedules. Without a backward pass the gradients' bounds are 0.
+    /// Bounds of the results of these passes in the problem's dtype; `inputs` must be those given to the constructor.
+    /// What travels between ranks, and the order of sums, follow from the schedules. If `backward` is null, the bounds
+    /// of gradients are 0.
     Bounds bounds(const Inputs& inputs, const layouts::Schedule& forward, const layouts::Schedule* backward,
                   bool round_running_output = false) const;
 
@@ -110,7 +113,7 @@ private:
     struct Columns;
     struct Blocks;
     struct Steps;
-    /// Variances that elements of K and V themselves have, of one token and head: sums, and roots of sums of squares.
+    /// Variances of the elements of K and V themselves, for one token and head: sums, and roots of sums of squares.
     struct OperandErrors {
         double k = 0, k4 = 0, v = 0, v4 = 0;
     };

@@ -5,8 +5,9 @@
 namespace ringlab::layouts {
 namespace {
 
-/// The runs of the same number of all ranks: whether they come one behind another, in the order of ranks or the reverse
-/// order, or are interleaved so; `end` is where they end, and before them all others have ended at `begin`.
+/// Whether the runs with index `number` of all ranks are ordered by rank, ascending or descending, either one after
+/// another or interleaved, and none begins before `begin`, where the runs of lower index end. Sets `end` to the end of
+/// these runs.
 bool are_in_order(const Layout& layout, std::size_t number, std::int64_t begin, std::int64_t& end) {
     const auto run = [&](int rank) { return layout.shard(rank)[number]; };
     const auto like = run(0);

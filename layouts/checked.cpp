@@ -6,8 +6,8 @@ namespace ringlab::layouts {
 
 void fail_of_time() {
     fail(
-        "a time exceeds 106 days, 2^63 picoseconds, and no timeline is longer; smaller --tokens, --heads, --head-dim, "
-        "--batch or --ranks, or a faster machine, take less");
+        "a time exceeds 106 days (2^63 picoseconds), the longest that a timeline can hold; use smaller --tokens, "
+        "--heads, --head-dim, --batch or --ranks, or a faster machine");
 }
 
 }  // namespace ringlab::layouts

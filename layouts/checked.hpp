@@ -7,9 +7,9 @@
 
 namespace ringlab::layouts {
 
-// Arithmetic on sizes and times that users choose: what 64 bits cannot hold is told, not wrapped around.
+// Arithmetic on sizes and times that users choose. Overflow of 64 bits is reported and never wraps around.
 
-/// The product, or nothing if it is not a number of 64 bits.
+/// The product of the factors; nullopt if it does not fit into 64 bits.
 constexpr std::optional<std::int64_t> checked_product(std::initializer_list<std::int64_t> factors) {
     std::int64_t product = 1;
     bool overflows = false, zero = false;
@@ -21,19 +21,20 @@ constexpr std::optional<std::int64_t> checked_product(std::initializer_list<std:
     return overflows ? std::nullopt : std::optional(product);
 }
 
-/// Bytes of q, k, v, dO, o, dq, dk and dv together in numbers of `bytes_each`, if they can be counted.
+/// Bytes of Q, K, V, O, dO, dQ, dK and dV together, with elements of `bytes_each` bytes; nullopt if that does not fit
+/// into 64 bits.
 std::optional<std::int64_t> tensor_bytes(const Problem& problem, std::int64_t bytes_each);
 
-/// Throws the Error that no timeline is that long.
+/// Throws the Error for a time that is longer than a timeline can hold.
 [[noreturn]] void fail_of_time();
 
-/// to_picoseconds() of any time. Throws Error unless it is below 9.2e6 s (106 days).
+/// to_picoseconds() with a check. Throws Error unless `seconds` is below 9.2e6 (106 days) in magnitude.
 constexpr Picoseconds checked_picoseconds(double seconds) {
     if (!(seconds > -9.2e6 && seconds < 9.2e6)) fail_of_time();
     return to_picoseconds(seconds);
 }
 
-/// The time `duration` after `time`. Throws Error if no timeline reaches that far.
+/// time + duration. Throws Error if the sum does not fit into 64 bits.
 constexpr Picoseconds later(Picoseconds time, Picoseconds duration) {
     Picoseconds sum = 0;
     if (__builtin_add_overflow(time, duration, &sum)) fail_of_time();

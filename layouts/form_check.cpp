@@ -10,7 +10,7 @@ template <class Expect>
 void FormCheck::check_bytes(const Expect& expect, const Op& op) const {
     const auto bytes = op.transfers() ? schedule_.bytes(op.pool, op.slot(), op.part)
                                       : schedule_.bytes(op.source_pool(), op.source, op.read());
-    expect(op.bytes == bytes, "it says {} bytes; these are {}", op.bytes, bytes);
+    expect(op.bytes == bytes, "it has {} bytes; its part has {}", op.bytes, bytes);
     const bool same_heads = op.source_pool() != op.pool || op.read().heads == op.part.heads;
     const bool same = op.transfers() || (same_heads && same_tokens(schedule_, op.read(), op.part));
     expect(same, "it reads other tokens or heads than it writes");
@@ -64,19 +64,19 @@ void FormCheck::operator()(OpIndex which, const Op& op) const {
     for (const auto before : op.after()) expect(before < which, "it waits for operation {}, a later one", before);
     if (op.transfers()) {
         expect(0 <= op.peer && op.peer < schedule_.ranks() && op.peer != rank_, "there is no such peer");
-        expect(0 <= op.channel && op.lane() < schedule_.lanes(), "channel {} of {}", op.channel,
+        expect(0 <= op.channel && op.lane() < schedule_.lanes(), "channel {} of {} channels", op.channel,
                schedule_.channels().size());
     }
     const bool backward = schedule_.options().pass == Pass::backward;
     const bool may_add = (op.kind == OpKind::attend && backward) || op.kind == OpKind::compress;
-    expect(!op.adds || may_add, "attends of the backward pass and compressing alone add to a gradient");
+    expect(!op.adds || may_add, "only attends of the backward pass and compress operations may add to a gradient");
     const bool latent = schedule_.problem().latent.is_given();
-    expect(op.kind != OpKind::expand || latent, "there is no latent");
-    expect(op.kind != OpKind::compress || (latent && backward), "there is no gradient of a latent");
+    expect(op.kind != OpKind::expand || latent, "the problem has no latent");
+    expect(op.kind != OpKind::compress || (latent && backward), "this pass has no gradient of a latent");
     if (op.kind != OpKind::attend) check_bytes(expect, op);
     if (op.kind == OpKind::fetch)
         expect((op.pool == Pool::kv || op.pool == Pool::latent) && op.part.block == op.peer,
-               "fetches are of a peer's own K,V or latent");
+               "it must fetch the peer's own K,V or latent");
     if (op.kind == OpKind::receive || op.kind == OpKind::fetch || op.kind == OpKind::copy)
         expect(op.slot() > 0 || !is_input(op.pool), "it would overwrite the rank's own {}", to_string(op.pool));
     if (op.kind == OpKind::attend) check_heads(expect, op);

@@ -4,13 +4,13 @@
 
 namespace ringlab::layouts {
 
-/// Checks what one rank's operations say of themselves: peers, bytes, heads, slots. What they do to each other, and to
-/// other ranks, is for others to check.
+/// Checks each operation of one rank by itself: peers, bytes, heads, slots. How operations interact, within a rank and
+/// between ranks, is checked elsewhere (SlotContents, match_messages(), rehearse()).
 class FormCheck {
 public:
     FormCheck(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
 
-    /// Throws Error that names rank and operation.
+    /// Throws Error that names rank and operation if the operation is malformed.
     void operator()(OpIndex which, const Op& op) const;
 
 private:
@@ -25,7 +25,7 @@ private:
     int rank_;
 };
 
-/// Whether both are of the same tokens, in the same order, whatever block they lie in.
+/// Whether both parts have the same tokens in the same order, possibly in different blocks.
 bool same_tokens(const Schedule& schedule, const Part& a, const Part& b);
 
 }  // namespace ringlab::layouts

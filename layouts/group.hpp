@@ -4,11 +4,11 @@
 
 namespace ringlab::layouts {
 
-/// How a ring of `ring` ranks lies in a world of `ring * replicas` global ranks; each replica is a data-parallel copy
-/// of the ring with sequences of its own.
+/// Placement of rings of `ring` ranks in a world of `ring * replicas` global ranks. Each replica is a data-parallel
+/// copy of the ring with sequences of its own.
 ///
-/// Schedules speak of ring ranks alone. Whoever moves bytes must translate peers by global_rank(): in a sub-ring the
-/// two numberings differ, and using the ring rank as the peer works only while the ring is the world.
+/// Schedules use ring ranks only. Code that moves bytes must translate peers with global_rank(): in a sub-ring the two
+/// numberings differ, and using the ring rank as the peer works only if the ring is the whole world.
 struct RingGroup {
     enum class Placement {
         consecutive,  ///< a replica holds neighbouring global ranks: a ring stays inside a host

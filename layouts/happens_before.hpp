@@ -7,13 +7,13 @@
 
 namespace ringlab::layouts {
 
-/// Which operations of a rank have ended for sure before another begins: by lane, how many of them. Rendezvous with
-/// peers only adds order.
+/// Vector clocks of one rank: which of its operations are certain to have ended before another begins, because of the
+/// order of lanes and of dependencies. Waiting for peers could only add order and is not considered.
 class HappensBefore {
 public:
     explicit HappensBefore(int lanes) : lanes_(index(lanes)), last_(lanes_, -1), length_(lanes_, 0) {}
 
-    /// Operations come in schedule order.
+    /// Adds the next operation in schedule order.
     void add(const Op& op) {
         const auto lane = index(op.lane());
         const auto begin = clocks_.size();
@@ -31,6 +31,7 @@ public:
         places_.emplace_back(lane, length_[lane]++);
     }
 
+    /// Whether operation `first` is certain to have ended before `second` begins.
     bool operator()(OpIndex first, OpIndex second) const {
         const auto [lane, place] = places_[index(first)];
         return clocks_[index(second) * lanes_ + lane] > place;
@@ -42,8 +43,8 @@ private:
     std::size_t lanes_;
     std::vector<OpIndex> last_;                                 // by lane
     std::vector<std::int32_t> length_;                          // by lane
-    std::vector<std::pair<std::size_t, std::int32_t>> places_;  // by operation: its lane and place in it
-    std::vector<std::int32_t> clocks_;                          // by operation and lane
+    std::vector<std::pair<std::size_t, std::int32_t>> places_;  // by operation: its lane and index in it
+    std::vector<std::int32_t> clocks_;                          // by operation and lane: how many have ended
 };
 
 }  // namespace ringlab::layouts

@@ -6,17 +6,21 @@
 
 namespace ringlab::layouts {
 
-/// Attends that the schedule joins (Op::fused), two or more in the order in which it has them, by index.
+/// Two or more attends of a rank that the schedule marks as fused (Op::fused), so that a device may run them in one
+/// launch.
 ///
-/// Forward, none waits for another one's end. Backward, one may, by way of messages: what joins them must then begin
-/// them in order, with all that they wait for still to come, and say of each when it has ended. What cannot do that
-/// takes each stretch by itself, up to the next of `breaks`.
+/// Forward: no attend of the group waits for the end of another one. Backward: an attend may wait for an earlier one
+/// through messages, when a peer adds to a gradient in between. One launch for the whole group must then begin the
+/// attends in order before their inputs have arrived, wait inside the launch, and signal the end of each attend. A
+/// device that cannot do that runs each section, up to the next of `breaks`, as a launch of its own.
 struct Join {
-    std::vector<std::size_t> attends;
-    std::vector<std::size_t> breaks;  ///< places of attends that wait for one since the break before, here or elsewhere
+    std::vector<std::size_t> attends;  ///< indices of the operations, in schedule order
+    /// Positions in `attends` where a new section begins: that attend waits, directly or through other ranks, for an
+    /// attend of the section before it.
+    std::vector<std::size_t> breaks;
 };
 
-/// Finds the joins of a rank from its operations, which are added in their order.
+/// Finds the groups of fused attends of a rank. Operations are added in schedule order.
 class JoinFinder {
 public:
     JoinFinder(Pass pass, int lanes) : pass_(pass), lane_needs_(static_cast<std::size_t>(lanes)) {}
@@ -30,12 +34,13 @@ private:
     Pass pass_;
     std::vector<Join> joins_;
     Join join_;
-    std::size_t stretch_ = 0;  // place of its first attend in the join
-    // By operation: 1 + the last attend that must have ended before it can begin, apart from the compute lane's order;
-    // what comes from attends of others may have waited for any.
+    std::size_t stretch_ = 0;  // position in join_.attends of the current section's first attend
+    // By operation: 1 + the index of the last attend that must have ended before the operation can begin, 0 if there is
+    // none. The order of the compute lane is not counted. What a peer computed may depend on any attend of this rank,
+    // so receiving it counts as the largest value.
     std::vector<std::size_t> needs_;
-    std::vector<std::size_t> lane_needs_;
-    std::vector<bool> attends_;  // by operation
+    std::vector<std::size_t> lane_needs_;  // by lane: the same for its last transfer
+    std::vector<bool> attends_;            // by operation: whether it is an attend
 };
 
 }  // namespace ringlab::layouts

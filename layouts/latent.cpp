@@ -18,7 +18,8 @@ std::string travelling(std::string channel) {
     return channel;
 }
 
-/// Another schedule, made for the one key that a latent is, with what it means for the heads around its attends.
+/// Wraps a schedule that was made for the latent as the only kv head (Problem::with_latent_as_key()): its operations on
+/// K and V become operations on the latent, and an attend gets an expand before it and a compress after it.
 class LatentSchedule : public Schedule {
 public:
     LatentSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
@@ -35,7 +36,7 @@ public:
             if (group.pool == Pool::q) heads = std::min(heads, group.heads);
         }
         require(travels,
-                "schedule {} leaves K and V at home, so a latent has nowhere to travel; say {}:{} to expand it there",
+                "schedule {} does not send K and V, so a latent would not travel; give {}:{} to expand it at its owner",
                 options.algorithm, expanded_at_home, options.algorithm);
         add_slots(Pool::kv, 1, heads, tokens);
         if (options.pass == Pass::backward) add_slots(Pool::dkv, 1, heads, tokens);
@@ -50,7 +51,7 @@ public:
 
     Ops ops(int rank) const override {
         const bool backward = options().pass == Pass::backward;
-        std::vector<std::uint32_t> attends;  // theirs, by index: what is put in beside them shifts all that follow
+        std::vector<std::uint32_t> attends;  // indices in keys_; operations added around them shift all later indices
         Op& op = co_await Ops::workplace;
         auto stream = keys_->ops(rank);
         for (OpIndex index = 0; const auto* made = stream.next(); ++index) {
@@ -85,7 +86,8 @@ public:
 private:
     static constexpr int expanded_slot = 1;
 
-    /// What an operation comes after, in this schedule's indices: of an attend the last operation around it.
+    /// The dependencies of an operation of keys_ as indices of this schedule. A dependency on an attend becomes one on
+    /// the last operation that belongs to it.
     static std::array<OpIndex, 4> shifted(const Op& made, const std::vector<std::uint32_t>& attends, OpIndex around) {
         std::array<OpIndex, 4> after{};
         std::size_t count = 0;

@@ -6,12 +6,13 @@
 
 namespace ringlab::layouts {
 
-/// The schedule whose K and V are expanded from the latent before they travel.
+/// Name of the schedule that expands K and V from the latent at their owner, before they travel.
 inline constexpr const char* expanded_at_home = "expanded";
 
-/// Schedule `options.algorithm` of a problem with a latent, which travels wherever the schedule sends K and V, as the
-/// one key of a token. Of what has come, the heads' K and V are made before each attend, in one slot for all blocks;
-/// behind it their gradient becomes the latent's, which travels wherever the schedule sends dK and dV.
+/// Schedule `options.algorithm` for a problem with a latent. The latent travels wherever the schedule sends K and V, as
+/// the K of a single kv head. Before each attend, K and V of its heads are expanded from the latent into a scratch
+/// slot, which all blocks share; after a backward attend, dK and dV in such a slot are compressed to the latent's
+/// gradient, which travels wherever the schedule sends dK and dV.
 ///
 /// Throws Error if K and V do not travel in that schedule.
 std::unique_ptr<Schedule> make_latent_schedule(const Problem& problem, const Mask& mask, const Layout& layout,

@@ -10,7 +10,7 @@ UnitOrder backward_order(const KeyItems& items, const LaunchPlaces& places) {
     if (items.fall_evenly)
         if (const auto order = order_in_step(items.busy, heads, processors / blocks, alike)) return *order;
     const auto first = alike ? items.items : items.items / 2;
-    constexpr double enough = 0.75;  // of the processors: rather that than twice the heads
+    constexpr double enough = 0.75;  // of the SMs: filling that many is better than taking twice the heads
     const double least = enough * static_cast<double>(processors);
     std::int64_t together = 1;
     while (together < heads && (heads % together != 0 || static_cast<double>(together * first * blocks) < least))

@@ -7,47 +7,48 @@
 
 namespace ringlab::layouts {
 
-/// Tiles of keys of a head that a backward launch of one block has as items, the longest first.
+/// The work tiles of one head in a backward launch over one block: its key tiles, longest first. Their length is the
+/// number of row tiles that they process.
 struct KeyItems {
-    std::int64_t items = 0;    ///< those without entries, which come last, too
-    std::int64_t busy = 0;     ///< those with
-    std::int64_t entries = 0;  ///< of all
-    std::int64_t longest = 0;  ///< entries of the first
-    bool fall_evenly = false;  ///< those that are busy
+    std::int64_t items = 0;    ///< all work tiles, including those without row tiles, which come last
+    std::int64_t busy = 0;     ///< work tiles with row tiles
+    std::int64_t entries = 0;  ///< row tiles of all work tiles
+    std::int64_t longest = 0;  ///< row tiles of the first work tile
+    bool fall_evenly = false;  ///< fall_evenly() of those with row tiles
 };
 
-/// Where units of a launch run: kv heads of all batch elements, query heads of each, processors, and how many of them
-/// share an item.
+/// Heads of a launch and the SMs that it runs on.
 struct LaunchPlaces {
-    std::int64_t heads = 1;
-    std::int64_t group = 1;
-    std::int64_t processors = 1;
-    std::int64_t blocks = 1;
+    std::int64_t heads = 1;       ///< kv heads of all batch elements
+    std::int64_t group = 1;       ///< query heads per kv head
+    std::int64_t processors = 1;  ///< SMs of the device
+    std::int64_t blocks = 1;      ///< thread blocks, each on an SM, that split one work tile
 };
 
-/// In which order a backward launch of one block goes over its units: in step if items let it. Else as few kv heads at
-/// a time as fill the processors, so that L2 holds the Q, dO and dQ that they go over; but for the shorter half of
-/// items of unequal length, which have to be the last.
+/// Order of a backward launch over one block, see UnitOrder. In step if the lengths of work tiles allow it. Otherwise
+/// as few kv heads at a time as fill the SMs, so that L2 holds the Q, dO and dQ that they read; but if the lengths of
+/// work tiles differ, the shorter half of them comes last, for all heads.
 UnitOrder backward_order(const KeyItems& items, const LaunchPlaces& places);
 
-/// The same where dq is added to in a fixed order. An item is a step or more behind the one before it at each tile, so
-/// many items of a head together wait for each other. But few that stay at a tile for the steps of many heads keep
-/// together, and L2 holds their rows.
+/// The same for a launch whose work tiles add to each row tile of dQ in a fixed order (deterministic). A work tile
+/// reaches a row tile at least one step after its predecessor, so many work tiles of one head at a time wait for each
+/// other. But a few of them, which stay at a row tile for the steps of many query heads, keep together, and L2 holds
+/// their rows.
 UnitOrder backward_order_with_turns(const KeyItems& items, const LaunchPlaces& places);
 
-/// In which order a forward launch of one block goes over its units, items of query heads: all items for those of as
-/// many kv heads as have K and V that L2 holds beside what passes through it, then for others. `head_bytes`: K and V of
-/// a kv head; heads of all batch elements.
+/// Order of a forward launch over one block, whose work tiles are tiles of query rows: all work tiles for the query
+/// heads of as many kv heads as have K and V that fit into L2 beside Q and O, then for those of the next kv heads.
+/// `kv_heads`: of all batch elements; `group`: query heads per kv head; `head_bytes`: bytes of K and V of a kv head.
 UnitOrder forward_order(std::int64_t items, std::int64_t kv_heads, std::int64_t group, std::int64_t head_bytes);
 
-/// Units that follow each other: an item for some heads.
+/// Consecutive units of a launch: one work tile for some heads.
 struct UnitRun {
     std::int64_t item = 0;
     std::int64_t first_head = 0, heads = 1;
 };
 
-/// Calls `visit` for the units of a launch of so many items and heads, in order: what place_of() of the kernels tells
-/// of each unit by its number.
+/// Calls `visit` for all units of a launch with so many work tiles and heads, in launch order. It is the order that
+/// place_of() of the kernels computes from the number of a unit.
 void for_each_unit_run(const UnitOrder& order, std::int64_t items, std::int64_t heads,
                        const std::function<void(const UnitRun&)>& visit);
 

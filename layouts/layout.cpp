@@ -35,7 +35,7 @@ bool runs_are_disjoint(std::vector<Run> runs, std::int64_t tokens) {
 std::vector<Run> meet(std::span<const Run> runs, std::span<const Interval> intervals) {
     std::vector<Run> met;
     for (const auto& run : runs) {
-        const auto steps_to = [&](std::int64_t position) {  // elements of the run below it
+        const auto steps_to = [&](std::int64_t position) {  // number of the run's positions below it
             return std::clamp<std::int64_t>((position - run.first + run.stride - 1) / run.stride, 0, run.count);
         };
         for (const auto& interval : intervals) {
@@ -122,7 +122,7 @@ std::int64_t layout_granularity(const std::string& spec, int ranks) {
 
 namespace {
 
-/// `mask` may be null.
+/// `mask` may be null, if the layout does not depend on it.
 Layout make_layout_of(const std::string& spec, std::int64_t tokens, const Mask* mask, int ranks) {
     const auto granularity = layout_granularity(spec, ranks);
     require(tokens > 0 && tokens <= std::int64_t{1} << 31, "tokens is {}; a layout spreads 1 to 2^31 tokens", tokens);

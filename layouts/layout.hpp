@@ -27,7 +27,7 @@ constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
     return {run.at(begin), run.stride, end - begin};
 }
 
-/// The elements of `runs` that lie in one of the intervals, which are sorted and disjoint, in the runs' order.
+/// The positions of `runs` that lie in one of the intervals (sorted and disjoint), in the order of the runs.
 std::vector<Run> meet(std::span<const Run> runs, std::span<const Interval> intervals);
 
 /// Which global positions each rank owns (its shard), in local order, as runs.
@@ -51,7 +51,8 @@ public:
     std::int64_t shard_tokens(int rank) const { return shard_tokens_[static_cast<std::size_t>(rank)]; }
     std::int64_t largest_shard() const;
 
-    /// Which rank owns a position, and its place in that rank's local order. Linear in the number of runs.
+    /// The rank that owns a position, and the index of the position in that rank's local order. Throws Error if it lies
+    /// outside the sequence. Linear in the number of runs.
     struct Place {
         int rank = 0;
         std::int64_t slot = 0;
@@ -59,7 +60,7 @@ public:
     };
     Place place(std::int64_t position) const;
 
-    /// All positions of a rank in local order; what scatters and gathers tensors.
+    /// All positions of a rank in local order, as needed to scatter and gather tensors.
     std::vector<std::int64_t> positions(int rank) const;
 
 private:
@@ -70,32 +71,35 @@ private:
     std::vector<std::int64_t> shard_tokens_;
 };
 
-/// Positions as the shortest run list that a left-to-right scan finds: what a permutation from a file becomes.
+/// Positions as a list of runs, found greedily from left to right.
 std::vector<Run> runs_of(std::span<const std::int64_t> positions);
 
-/// A layout of the mask's tokens from what a user types, "zigzag" or "striped:16" or "file:PERMUTATION". Throws Error
-/// if the name is unknown or they are not a multiple of layout_granularity().
+/// Makes a layout of the mask's tokens from what a user types: "zigzag", "striped:16", "file:permutation.txt". Throws
+/// Error if the name is unknown or the number of tokens is not a multiple of layout_granularity().
 Layout make_layout(const std::string& spec, const Mask& mask, int ranks);
 
-/// The same of one that no mask has a say in; throws Error for others.
+/// The same without a mask; throws Error also for a layout that depends on the mask.
 Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks);
 
-/// Tokens must be a multiple of this for the layout to divide them over `ranks`; padding rounds up to it.
+/// The number of tokens must be a multiple of this for the layout to divide them over `ranks`; padding rounds up to it.
 std::int64_t layout_granularity(const std::string& spec, int ranks);
 
-/// Where K and V of sequences lie that grow after a prefill: sequence s of `lengths[s]` tokens was padded to what the
-/// layout `spec` divides and laid out by it, and room is there for `appended` more tokens of each. A position below the
-/// padded length stays where the layout has it, so that new tokens take the places of padding first; later ones go
-/// around the ranks one by one. So owner and slot of a token depend on its position alone, and nothing ever moves.
+/// The layout of a KV cache whose sequences grow after a prefill. Sequence s was prefilled with `lengths[s]` tokens,
+/// padded to a multiple of the granularity of layout `spec` and distributed by that layout; the cache has room for
+/// `appended` more tokens of each sequence. Positions below the padded length stay where `spec` puts them, so new
+/// tokens first take the places of padding; later positions go to the ranks in turn. Owner and slot of a token
+/// therefore depend only on its position, and no token ever moves.
 ///
-/// Positions are those of the sequences' rooms one behind another: room s begins at cache_begin(lengths, appended, s).
+/// Positions number the rooms of all sequences one after another: room s has lengths[s] + appended positions and begins
+/// at cache_begin(lengths, appended, s). Throws Error if there is no sequence, a length is below 1 or `appended` is
+/// negative.
 Layout cache_layout(const std::string& spec, std::span<const std::int64_t> lengths, std::int64_t appended, int ranks);
 std::int64_t cache_begin(std::span<const std::int64_t> lengths, std::int64_t appended, std::size_t sequence);
 
 struct LayoutFactory {
     std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;
     std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make;
-    /// Instead of `make`, of a layout that depends on what a mask shows.
+    /// Given instead of `make` by a layout that depends on the mask.
     std::function<Layout(const std::string& arguments, const Mask& mask, int ranks)> make_for = {};
 };
 Registry<LayoutFactory>& layouts();

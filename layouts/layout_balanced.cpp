@@ -17,7 +17,7 @@ std::int64_t chunks_per_rank(const std::string& arguments) {
 
 struct Chunk {
     std::int64_t index = 0;
-    std::int64_t pairs = 0;  // that its rows see
+    std::int64_t pairs = 0;  // visible pairs of its rows with all keys
 };
 
 struct Hand {
@@ -25,7 +25,7 @@ struct Hand {
     std::vector<Chunk> chunks;
 };
 
-/// Visible pairs of each chunk's rows, over all keys.
+/// Equal chunks of the sequence, each with the visible pairs of its rows.
 std::vector<Chunk> weighed_chunks(const Mask& mask, std::int64_t count) {
     const Run everything{0, 1, mask.tokens()};
     const KeyCounter keys({&everything, 1});
@@ -38,7 +38,7 @@ std::vector<Chunk> weighed_chunks(const Mask& mask, std::int64_t count) {
     return chunks;
 }
 
-/// The heaviest first, each to the rank that has least so far and takes more.
+/// List scheduling: the chunk with most pairs first, each to the rank that has fewest so far and has room for another.
 std::vector<Hand> dealt(std::vector<Chunk> chunks, std::int64_t ranks) {
     const auto each = chunks.size() / static_cast<std::size_t>(ranks);
     std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) { return a.pairs > b.pairs; });
@@ -59,15 +59,15 @@ std::vector<Hand> dealt(std::vector<Chunk> chunks, std::int64_t ranks) {
 
 bool is_lighter(const Chunk& a, const Chunk& b) { return a.pairs < b.pairs; }
 
-/// The swap of a chunk of `more` for one of `less` that brings the two nearest to each other; whether there is one that
-/// brings them nearer.
+/// Swaps the chunk of `more` and the chunk of `less` that bring the pairs of the two closest together. Returns false,
+/// and swaps nothing, if no swap brings them closer.
 bool swap_best(Hand& more, Hand& less) {
     const auto gap = more.pairs - less.pairs;
     std::sort(less.chunks.begin(), less.chunks.end(), is_lighter);
     Chunk *given = nullptr, *taken = nullptr;
     std::int64_t left = gap;
     for (auto& chunk : more.chunks) {
-        // The two that are next to what would make both equal.
+        // Tries the two chunks of `less` next to the one that would make both equal.
         const Chunk wanted{0, chunk.pairs - gap / 2};
         const auto behind = std::lower_bound(less.chunks.begin(), less.chunks.end(), wanted, is_lighter);
         const auto from = behind == less.chunks.begin() ? behind : std::prev(behind);
@@ -86,7 +86,7 @@ bool swap_best(Hand& more, Hand& less) {
     return true;
 }
 
-/// Swaps between the busiest and the idlest rank, or the next idle ones, while that helps the busiest.
+/// Swaps chunks between the rank with most pairs and one of those with fewest, as long as a swap brings the two closer.
 void even_out(std::vector<Hand>& hands) {
     constexpr std::size_t swaps_per_rank = 8, most_partners = 8;
     std::set<std::pair<std::int64_t, std::size_t>> by_pairs;
@@ -110,8 +110,9 @@ void even_out(std::vector<Hand>& hands) {
     }
 }
 
-/// The sequence is cut into equal chunks, as many for each rank, and they are dealt so that all ranks' rows see about
-/// as many pairs, whatever the mask: longest first (Graham 1969), then by swaps.
+/// Cuts the sequence into equal chunks and gives each rank the same number of them, chosen such that the rows of all
+/// ranks have about the same number of visible pairs under the given mask: heaviest chunk first (list scheduling,
+/// Graham 1969), then by swaps.
 Layout balanced(const std::string& arguments, const Mask& mask, int ranks) {
     const auto each = chunks_per_rank(arguments);
     auto hands = dealt(weighed_chunks(mask, each * ranks), ranks);
@@ -141,8 +142,8 @@ std::int64_t granularity_of_balanced(const std::string& arguments, int ranks) {
 }
 
 const LayoutRegistration registered_balanced("balanced", "balanced[:CHUNKS]",
-                                             "each rank has CHUNKS chunks (16), dealt so that all see as many pairs of "
-                                             "the mask",
+                                             "each rank owns CHUNKS chunks (16), chosen so that the rows of all ranks "
+                                             "have about as many visible pairs under the mask",
                                              {granularity_of_balanced, {}, balanced});
 
 }  // namespace

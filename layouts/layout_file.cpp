@@ -6,8 +6,8 @@
 namespace ringlab::layouts {
 namespace {
 
-/// A permutation of 0..tokens-1 in a text file, blanks between: its first tokens/ranks numbers are the positions that
-/// rank 0 owns, in local order, and so on.
+/// Reads a permutation of 0..tokens-1, separated by blanks, from a text file. Rank 0 owns the positions given by the
+/// first tokens/ranks numbers, in this local order, rank 1 the next ones, and so on.
 Layout from_file(const std::string& path, std::int64_t tokens, int ranks) {
     std::istringstream file(read_text(path, "a permutation from file"));
     std::vector<std::int64_t> positions;

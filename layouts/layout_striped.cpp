@@ -32,7 +32,7 @@ std::int64_t granularity_of_striped(const std::string& arguments, int ranks) {
 }
 
 const LayoutRegistration registered_striped("striped", "striped[:WIDTH]",
-                                            "tokens are dealt to the ranks in turn, WIDTH at a time (1)",
+                                            "tokens go to the ranks in turn, WIDTH at a time (1)",
                                             {granularity_of_striped, striped});
 
 }  // namespace

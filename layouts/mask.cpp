@@ -7,7 +7,8 @@
 namespace ringlab::layouts {
 namespace {
 
-/// The rows in `rows` at which two bounds of different slope swap order, so that on either side one is the larger.
+/// Adds to `cuts` the rows in `rows` at which two bounds of different slope swap order, so that between two cuts one of
+/// the bounds is the larger throughout.
 void add_crossing(Bound a, Bound b, Interval rows, std::set<std::int64_t>& cuts) {
     if (a.slope == b.slope) return;
     // a.offset + a.slope*q == b.offset + b.slope*q at q = crossing; slopes are 0 and 1, so it is a whole number.
@@ -24,14 +25,14 @@ bool continues(const MaskSegment& a, const MaskSegment& b) {
            a.rows.end == b.rows.begin;
 }
 
-/// All that a segment's rows see, sink aside.
+/// All ranges that a segment's rows see, without the sink.
 std::vector<KeyRange> ranges_of(const MaskSegment& segment) {
     auto ranges = segment.earlier;
     ranges.push_back({segment.begin, segment.end});
     return ranges;
 }
 
-/// Rows that see these ranges, the last of which becomes the interval; nothing where there are none.
+/// A segment whose rows see these sorted ranges, the last as [begin, end); without ranges the rows see nothing.
 MaskSegment segment_of_ranges(Interval rows, std::vector<KeyRange> ranges, std::int64_t sink) {
     if (ranges.empty()) return {rows, {}, {}};
     const auto last = ranges.back();
@@ -39,8 +40,7 @@ MaskSegment segment_of_ranges(Interval rows, std::vector<KeyRange> ranges, std::
     return {rows, last.begin, last.end, sink, std::move(ranges)};
 }
 
-/// Of ranges whose bounds do not swap order from `row` on: those that show something, in order, without overlap and
-/// with keys between them.
+/// Sorts ranges whose bounds do not swap order from `row` on, drops empty ones, and merges those that overlap or touch.
 std::vector<KeyRange> in_order(std::vector<KeyRange> ranges, std::int64_t row) {
     std::erase_if(ranges, [&](const KeyRange& range) { return range.at(row).size() == 0; });
     std::ranges::sort(ranges, {}, [&](const KeyRange& range) { return range.begin.at(row); });
@@ -152,7 +152,7 @@ Mask intersect(const Mask& a, const Mask& b) {
                 add_crossing(x.end, y.end, rows, cuts);
             }
         for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
-            // What each range of one shows of each of the other; empty ones are left out by Mask.
+            // The intersection of each range of `a` with each of `b`; Mask drops the empty ones.
             std::vector<KeyRange> both;
             for (const auto& x : of_a)
                 for (const auto& y : of_b)
@@ -182,8 +182,8 @@ Mask pad(const Mask& mask, std::int64_t tokens) {
 std::vector<Interval> last_rows(const Mask& mask, std::int64_t count) {
     require(count > 0, "{} query rows of every sequence; it must be at least 1", count);
     std::vector<std::int64_t> ends;          // of sequences, the last one first
-    std::int64_t first_key = mask.tokens();  // that rows further back see, but for keys before their own interval
-    std::int64_t end_before = 0;             // of those
+    std::int64_t first_key = mask.tokens();  // smallest RowKeys::begin of all later rows
+    std::int64_t end_before = 0;             // largest RowKeys::end_before() of all later rows
     for (auto segment = mask.segments().rbegin(); segment != mask.segments().rend(); ++segment) {
         const auto end = segment->rows.end;
         if (mask.row(end - 1) != RowKeys{} && first_key >= end && end_before < end) ends.push_back(end);

@@ -19,9 +19,9 @@ struct Bound {
     friend constexpr bool operator==(const Bound&, const Bound&) = default;
 };
 
-/// What one query row sees: the global key positions [begin, end), before them the first keys [0, sink), sink <= begin,
-/// and between the two the intervals `earlier`, in order. At least one key is hidden before and behind each of these. A
-/// row that sees nothing has begin == end == sink == 0.
+/// The keys that one query row sees, as global positions: the interval [begin, end), before it the first keys [0, sink)
+/// with sink <= begin, and between the two the intervals `earlier`, in order. At least one hidden key lies before and
+/// after each of `earlier`. A fully masked row has begin == end == sink == 0.
 struct RowKeys {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -33,11 +33,11 @@ struct RowKeys {
                std::ranges::any_of(earlier, [&](const Interval& interval) { return interval.contains(key); });
     }
 
-    /// The first key that the row sees, if it sees any.
+    /// The first key that the row sees; 0 for a fully masked row.
     std::int64_t first() const { return sink > 0 ? 0 : earlier.empty() ? begin : earlier.front().begin; }
-    /// Where the keys end that it sees before [begin, end); 0 if there are none.
+    /// End of the keys that the row sees before `begin`; 0 if there are none.
     std::int64_t end_before() const { return earlier.empty() ? sink : earlier.back().end; }
-    /// How many keys it sees, padding among them.
+    /// Number of keys that the row sees, padding included.
     std::int64_t count() const;
 
     friend bool operator==(const RowKeys&, const RowKeys&) = default;
@@ -53,12 +53,12 @@ struct KeyRange {
 };
 
 /// Consecutive query rows whose bounds follow one rule: row q sees [begin.at(q), end.at(q)), the ranges `earlier`, and
-/// of the first `sink` keys those that come before all of them. Where masks are joined, the ranges are intersected; a
+/// those of the first `sink` keys that come before all of these. When masks are combined, the ranges are intersected; a
 /// sink is added to what remains.
 ///
 /// Within a segment of a Mask 0 <= begin.at(q) <= end.at(q) <= tokens, and all rows see something or all see nothing.
-/// The ranges `earlier` lie before `begin`, in order; each shows every row at least one key, and at least one key is
-/// hidden behind each. So interpreters need not clamp.
+/// The ranges `earlier` lie before `begin`, in order; each holds at least one key for every row, and at least one
+/// hidden key follows each. Code that reads segments therefore need not clamp.
 struct MaskSegment {
     Interval rows;
     Bound begin;
@@ -68,20 +68,21 @@ struct MaskSegment {
 
     RowKeys at(std::int64_t row) const;
 
-    /// Where what a row sees begins, sink aside: the sink ends there at the latest.
+    /// First key that a row sees, not counting the sink; the sink ends there at the latest.
     const Bound& lead() const { return earlier.empty() ? begin : earlier.front().begin; }
 };
 
-/// Who sees whom, in global positions: each query row sees one interval of keys, perhaps some before it and a sink of
-/// first keys, and only valid keys. All masks and padding are of this form, and so is the intersection of any two of
-/// them.
+/// Which keys each query row sees, in global positions: one interval of keys, possibly earlier intervals and a sink of
+/// first keys, and of all these only the valid keys. All masks and padding have this form, and so has the intersection
+/// of any two of them.
 ///
 /// Example: causal over 4 tokens is one segment, rows [0, 4), begin {0, 0}, end {1, 1}: row 2 sees keys [0, 3).
 class Mask {
 public:
     /// Builds a mask from segments that cover rows [0, tokens) in order. Bounds may lie outside [0, tokens] or cross,
-    /// ranges overlap and come in any order: they are clamped, put in order and joined, and segments split, so that
-    /// MaskSegment's invariant holds. `valid` is sorted and disjoint.
+    /// and ranges may overlap and come in any order: bounds are clamped, ranges sorted and merged, and segments split
+    /// until MaskSegment's invariant holds. `valid` must be sorted and disjoint. Throws Error if segments do not follow
+    /// each other or `valid` is not in order.
     Mask(std::string name, std::int64_t tokens, const std::vector<MaskSegment>& segments, std::vector<Interval> valid);
 
     /// All keys valid.
@@ -96,7 +97,7 @@ public:
     bool all_keys_valid() const { return valid_.size() == 1 && valid_.front() == Interval{0, tokens_}; }
     bool key_is_valid(std::int64_t key) const;
 
-    /// What row `row` sees, before validity; 0 <= row < tokens. Logarithmic in the number of segments.
+    /// The keys that row `row` sees, padding included; 0 <= row < tokens. Logarithmic in the number of segments.
     RowKeys row(std::int64_t row) const { return segments_[segment_of(row)].at(row); }
 
     /// Index of the segment that holds `row`.
@@ -114,33 +115,36 @@ private:
     std::vector<Interval> valid_;
 };
 
-/// Rows see what both masks let them see; the sinks of either are added to that, limited to keys before it and to rows
-/// that see anything. Throws Error if the masks differ in tokens.
+/// The mask in which each row sees the keys that both masks show it. The longer sink of the two is added to that,
+/// limited to earlier keys and to rows that see anything. Throws Error if the masks differ in tokens.
 Mask intersect(const Mask& a, const Mask& b);
 
-/// The mask over more tokens: the added rows see nothing and nobody sees the added keys.
+/// The mask over more tokens: the added rows see nothing and no row sees the added keys. Throws Error if `tokens` is
+/// smaller than the mask's.
 Mask pad(const Mask& mask, std::int64_t tokens);
 
-/// The last `count` rows of every sequence that a mask holds, or all where there are fewer: those up to a row that sees
-/// something while rows after it only look at what comes after it, or see nothing. What decoding (1) and suffixes ask
-/// of packed documents. Rows of padding among them stay: they see nothing.
+/// The last `count` query rows of every sequence in the mask, or all rows of a shorter sequence. A sequence ends with a
+/// row that sees something, if all later rows see only later keys (first keys of a sink and `earlier` ranges aside) or
+/// nothing. Decoding asks packed documents for 1 row each, a suffix asks for several. Padding rows among them are kept;
+/// they see nothing. Throws Error if `count` is below 1 or no row sees anything.
 std::vector<Interval> last_rows(const Mask& mask, std::int64_t count);
 
-/// What each row sees, as columns for files: RowKeys row by row, and which keys are valid.
+/// The RowKeys of every row, and which keys are valid, as columns for files.
 struct RowTable {
     std::vector<std::int64_t> begin, end, sink;
     std::vector<std::int64_t> earlier_begin, earlier_end;  ///< (token, ranges); equal where a row has fewer ranges
-    std::int64_t ranges = 0;                               ///< the most intervals that RowKeys::earlier has
+    std::int64_t ranges = 0;                               ///< largest size of RowKeys::earlier of any row
     std::vector<std::int8_t> valid;
 };
 RowTable row_table(const Mask& mask);
 
-/// A mask from what a user types: terms joined by '+', each "name" or "name:arguments", intersected, for instance
-/// "causal+documents:220,225,@more.txt" or "window:1024,0+sink:4". Throws Error that says what would be right.
+/// Makes a mask from what a user types: terms joined by '+', each "name" or "name:arguments", for instance
+/// "causal+documents:220,225,512x4" or "window:1024,0+sink:4". The terms are intersected. Throws Error that says what
+/// would be right.
 Mask make_mask(const std::string& spec, std::int64_t tokens);
 
-/// For masks that take the lengths of consecutive parts, as "2,3x2" or "@FILE": the parts. `what` names one of them in
-/// messages. Throws Error unless they make up the sequence.
+/// Parses the argument of masks that take the lengths of consecutive parts of the sequence, "2,3x2" or "@FILE", and
+/// returns these parts. `what` names a part in messages. Throws Error unless the lengths sum to `tokens`.
 std::vector<Interval> parse_parts(const std::string& mask, const std::string& what, const std::string& arguments,
                                   std::int64_t tokens);
 

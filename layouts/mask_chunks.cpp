@@ -7,7 +7,8 @@ namespace {
 
 const MaskRegistration chunks(
     "chunks", "chunks:SIZE",
-    "as documents of SIZE tokens each, the last one of the rest (causal+ for Llama 4's local layers)",
+    "chunks of SIZE tokens, the last one of the rest; a row sees all of its own chunk (add causal+ for Llama 4's local "
+    "layers)",
     [](const std::string& arguments, std::int64_t tokens) {
         const auto size = parse_count(arguments, "the size of chunks", 1);
         constexpr std::int64_t most = 1 << 20;

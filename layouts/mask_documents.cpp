@@ -5,7 +5,7 @@ namespace {
 
 const MaskRegistration documents(
     "documents", "documents:LEN,LEN,NxK|@FILE",
-    "packed documents: a row sees its own document, all of it (add causal+ for its past alone)",
+    "packed documents: a row sees all of its own document (add causal+ to see only its past)",
     [](const std::string& arguments, std::int64_t tokens) {
         std::vector<MaskSegment> segments;
         for (const auto& part : parse_parts("documents", "document", arguments, tokens))

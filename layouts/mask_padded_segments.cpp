@@ -4,7 +4,8 @@
 namespace ringlab::layouts {
 namespace {
 
-/// "256/200": room for 256 tokens, of which 200 are there; "256": all.
+/// Parses "256/200" (room for 256 tokens, of which 200 are there) or "256" (all are there). Returns the tokens that are
+/// there, and sets `end` to the end of the room.
 Interval segment_from(std::string_view item, std::int64_t begin, std::int64_t& end) {
     constexpr auto most_tokens = std::int64_t{1} << 40;
     const auto slash = item.find('/');
@@ -19,8 +20,8 @@ Interval segment_from(std::string_view item, std::int64_t begin, std::int64_t& e
 
 const MaskRegistration padded_segments(
     "padded-segments", "padded-segments:ROOM/LEN,ROOM,ROOM/LEN",
-    "as images, language and actions of a vision-language-action model: block-causal segments, each with padding "
-    "behind its first LEN tokens (0: nothing but padding)",
+    "block-causal segments of ROOM tokens, of which the first LEN are there and the rest is padding (LEN 0: all), as "
+    "for images, language and actions of a vision-language-action model",
     [](const std::string& arguments, std::int64_t tokens) {
         std::vector<MaskSegment> segments;
         std::vector<Interval> valid;

@@ -5,7 +5,7 @@ namespace {
 
 const MaskRegistration prefix_documents(
     "prefix-documents", "prefix-documents:PREFIX,REST,PREFIX,REST|@FILE",
-    "packed documents, prefix-LM in each: its first PREFIX tokens see each other, its other REST their past in it",
+    "packed prefix-LM documents: the first PREFIX tokens of each see each other, the other REST see their past in it",
     [](const std::string& arguments, std::int64_t tokens) {
         const auto parts = parse_parts("prefix-documents", "prefix and rest", arguments, tokens);
         require(parts.size() % 2 == 0,

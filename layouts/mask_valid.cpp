@@ -5,7 +5,7 @@ namespace {
 
 const MaskRegistration valid(
     "valid", "valid:BEGIN-END,BEGIN-END",
-    "padding is everything outside these half-open ranges: no row, no key is there",
+    "everything outside these half-open ranges is padding: it sees nothing and is not seen",
     [](const std::string& arguments, std::int64_t tokens) {
         std::vector<MaskSegment> segments;
         std::vector<Interval> intervals;

@@ -11,7 +11,7 @@ const MaskRegistration window(
                 arguments);
         const auto left = parse_count(std::string_view(arguments).substr(0, comma), "the window's LEFT", 0);
         const auto right = parse_count(std::string_view(arguments).substr(comma + 1), "the window's RIGHT", 0);
-        // Beyond the sequence's ends a window reaches nothing more; limiting it here keeps bounds from overflowing.
+        // A window cannot reach beyond the sequence; limiting it here keeps bounds from overflowing.
         return Mask("window", tokens, {{{0, tokens}, {-std::min(left, tokens), 1}, {std::min(right, tokens) + 1, 1}}});
     });
 

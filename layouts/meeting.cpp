@@ -18,7 +18,7 @@ void serve(Program& program) {
     struct Served {
         int fetcher;
         OpIndex fetch;
-        int turn;  // among the fetcher's
+        int turn;  // index among the fetcher's fetches
         Op op;
     };
     std::vector<std::vector<Served>> by_owner(program.ranks.size());
@@ -70,7 +70,8 @@ void match_messages(const Schedule& schedule, Program& program) {
                               receive.op.part.heads == send.op.part.heads &&
                               same_tokens(schedule, receive.op.part, send.op.part);
             if (!same)
-                fail("{}, {} bytes, meets {}, {} bytes", describe(rank.rank, which, send.op), send.op.bytes,
+                fail("{}, {} bytes, is matched with {}, {} bytes; they must be of the same tokens and heads",
+                     describe(rank.rank, which, send.op), send.op.bytes,
                      describe(send.op.peer, send.partner, receive.op), receive.op.bytes);
         }
     }
@@ -83,7 +84,8 @@ void match_messages(const Schedule& schedule, Program& program) {
 
 namespace {
 
-/// For a later one of its lane, too. What continues a launch waits behind attends that hide the message.
+/// Whether the receiver's next attend waits for this transfer or a later one of its lane. An attend that continues a
+/// launch does not count, because the attends before it in the launch hide the message.
 bool next_attend_waits_for(const RankProgram& rank, OpIndex transfer) {
     const auto lane = rank.code[at_index(transfer)].op.lane();
     for (auto i = at_index(transfer) + 1; i < rank.operations; ++i) {

@@ -2,19 +2,21 @@
 
 #include "layouts/program.hpp"
 
-// How the programs of all ranks meet.
+// Matches the messages of all ranks' programs.
 
 namespace ringlab::layouts {
 
-/// Adds the owner's halves of fetches. First all ranks' first fetches, then their second ones, and so on: an order of
-/// all fetches that every rank's own agrees with, so none can wait for itself around other ranks.
+/// Adds to each rank's program a send for every fetch from it. An owner serves the first fetch of every rank, then the
+/// second of every rank, and so on. This is one order of all fetches that agrees with the order of each rank, so the
+/// added sends cannot form a cycle of waiting ranks.
 void serve(Program& program);
 
-/// Tells each half of a message its other half: the k-th send on a channel from one rank to another meets the k-th
-/// receive. Throws Error that names both if they do not fit, or one that is alone.
+/// Sets Instruction::partner of both halves of each message: the k-th send from one rank to another on a channel
+/// belongs to the k-th receive. Throws Error that names both halves if they do not fit, or the half that has no
+/// partner.
 void match_messages(const Schedule& schedule, Program& program);
 
-/// Tells messages what their sender computes beside them.
+/// Sets Instruction::flop_beside of both halves of each message.
 void note_computing_beside(const Schedule& schedule, Program& program);
 
 }  // namespace ringlab::layouts

@@ -17,7 +17,8 @@ std::string lower(std::string_view text) {
     return low;
 }
 
-/// Letters to change, leave out, put in or swap with the next to make `b` of `a` (optimal string alignment).
+/// Edit distance: the fewest letters to change, delete, insert or swap with a neighbour that turn `a` into `b` (optimal
+/// string alignment).
 std::size_t edits(std::string_view a, std::string_view b) {
     std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
     for (std::size_t i = 0; i <= a.size(); ++i)
@@ -34,7 +35,7 @@ std::size_t edits(std::string_view a, std::string_view b) {
     return cost[a.size()][b.size()];
 }
 
-/// Whether `text` is digits in groups of three, as 1,234,567.
+/// Whether the commas in `text` separate groups of three digits, as in 1,234,567.
 bool is_grouped(std::string_view text) {
     const auto first = text.find(',');
     if (first == 0 || first > 3 || (text.size() - first) % 4 != 0) return false;

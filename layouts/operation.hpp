@@ -8,46 +8,47 @@
 
 namespace ringlab::layouts {
 
-/// Tensors that lie in one slot, travel in one message and are worked on together.
+/// A pool: tensors that share a slot, travel in one message and are used together.
 enum class Pool : std::uint8_t {
     kv,       ///< keys and values
     dkv,      ///< their gradients
     q,        ///< query rows
     state,    ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
     output,   ///< (o, lse) of rows, normalised
-    dout,     ///< dO of rows with what the backward pass knows of them (lse, delta)
-    dq,       ///< gradient of rows
-    latent,   ///< what keys and values of all heads are expanded from, see Problem
+    dout,     ///< dO of rows, with their lse and delta = dO.o
+    dq,       ///< gradient of query rows
+    latent,   ///< from which keys and values of all heads are expanded, see Problem
     dlatent,  ///< its gradient
 };
 inline constexpr int pool_count = 9;
 
-/// Whether a pool holds something of query rows, by query heads; otherwise of keys, by kv heads, or for all of these.
+/// Whether a pool belongs to query rows and has query heads. The others belong to keys and have kv heads, except latent
+/// and dlatent, which have a single head.
 constexpr bool of_rows(Pool pool) {
     return pool != Pool::kv && pool != Pool::dkv && pool != Pool::latent && pool != Pool::dlatent;
 }
 
-/// Whether attention is computed from what a pool holds, rather than to it.
+/// Whether a pool is an input of attention, and not a result or a running sum.
 constexpr bool is_input(Pool pool) {
     return pool == Pool::kv || pool == Pool::latent || pool == Pool::q || pool == Pool::dout;
 }
 
-/// How many heads all of a pool's are.
+/// Number of heads that a pool has in this problem.
 int heads_of(const Problem& problem, Pool pool);
 
-/// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
+/// The whole instruction set: the operations that an interpreter of schedules has to implement.
 enum class OpKind : std::uint8_t {
-    attend,    ///< compute: rows of `slots` q against keys of kv. Forward: taken into state, or normalised into output.
-               ///< Backward, with dout: taken into dq; dkv is overwritten, or added to
-    merge,     ///< compute: the output of slot `source` taken into that of slots[output]
-    add,       ///< compute: the gradient of slot `source` added to that of slots[pool]
-    send,      ///< slots[pool] to `peer`, which posts a receive
-    receive,   ///< into slots[pool] from `peer`, which posts a send
-    fetch,     ///< into slots[pool], read from slot 0 of `peer`, which does nothing
-    copy,      ///< compute: slot `source` of `pool` to slots[pool], perhaps of another type
-    expand,    ///< compute: some heads of slots[kv], made of the latent of slot `source`
-    compress,  ///< compute: slots[dlatent], overwritten or added to, from the heads' gradient of slot `source` of dkv;
-               ///< and, by slots[latent], the rank's part of the matrices' gradient
+    attend,    ///< compute: attention of the rows in slots[q] to the keys in slots[kv]. Forward: added to state, and at
+               ///< the end normalised into output. Backward, with dout: added to dq; dkv is overwritten or added to
+    merge,     ///< compute: merges the partial result in slot `source` of output into slots[output]
+    add,       ///< compute: adds the gradient in slot `source` of `pool` to slots[pool]
+    send,      ///< sends slots[pool] to `peer`, which posts a receive
+    receive,   ///< receives slots[pool] from `peer`, which posts a send
+    fetch,     ///< reads slot 0 of `peer` into slots[pool]; the peer does nothing
+    copy,      ///< compute: copies slot `source` of `pool` to slots[pool], whose element type may differ
+    expand,    ///< compute: K and V of some heads into slots[kv], from the latent in slot `source`
+    compress,  ///< compute: the gradient of the latent into slots[dlatent], overwritten or added to, from dK and dV in
+               ///< slot `source` of dkv; with slots[latent] also the rank's part of the matrices' gradient
 };
 inline constexpr int op_kind_count = 9;
 
@@ -64,8 +65,8 @@ struct HeadRange {
     friend constexpr bool operator==(const HeadRange&, const HeadRange&) = default;
 };
 
-/// Tokens [begin, end) of a block in its local order, and heads of them: query heads in pools of rows, kv heads in
-/// pools of keys. See Schedule::block().
+/// Tokens [begin, end) of a block in its local order, for some heads: query heads in pools of rows, kv heads in pools
+/// of keys. See Schedule::block().
 struct Part {
     int block = 0;
     HeadRange heads;
@@ -77,35 +78,35 @@ struct Part {
 /// Index of an operation in its rank's schedule, from 0.
 using OpIndex = std::int32_t;
 
-/// One queue of a rank: operations of a lane run one at a time, in schedule order. Lanes of a rank run beside each
-/// other. Lane 0 computes; channel c of messages has lane 1 + 2c out and 2 + 2c in.
+/// One in-order queue of a rank: its operations run one at a time, in schedule order. The lanes of a rank run
+/// concurrently. Lane 0 computes; message channel c sends on lane 1 + 2c and receives on lane 2 + 2c.
 using Lane = int;
 inline constexpr Lane compute_lane = 0;
 
-/// One operation of one rank. It may begin when the operation before it on its lane and all of `after` have ended (and
-/// a transfer when its peer's side is ready as well).
+/// One operation of one rank. It may begin when the operation before it on its lane and all of after() have ended; a
+/// transfer also needs its peer's side to be ready.
 ///
-/// Slots are numbered buffers of a pool. Slot 0 is the rank's own, see Schedule::keeps(): q, kv (or the latent) and
-/// dout are given; output and dq are what attends, merges and messages leave in them, and 0 (lse -inf) where none does;
-/// dkv (or dlatent) is the sum wanted, 0 at the start; gradients are in the accumulator's type. The others are scratch,
-/// start undefined, and hold one block at a time: a part of another block, or with other heads than lie there,
-/// displaces what was there.
+/// Slots are the numbered buffers of a pool. Slot 0 holds the rank's own tensors, see Schedule::keeps(): q, kv (or the
+/// latent) and dout are inputs; output and dq are results, 0 (and lse -inf) where no operation writes them; dkv (or
+/// dlatent) is the wanted sum, 0 at the start. Gradients in slot 0 have the accumulator's type. The other slots are
+/// scratch: they start undefined and hold one block at a time. Writing a part of another block, or heads that the slot
+/// does not hold, discards what it held.
 struct Op {
     OpKind kind = OpKind::attend;
-    Pool pool = Pool::kv;      ///< that a transfer, merge, add or copy is about
-    bool begins = false;       ///< attend: first for these rows, state or dq starts here; merge: output starts here
-    bool ends = false;         ///< attend, forward: last for these rows, which are normalised into output
-    bool adds = false;         ///< attend, backward: to dkv, compress: to dlatent, where earlier parts of it are
+    Pool pool = Pool::kv;      ///< that a transfer moves, or that an operation with has_source() writes
+    bool begins = false;       ///< attend: first of these rows, overwrites state or dq; merge: overwrites output
+    bool ends = false;         ///< attend, forward: last of these rows, normalises them into output
+    bool adds = false;         ///< attend, backward: adds to dkv; compress: adds to dlatent; else they overwrite it
     bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
     std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
-    int step = 0;              ///< of the algorithm, for people and plots
+    int step = 0;              ///< of the algorithm, for display and for pace()
     int peer = -1;             ///< ring rank at the other end of a transfer
     int source = 0;            ///< slot that an operation with has_source() reads
-    Part part;                 ///< what it is about; attend: the keys; has_source(): what is written
+    Part part;                 ///< what is sent, received or written; attend: the keys
     Part second;               ///< see rows() and read()
-    std::array<int, pool_count> slots{};  ///< by pool
+    std::array<int, pool_count> slots{};  ///< by pool: the slot that the operation uses
     std::int64_t cells = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
-    std::int64_t bytes = 0;               ///< of the message; has_source(): of what is read
+    std::int64_t bytes = 0;               ///< size of the message; has_source(): of what is read
     std::array<OpIndex, 4> after_storage{};
     int after_count = 0;
 
@@ -113,17 +114,19 @@ struct Op {
     int& slot(Pool of) { return slots[static_cast<std::size_t>(of)]; }
     int slot(Pool of) const { return slots[static_cast<std::size_t>(of)]; }
 
-    /// Of the operation's own pool.
+    /// The slot of `pool`.
     int slot() const { return slot(pool); }
 
-    /// Of an attend: its rows.
+    /// The query rows of an attend.
     Part& rows() { return second; }
     const Part& rows() const { return second; }
 
-    /// Whether it reads a slot, `source`, to write another.
+    /// Whether the operation reads slot `source` of source_pool() to write another slot: merge, add, copy, expand and
+    /// compress.
     bool has_source() const { return !transfers() && kind != OpKind::attend; }
 
-    /// Of such an operation: what is read, the same tokens, and the same heads where both pools have them.
+    /// What an operation with has_source() reads: the same tokens as `part`, and the same heads if both are in the same
+    /// pool.
     Part& read() { return second; }
     const Part& read() const { return second; }
     Pool source_pool() const {
@@ -133,7 +136,7 @@ struct Op {
     bool transfers() const { return kind == OpKind::send || kind == OpKind::receive || kind == OpKind::fetch; }
     Lane lane() const { return transfers() ? 1 + 2 * channel + (kind != OpKind::send) : compute_lane; }
 
-    /// Adds a dependency; -1 stands for none.
+    /// Adds a dependency on an operation of the same rank; -1 means none. Throws Error if there are more than four.
     void run_after(OpIndex index);
 };
 

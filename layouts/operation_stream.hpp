@@ -8,7 +8,7 @@
 
 namespace ringlab::layouts {
 
-/// The operations of one rank, made one by one as they are asked for: a coroutine that co_yields Op and gets its
+/// The operations of one rank, generated one by one on demand: a coroutine that co_yields an Op and gets back its
 /// OpIndex.
 class Ops {
 public:
@@ -17,7 +17,7 @@ public:
     static constexpr WorkplaceTag workplace{};
     using Handle = std::coroutine_handle<promise_type>;
 
-    // Small: thousands of ranks have one each.
+    // Kept small, because thousands of ranks have one each.
     struct promise_type {
         const Op* current = nullptr;
         Op* place = nullptr;
@@ -38,8 +38,8 @@ public:
         Ops get_return_object() { return Ops(Handle::from_promise(*this)); }
         std::suspend_always initial_suspend() noexcept { return {}; }
         std::suspend_always final_suspend() noexcept { return {}; }
-        /// `Op& op = co_await Ops::workplace;` gives the stream an Op to make its operations in: one that the reader
-        /// lends (see made_in), or else one of its own.
+        /// `Op& op = co_await Ops::workplace;` gives the coroutine an Op to build its operations in: the one passed to
+        /// made_in(), or else one that the stream allocates.
         struct Workplace {
             Op& op;
             bool await_ready() const noexcept { return true; }
@@ -47,7 +47,7 @@ public:
             Op& await_resume() const noexcept { return op; }
         };
         Workplace await_transform(WorkplaceTag) {
-            // A promise is made where clang's analyser does not look.
+            // clang's analyser does not see where a promise is initialised.
             owns_place = !place;  // NOLINT(clang-analyzer-core.uninitialized.Assign)
             if (owns_place) place = new Op;
             return {*place};
@@ -58,7 +58,7 @@ public:
             return {made++};
         }
         void return_void() noexcept {}
-        void unhandled_exception() { throw; }  // to who asks for the next operation
+        void unhandled_exception() { throw; }  // to the caller of next()
     };
 
     Ops(Ops&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -73,11 +73,12 @@ public:
     /// The next operation, or nullptr after the last. Valid until the next call.
     const Op* next();
 
-    /// Lets the stream, and others, make operations in `op` if they can, which saves memory where there are thousands
-    /// of them: an operation is then valid until the next call of any of them. Before the first next().
+    /// Lets the stream build its operations in `op`, if it asks for a Workplace. Several streams may share one `op`,
+    /// which saves memory when there are thousands of them; an operation is then valid only until next() is called on
+    /// any of them. To be called before the first next().
     Ops made_in(Op& op) &&;
 
-    /// Lets indices begin at `first`, for operations that are part of a longer stream; before the first next().
+    /// Numbers the operations from `first` on, for a part of a longer stream. To be called before the first next().
     Ops numbered_from(OpIndex first) &&;
 
 private:

@@ -6,8 +6,7 @@
 namespace ringlab::layouts {
 
 /// The counter-based generator Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011):
-/// four random words for every counter and key, whatever came before. Of constant expressions alone, so that kernels
-/// can be compiled from it as it stands.
+/// four random words for every counter and key, with no other state. constexpr, so that device code can call it, too.
 constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) {
     constexpr int rounds = 10;
     for (int round = 0; round < rounds; ++round) {

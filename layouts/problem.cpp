@@ -16,8 +16,8 @@ Latent parse_latent(const std::string& spec) {
     const auto shared = plus == std::string::npos ? std::optional<std::int64_t>(0)
                                                   : whole_number(std::string_view(spec).substr(plus + 1), false);
     require(rank && shared && *rank > 0,
-            "latent '{}' is not RANK+SHARED: numbers that K and V are made of, at least 1, and those that all heads' K "
-            "share, as 512+64",
+            "latent '{}' is not RANK+SHARED, as 512+64: how many numbers K and V are computed from (at least 1), and "
+            "how many dims of K all heads share",
             spec);
     return {*rank, *shared};
 }
@@ -87,7 +87,8 @@ std::vector<std::int64_t> Problem::row_positions() const {
 }
 
 void Problem::validate() const {
-    // Heads and dims small enough for any product of three of them; tensors, held twice and in slots, for any sum.
+    // With these limits the product of any three of heads and dims fits into 64 bits, and so do the bytes of all
+    // tensors, of copies of them and of scratch slots together.
     constexpr std::int64_t most_heads = 1 << 20, most_dims = 1 << 20, most_bytes = std::int64_t{1} << 58;
     require(batch > 0, "batch is {}; it must be at least 1", batch);
     require(tokens > 0, "tokens is {}; the sequence must hold at least 1 token", tokens);
@@ -97,7 +98,8 @@ void Problem::validate() const {
     require(query_heads <= most_heads && kv_heads <= most_heads, "heads are {}:{}; at most {} are supported (--heads)",
             query_heads, kv_heads, most_heads);
     require(query_heads % kv_heads == 0,
-            "{} query heads do not share {} kv heads evenly; query heads must be a multiple", query_heads, kv_heads);
+            "{} query heads do not share {} kv heads evenly; query heads must be a multiple of kv heads", query_heads,
+            kv_heads);
     require(head_dim > 0 && value_dim > 0, "head and value dims are {} and {}; both must be at least 1", head_dim,
             value_dim);
     require(head_dim <= most_dims && value_dim <= most_dims,
@@ -125,14 +127,14 @@ void Problem::validate() const {
     if (rotary.rotates()) rotary_table(rotary, head_dim);
     if (!latent.is_given()) return;
     require(latent.rank <= most_dims && latent.shared >= 0 && latent.shared < head_dim,
-            "latent {} of heads of {}: every head shares fewer dims than it has, and the rank is at most {} (--latent, "
-            "--head-dim)",
+            "latent {} with head dim {}: the shared dims must be fewer than the head dim, and the rank at most {} "
+            "(--latent, --head-dim)",
             text_of(latent), head_dim, most_dims);
     require(query_heads == kv_heads, "latent {} with {}:{} heads: each query head has K and V of its own; say {}:{}",
             text_of(latent), query_heads, kv_heads, query_heads, query_heads);
     require(!rotary.rotates() || rotary.first >= own_key_dim(),
-            "dims from {} on are rotated, but only the last {} of {} are those that the heads of latent {} share; give "
-            "--rotary-first {}",
+            "dims from {} on are rotated, but only the last {} of {} dims may be, those that the heads of latent {} "
+            "share; give --rotary-first {}",
             rotary.first, latent.shared, head_dim, text_of(latent), own_key_dim());
 }
 

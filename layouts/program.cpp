@@ -21,8 +21,8 @@ std::vector<Join> find_joins(const RankProgram& program, int lanes) {
     return std::move(finder).found();
 }
 
-/// Goes through one rank's operations in their order, which stands for every order that lanes and dependencies allow,
-/// as conflicting accesses are put in order by them.
+/// Checks one rank's operations in schedule order. This is valid for every order that lanes and dependencies allow,
+/// because it is an error if they do not put conflicting accesses in order.
 class Resolver {
 public:
     Resolver(const Schedule& schedule, int rank)
@@ -79,7 +79,7 @@ private:
     FormCheck form_;
     HappensBefore before_;
     SlotContents slots_;
-    std::set<std::pair<Pool, int>> used_;  // slots so far
+    std::set<std::pair<Pool, int>> used_;  // slots used so far
     std::map<Lane, std::set<int>> senders_;
     RankProgram program_;
 };
@@ -115,7 +115,7 @@ Operands::Operands(const Op& op, Pass pass) {
             add(op.source_pool(), op.source, op.read(), Access::read);
             return;
         }
-        // A state goes on elsewhere.
+        // A running softmax that was sent continues at the peer and is undefined here.
         case OpKind::send: add(op.pool, op.slot(), op.part, Access::read, op.pool == Pool::state); return;
         case OpKind::receive:
         case OpKind::fetch: add(op.pool, op.slot(), op.part, Access::write); return;

@@ -8,13 +8,14 @@
 
 namespace ringlab::layouts {
 
+/// What an operation does with an operand.
 enum class Access {
     read,
     write,   ///< overwrites all of the part
     update,  ///< reads and writes
 };
 
-/// Something that an operation works on at its own rank.
+/// A part of a slot that an operation accesses at its own rank.
 struct Operand {
     Pool pool = Pool::kv;
     int slot = 0;
@@ -23,8 +24,7 @@ struct Operand {
     bool last = false;  ///< the part is undefined afterwards
 };
 
-/// All operands of an operation; of an attend and merge in the order in which Op names its pools; what has_source()
-/// reads last.
+/// All operands of an operation. What an operation with has_source() reads is the last one.
 class Operands {
 public:
     Operands(const Op& op, Pass pass);
@@ -41,65 +41,68 @@ private:
     std::size_t count_ = 0;
 };
 
-/// An operation with what follows from all the others.
+/// An operation with what resolve() derives from the whole schedule.
 struct Instruction {
     Op op;
-    bool served = false;   ///< a send that no schedule has: the owner's half of a peer's fetch
+    bool served = false;   ///< a send that is not in the schedule: the owner's half of a peer's fetch
     OpIndex partner = -1;  ///< of a message: the other half, in the peer's program
-    /// Of both halves of a message of keys or their gradients: nothing of the pass is in the receiver's scratch slot
-    /// before it comes, so it may come as soon as the pass has begun everywhere. All messages of the receiver's lane
-    /// are from one peer: what has come is a sign that those before it have.
+    /// In both halves of a message of keys or their gradients: whether it may arrive at any time after the pass has
+    /// begun on all ranks, because it goes to a scratch slot that the receiver has not used in the pass before. Only
+    /// set if all messages of the receiver's lane come from one peer, so that the arrival of a message implies the
+    /// arrival of those before it.
     bool may_come_early = false;
-    /// Of both halves of a message, see pace(): an attend that it waits for besides what it comes after, so as not to
-    /// begin long before the other half can; -1: none.
+    /// In both halves of a message: an attend of the same rank that it also waits for, so that it does not begin long
+    /// before the other half can; -1: none. See pace().
     OpIndex paced_by = -1;
-    /// Of both halves of a message: FLOP of the sender's next attend, which it travels beside; 0 if there is none, or
-    /// the receiver's next one, as the first of its launch, waits for it.
+    /// In both halves of a message: FLOP of the sender's next attend, which runs while the message travels; 0 if there
+    /// is none, or if the receiver's next attend waits for the message and begins a launch.
     double flop_beside = 0;
-    /// By pool: the first head that the operation's slot holds. A block lies head by head, so this is where the heads
-    /// of a part are.
+    /// By pool: the first head that the operation's slot holds. A slot stores its block head by head, so this
+    /// determines where the heads of a part are.
     std::array<int, pool_count> first_head{};
-    int source_first_head = 0;
+    int source_first_head = 0;  ///< the same for slot `source`
 
     bool sends() const { return op.kind == OpKind::send; }
-    /// A fetch has a partner where its owner serves it.
+    /// A fetch that its owner serves is a receive.
     bool receives() const { return op.kind == OpKind::receive || (op.kind == OpKind::fetch && partner >= 0); }
 };
 
-/// Where an operand lies: in which slot, and which heads and tokens of what the slot holds.
+/// Where an operand is stored: its slot, and its heads and tokens within the block that the slot holds.
 struct Place {
     Pool pool = Pool::kv;
     int slot = 0;
-    int first_head = 0;             ///< that the slot holds
+    int first_head = 0;             ///< first head that the slot holds
     std::int64_t block_tokens = 0;  ///< of the block that the slot holds
     HeadRange heads;
     Interval tokens;
 
-    /// All tokens of the block.
+    /// Whether it has all tokens of the block.
     bool is_whole() const { return tokens == Interval{0, block_tokens}; }
 };
 
-/// Of an instruction's operand in `pool`; of what it reads, if it has_source(); and all of a rank's slot 0.
+/// The place of an instruction's operand in `pool`, of what it reads (has_source()), and of all of a rank's slot 0.
 Place place_of(const Schedule& schedule, const Instruction& instruction, Pool pool);
 Place source_of(const Schedule& schedule, const Instruction& instruction);
 Place own_place(const Schedule& schedule, int rank, Pool pool);
 
-/// One rank's part of a pass.
+/// One rank's program of a pass.
 struct RankProgram {
     int rank = 0;
     Pass pass = Pass::forward;
     int query_heads = 1;            ///< of the problem
     std::vector<Instruction> code;  ///< the schedule's operations by index, then served sends
     std::size_t operations = 0;     ///< of the schedule
-    /// Pools of gradients by keys whose slot 0 is added to before it is written, or never written.
+    /// Gradients of keys (dkv, dlatent) whose slot 0 must be set to 0 before the pass, because it is added to before it
+    /// is written, or because not all of it is written.
     std::vector<Pool> sums_from_zero;
-    bool leaves_output = false;  ///< some of output slot 0 is never written: rows that see nothing
+    bool leaves_output = false;  ///< not all of output slot 0 is written: some rows see nothing
     std::vector<Join> joins;
 
+    /// Whether any operation is on this lane.
     bool uses(Lane lane) const;
 };
 
-/// A pass of all ranks, every message told its other half, every rule of Op checked.
+/// A pass of all ranks, with the halves of all messages matched and all rules of Op checked. Made by resolve().
 struct Program {
     Pass pass = Pass::forward;
     int lanes = 1;
@@ -108,21 +111,21 @@ struct Program {
     bool fetches() const;
 };
 
-/// Who carries out a fetch.
+/// Who moves the bytes of a fetch.
 enum class Fetches {
-    one_sided,  ///< the rank that wants it
-    served,     ///< its owner sends it: for transports that cannot read a peer's memory
+    one_sided,  ///< the rank that fetches: it reads the owner's memory
+    served,     ///< the owner, by a send: for transports that cannot read a peer's memory
 };
 
-/// Resolves a schedule. Throws Error that names rank and operation if the schedule breaks its own rules: a slot that
-/// does not exist or does not hold what is read, two operations on one part of a slot that nothing puts in order,
-/// messages that do not match, operations that wait for each other.
+/// Checks a schedule and makes a program of it. Throws Error that names rank and operation if the schedule breaks a
+/// rule: it uses a slot that does not exist or does not hold what is read, nothing orders two operations that access
+/// the same part of a slot, messages do not match, or operations wait for each other (deadlock).
 Program resolve(const Schedule& schedule, Fetches fetches = Fetches::one_sided);
 
 /// "rank 3: operation 7, send K,V of block 1, step 2, to rank 4"
 std::string describe(int rank, OpIndex index, const Op& op);
 
-/// The same, or what a served send is: "rank 3: half of a fetch by rank 1, step 2".
+/// The same; for the owner's half of a fetch: "rank 3: half of a fetch by rank 1, step 2".
 std::string describe(int rank, OpIndex index, const Instruction& instruction);
 
 }  // namespace ringlab::layouts

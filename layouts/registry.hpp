@@ -9,7 +9,7 @@
 
 namespace ringlab::layouts {
 
-/// What a user types to choose something: "striped:16" is {name "striped", arguments "16"}.
+/// A name with optional arguments, as a user types it: "striped:16" has the name "striped" and the arguments "16".
 struct Spec {
     std::string name;
     std::string arguments;
@@ -21,8 +21,9 @@ struct Spec {
     }
 };
 
-/// Named factories of one kind ("layout", "mask", "schedule"). A file adds its own at start-up by a
-/// namespace-scope `const Registration`, so a new one needs no edit elsewhere.
+/// Named factories of one kind ("layout", "mask", "schedule"). A source file registers its factory at start-up through
+/// a constant at namespace scope (LayoutRegistration, MaskRegistration, ScheduleRegistration), so a new one needs no
+/// edit elsewhere.
 template <class Factory>
 class Registry {
 public:
@@ -36,7 +37,7 @@ public:
 
     void add(std::string name, Entry entry) { entries_.emplace(std::move(name), std::move(entry)); }
 
-    /// Throws Error naming the known ones if `name` is not among them.
+    /// The entry of `name`. Throws Error that lists the known names if there is none.
     const Entry& find(const std::string& name) const {
         const auto found = entries_.find(name);
         if (found != entries_.end()) return found->second;
@@ -52,11 +53,12 @@ private:
     std::map<std::string, Entry> entries_;
 };
 
-/// Whole-number argument of a spec; throws Error that quotes the text if it is not one of at least `minimum`.
+/// Parses a whole number, with the suffixes of whole_number(). Throws Error that names `what` and quotes the text if it
+/// is not a whole number of at least `minimum`.
 std::int64_t parse_count(std::string_view text, std::string_view what, std::int64_t minimum);
 
-/// Lengths typed as "220,225,512x4" (512 four times) or "@FILE", a text file of the same, blanks allowed.
-/// Throws Error on anything else, and on a length below 1.
+/// Parses lengths: "220,225,512x4" (512 four times), or "@FILE" for a text file with such a list. Commas, blanks and
+/// line breaks separate. Throws Error on anything else, on a length below 1 and on more than 2^24 lengths.
 std::vector<std::int64_t> parse_lengths(std::string_view text, std::string_view what);
 
 }  // namespace ringlab::layouts

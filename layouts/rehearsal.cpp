@@ -7,7 +7,7 @@ namespace {
 
 std::size_t place_at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Runs all lanes with sends that wait for their receives.
+/// Runs all lanes without any times; a send and its receive end together.
 class Rehearsal {
 public:
     explicit Rehearsal(const Program& program) : program_(program), ranks_(program.ranks.size()) {
@@ -82,7 +82,7 @@ private:
     std::vector<RankState> ranks_;
 };
 
-/// The last step of computing that half of a message comes after; -1: it comes after none.
+/// The largest step of the compute operations that half of a message depends on; -1 if there are none.
 int awaited_step(const RankProgram& rank, const Instruction& half) {
     int step = -1;
     for (const auto before : half.op.after())
@@ -96,8 +96,8 @@ bool is_joined(const RankProgram& rank, OpIndex attend) {
     });
 }
 
-/// The last attend of a step to some of these heads, ahead of an operation; -1 if there is none, or if it ends when
-/// others do.
+/// The last attend before operation `which` that has this step and shares some of these heads; -1 if there is none, or
+/// if it belongs to a fused launch and may end only with it.
 OpIndex attend_ahead(const RankProgram& rank, OpIndex which, int step, HeadRange heads) {
     while (--which >= 0) {
         const auto& op = rank.code[place_at(which)].op;

@@ -12,13 +12,14 @@ struct Stuck {
     OpIndex operation = 0;
 };
 
-/// Whether all lanes come to their ends, with sends that wait for their receives: the first operation that is left.
+/// Deadlock check: runs all lanes without any times, with sends that wait for their receives. Returns an operation that
+/// can never begin, or nullopt if all lanes come to their ends.
 std::optional<Stuck> rehearse(const Program& program);
 
-/// Lets the two halves of a message begin at about the same time (Instruction::paced_by), for transfers that are
-/// kernels: one that waits for the other half holds multiprocessors. Each half waits for the attend of its own rank
-/// that corresponds to what the other half comes after: of the same step, to the same heads, ahead of it in the
-/// program. Where ranks would then wait for each other for ever, nothing is paced.
+/// Sets Instruction::paced_by, so that the two halves of a message begin at about the same time. For transfers that are
+/// kernels (NCCL), because a kernel that waits for the other half occupies SMs. Each half waits for the attend of its
+/// own rank that corresponds to the computation that the other half depends on: the one of the same step and of shared
+/// heads that precedes it in the program. If that caused a deadlock, nothing is paced.
 void pace(Program& program);
 
 }  // namespace ringlab::layouts

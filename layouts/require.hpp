@@ -8,8 +8,8 @@
 
 namespace ringlab {
 
-/// An error that a user can act on: its text says what was wrong, the value, and what would be right, on one line:
-/// control characters in what it quotes become blanks. Only main() catches it.
+/// An error that a user can act on. The text says what was wrong, the value, and what would be right, on one line:
+/// control characters, from quoted input say, become blanks. main() prints it and exits with a non-zero status.
 class Error : public std::runtime_error {
 public:
     explicit Error(std::string text) : std::runtime_error(on_one_line(std::move(text))) {}
@@ -22,7 +22,7 @@ private:
     }
 };
 
-/// A device has no room for something: a caller may go on with less.
+/// A device has too little free memory for an allocation. A caller may catch it and try again with less.
 class NoMemory : public Error {
 public:
     using Error::Error;

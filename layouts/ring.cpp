@@ -5,7 +5,7 @@
 namespace ringlab::layouts {
 namespace {
 
-/// Makes an operation where it is to lie: one that was just made is not quickly copied.
+/// Constructs an operation in its final place, because copying an object that was just written is slow.
 template <class Make>
 void make_in(Op& op, Make make) {
     new (&op) Op(make());
@@ -59,9 +59,9 @@ int RingSchedule::last_needed(const Member& self) const {
     return step;
 }
 
-// Both coroutines make all operations in one place: each Op in the frame, temporaries and references included, would
-// count, as thousands of ranks have a frame each. So an Op is made anew before it is yielded, and not looked at
-// afterwards.
+// Both coroutines build all operations in the same Op, to keep their frames small: thousands of ranks have a frame
+// each, and every further Op, even a temporary, would take space in it. So each Op is built right before it is yielded
+// and not read afterwards.
 
 Ops RingSchedule::forward(Member self) const {
     Op& op = co_await Ops::workplace;
@@ -102,7 +102,7 @@ Ops RingSchedule::backward(Member self) const {
     Op& op = co_await Ops::workplace;
     OpIndex arrival = self.ready;
     std::array<Readers, 3> readers;
-    std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the send that last read it
+    std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the last send that read it
     bool begun = false;
     for (int step = 0; step < self.size; ++step) {
         if (passes_on(self, step)) {
@@ -120,7 +120,7 @@ Ops RingSchedule::backward(Member self) const {
         const auto [first, last] = hops(self, owner);
         if (first <= step && step <= last) {
             const bool starts = step == first;
-            // A gradient that nobody else adds to is made at home.
+            // If only the owner contributes to a gradient, it is written to the owner's slot.
             const int travelling = last == 0 ? self.slot : self.slot + 1 + step % 2;
             auto& travelling_sent = sent[index(travelling - self.slot)];
             OpIndex complete = -1;  // when the travelling gradient holds all contributions so far
@@ -154,7 +154,7 @@ Ops RingSchedule::backward(Member self) const {
                 travelling_sent = co_yield op;
             }
         }
-        // The own gradient comes home from its last contributor, which sends it at the end of this step.
+        // The gradient of the own block arrives from its last contributor, which sends it at the end of this step.
         if (const int last_step = hops(self, self.position).last; last_step > 0 && step == last_step) {
             make_in(op, [&] {
                 return gradient(OpKind::receive, self, step + 1, self.rank(self.at(-step)), self.position,

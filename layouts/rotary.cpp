@@ -11,14 +11,14 @@
 namespace ringlab::layouts {
 namespace {
 
-/// What a scaling starts from.
+/// The input of a scaling: base, rotated dims, and the parameters of the scaling.
 struct Unscaled {
     double base;
     std::int64_t dims;
     std::span<const double> numbers;
 };
 
-/// base^(-2i/dims).
+/// base^(-2i/dims) for every pair i.
 std::vector<double> powers(double base, std::int64_t dims) {
     std::vector<double> frequencies;
     for (std::int64_t i = 0; i < dims / 2; ++i)
@@ -36,13 +36,13 @@ RotaryTable linear(const Unscaled& from) {
 
 RotaryTable ntk(const Unscaled& from) {
     const auto dims = static_cast<double>(from.dims);
-    // Of two dims the one frequency is 1, whatever the base.
+    // With two dims the only frequency is 1, whatever the base.
     const double base = from.dims == 2 ? from.base : from.base * std::pow(from.numbers[0], dims / (dims - 2));
     return {.frequencies = powers(base, from.dims)};
 }
 
-/// Llama 3.1: wavelengths beyond original / low are stretched by the factor, those below original / high stay, and
-/// between them the share of each changes linearly with original / wavelength.
+/// Llama 3.1: frequencies with wavelengths above original / low are divided by the factor, those with wavelengths below
+/// original / high stay, and in between both are mixed linearly in original / wavelength.
 RotaryTable llama3(const Unscaled& from) {
     const double factor = from.numbers[0], low = from.numbers[1], high = from.numbers[2];
     const double original = from.numbers[3];
@@ -55,9 +55,9 @@ RotaryTable llama3(const Unscaled& from) {
     return table;
 }
 
-/// YaRN (Peng et al. 2023, arXiv 2309.00071): pairs that turn more than `fast` times over the original length stay,
-/// those that turn less than `slow` times are stretched by the factor, with a ramp between the two by the number of the
-/// pair, from a whole one to a whole one.
+/// YaRN (Peng et al. 2023, arXiv 2309.00071): pairs that rotate more than `fast` times over the original length keep
+/// their frequency, for those that rotate less than `slow` times it is divided by the factor. In between the two are
+/// mixed linearly in the index of the pair, from one whole index to another.
 RotaryTable yarn(const Unscaled& from) {
     const auto numbers = from.numbers;
     const double factor = numbers[0], original = numbers[1];
@@ -69,7 +69,7 @@ RotaryTable yarn(const Unscaled& from) {
     };
     const double first = std::max(std::floor(pair_that_turns(fast)), 0.0);
     const double last = std::min(std::ceil(pair_that_turns(slow)), dims - 1);
-    constexpr double least = 0.001;  // of a ramp's length
+    constexpr double least = 0.001;  // length of that range of indices, so that nothing is divided by 0
     auto table = unscaled(from);
     for (std::size_t i = 0; i < table.frequencies.size(); ++i) {
         const double stretched = std::clamp((static_cast<double>(i) - first) / std::max(last - first, least), 0.0, 1.0);
@@ -85,26 +85,26 @@ struct KnownScaling {
     Kind kind;
     std::string name;
     RotaryScalingUsage entry;
-    std::vector<std::size_t> counts;  // of numbers that it may have
+    std::vector<std::size_t> counts;  // allowed numbers of parameters
     RotaryTable (*make)(const Unscaled&);
 };
 
 const std::vector<KnownScaling>& known_scalings() {
     static const std::vector<KnownScaling> all{
         {Kind::none, "none", {"none", "frequencies as the base gives them"}, {0}, unscaled},
-        {Kind::linear, "linear", {"linear:FACTOR", "positions divided by the factor"}, {1}, linear},
+        {Kind::linear, "linear", {"linear:FACTOR", "positions divided by FACTOR"}, {1}, linear},
         {Kind::ntk, "ntk", {"ntk:FACTOR", "base times FACTOR^(n/(n-2)) for n rotated dims"}, {1}, ntk},
         {Kind::llama3,
          "llama3",
          {"llama3:FACTOR,LOW,HIGH,LENGTH",
-          "as Llama 3.1: pairs that turn less than LOW times over LENGTH are slowed down by the factor, those that "
-          "turn more than HIGH times stay"},
+          "as Llama 3.1: pairs that rotate less than LOW times over LENGTH are slowed down by FACTOR, those that "
+          "rotate more than HIGH times stay"},
          {4},
          llama3},
         {Kind::yarn,
          "yarn",
          {"yarn:FACTOR,LENGTH[,FAST,SLOW[,AMPLITUDE]]",
-          "as YaRN, by default with 32 and 1 turns and the amplitude 0.1 ln FACTOR + 1"},
+          "as YaRN; by default FAST is 32, SLOW is 1 and AMPLITUDE is 0.1 ln FACTOR + 1"},
          {2, 4, 5},
          yarn},
     };
@@ -137,7 +137,7 @@ RotaryScaling parse_rotary_scaling(const std::string& text) {
     const auto spec = Spec::parse(text);
     const auto& known = scaling_named(spec.name);
     const auto& usage = known.entry.usage;
-    require(!text.ends_with(':'), "rotary scaling '{}' has nothing behind its colon; write it as {}", text, usage);
+    require(!text.ends_with(':'), "rotary scaling '{}' has nothing after its colon; write it as {}", text, usage);
     RotaryScaling scaling{known.kind, {}, 0};
     const auto& list = spec.arguments;
     std::size_t given = 0;
@@ -199,7 +199,7 @@ RotaryTable rotary_table(const Rotary& rotary, std::int64_t head_dim) {
 }
 
 std::vector<std::int64_t> document_begins(const Mask& mask) {
-    // Where no token before sees further, or is seen from further, and none behind reaches back.
+    // A document begins where no earlier row sees a key from there on, and no row from there on sees an earlier key.
     const auto tokens = mask.tokens();
     struct Reach {
         std::int64_t first, end;
@@ -211,7 +211,7 @@ std::vector<std::int64_t> document_begins(const Mask& mask) {
     };
     std::vector<std::int64_t> begins;
     auto farthest_back = tokens;
-    std::vector<std::int64_t> back(static_cast<std::size_t>(tokens));  // the first that a token or one behind sees
+    std::vector<std::int64_t> back(static_cast<std::size_t>(tokens));  // first key that this row or a later one sees
     for (auto segment = mask.segments().rbegin(); segment != mask.segments().rend(); ++segment)
         for (auto row = segment->rows.end - 1; row >= segment->rows.begin; --row)
             back[static_cast<std::size_t>(row)] = farthest_back = std::min(farthest_back, reach(row, *segment).first);
@@ -229,7 +229,7 @@ std::vector<std::int64_t> rotary_positions(const Rotary& rotary, const Mask& mas
     std::vector<std::int64_t> positions(tokens.begin(), tokens.end());
     if (rotary.positions == Rotary::Positions::global) return positions;
     const auto begins = document_begins(mask);
-    std::vector<std::int64_t> present{0};  // tokens before each one that are no padding
+    std::vector<std::int64_t> present{0};  // tokens before each one, without padding
     for (const auto& valid : mask.valid()) {
         present.resize(static_cast<std::size_t>(valid.begin) + 1, present.back());
         for (auto token = valid.begin; token < valid.end; ++token) present.push_back(present.back() + 1);

@@ -13,7 +13,7 @@ void require_same_work(const Schedule& forward, const Schedule& backward) {
                               a.soft_cap == b.soft_cap && a.dtype == b.dtype && a.rotary == b.rotary &&
                               a.latent == b.latent && a.dropout == b.dropout && a.sinks == b.sinks &&
                               forward.keeps(Pool::kv) == backward.keeps(Pool::kv);
-    require(same_problem, "the forward and the backward schedule are of different problems");
+    require(same_problem, "the forward and the backward schedule have different problems; they must be the same");
     bool same_layout = forward.ranks() == backward.ranks();
     for (int rank = 0; same_layout && rank < forward.ranks(); ++rank)
         same_layout = std::ranges::equal(forward.layout().shard(rank), backward.layout().shard(rank));

@@ -8,7 +8,7 @@
 namespace ringlab::layouts {
 namespace {
 
-/// The part of `runs` that holds its elements [range.begin, range.end).
+/// The elements [range.begin, range.end) of the concatenated `runs`.
 std::vector<Run> cut(std::span<const Run> runs, Interval range) {
     std::vector<Run> part;
     std::int64_t before = 0;
@@ -27,8 +27,8 @@ Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions op
     : problem_(std::move(problem)), mask_(std::move(mask)), layout_(std::move(layout)), options_(std::move(options)) {
     problem_.validate();
     require(problem_.tokens == mask_.tokens() && problem_.tokens == layout_.tokens(),
-            "the problem has {} tokens, mask {} {} and layout {} {}; they must agree", problem_.tokens, mask_.name(),
-            mask_.tokens(), layout_.name(), layout_.tokens());
+            "the problem has {} tokens, mask {} has {} and layout {} has {}; they must agree", problem_.tokens,
+            mask_.name(), mask_.tokens(), layout_.name(), layout_.tokens());
     for (int owner = 0; owner < ranks(); ++owner)
         blocks_.push_back({{}, layout_.shard_tokens(owner), KeyCounter(layout_.shard(owner))});
     if (problem_.queries.empty()) return;

@@ -6,9 +6,9 @@
 namespace ringlab::layouts {
 namespace {
 
-/// A rank brings in all the blocks that it needs straight from their owners, a group of kv heads at a time, then
-/// attends to them one after another, its own first; in the backward pass it sends each block's gradient straight home,
-/// where the owner sums the parts in a fixed order.
+/// A rank receives all the blocks that it needs directly from their owners, one group of kv heads at a time, then
+/// attends to them one after another, its own first. In the backward pass it sends each block's gradient directly to
+/// the owner, which sums the parts in a fixed order.
 class AllGatherSchedule : public Schedule {
 public:
     AllGatherSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
@@ -22,7 +22,7 @@ public:
         const auto heads = group_heads(0);
         if (partials()) add_slots(Pool::output, 1, query_heads(heads).count(), largest_rows());
         if (ranks() == 1) return;
-        // Two head groups are in memory at a time: one attended to, the next on its way.
+        // Two head groups are in memory at a time: one is attended to, the next is on its way.
         add_slots(Pool::kv, (ranks() - 1) * std::min(2, groups_), heads.count(), tokens);
         if (options.pass == Pass::backward) add_slots(Pool::dkv, 4, heads.count(), tokens, options.gradient_dtype);
     }
@@ -31,17 +31,16 @@ public:
         const bool backward = options().pass == Pass::backward;
         int last = ranks() - 1;
         while (last >= 0 && !needs(rank, behind(rank, last))) --last;
-        // Gradient slots 1 and 2 hold outgoing parts, 3 and 4 incoming ones, in turn.
+        // Gradient slots 1 and 2 hold outgoing parts in turn, 3 and 4 incoming ones.
         std::array<OpIndex, 5> gradient_read{-1, -1, -1, -1, -1};  // by slot: the operation that last read it
         std::array<OpIndex, 2> group_attended{-1, -1};             // by parity of the group: its last attend
-        std::optional<Op>
-            pending_add;  // of an incoming part, kept back for one attend so that it need not wait for the wire
+        std::optional<Op> pending_add;  // of an incoming part, delayed by one attend, which hides its transfer
 
         for (int group = 0; group < groups_; ++group) {
             const auto heads = group_heads(group);
             const auto rows = rows_of(rank, query_heads(heads)), own = part(rank, heads);
             auto& attended = group_attended[static_cast<std::size_t>(group % 2)];
-            const OpIndex slots_free = attended;  // by the group before the previous one
+            const OpIndex slots_free = attended;  // the last attend of the group before the previous one
             const auto block_slot = [&](int distance) {
                 return distance == 0 ? 0 : group % 2 * (ranks() - 1) + distance;
             };
@@ -116,13 +115,14 @@ private:
     int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
-    int groups_;  // kv heads are brought in this many equal parts
+    int groups_;  // the number of equal groups of kv heads
     bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_all_gather(
     "all-gather", "all-gather[:GROUPS]",
-    "K/V of all ranks are gathered, one of GROUPS kv-head groups at a time (1), while the last one is attended to",
+    "K/V of all ranks are gathered, one of GROUPS kv-head groups (1) at a time, while the previous group is attended "
+    "to",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const auto groups = arguments.empty() ? 1 : parse_count(arguments, "the number of head groups", 1);

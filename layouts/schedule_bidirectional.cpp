@@ -3,9 +3,9 @@
 namespace ringlab::layouts {
 namespace {
 
-/// A ring both ways at once: at step t rank r holds the blocks of ranks r - t and r + t, which come over links of
-/// opposite directions. Half as many steps as a ring, twice the traffic of each, and both directions of every link
-/// busy. Gradients follow in both directions, and end at home.
+/// A ring in both directions at once: at step t rank r holds the blocks of ranks r - t and r + t, which arrive over
+/// links of opposite directions. Compared with a ring, there are half as many steps, each with twice the traffic, and
+/// both directions of every link are busy. Gradients follow in both directions and end at the owner.
 class BidirectionalSchedule : public Schedule {
 public:
     BidirectionalSchedule(const Problem& problem, const Mask& mask, const Layout& layout,
@@ -36,15 +36,15 @@ public:
 private:
     enum Way : int { up, down };  // to rank r + 1, to rank r - 1
 
-    // Of the ranks that need a block and get it this way, as steps away from its owner: the first but the owner itself,
-    // and the last. Both 0 if there is none.
+    // Which ranks other than the owner need a block and get it in one direction, in steps from the owner: the first and
+    // the last. Both 0 if there is none.
     struct Hops {
         int first = 0;
         int last = 0;
     };
 
-    // Each way has two slots in turn for blocks and two for their gradients. A rank's own part to add waits in a fifth,
-    // and gradients come home to one of two more.
+    // Each direction has two slots in turn for blocks and two for their gradients. A fifth gradient slot holds a rank's
+    // own part until it is added, and two more receive the final gradients of its own block.
     static int kv_slot(int way, int step) { return step == 0 ? 0 : 1 + 2 * way + step % 2; }
     static int gradient_slot(int way, int step) { return 1 + 2 * way + step % 2; }
     static constexpr int partial_slot = 5;
@@ -61,7 +61,7 @@ private:
     int previous(int rank, int way) const { return holder(rank, way, -1); }
     const Hops& hops(int owner, int way) const { return hops_[index(way)][index(owner)]; }
 
-    /// Whether the rank attends to a block that it holds; each block once, the own one at step 0 on its way up.
+    /// Whether the rank attends to the block that it holds. Each block is attended to once, its own with direction up.
     bool attends(int rank, int way, int step) const {
         return step <= steps(way) && (way == up || step > 0) && needs(rank, owner_at(rank, way, step));
     }
@@ -72,11 +72,11 @@ private:
     };
     struct Travel {
         std::array<Readers, 5> readers;          // by K/V slot
-        std::array<OpIndex, 2> arrival{-1, -1};  // by way, of the block held at this step
+        std::array<OpIndex, 2> arrival{-1, -1};  // by direction, of the block held at this step
         std::array<OpIndex, 2> next_arrival{-1, -1};
     };
 
-    /// Both ways, hands on what is here at `step` and takes what comes for the next.
+    /// In both directions: sends on the block held at `step` and receives the one for the next step.
     Ops travel(int rank, int step, Travel& state, OpIndex first) const {
         auto op_index = first;
         for (const int way : {up, down}) {
@@ -137,7 +137,7 @@ private:
     Ops backward(int rank) const {
         Travel state;
         OpIndex count = 0;
-        std::array<OpIndex, 5> sent{-1, -1, -1, -1, -1};  // by gradient slot: the send that last read it
+        std::array<OpIndex, 5> sent{-1, -1, -1, -1, -1};  // by gradient slot: the last send that read it
         bool begun = false;
         for (int step = 0; step <= steps(up); ++step) {
             for (auto stream = travel(rank, step, state, count).numbered_from(count); const auto* op = stream.next();
@@ -197,13 +197,13 @@ private:
         }
     }
 
-    std::array<std::vector<Hops>, 2> hops_;  // by way, then owner
+    std::array<std::vector<Hops>, 2> hops_;  // by direction, then owner
     bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_bidirectional(
     "bidirectional", "bidirectional",
-    "a ring both ways at once: K/V blocks hop up and down, in half as many steps, and their gradients with them",
+    "a ring in both directions at once: K/V blocks hop up and down, in half as many steps, and their gradients follow",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty(), "schedule bidirectional takes no arguments, got '{}'", arguments);

@@ -3,19 +3,21 @@
 namespace ringlab::layouts {
 namespace {
 
-/// A ring inside hosts and a ring between them at once (LoongTrain's double ring, Gu et al. 2024, arXiv 2406.18485): in
-/// round i a host's ranks pass the blocks of the host i before it around among themselves, while each sends the block
-/// that it began the round with to its counterpart in the next host. What crosses between hosts has a whole round of
-/// time. Gradients go around inside the host, are summed by the rank that began with the block, and that sum follows
-/// the block from host to host, and home.
+/// A ring inside each host and a ring between hosts at once (LoongTrain's double ring, Gu et al. 2024, arXiv
+/// 2406.18485). In round i the ranks of a host pass the blocks of the host i places before it around among themselves,
+/// while each rank sends the block with which it began the round to its counterpart in the next host, for which there
+/// is time until the round ends. Gradients go around inside the host to the rank that began the round with the block,
+/// which completes the host's sum. This sum follows the block from host to host, and ends at the owner.
 class DoubleRingSchedule : public Schedule {
 public:
     DoubleRingSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                        int size)
         : Schedule(problem, mask, layout, options), size_(size), hosts_(ranks() / size) {
-        require(ranks() <= most_ranks, "schedule double-ring keeps where each of {} blocks goes; at most {} ranks",
-                ranks(), most_ranks);
-        require(ranks() % size == 0, "inner rings of {} ranks do not divide {} ranks; give double-ring a divisor", size,
+        require(ranks() <= most_ranks,
+                "schedule double-ring stores where each of {} blocks travels; at most {} ranks are supported", ranks(),
+                most_ranks);
+        require(ranks() % size == 0,
+                "inner rings of {} ranks do not divide {} ranks; give double-ring:RANKS a divisor of the ranks", size,
                 ranks());
         set_channels({"K,V inside", "K,V between"}, {"dK,dV inside", "dK,dV between"});
         for (int block = 0; block < ranks(); ++block) {
@@ -46,21 +48,23 @@ private:
     static constexpr int most_ranks = 8192;
     enum Channel : int { kv_inside, kv_between, dkv_inside, dkv_between };
 
-    // In one round, of the ranks of the host that need a block, as steps away from the one that begins with it: the
+    // Which ranks of the host need a block in one round, in steps from the rank that begins the round with it: the
     // first and the last; last is -1 if none does.
     struct Inner {
         int first = 0;
         int last = -1;
     };
-    // The first and the last round, after the one at home, in which somebody needs a block; 0 if there is none.
+    // The first and the last round, other than the one in the owner's host, in which a rank needs a block; 0 if there
+    // is none.
     struct Outer {
         int first = 0;
         int last = 0;
     };
 
-    // K/V: blocks that begin a round in slots 1 and 2 in turn, those that go around inside in 3 and 4. dK/dV: those
-    // that go around inside in 1 and 2, the rank's own part to add in 3, a host's sum in 4 and 5, the sum over hosts in
-    // 6 and 7, what comes home from inside and from another host in 8 and 9.
+    // K/V slots: 1 and 2 in turn for blocks that begin a round, 3 and 4 for blocks that go around inside a host. dK/dV
+    // slots: 1 and 2 for gradients that go around inside, 3 for the rank's own part until it is added, 4 and 5 for a
+    // host's sum, 6 and 7 for the sum over hosts, 8 and 9 for gradients of the own block that arrive from inside and
+    // from another host.
     static int base_slot(int round) { return round == 0 ? 0 : 1 + round % 2; }
     static int kv_slot(int round, int step) { return step == 0 ? base_slot(round) : 3 + step % 2; }
     static int travelling_slot(int step) { return 1 + step % 2; }
@@ -90,8 +94,8 @@ private:
     };
     struct Travel {
         std::array<Readers, 5> readers;           // by K/V slot
-        OpIndex base = -1, next_base = -1;        // arrival of the block that begins this round, and the next
-        OpIndex arrival = -1, next_arrival = -1;  // of the block held at this step, and the next
+        OpIndex base = -1, next_base = -1;        // arrival of the block that begins this round, the next
+        OpIndex arrival = -1, next_arrival = -1;  // of the block held at this step, at the next
     };
 
     Op take(Channel channel, int step, int peer, int block, int slot, const Readers& readers) const {
@@ -102,7 +106,7 @@ private:
         return op;
     }
 
-    /// Hands on what is here at a step of a round, and takes what comes for the next step, and for the next round.
+    /// Sends on the block held at a step of a round, and receives those for the next step and for the next round.
     Ops travel(int rank, int round, int step, Travel& state, OpIndex first) const {
         auto op_index = first;
         const int number = round * size_ + step, block = block_at(rank, round, step), slot = kv_slot(round, step);
@@ -179,9 +183,9 @@ private:
         Travel state;
         OpIndex count = 0;
         bool begun = false;
-        std::array<OpIndex, 10> read;  // by gradient slot: what last read it
+        std::array<OpIndex, 10> read;  // by gradient slot: the last operation that read it
         read.fill(-1);
-        OpIndex host_sum = -1;  // when that of the block that began the round is complete
+        OpIndex host_sum = -1;  // completes the host's sum for the block that began the round
         const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
             const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
@@ -228,7 +232,7 @@ private:
                     host_sum = complete;
                 }
             }
-            // The sum over this host comes to the rank that began the round with the block.
+            // The sum over this host arrives at the rank that began the round with the block.
             const int base = block_at(rank, round, 0);
             if (const int from = inner(base, round).last; from > 0 && step == from) {
                 const int slot = round == 0 ? home_from_inside : host_slot(round);
@@ -293,12 +297,12 @@ private:
 
 const ScheduleRegistration registered_double_ring(
     "double-ring", "double-ring:RANKS",
-    "a ring inside each host of RANKS ranks, and one between hosts, both at once; gradients with them",
+    "a ring inside each host of RANKS ranks and one between hosts, both at once; gradients follow",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        require(!arguments.empty(), "schedule double-ring wants the ranks of a host: double-ring:8");
+        require(!arguments.empty(), "schedule double-ring needs the number of ranks of a host, as in double-ring:8");
         const auto size = parse_count(arguments, "the ranks of an inner ring", 1);
-        require(size <= layout.ranks(), "inner rings of {} ranks, of {} ranks; at most all", size, layout.ranks());
+        require(size <= layout.ranks(), "inner rings of {} ranks, but there are only {} ranks", size, layout.ranks());
         return std::make_unique<DoubleRingSchedule>(problem, mask, layout, options, static_cast<int>(size));
     });
 

@@ -3,18 +3,17 @@
 namespace ringlab::layouts {
 namespace {
 
-/// Another schedule, before which every rank makes K and V of all heads of its own latent, and behind whose backward
-/// pass it makes the latent's gradient of theirs: what multi-head latent attention costs where K and V travel.
+/// Wraps another schedule: before it every rank expands K and V of all heads from its own latent, and after a backward
+/// pass compresses dK and dV to the latent's gradient. This is multi-head latent attention in which K and V travel.
 class ExpandedSchedule : public Schedule {
 public:
     ExpandedSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                      std::unique_ptr<Schedule> inner)
         : Schedule(problem, mask, layout, options), inner_(std::move(inner)) {
-        require(
-            !inner_->fetches(),
-            "schedule {} reads K and V of other ranks, which may not have expanded them yet; say {}, and the latent "
-            "travels",
-            inner_->options().algorithm, inner_->options().algorithm);
+        require(!inner_->fetches(),
+                "schedule {} reads K and V of other ranks, which may not have expanded them yet; give {}, in which the "
+                "latent travels",
+                inner_->options().algorithm, inner_->options().algorithm);
         expand_at_home();
         for (const auto& group : inner_->slots())
             add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
@@ -47,14 +46,14 @@ private:
 
 const ScheduleRegistration registered_expanded(
     expanded_at_home, "expanded:SCHEDULE",
-    "K and V are expanded from a latent (--latent) before SCHEDULE, which they travel in, and their gradients "
-    "compressed behind it",
+    "with --latent: K and V are expanded from the latent at their owner and travel by SCHEDULE; their gradients are "
+    "compressed after it",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent, as --latent 512+64",
                 arguments.empty() ? "SCHEDULE" : arguments);
         require(!arguments.empty() && Spec::parse(arguments).name != expanded_at_home,
-                "schedule expanded wants the one that K and V travel in: expanded:ring");
+                "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");
         auto inner = options;
         inner.algorithm = arguments;
         return std::make_unique<ExpandedSchedule>(problem, mask, layout, options,

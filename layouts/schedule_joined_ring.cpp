@@ -6,22 +6,24 @@
 namespace ringlab::layouts {
 namespace {
 
-/// The ring whose attends are one launch: blocks hop from rank to rank as in the ring, but a part of a block keeps its
-/// slot to the end of the pass, as pull's do, and the launch waits for it before it reads it. So no query row's state
-/// is ever stored, no step has an end of its own, and memory grows with the number of ranks.
+/// The ring with all attends fused into one launch. Blocks hop from rank to rank as in the ring, but each group of kv
+/// heads of a block keeps a slot of its own until the end of the pass, as in `pull`, and the launch waits for it before
+/// reading it. So the running softmax of a query row is never stored, steps have no end of their own, and memory grows
+/// with the number of ranks.
 ///
-/// Forward: some kv heads of all blocks after some of all blocks, since a query row's state stays in registers from its
-/// first to its last block. Parts hop two by two: while one is on its way to the next rank, the other is sent.
+/// Forward: all blocks for one group of kv heads, then all blocks for the next group, because the running softmax of a
+/// query row stays in registers from its first to its last block. Groups hop in pairs: while one is on its way to the
+/// next rank, the other is sent.
 ///
-/// Backward: block after block, half of the kv heads at a time. The gradient of a part travels one step behind it, and
-/// each rank's attend adds to what has come. It begins with the owner's own attend; but of the second half with the
-/// next rank's, and the owner's own attend comes last, while the last gradients are on their way home, and adds to
-/// what comes there. Short blocks go by steps, as in the ring: gradients wait for each other longer than a launch
-/// takes.
+/// Backward: block after block, half of the kv heads at a time. The gradient of a half travels one step behind it, and
+/// the attend of each rank adds to the gradient that has arrived. The gradient of the first half starts with the
+/// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
+/// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. Short blocks go
+/// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
 class JoinedRing : public RingSchedule {
 public:
-    /// `parts` of the kv heads of a block hop one by one in the forward pass, and both passes are one launch; 0 leaves
-    /// that to the schedule.
+    /// `parts`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
+    /// launch. 0: the schedule chooses.
     JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                int parts)
         : RingSchedule(problem, mask, layout, options), groups_(parts_of_one_launch(parts)) {
@@ -63,12 +65,12 @@ private:
                         block_slot(step, group));
     }
 
-    // Gradients on the way alternate between two slots for each group; one that comes home in another type than it is
-    // kept in has a third.
+    // Travelling gradients alternate between two slots for each group. A third slot receives the final gradient of the
+    // own block if that arrives in another type than it is stored in.
     int gradient_slot(int step, int group) const { return 1 + step % 2 * groups_ + group; }
     int arrival_slot(int group) const { return arrives_narrow() ? 1 + 2 * groups_ + group : 0; }
 
-    /// The step at which the gradient of a part of the block from `position` begins.
+    /// The step at which the gradient of a head group of the block from `position` starts.
     int gradient_begins(const Member& self, int position, int group) const {
         const auto [first, last] = hops(self, position);
         int step = first;
@@ -82,11 +84,11 @@ private:
         return transfer(kind, dkv_channel_, Pool::dkv, step, peer, part(owner, heads_of(group)), slot);
     }
 
-    // As in the ring, one Op throughout.
+    // As in RingSchedule, the coroutines build all operations in the same Op.
 
     Ops joined_forward(Member self) const {
         Op& op = co_await Ops::workplace;
-        constexpr int together = 2;  // parts
+        constexpr int together = 2;  // head groups that hop as a pair
         const int last = last_needed(self);
         bool continues = false;
         std::vector<std::array<OpIndex, together>> arrivals(static_cast<std::size_t>(self.size));  // by step
@@ -168,7 +170,7 @@ private:
                 op = attend(step, rows_of(self.position, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
                             block_slot(step, group));
                 if (op.cells > 0) {
-                    // A gradient that nobody else adds to is made at home.
+                    // If only the owner contributes to a gradient, it is written to the owner's slot.
                     op.slot(Pool::dkv) = last == 0 ? 0 : gradient_slot(step, group);
                     op.adds = step > begin;
                     op.begins = !std::exchange(begun[which], true);
@@ -212,15 +214,15 @@ private:
         }
     }
 
-    int groups_;  // equal parts of the kv heads
+    int groups_;  // number of equal groups of kv heads
     bool by_steps_ = false;
     bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_joined_ring(
     "joined-ring", "joined-ring[:PARTS]",
-    "the ring whose attends are one launch: K/V blocks hop in PARTS of the kv heads and stay until the end of the "
-    "pass; without PARTS the backward pass of short blocks goes by steps",
+    "a ring with all attends in one launch: K/V blocks hop in PARTS of the kv heads and stay until the end of the "
+    "pass; without PARTS the backward pass of short blocks is an ordinary ring",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const int parts = parse_parts_of_heads(arguments, problem);

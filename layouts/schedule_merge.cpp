@@ -6,18 +6,20 @@
 namespace ringlab::layouts {
 namespace {
 
-/// K and V stay; query rows go to every rank that has keys for them, and each rank's part of the result comes home to
-/// be merged there: what decoding over a sharded cache wants, whose rows are few. Rows and results go straight from and
-/// to their owner, or along a binary tree (Shyam et al. 2024, arXiv 2408.04093), in which a rank merges what comes from
-/// behind it before it passes it on: as many hops as the logarithm of the ranks, at one message a hop.
+/// K and V stay where they are. Query rows go to every rank that has keys for them, and each rank's partial result
+/// returns to the rows' owner, which merges them. This suits decoding over a sharded cache, where rows are few. Rows
+/// and results travel directly from and to their owner, or along a binary tree (Shyam et al. 2024, arXiv 2408.04093),
+/// in which a rank merges the results of its children before it passes them on: the number of hops is then the
+/// logarithm of the number of ranks, with one message per hop.
 ///
-/// In the backward pass dO goes with the rows, and parts of dQ come home; dK and dV stay.
+/// In the backward pass dO travels with the rows, and partial dQ return to the owner; dK and dV stay.
 class MergeSchedule : public Schedule {
 public:
     MergeSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                   bool tree)
         : Schedule(problem, mask, layout, options), tree_(tree) {
-        require(ranks() <= most_ranks, "{} ranks; merge looks at all pairs of ranks, of at most {}", ranks(),
+        require(ranks() <= most_ranks,
+                "{} ranks; schedule merge looks at all pairs of ranks and supports at most {} ranks", ranks(),
                 most_ranks);
         set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
                                                    : std::vector<std::string>{"Q,dO", "dQ"});
@@ -44,15 +46,15 @@ private:
     enum Channel : int { rows_channel, results_channel };
     static constexpr int most_ranks = 2048;
 
-    /// Where rows of one owner are wanted.
+    /// The ranks that need the rows of one owner.
     struct OfOwner {
         std::vector<int> members;  // the owner, then the others that have keys for them
-        int slot = 0;              // at other ranks
+        int slot = 0;              // of these rows at the other ranks
     };
-    /// How far a rank is with rows of one owner.
+    /// What a rank has done so far with the rows of one owner.
     struct Progress {
-        OpIndex arrived = -1;   // the last message that brought them
-        OpIndex complete = -1;  // their result so far; none yet: -1
+        OpIndex arrived = -1;   // the last message with these rows
+        OpIndex complete = -1;  // the operation that completes their result so far; -1: there is none yet
     };
 
     static std::size_t index(int i) { return static_cast<std::size_t>(i); }
@@ -61,8 +63,8 @@ private:
     Pool results() const { return backward() ? Pool::dq : Pool::output; }
     Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
     int slot_at(int rank, int owner) const { return rank == owner ? 0 : of_owner(owner).slot; }
-    // Results: those of other ranks' rows as the rows; what arrives in two more by turns; with partials, what an attend
-    // gave in another.
+    // Result slots: those of other ranks' rows have the same slots as the rows. Two more, in turn, receive arriving
+    // results, and with partials one more holds the result of an attend.
     int coming_slot(OpIndex turn) const { return travelling_ + 1 + static_cast<int>(turn % 2); }
     int partial_slot() const { return travelling_ > 0 ? travelling_ + 3 : 1; }
 
@@ -79,8 +81,9 @@ private:
         add_slots(Pool::dkv, 1, kv_heads().count(), layout().largest_shard());
     }
 
-    // The members of an owner's rows make a tree: member 0, the owner, is its root. At level L of a binary tree those
-    // below 2^L pass on to those 2^L further; otherwise the owner serves one member after another.
+    // The members for an owner's rows form a tree with member 0, the owner, as its root. At level L of a binary tree
+    // each member below 2^L sends to the member 2^L further on; without a tree the owner sends to one member after
+    // another.
     int level(int member) const {
         if (member == 0) return -1;
         return tree_ ? std::bit_width(static_cast<unsigned>(member)) - 1 : member - 1;
@@ -88,13 +91,13 @@ private:
     int parent(int member) const {
         return tree_ ? member - static_cast<int>(std::bit_floor(static_cast<unsigned>(member))) : 0;
     }
-    /// The member that `member` passes on to at a level; -1 if there is none.
+    /// The member to which `member` sends the rows at level `at`; -1 if there is none.
     int child(const OfOwner& rows, int member, int at) const {
         const int next = tree_ ? member + (1 << at) : at + 1;
         const bool passes = tree_ ? level(member) < at : member == 0;
         return passes && next < static_cast<int>(rows.members.size()) ? next : -1;
     }
-    /// -1 if a rank is none.
+    /// The index of a rank among the members; -1 if it is not one of them.
     static int member_of(const OfOwner& rows, int rank) {
         const auto found = std::find(rows.members.begin(), rows.members.end(), rank);
         return found == rows.members.end() ? -1 : static_cast<int>(found - rows.members.begin());
@@ -121,7 +124,7 @@ private:
             }
     }
 
-    /// The rank's own rows first, which wait for nothing, then those that came from far.
+    /// Attends of the rank's own rows first, which wait for nothing, then of the rows that have arrived.
     Ops attend_all(int rank, OpIndex count, std::vector<Progress>& progress) const {
         bool has_keys_gradient = false;
         for (int distance = 0; distance < ranks(); ++distance) {
@@ -152,7 +155,7 @@ private:
     }
 
     Ops bring_home(int rank, OpIndex count, std::vector<Progress>& progress) const {
-        std::array<OpIndex, 2> taken_in{-1, -1};  // by slot of what arrives: what last read it
+        std::array<OpIndex, 2> taken_in{-1, -1};  // by slot of arriving results: the last operation that read it
         OpIndex turn = 0;
         for (int at = levels_ - 1; at >= 0; --at)
             for (int owner = 0; owner < ranks(); ++owner) {
@@ -192,13 +195,14 @@ private:
 
     bool tree_;
     int levels_ = 0;
-    int travelling_ = 0;  // owners whose rows go anywhere
+    int travelling_ = 0;  // number of owners whose rows travel
     std::vector<OfOwner> of_owner_;
 };
 
 const ScheduleRegistration registered_merge(
     "merge", "merge[:tree]",
-    "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at home, or along a tree",
+    "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at the owner, or along a "
+    "tree",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",

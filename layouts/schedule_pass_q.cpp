@@ -3,11 +3,11 @@
 namespace ringlab::layouts {
 namespace {
 
-/// Query rows hop from rank r to r - 1 and take in the keys that stay there (Yang et al. 2024, arXiv 2411.01783); with
-/// them travels their running softmax, one step behind, and the last rank that they need sends the result home. In the
-/// backward pass dO travels with the rows, and dQ behind them; dK and dV stay.
+/// Query rows hop from rank r to r - 1 and attend to the keys that stay there (Yang et al. 2024, arXiv 2411.01783).
+/// Their running softmax travels one step behind them, and the last rank that they need sends the result to their
+/// owner. In the backward pass dO travels with the rows, and dQ one step behind; dK and dV stay.
 ///
-/// With Accumulation::partials every rank sends its part of the result straight home, where they are merged.
+/// With Accumulation::partials every rank sends its partial result directly to the owner, which merges them.
 class PassQSchedule : public Schedule {
 public:
     PassQSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options)
@@ -31,15 +31,15 @@ public:
 private:
     enum Channel : int { rows_channel, results_channel };
 
-    // Of the ranks that have keys for some rows, as steps away from their owner: the first and the last. Both 0 if only
-    // the owner has, or nobody.
+    // Which ranks have keys that some rows see, in steps from the rows' owner: the first and the last. Both 0 if only
+    // the owner, or no rank, has any.
     struct Hops {
         int first = 0;
         int last = 0;
     };
 
-    // Rows on the way alternate between two slots of every pool. Gradients: a rank's own part waits in a third. Partial
-    // results: two that leave, two that come home.
+    // Travelling rows alternate between two slots of every pool. A third dQ slot holds a rank's own part until it is
+    // added. Partial results have two slots for those that leave and two for those that arrive at the owner.
     static int slot_of_step(int step) { return step == 0 ? 0 : 1 + step % 2; }
     static constexpr int partial_slot = 3;
     static int leaving_slot(int step) { return 1 + step % 2; }
@@ -67,13 +67,13 @@ private:
         }
     }
 
-    /// Operations that read slots of rows and must end before they are overwritten.
+    /// Operations that read a slot of rows and must end before it is overwritten.
     struct Readers {
         OpIndex attend = -1;
         OpIndex send = -1;
     };
 
-    /// Hands on the rows that are here at `step`, and takes those of the next one; of both pools in the backward pass.
+    /// Sends on the rows that are here at `step`, and receives those for the next step; in the backward pass Q and dO.
     Ops travel(int rank, int step, OpIndex arrival, Readers coming) const {
         const auto pools =
             options().pass == Pass::forward ? std::array{Pool::q, Pool::q} : std::array{Pool::q, Pool::dout};
@@ -99,7 +99,7 @@ private:
     Ops forward(int rank) const {
         OpIndex last_op = -1, arrival = -1;
         std::array<Readers, 3> readers;                 // by slot of rows
-        std::array<OpIndex, 3> state_done{-1, -1, -1};  // by slot: what last read it
+        std::array<OpIndex, 3> state_done{-1, -1, -1};  // by slot: the last operation that used it
         std::array<OpIndex, 2> partial_sent{-1, -1}, merged{-1, -1};
         OpIndex output_sent = -1;
         bool merges_begun = false;
@@ -165,7 +165,7 @@ private:
                 merges_begun = true;
                 partial_sent[0] = last_op = co_yield op;
             }
-            // What comes home, of the rank's own rows.
+            // Results that arrive for the rank's own rows.
             const int there = (rank - step + ranks()) % ranks();
             if (whole && step > 0 && step == hops(rank).last) {
                 op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank), 0);
@@ -189,7 +189,7 @@ private:
     Ops backward(int rank) const {
         OpIndex last_op = -1, arrival = -1;
         std::array<Readers, 3> readers;
-        std::array<OpIndex, 3> sent{-1, -1, -1};  // by dq slot: the send that last read it
+        std::array<OpIndex, 3> sent{-1, -1, -1};  // by dq slot: the last send that read it
         bool has_keys_gradient = false;
         for (int step = 0; step < ranks(); ++step) {
             auto& here = readers[index(slot_of_step(step))];

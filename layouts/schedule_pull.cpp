@@ -5,19 +5,21 @@
 namespace ringlab::layouts {
 namespace {
 
-/// Every rank fetches the blocks that it needs straight from their owners, nearest first, and attends to them as they
-/// come, its own first: all its attends are one launch, which waits for a part of a block before it reads it. So every
-/// part has a slot of its own until the end of the pass, and memory grows with the number of ranks.
+/// Every rank fetches the blocks that it needs directly from their owners, nearest first, and attends to them as they
+/// arrive, its own first. All its attends are fused into one launch, which waits for each group of kv heads of a block
+/// before reading it. So each group has a slot of its own until the end of the pass, and memory grows with the number
+/// of ranks.
 ///
-/// Forward: some kv heads of all blocks after some of all blocks, since a query row's state stays in registers from its
-/// first to its last block.
+/// Forward: all blocks for one group of kv heads, then all blocks for the next group, because the running softmax of a
+/// query row stays in registers from its first to its last block.
 ///
-/// Backward: block after block, half of the kv heads at a time, as a block's gradient needs nothing of another's. The
-/// own block's second half comes last, while the last gradients are on their way home, where the owner sums the parts
-/// in a fixed order.
+/// Backward: block after block, half of the kv heads at a time, because the gradient of a block does not depend on
+/// other blocks. The second half of the own block comes last, while the last gradients are on their way to their
+/// owners, which sum the parts in a fixed order.
 class PullSchedule : public Schedule {
 public:
-    /// `parts` of the kv heads of a block come one by one in the forward pass; 0 leaves their number to the schedule.
+    /// `parts`: the number of groups of kv heads that are fetched one by one in the forward pass; 0: the schedule
+    /// chooses.
     PullSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                  int parts)
         : Schedule(problem, mask, layout, options), groups_(parts_of_one_launch(parts)) {
@@ -40,8 +42,8 @@ private:
     HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
-    /// Of a part of the block `distance` ranks behind; of the gradient that goes there, and of the one that comes from
-    /// as far ahead.
+    /// Slots of a head group of the block `distance` ranks behind, of the gradient that is sent there, and of the
+    /// gradient that arrives from the rank `distance` ahead.
     int block_slot(int distance, int group) const { return distance == 0 ? 0 : 1 + (distance - 1) * groups_ + group; }
     int outgoing_slot(int distance, int group) const { return block_slot(distance, group); }
     int incoming_slot(int distance, int group) const { return (ranks() - 1) * groups_ + block_slot(distance, group); }
@@ -52,7 +54,7 @@ private:
                         block_slot(distance, group));
     }
 
-    // As in the ring, one Op throughout.
+    // As in RingSchedule, the coroutines build all operations in the same Op.
 
     Ops forward(int rank) const {
         Op& op = co_await Ops::workplace;
@@ -91,7 +93,7 @@ private:
         Op& op = co_await Ops::workplace;
         bool continues = false;
         std::array<bool, 2> begun{};  // by group
-        // Distance 0 twice: the own block's first part, and after all others what is left of it.
+        // Distance 0 comes twice: the first head group of the own block, and after all other blocks the rest of it.
         for (int place = 0; place <= ranks(); ++place) {
             const int distance = place % ranks(), owner = behind(rank, distance);
             if (!needs(rank, owner)) continue;
@@ -135,15 +137,14 @@ private:
 
     enum Channel : int { kv_channel, dkv_channel };
 
-    int groups_;  // equal parts of the kv heads
+    int groups_;  // number of equal groups of kv heads
     bool alike_ = ranks_see_alike(*this);
 };
 
 const ScheduleRegistration registered_pull(
     "pull", "pull[:PARTS]",
     "every rank fetches the K/V blocks that it needs from their owners, forward in PARTS of the kv heads, and attends "
-    "to "
-    "all in one launch",
+    "to all in one launch",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const int parts = parse_parts_of_heads(arguments, problem);

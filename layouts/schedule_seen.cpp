@@ -5,8 +5,8 @@
 namespace ringlab::layouts {
 namespace {
 
-/// Ranges of a shard, in its local order, that lie at one of the positions, which are sorted and apart; ranges with
-/// fewer than `gap` keys between them put together.
+/// The keys of a shard at the given positions (sorted, disjoint), as ranges in the shard's local order. Ranges with
+/// fewer than `gap` keys between them are merged.
 std::vector<Interval> ranges_at(std::span<const Interval> positions, std::span<const Run> shard, std::int64_t gap) {
     std::vector<Interval> ranges;
     std::int64_t before = 0;
@@ -31,15 +31,16 @@ std::vector<Interval> ranges_at(std::span<const Interval> positions, std::span<c
     return joined;
 }
 
-/// Every rank gets, of each other rank's block, the keys that its rows see and nothing else, straight from their owner,
-/// and sends gradients of just those back, where the owner adds them in a fixed order. For packed documents and windows
-/// most of the traffic of a ring disappears.
+/// Every rank receives only those keys of each other rank's block that its rows see, directly from their owner, and
+/// sends their gradients back to the owner, which adds them in a fixed order. With packed documents and windows most of
+/// the traffic of a ring disappears.
 class SeenSchedule : public Schedule {
 public:
     SeenSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                  std::int64_t gap)
         : Schedule(problem, mask, layout, options) {
-        require(ranks() <= most_ranks, "schedule seen keeps what each of {} ranks sees of each other; at most {} ranks",
+        require(ranks() <= most_ranks,
+                "schedule seen stores what each of {} ranks sees of each other; at most {} ranks are supported",
                 ranks(), most_ranks);
         seen_.resize(static_cast<std::size_t>(ranks() * ranks()));
         set_channels({"K,V"}, {"dK,dV"});
@@ -55,7 +56,7 @@ public:
                 auto& seen = seen_[at(rank, owner)];
                 seen.begin = begin;
                 seen.ranges = ranges_at(positions, layout.shard(owner), gap);
-                // Rows that lie apart see less than what lies between the first and the last that they see.
+                // Where rows lie far apart, seen_keys() may include keys that no row sees.
                 if (!seen.ranges.empty() && !needs(rank, owner)) seen.ranges.clear();
                 for (const auto& range : seen.ranges) {
                     const auto part = runs({owner, {}, range});
@@ -78,7 +79,7 @@ public:
     Ops ops(int rank) const override {
         const bool backward = options().pass == Pass::backward;
         const auto rows = rows_of(rank, query_heads());
-        std::vector<OpIndex> arrived(static_cast<std::size_t>(ranks()), -1);  // by distance: the last of its messages
+        std::vector<OpIndex> arrived(static_cast<std::size_t>(ranks()), -1);  // by distance: its last message
         for (int distance = 1; distance < ranks(); ++distance) {
             const int to = ahead(rank, distance), from = behind(rank, distance);
             for (const auto& range : seen(to, rank).ranges)
@@ -95,8 +96,8 @@ public:
         int last = ranks() - 1;
         while (last >= 0 && !meets(rank, last)) --last;
         bool begun = false;
-        std::array<OpIndex, 2> added{-1, -1};  // by parity of the distance: what last read the slot of what comes home
-        std::vector<Op> waiting;  // additions, kept back for one attend so that they need not wait for the wire
+        std::array<OpIndex, 2> added{-1, -1};  // by parity of the distance: the last operation that read coming_slot()
+        std::vector<Op> waiting;  // additions, delayed by one attend, which hides the transfers that they wait for
         for (int distance = 0; distance < ranks(); ++distance) {
             const int from = behind(rank, distance), to = ahead(rank, distance);
             if (meets(rank, distance)) {
@@ -142,8 +143,8 @@ public:
 private:
     enum Channel : int { kv_channel, dkv_channel };
 
-    /// What one rank sees of another's block: ranges of it, and where they lie, one behind another, in the block of all
-    /// that the rank sees of others.
+    /// What one rank sees of another's block: ranges of that block, and where they begin, one after another, in the
+    /// block that gathers all that the rank sees of others.
     struct Seen {
         std::vector<Interval> ranges;
         std::int64_t begin = 0;
@@ -158,7 +159,7 @@ private:
     int ahead(int rank, int distance) const { return (rank + distance) % ranks(); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
-    /// Whether the rank's rows see keys of the rank so far behind.
+    /// Whether the rank's rows see keys of the rank `distance` behind.
     bool meets(int rank, int distance) const {
         return distance == 0 ? needs(rank, rank) : !seen(rank, behind(rank, distance)).ranges.empty();
     }
@@ -171,13 +172,13 @@ private:
         return all;
     }
 
-    int first_gathered_ = 0;  // block of what rank 0 has gathered
+    int first_gathered_ = 0;  // index of the block that rank 0 gathers; those of other ranks follow
     std::vector<Seen> seen_;  // by rank, then owner
 };
 
 const ScheduleRegistration registered_seen(
     "seen", "seen[:GAP]",
-    "of each block, every rank gets the keys that its rows see, in ranges with at least GAP (64) others between them",
+    "every rank receives only the keys that its rows see, in ranges with at least GAP (64) other keys between them",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const auto gap = arguments.empty() ? 64 : parse_count(arguments, "the least gap between ranges", 1);

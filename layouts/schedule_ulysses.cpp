@@ -3,18 +3,20 @@
 namespace ringlab::layouts {
 namespace {
 
-/// All-to-all over heads (DeepSpeed Ulysses, Jacobs et al. 2023, arXiv 2309.14509): a group of ranks exchanges Q, K and
-/// V so that each has some heads of all tokens of the group, attends to them, and sends the results back. Groups make a
-/// ring among themselves, one ring for each place in the group: heads x sequence in two dimensions. The backward pass
-/// exchanges again what the forward pass has not kept, and dO.
+/// All-to-all over heads (DeepSpeed Ulysses, Jacobs et al. 2023, arXiv 2309.14509): the ranks of a group exchange Q, K
+/// and V, so that each has some heads of all tokens of the group, computes attention for them, and sends the results
+/// back. The groups form rings, one ring for each position in the group: two dimensions, heads x sequence. The backward
+/// pass exchanges Q, K and V again, because the forward pass has not kept them, and dO.
 ///
-/// Ranks of a group are neighbours. With more ranks in a group than kv heads, ranks that share one have copies of it.
+/// The ranks of a group are consecutive. If a group has more ranks than kv heads, ranks that share a kv head have
+/// copies of it.
 class UlyssesSchedule : public RingSchedule {
 public:
     UlyssesSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                     int members)
         : RingSchedule(problem, mask, layout, options), members_(members) {
-        require(ranks() % members == 0, "groups of {} ranks do not divide {} ranks; give ulysses a divisor", members,
+        require(ranks() % members == 0,
+                "groups of {} ranks do not divide {} ranks; give ulysses:RANKS a divisor of the ranks", members,
                 ranks());
         require(problem.query_heads % members == 0,
                 "{} query heads do not divide among {} ranks; give ulysses:RANKS a divisor of both the query heads and "
@@ -54,7 +56,8 @@ private:
     int groups() const { return ranks() / members_; }
     int first_of(Pool pool) const { return of_rows(pool) ? first_rows_ : first_block_; }
 
-    /// The blocks of all groups' ranks, which begin with `first_of_ranks`, put together; returns the first.
+    /// Adds for each group a block that concatenates the blocks of its ranks; block first_of_ranks + r is that of rank
+    /// r. Returns the index of the first group's block.
     int add_groups(int first_of_ranks) {
         const int first = blocks();
         for (int group = 0; group < groups(); ++group) {
@@ -70,7 +73,7 @@ private:
     std::int64_t pairs(int rows_group, int keys_group) const {
         return cells(first_rows_ + rows_group, first_block_ + keys_group);
     }
-    /// Whether any group is such. Asks `nearest` first: most rows see keys of their own.
+    /// Whether `is` holds for any group. Tries `nearest` first, because most rows see keys of their own group.
     template <class Is>
     bool some_group(int nearest, Is is) const {
         for (int distance = 0; distance < groups(); ++distance)
@@ -116,14 +119,14 @@ private:
         }
         add_ring_slots(groups(), rows, keys, most_rows, most_keys);
         if (partials()) {
-            merged_ = gathered_ + 2;  // behind the ring's partial result
+            merged_ = gathered_ + 2;  // after the slot of the ring's partial result
             add_slots(Pool::output, 1, rows, most_rows);
         }
         if (options().pass == Pass::forward) return;
         int scratch = 0;
         for (const auto& group : slots())
             if (group.pool == Pool::dkv) scratch += group.count;
-        // Two more: a part on its way home, in the type of messages, and one that comes home.
+        // Two more, in the type of messages: a part that is sent to its owner, and one that arrives for this rank.
         outgoing_ = scratch + 1;
         add_slots(Pool::dkv, 2, keys, most_keys, options().gradient_dtype);
     }
@@ -131,7 +134,7 @@ private:
     std::int64_t own_tokens(Pool pool, int rank) const { return block_tokens(own_block(pool, rank)); }
     Part own_part(Pool pool, int rank, HeadRange heads) const { return part(own_block(pool, rank), heads); }
 
-    /// Where the tokens of a member lie in its group's block.
+    /// The part of the group's block that has the tokens of member `of_member`, for the heads of member `heads_member`.
     Part section(Pool pool, int rank, int of_member, int heads_member) const {
         const int group = rank / members_;
         std::int64_t begin = 0;
@@ -156,9 +159,9 @@ private:
 
     int peer(int rank, int member) const { return rank / members_ * members_ + member; }
 
-    // Ranks without rows have none to exchange: messages of no tokens are left out where these streams are read.
+    // Ranks without query rows have none to exchange: the code that reads these streams drops messages of no tokens.
 
-    /// Gives each member its heads of this rank's tokens, and takes in this rank's heads of theirs.
+    /// Sends each member its heads of this rank's tokens, and receives this rank's heads of their tokens.
     Ops gather(int rank, std::vector<Pool> pools) const {
         const int self = rank % members_;
         for (const auto pool : pools)
@@ -175,7 +178,7 @@ private:
         }
     }
 
-    /// The way back of results of rows, each part in one place alone, out of `slot` once operation `ready` has ended.
+    /// Sends results of rows, which are in `slot` once operation `ready` has ended, back to the rows' owners.
     Ops scatter(int rank, Pool pool, int slot, int step, OpIndex ready) const {
         const int self = rank % members_;
         co_yield copy(pool, step, own_part(pool, rank, heads_of(pool, self)), 0, section(pool, rank, self, self), slot);
@@ -190,7 +193,8 @@ private:
         }
     }
 
-    /// The way back of dK and dV: summed at home where members share heads, and of the type of messages on the way.
+    /// Sends dK and dV, converted to the type of messages, back to their owners, which sum them where members share
+    /// heads.
     Ops scatter_gradients(int rank, int step, OpIndex first) const {
         const int self = rank % members_;
         const auto own = part(rank, kv_heads_of(self));
@@ -275,21 +279,21 @@ private:
 
     int members_;
     int first_block_ = 0, first_rows_ = 0;  // of the groups
-    int gathered_ = 0;                      // slot of what a group has put together
-    int merged_ = 0;                        // slot of merged results in the type that they travel in
+    int gathered_ = 0;                      // slot of tensors gathered from the group
+    int merged_ = 0;                        // slot of merged results, in the type of messages
     int outgoing_ = 0;
     std::vector<bool> sees_, is_seen_;  // by group: whether its rows see anything, whether its keys are seen
 };
 
 const ScheduleRegistration registered_ulysses(
     "ulysses", "ulysses[:RANKS]",
-    "groups of RANKS (all) neighbouring ranks exchange tokens for heads before and after; K/V hop around a ring of "
+    "groups of RANKS (all) consecutive ranks exchange tokens for heads before and after; K/V hop around a ring of "
     "groups",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const auto members =
             arguments.empty() ? layout.ranks() : parse_count(arguments, "the number of ranks that exchange heads", 1);
-        require(members <= layout.ranks(), "{} ranks that exchange heads, of {} ranks; at most all", members,
+        require(members <= layout.ranks(), "{} ranks are to exchange heads, but there are only {} ranks", members,
                 layout.ranks());
         return std::make_unique<UlyssesSchedule>(problem, mask, layout, options, static_cast<int>(members));
     });

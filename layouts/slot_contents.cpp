@@ -39,13 +39,14 @@ bool SlotContents::covered(Rectangle wanted, std::span<const Rectangle> by) {
     return false;
 }
 
-/// K and V that are expanded at home are none.
+/// With a latent, K and V are no inputs, because they are expanded from it.
 bool SlotContents::is_input(Pool pool) const {
     return pool == Pool::q || pool == Pool::dout || pool == Pool::latent ||
            (pool == Pool::kv && !schedule_.problem().latent.is_given());
 }
 
-/// Own inputs, and the zeros that sums of gradients start from.
+/// Whether an operand may be read before it was written: the rank's own inputs, and its sums of gradients, which start
+/// from 0.
 bool SlotContents::is_given(const Operand& operand) const {
     return operand.slot == 0 && (is_input(operand.pool) || operand.pool == Pool::dkv || operand.pool == Pool::dlatent);
 }
@@ -55,7 +56,7 @@ bool SlotContents::covers_own(Pool pool) const {
     return covered({own.heads, {0, schedule_.block_tokens(own.block)}}, own.written);
 }
 
-/// A write of what cannot lie beside what is there takes its place.
+/// A write to a scratch slot that is of another block, or of heads that the slot does not hold, discards its contents.
 void SlotContents::displace(Slot& slot, const Operand& operand) const {
     const auto& part = operand.part;
     const bool fits = slot.block == part.block && slot.heads.contains(part.heads);
@@ -72,7 +73,7 @@ void SlotContents::check_order(OpIndex which, const Operand& operand, const Slot
         if (visit.op == which || (!writes && !visit.writes) || before(visit.op, which)) continue;
         const bool apart = visit.frame == slot.frame && (!meet(visit.where.heads, operand.part.heads) ||
                                                          !meet(visit.where.tokens, operand.part.tokens));
-        require(apart, "nothing makes it wait for operation {}, which also works on {} slot {}", visit.op,
+        require(apart, "nothing makes it wait for operation {}, which also accesses {} slot {}", visit.op,
                 to_string(operand.pool), operand.slot);
     }
 }
@@ -96,7 +97,7 @@ int SlotContents::use(OpIndex which, const Operand& operand, const Before& befor
                     ? "nothing is in it"
                     : fmt::format("holds heads {}..{} of block {}", slot.heads.begin, slot.heads.end - 1, slot.block));
         const bool there = covered(where, slot.written);
-        require(there || is_given(operand), "{} slot {} is read before all of it is there", to_string(pool), number);
+        require(there || is_given(operand), "{} slot {} is read before all of it was written", to_string(pool), number);
         if (number == 0 && !there) needs_zero_[index(pool)] = true;
     }
     check_order(which, operand, slot, before);

@@ -6,24 +6,29 @@
 
 namespace ringlab::layouts {
 
-/// What the slots of one rank hold as its operations go by, and who was there last.
+/// Follows what each slot of one rank holds, operation by operation, and which operations last accessed it, to check
+/// that a schedule uses its slots correctly.
 class SlotContents {
 public:
     SlotContents(const Schedule& schedule, int rank);
 
+    /// Whether the first operation is certain to have ended before the second one begins, see HappensBefore.
     using Before = std::function<bool(OpIndex, OpIndex)>;
 
-    /// Notes that operation `which` works on `operand`; returns the first head that the slot holds. Throws Error if it
-    /// does not hold what is read, or if an earlier operation is there of which `before` does not say that it has
-    /// ended.
+    /// Notes that operation `which` accesses `operand`; returns the first head that the slot holds. Throws Error if the
+    /// slot does not hold what is read, or if the access conflicts with that of an earlier operation and `before` does
+    /// not put the two in order.
     int use(OpIndex which, const Operand& operand, const Before& before);
 
-    /// Throws Error if rows were begun and never ended.
+    /// Throws Error if the running softmax of some rows was begun and never ended.
     void require_finished() const;
 
+    /// Whether slot 0 of a gradient must be 0 at the start: it is added to before it is written, or not all of it is
+    /// ever written.
     bool sums_from_zero(Pool gradient) const {
         return schedule_.keeps(gradient) && (needs_zero_[static_cast<std::size_t>(gradient)] || !covers_own(gradient));
     }
+    /// Whether some of slot 0 of the output is never written.
     bool leaves_output() const { return !covers_own(Pool::output); }
 
 private:
@@ -38,7 +43,7 @@ private:
         bool writes;
     };
     struct Slot {
-        int frame = 0;  // counts what has lain here
+        int frame = 0;  // counts how often the contents were replaced
         int block = -1;
         HeadRange heads;
         std::vector<Rectangle> written;

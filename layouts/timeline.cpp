@@ -23,7 +23,7 @@ Picoseconds covered(std::vector<Interval> intervals) {
 }  // namespace
 
 std::int64_t pairs_of(const Op& attend, int query_heads) {
-    // Those of heads [0, h), rounded down: differences of such sums lose none. cells * h itself may be too large.
+    // Pairs of heads [0, h), rounded down; differences of these prefix sums add up exactly. cells * h could overflow.
     const auto below = [&](int h) {
         return attend.cells / query_heads * h + attend.cells % query_heads * h / query_heads;
     };

@@ -7,7 +7,7 @@
 
 namespace ringlab::layouts {
 
-/// One operation as it ran, or as it is predicted to run. Interpreters produce these; who made them does not show.
+/// One operation as it was executed, or as it was predicted. All interpreters of schedules produce spans of this form.
 struct Span {
     int rank = 0;
     OpIndex op = 0;  ///< index in the rank's schedule
@@ -18,17 +18,16 @@ struct Span {
     int peer = -1;         ///< as in Op
     int block = 0;         ///< of Op::part
     // On a common clock of all ranks, 0 when the pass starts.
-    Picoseconds posted = 0;  ///< the operation's own side was ready
-    Picoseconds begin = 0;   ///< both sides were: from here on bytes could move; of others the same as posted
+    Picoseconds posted = 0;  ///< when the operation was ready on this rank
+    Picoseconds begin = 0;   ///< messages: when both sides were ready, so that bytes could move; others: as posted
     Picoseconds end = 0;
-    Picoseconds busy =
-        0;  ///< time that the operation's own processor worked on it: CPU time of the rank, or end - begin
-    std::int64_t cells = 0;  ///< pairs_of() an attend: those of a pass sum to what the mask shows one query head
+    Picoseconds busy = 0;    ///< time spent on it: CPU time of the rank on CPU ranks, elsewhere end - begin
+    std::int64_t cells = 0;  ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
     std::int64_t bytes = 0;  ///< as in Op
 };
 
-/// The visible pairs of one query head and batch element that an attend accounts for: all of Op::cells if it is of all
-/// `query_heads`, and else a share of them, so that the attends of all heads to one block sum to its visible pairs.
+/// Visible pairs of one query head and batch element that are attributed to an attend: Op::cells times the attend's
+/// share of the `query_heads`, rounded such that attends that cover all heads once sum to Op::cells.
 std::int64_t pairs_of(const Op& attend, int query_heads);
 
 /// The span of an operation, without its times.
@@ -54,15 +53,17 @@ struct RankTotals {
     std::int64_t bytes_received = 0;
 };
 
-/// Sets `begin` of every message, executed by `program`, to when the later of its two sides was posted, and of all
-/// other spans to when they were. Where clocks of ranks disagree a little, never outside [posted, end].
+/// Sets `begin` of all spans of a timeline that was recorded while executing `program`: for a message to the time when
+/// the later of its two sides was posted, but within its own [posted, end], because clocks of ranks may disagree a
+/// little; for all other spans to `posted`. Throws Error if the number of spans is not that of the program's
+/// operations.
 void set_begins(Timeline& timeline, const Program& program);
 
 /// One entry per rank.
 std::vector<RankTotals> totals(const Timeline& timeline);
 
-/// Time in which the rank waits for late peers: after its first compute began it computes nothing, moves nothing, and
-/// some message is posted whose other side is not.
+/// Time in which the rank waits for late peers. After its first compute operation began, this is the time in which it
+/// computes nothing and moves nothing while a message is posted whose other side is not.
 Picoseconds waited_for_peers(const Timeline& timeline, int rank);
 
 /// Largest over mean: 1 is perfect balance. Returns 1 for all zeros. `values` must not be empty.

@@ -10,7 +10,7 @@ bool fall_evenly(std::span<const ItemReach> items) {
     const auto length = [&](std::size_t i) { return static_cast<double>(items[i].entries); };
     const auto last = items.size() - 1;
     const double slope = last > 0 ? (length(last) - length(0)) / static_cast<double>(last) : 0;
-    constexpr double near = 0.1;  // of the longest
+    constexpr double near = 0.1;  // of the longest length
     for (std::size_t i = 0; i <= last; ++i)
         if (items[i].last != items[0].last ||
             std::abs(length(i) - length(0) - slope * static_cast<double>(i)) > near * length(0))
@@ -24,7 +24,7 @@ bool are_alike(std::int64_t entries, std::int64_t longest, std::int64_t items) {
 }
 
 std::optional<UnitOrder> order_in_step(std::int64_t items, std::int64_t heads, std::int64_t places, bool alike) {
-    constexpr double enough = 0.9;  // of the places, and of the items
+    constexpr double enough = 0.9;  // of the places, and of the work tiles
     const auto nearly = [](std::int64_t part, std::int64_t all) {
         return static_cast<double>(part) >= enough * static_cast<double>(all);
     };

@@ -6,43 +6,50 @@
 
 namespace ringlab::layouts {
 
-/// In which order a launch goes over its units, an item of the work list and a head each. Items come longest first, so
-/// that short ones fill the gaps at the end; but what runs at the same time should read the same tensors, or L2 does
-/// not hold them. So the first items are done for `together` heads, then for as many others; the rest by item, all
-/// heads.
+/// The order in which a launch processes its units. A unit is one work tile (an item of the work list) for one head.
+/// Work tiles come longest first, so that short ones fill the gaps at the end of the launch. But units that run at the
+/// same time should read the same tensors, so that L2 holds them. Therefore the first `first_items` work tiles are done
+/// for `together` heads, then for the next `together` heads, and so on; the remaining work tiles follow one by one,
+/// each for all heads.
 ///
-/// The first items go in sections, `chunk` of them for `together` heads: all chunks for the same heads, then for
-/// others. Backward, `in_step`: a section is what runs at a time, and its items' lengths fall evenly to the same last
-/// row tile. Then one section begins at once, and the next, its longest item where the shortest ended, ends at once. So
-/// they go over their rows from the end and from the beginning in turns: blocks of a section are at the same rows all
-/// the time.
+/// The first work tiles are divided into sections of `chunk` work tiles for `together` heads: first all sections of the
+/// same heads, then those of the next heads.
+///
+/// In step (backward): a section has as many units as run at a time, and fall_evenly() holds for the work tiles. The
+/// units of a section begin together and go over their row tiles from the common last one, so they end one after
+/// another, the shortest first. Each is followed by a unit of the next section, the longest first, so those end
+/// together; they go over their row tiles from the beginning towards the common last one. Sections alternate between
+/// the two, and all units of a section are at the same row tiles at any time.
 struct UnitOrder {
     int first_items = 0;
-    int together = 1;           // divides the heads
-    int chunk = 1, chunks = 1;  // chunk * chunks are the first items
+    int together = 1;           // divides the number of heads
+    int chunk = 1, chunks = 1;  // chunk * chunks == first_items
     bool in_step = false;
 };
 
-/// The row tiles that an item of keys meets: how many, and the last of them.
+/// The row tiles that a key tile has to process: their number, and the index of the last one.
 struct ItemReach {
     std::int64_t entries = 0;
     std::int64_t last = 0;
 };
 
-/// Whether items that have anything to do, the longest first, all end at the same row tile, and their lengths lie on a
-/// line from the longest to the shortest, as under a causal or a full mask.
+/// Whether work tiles, longest first and each with row tiles, all end at the same row tile and have lengths that
+/// decrease linearly (to within a tenth of the longest), as under a causal or a full mask.
 bool fall_evenly(std::span<const ItemReach> items);
 
-/// Whether so many items, with so many entries in all, are of about the same length.
+/// Whether `items` work tiles, with `entries` row tiles in all, have about the same length: their mean is above three
+/// quarters of the longest.
 bool are_alike(std::int64_t entries, std::int64_t longest, std::int64_t items);
 
-/// Of items whose lengths fall evenly, sections that run in step: as few heads at a time as make sections that nearly
-/// fill the `places` where units run at a time, and that leave few items over; each with another section to go with,
-/// unless items are `alike`. Nothing where there are no such sections.
+/// For `items` work tiles with fall_evenly(): the order in step that takes the fewest heads at a time, such that
+/// sections fill at least 90 % of the `places` where units run at a time and have at least 90 % of the work tiles. The
+/// number of sections is even, because they work in pairs, unless work tiles are `alike` in length. nullopt if there is
+/// no such order.
 std::optional<UnitOrder> order_in_step(std::int64_t items, std::int64_t heads, std::int64_t places, bool alike);
 
-/// The same of a launch of several blocks, each with so many items and `heads`, all falling evenly: sections of one
-/// block come after those of another, so all must have as many items, and none left over.
+/// The same for one launch over several blocks, each with so many work tiles (`block_items`) for `heads` heads, all
+/// with fall_evenly(). The sections of one block follow those of another, so all blocks must have the same number of
+/// work tiles, and sections must leave none over; otherwise nullopt.
 std::optional<UnitOrder> joined_order_in_step(std::span<const std::uint32_t> block_items, std::int64_t heads,
                                               std::int64_t places);
 

@@ -4,7 +4,7 @@
 
 namespace ringlab::layouts {
 
-/// Time on a timeline, an integer so that two engines can agree to the last tick.
+/// A time on a timeline, in picoseconds. An integer, so that two engines can agree exactly.
 using Picoseconds = std::int64_t;
 
 inline constexpr double picoseconds_per_second = 1e12;
@@ -17,7 +17,7 @@ constexpr Picoseconds to_picoseconds(double seconds) {
     return static_cast<Picoseconds>(ticks + (ticks < 0 ? -0.5 : 0.5));
 }
 
-/// Element types of tensors and of what travels between ranks.
+/// Element types of tensors and messages.
 enum class DType { bf16, fp16, fp32, fp64 };
 
 constexpr std::int64_t bytes_of(DType dtype) {

@@ -6,7 +6,7 @@
 namespace ringlab::layouts {
 namespace {
 
-// Up to this many runs a sum over all of them beats a search.
+// Up to this many runs, a sum over all of them is faster than a search.
 constexpr std::size_t few_runs = 4;
 
 constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0); }
@@ -44,7 +44,7 @@ std::int64_t run_below(const Run& run, std::int64_t x) {
 std::int64_t run_sum_below(const Run& run, std::int64_t start, std::int64_t step, std::int64_t count) {
     if (step == 0) return count * run_below(run, start);
     const auto offset = start - run.first + run.stride - 1;
-    // All below, or none: most pairs of a large ring are, and divisions take their time.
+    // Avoid divisions where all positions are below, or none: true of most pairs of shards in a large ring.
     if (offset >= run.stride * run.count) return count * run.count;
     if (offset + step * (count - 1) < run.stride) return 0;
     const auto begin = first_reaching(offset, step, 0, count);                     // below is 0 before it
@@ -52,7 +52,7 @@ std::int64_t run_sum_below(const Run& run, std::int64_t start, std::int64_t step
     return floor_sum(end - begin, step, offset + step * begin, run.stride) + (count - end) * run.count;
 }
 
-/// Sum of keys.below(clamp(start + step*i, low, high)) over 0 <= i < count.
+/// Sum of keys.below(clamp(start + step*i, limits.begin, limits.end)) over 0 <= i < count.
 std::int64_t sum_below_clamped(const KeyCounter& keys, std::int64_t start, std::int64_t step, std::int64_t count,
                                Interval limits) {
     if (limits.begin <= start && start + step * (count - 1) <= limits.end) return keys.sum_below(start, step, count);
@@ -65,8 +65,8 @@ std::int64_t sum_below_clamped(const KeyCounter& keys, std::int64_t start, std::
     return sum;
 }
 
-/// Calls visit(segment, part of the run that lies in the segment) in order, up to one that answers false: whether none
-/// does.
+/// Calls visit(segment, part of the run that lies in the segment) in order until a call returns false. Returns whether
+/// all calls returned true.
 template <class Visit>
 bool for_each_piece(const Mask& mask, const Run& run, Visit visit) {
     auto segment = mask.segment_of(run.first);
@@ -106,7 +106,7 @@ KeyCounter::KeyCounter(std::span<const Run> runs) : runs_(runs.begin(), runs.end
         count_ += run.count;
     }
     if (runs_.size() <= few_runs) return;
-    // Many runs: as maximal stride-1 runs in order, so that a search finds a position.
+    // Many runs are stored as sorted stride-1 runs, merged where they touch, for binary search.
     std::vector<Run> pieces;
     for (const auto& run : runs_) {
         if (run.stride == 1)
@@ -159,7 +159,7 @@ std::int64_t KeyCounter::area_below(std::int64_t x) const {
 }
 
 std::int64_t KeyCounter::sum_below(std::int64_t start, std::int64_t step, std::int64_t count) const {
-    // All below, or none: so most pairs of shards are, and the beginnings of most rows.
+    // All positions are below, or none: true of most pairs of shards, and of the begins of most rows.
     if (start + step * (count - 1) <= first_) return 0;
     if (start >= end_) return count * count_;
     if (step == 0) return count * below(start);
@@ -181,7 +181,7 @@ std::int64_t pairs_in(const Mask& mask, const MaskSegment& segment, const Run& r
     const auto sum = [&](Bound bound, Interval limits) {
         return sum_below_clamped(keys, bound.at(rows.first), bound.slope * rows.stride, rows.count, limits);
     };
-    // A segment's rows all see something or all see nothing: Mask keeps it so.
+    // Mask guarantees that the rows of a segment all see something or all see nothing.
     const bool empty = segment.begin.at(rows.last()) >= segment.end.at(rows.last()) &&
                        segment.begin.at(rows.first) >= segment.end.at(rows.first);
     if (empty) return 0;
@@ -217,7 +217,7 @@ bool any_visible(const Mask& mask, std::span<const Run> queries, const KeyCounte
 
 namespace {
 
-/// Sorted, and those with fewer than `gap` positions between them put together.
+/// The intervals sorted, without empty ones, and merged where fewer than `gap` positions lie between them.
 std::vector<Interval> joined(std::vector<Interval> intervals, std::int64_t gap) {
     std::erase_if(intervals, [](const Interval& i) { return i.size() == 0; });
     std::sort(intervals.begin(), intervals.end(),
@@ -239,7 +239,7 @@ std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, 
     std::vector<Interval> positions;
     for (const auto& run : queries)
         for_each_piece(mask, run, [&](const MaskSegment& segment, const Run& rows) {
-            // Bounds move one way within a segment, so its first and last row have the extremes.
+            // Bounds are monotonic within a segment, so its first and last row have the extremes.
             const auto first = segment.at(rows.first), last = segment.at(rows.last());
             positions.push_back({std::min(first.begin, last.begin), std::max(first.end, last.end)});
             positions.push_back({0, std::max(first.sink, last.sink)});
@@ -268,7 +268,7 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
     RowHull hull;
     for_each_part(queries, begin, end, [&](const Run& part) {
         for_each_piece(mask, part, [&](const MaskSegment& segment, const Run& rows) {
-            // Bounds move one way within a segment, so its first and last row have the extremes.
+            // Bounds are monotonic within a segment, so its first and last row have the extremes.
             for (const auto& row : {segment.at(rows.first), segment.at(rows.last())}) {
                 if (row == RowKeys{}) {
                     hull.min_end = 0;
@@ -281,7 +281,8 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
                 hull.max_sink = std::max(hull.max_sink, row.sink);
             }
             if (segment.earlier.empty()) return true;
-            // Of all rows: a range that one row's sink has reached another's may not.
+            // From the segment, not from single rows: a range that one row's sink covers may be separate in another
+            // row.
             hull.min_earlier = std::min(hull.min_earlier, segment.earlier.front().begin.at(rows.first));
             hull.max_earlier = std::max(hull.max_earlier, segment.earlier.back().end.at(rows.last()));
             return true;
@@ -300,7 +301,8 @@ std::vector<KeyTile> key_tiles(const Mask& mask, std::span<const Run> keys, std:
             tile.first = std::min(tile.first, part.first);
             tile.last = std::max(tile.last, part.last());
         });
-        // Padding between the tile's own keys also makes it count as not valid throughout; that costs time only.
+        // Padding between the tile's keys in global order, even of another rank, makes it count as not all valid; that
+        // only costs time.
         tile.all_valid = std::any_of(mask.valid().begin(), mask.valid().end(), [&](const Interval& valid) {
             return valid.contains(tile.first) && valid.contains(tile.last);
         });
@@ -347,12 +349,12 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
     return tile_work(row_hulls(mask, queries, tile_rows), key_tiles(mask, keys, tile_keys));
 }
 
-/// The end of the longest item would be waited for if that is more than half of what a processor gets in all: then
-/// whatever promises to end first.
+/// If the longest work tile takes more than half of an SM's mean share of the work, the launch may have to wait for it.
+/// Then the choice is the one with the shortest estimated time.
 Sharing choose_sharing(const ItemLoad& load, std::int64_t processors, std::span<const Sharing> groups) {
     Sharing best{1, processors};
     if (2 * load.longest * processors <= load.entries || load.items == 0) return best;
-    constexpr double item = 7;  // what an item costs by itself, in steps: 13 us of 2 us each, measured at dims 128
+    constexpr double item = 7;  // fixed cost of a work tile in steps: 13 us, at 2 us a step, measured at head dim 128
     const auto steps = [&](double entries) { return entries * static_cast<double>(load.steps_per_entry); };
     const auto mean = steps(static_cast<double>(load.entries)) / static_cast<double>(load.items);
     const auto time_with = [&](const Sharing& sharing) {

@@ -5,7 +5,8 @@
 
 namespace ringlab::layouts {
 
-/// How many positions of a fixed set of runs lie below a position: the key side of every pair count.
+/// Counts how many positions of a fixed set of runs lie below a given position. Visible pairs are counted with it: the
+/// runs are those of the keys.
 class KeyCounter {
 public:
     explicit KeyCounter(std::span<const Run> runs);
@@ -13,8 +14,8 @@ public:
     /// Positions of the set in [0, x).
     std::int64_t below(std::int64_t x) const;
 
-    /// Sum of below(start + step*i) over 0 <= i < count, step >= 0: closed form, but for many scattered runs with step
-    /// > 1.
+    /// Sum of below(start + step*i) over 0 <= i < count, step >= 0. In closed form, except for many runs with step
+    /// above 1, where it takes `count` searches.
     std::int64_t sum_below(std::int64_t start, std::int64_t step, std::int64_t count) const;
 
 private:
@@ -22,39 +23,43 @@ private:
 
     std::vector<Run> runs_;
     std::int64_t first_ = 0, end_ = 0;        // all positions are in [first_, end_)
-    std::int64_t count_ = 0;                  // of them
-    bool contiguous_ = false;                 // all runs have stride 1, sorted, not touching
+    std::int64_t count_ = 0;                  // number of positions
+    bool contiguous_ = false;                 // all runs have stride 1, are sorted and do not touch
     std::vector<std::int64_t> count_before_;  // of contiguous_ runs: positions in earlier runs
     std::vector<std::int64_t> area_before_;   // area_below(runs_[i].first)
 };
 
-/// Visible (query, key) pairs of one head between the rows at `queries` and the keys counted by `keys`. Exact; closed
-/// form in the number of runs, mask segments and valid intervals (never rows x keys).
+/// Number of visible (query, key) pairs of one head between the rows at `queries` and the keys counted by `keys`.
+/// Exact. The time depends on the number of runs, mask segments and valid intervals, never on rows x keys.
 std::int64_t visible_pairs(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys);
 
-/// Whether there are any: found at the first, where there are.
+/// Whether there is at least one visible pair. Stops at the first one found.
 bool any_visible(const Mask& mask, std::span<const Run> queries, const KeyCounter& keys);
 
-/// Which keys some rows see: as ranges of the keys' local order, sorted, ranges with fewer than `gap` keys between them
-/// put together. Where rows of a narrow window lie far apart, keys between what two of them see may be among them.
+/// The keys that at least one of the rows sees, as sorted ranges in the local order of `keys`. Ranges with fewer than
+/// `gap` keys between them are merged. Under a narrow window, where rows lie far apart, keys between the windows of two
+/// rows may be included.
 std::vector<Interval> seen_keys(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys,
                                 std::int64_t gap);
 
-/// What a tile of rows x keys asks of a kernel.
+/// What a kernel has to do for a tile of rows x keys: nothing, test each element against the mask, or compute all of
+/// it.
 enum class TileKind { empty, partial, full };
 
-/// What the rows of a query tile see, summed up: enough to classify a key tile against all of them at once.
+/// Bounds of what the rows of a query tile see, enough to classify a key tile against all of these rows at once.
 struct RowHull {
-    std::int64_t min_begin = std::numeric_limits<std::int64_t>::max();  ///< over rows that see anything
+    // Extremes of RowKeys::begin, end and sink over the rows that see anything.
+    std::int64_t min_begin = std::numeric_limits<std::int64_t>::max();
     std::int64_t max_begin = 0;
-    std::int64_t min_end = std::numeric_limits<std::int64_t>::max();  ///< 0 if some row sees nothing
+    std::int64_t min_end = std::numeric_limits<std::int64_t>::max();  ///< 0 if a row of the tile sees nothing
     std::int64_t max_end = 0;
     std::int64_t max_sink = 0;
-    std::int64_t min_earlier = std::numeric_limits<std::int64_t>::max();  ///< of RowKeys::earlier, over all rows
+    // Smallest begin and largest end of RowKeys::earlier over all rows.
+    std::int64_t min_earlier = std::numeric_limits<std::int64_t>::max();
     std::int64_t max_earlier = 0;
 };
 
-/// Those of all tiles of `tile_rows` rows (the last may be shorter).
+/// The hulls of all tiles of `tile_rows` rows in local order (the last tile may be shorter).
 std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, std::int64_t tile_rows);
 
 /// Keys [begin, end) of a shard in local order; first and last are the smallest and largest global position among them.
@@ -63,7 +68,7 @@ struct KeyTile {
     std::int64_t end = 0;
     std::int64_t first = 0;
     std::int64_t last = 0;
-    bool all_valid = true;
+    bool all_valid = true;  ///< no key from `first` to `last` is padding
 };
 
 /// The hull of the rows [begin, end), in local order, of a shard.
@@ -72,45 +77,45 @@ RowHull row_hull(const Mask& mask, std::span<const Run> queries, std::int64_t be
 /// The shard's keys cut into tiles of `tile_keys` in local order (the last may be shorter).
 std::vector<KeyTile> key_tiles(const Mask& mask, std::span<const Run> keys, std::int64_t tile_keys);
 
-/// Full: every row sees every key, by its interval alone. Empty: no row sees any. A tile whose rows' intervals leave a
-/// gap over it (rows far apart under a narrow window) may be called partial though it is empty: that costs time, never
-/// correctness.
+/// Full: every row sees every key of the tile in its interval [begin, end). Empty: no row sees any. An empty tile
+/// between the intervals of rows that lie far apart (under a narrow window) may be classified as partial; that costs
+/// time, never correctness.
 TileKind classify(const RowHull& rows, const KeyTile& keys);
 
-/// Tiles of the other side that a query tile, or a key tile, has to work on.
+/// Number of key tiles that a query tile has to process, or of query tiles that a key tile has to process, by kind.
 struct TileRow {
     std::int64_t full = 0;
     std::int64_t partial = 0;
     friend constexpr bool operator==(const TileRow&, const TileRow&) = default;
 };
 
-/// What one head of an attend costs a tiled kernel: an entry per tile of query rows, and one per tile of keys, both in
-/// local order.
+/// Tiles that a tiled kernel has to process for one head of an attend: `queries` has an element per query tile, `keys`
+/// one per key tile, both in local order.
 struct TileWork {
     std::vector<TileRow> queries, keys;
 };
 TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
                    std::int64_t tile_keys);
 
-/// From what depends on the rows alone and on the keys alone, for whoever meets them again.
+/// The same from hulls and key tiles, which a caller may use again for other pairs of blocks.
 TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns);
 
-/// What a launch has to do whose items are tiles of keys: those with anything to do, of all heads and batch elements,
-/// and their tiles of rows.
+/// Work of a backward launch whose work tiles are key tiles, over all heads and batch elements.
 struct ItemLoad {
-    std::int64_t items = 0;
-    std::int64_t entries = 0;
-    std::int64_t longest = 0;          ///< entries of one item
-    std::int64_t steps_per_entry = 1;  ///< query heads of a kv head
+    std::int64_t items = 0;            ///< work tiles that have something to do
+    std::int64_t entries = 0;          ///< row tiles that all work tiles together process
+    std::int64_t longest = 0;          ///< row tiles of the longest work tile
+    std::int64_t steps_per_entry = 1;  ///< steps that a row tile takes: query heads per kv head
 };
 
-/// Several processors that share an item, and how many such groups find room at a time.
+/// How many SMs split a work tile between them (thread blocks of a cluster), and how many such groups run at a time.
 struct Sharing {
     std::int64_t processors = 1;
     std::int64_t at_a_time = 1;
 };
 
-/// The rule by which kernels choose, and models know that they do: one of `groups`, or each of `processors` for itself.
+/// Chooses how many of the device's `processors` (SMs) split each work tile: one of `groups`, or a single SM. Kernels
+/// and the cost model both use this rule.
 Sharing choose_sharing(const ItemLoad& load, std::int64_t processors, std::span<const Sharing> groups);
 
 }  // namespace ringlab::layouts

@@ -18,7 +18,7 @@ struct MatrixView {
 using Matrix = MatrixView<double>;
 using ConstMatrix = MatrixView<const double>;
 
-/// A matrix as a product takes it, as it lies or transposed.
+/// A factor of a matrix product: a matrix, possibly transposed.
 struct Factor {
     ConstMatrix matrix;
     bool transposed = false;
@@ -35,11 +35,12 @@ inline Factor transpose(Factor factor) {
 void multiply(double alpha, Factor a, Factor b, Matrix c);
 void multiply_add(double alpha, Factor a, Factor b, Matrix c);
 
-/// Threads that a BLAS call may use now.
+/// Number of threads that a BLAS call may use now.
 int blas_threads();
 
-/// While it lives, each BLAS call runs on the thread that makes it; afterwards BLAS has as many threads as before.
-/// The number is the whole process's: make one before starting threads, not one in each.
+/// While an object of this type exists, each BLAS call runs on the calling thread only; its destructor restores the
+/// number of threads. The number belongs to the whole process: create one object before starting threads, not one in
+/// each thread.
 class SingleThreadedBlas {
 public:
     SingleThreadedBlas();

@@ -14,7 +14,7 @@
 namespace ringlab::reference {
 namespace {
 
-// Tokens of one batch element and head, as a matrix with a row for each; const as the tensor is.
+// Tokens of one batch element and head as a matrix (token, dim), const if the tensor is.
 template <class AnyTensor>
 auto tokens_view(AnyTensor& tensor, std::int64_t batch, std::int64_t head, layouts::Interval tokens) {
     const auto dim = static_cast<std::int64_t>(tensor.shape(3));
@@ -24,7 +24,7 @@ auto tokens_view(AnyTensor& tensor, std::int64_t batch, std::int64_t head, layou
                                                                       stride};
 }
 
-// Numbers of the rows from `first` on of one batch element and head.
+// The numbers of one batch element and head, from row `first` on.
 template <class AnyLse>
 auto rows_view(AnyLse& lse, std::int64_t batch, std::int64_t head, std::int64_t first) {
     const auto heads = static_cast<std::int64_t>(lse.shape(2));
@@ -36,13 +36,14 @@ std::span<const std::int64_t> part(std::span<const std::int64_t> positions, layo
     return positions.subspan(size(range.begin), size(range.size()));
 }
 
-/// Rows and keys of a patch, as indices into them, that a Tile works on at once.
+/// The rows and keys of a patch that a Tile processes at once, as ranges of indices.
 struct Piece {
     layouts::Interval rows, keys;
-    bool hides;  // whether some pair may be invisible
+    bool hides;  // whether some pair may be hidden by the mask
 };
 
-/// A patch cut into tiles, with all that decides which of them need work. Memory is linear in rows and keys.
+/// A patch cut into tiles, with what is needed to find out which tiles have visible pairs. Memory is linear in rows and
+/// keys.
 class Plan {
 public:
     Plan(const Patch& patch, const BlockedOptions& options) : patch_(patch) {
@@ -64,14 +65,15 @@ public:
         return layouts::classify(hulls_[size(i)], key_tiles_[size(j)]);
     }
 
-    /// The first key tile from `j` on that row tile `i` has work on; key_tiles() if there is none.
+    /// The first key tile from `j` on that is not empty for row tile `i`; key_tiles() if there is none.
     std::int64_t next_work(std::int64_t i, std::int64_t j) const {
         while (j < key_tiles() && kind(i, j) == layouts::TileKind::empty) ++j;
         return j;
     }
 
-    /// Calls visit(Piece) for the work of a tile: a full one is one piece; of a partial one, strips of rows take only
-    /// the keys between the first and the last that they see, which halves the waste along a causal diagonal and more.
+    /// Calls visit(Piece) for the pieces of a tile. A full tile is one piece. A partial tile has a piece for each strip
+    /// of rows, with the keys from the first to the last that the strip sees, which saves half or more of the wasted
+    /// work along a causal diagonal.
     template <class Visit>
     void for_each_piece(std::int64_t i, std::int64_t j, Visit visit) const {
         const auto tile_kind = kind(i, j);
@@ -107,12 +109,13 @@ private:
     std::vector<layouts::KeyTile> key_tiles_;
 };
 
-/// Runs work(tile, task) for all tasks on several threads, each with a Tile of its own. Tasks start in order.
+/// Runs work(tile, task) for all tasks on several threads, each with its own Tile. Tasks start in order.
 template <class Work>
 void run_tasks(const Patch& patch, const BlockedOptions& options, std::int64_t tasks, Work work) {
     const auto available = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
     const auto threads = std::min(tasks, options.threads > 0 ? options.threads : available);
-    // Made before any thread starts: a thread that failed midway would leave others waiting for its results.
+    // Allocated before any thread starts, because a thread that failed later would leave others waiting for its
+    // results.
     std::vector<Tile> tiles;
     for (std::int64_t n = 0; n < threads; ++n) tiles.emplace_back(patch.problem, patch.mask, options);
 
@@ -149,7 +152,7 @@ void patch_forward(const Patch& patch, Tensor& o, Lse& lse, const BlockedOptions
     o = Tensor({size(problem.batch), patch.rows.size(), size(problem.query_heads), size(problem.value_dim)}, 0.0);
     lse = Lse({size(problem.batch), patch.rows.size(), size(problem.query_heads)});
 
-    // The last rows of a causal mask see most: they go first, so that no thread is left with a long task at the end.
+    // The last rows of a causal mask see most keys. They come first, so that no thread has a long task at the end.
     const auto heads = problem.batch * problem.query_heads;
     run_tasks(patch, options, plan.row_tiles() * heads, [&](Tile& tile, std::int64_t task) {
         const auto i = plan.row_tiles() - 1 - task / heads;
@@ -173,9 +176,9 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
          {std::pair{gradients.dq, &patch.q}, {gradients.dk, &patch.k}, {gradients.dv, &patch.v}})
         if (gradient != nullptr) *gradient = Tensor(like->shape(), 0.0);
 
-    // A task owns the dk and dv of one key tile. The dq of a row tile is shared by the tasks of all its key tiles; they
-    // add to it in the order of key tiles, each waiting for its turn: the sum is the same for any number of threads.
-    // A task waits only for tasks that started before it, so the first of them can always go on.
+    // A task owns the dk and dv of one key tile. The tasks of all key tiles add to the dq of a row tile, in the order
+    // of key tiles (ordered accumulation), so the sum is the same for any number of threads. A task waits only for
+    // tasks that started before it, so there is no deadlock.
     const auto turn_index = [&](std::int64_t b, std::int64_t h, std::int64_t i) {
         return size((b * problem.query_heads + h) * plan.row_tiles() + i);
     };

@@ -17,7 +17,7 @@ constexpr std::int64_t whole_vectors(std::int64_t count) { return (count + lanes
 
 Vector load(const double* data) { return Vector::load_unaligned(data); }
 
-// Rows are swept in whole vectors: the few elements past the last key lie inside the tile's storage.
+// Loops over rows use whole vectors; the few elements after the last key lie inside the tile's storage.
 
 double row_maximum(const double* s, std::int64_t count) {
     Vector largest(-infinity);
@@ -44,7 +44,7 @@ void scale_row(double* row, std::int64_t count, double factor) {
     for (std::int64_t c = 0; c < count; ++c) row[c] *= factor;
 }
 
-/// What to subtract from scores that are all -inf so that exp gives 0 and not NaN.
+/// The number to subtract from scores; 0 if all of them are -inf, so that exp gives 0 and not NaN.
 double finite_or_zero(double x) { return x == -infinity ? 0 : x; }
 
 std::vector<double> storage(std::int64_t rows, std::int64_t columns) {
@@ -86,7 +86,7 @@ void Tile::score(const TileOperands& operands) {
             for (double* s = s_.row(r); s < s_.row(r) + s_.columns; s += lanes)
                 (cap * xsimd::tanh(load(s) / cap)).store_unaligned(s);
     }
-    // So that sweeps in whole vectors take nothing in.
+    // So that the elements after the last key add nothing in loops over whole vectors.
     for (std::int64_t r = 0; r < s_.rows; ++r)
         std::fill(s_.row(r) + s_.columns, s_.row(r) + whole_vectors(s_.columns), -infinity);
     if (operands.hides) hide(operands);
@@ -138,7 +138,7 @@ void Tile::attend(const TileOperands& operands, std::int64_t first_row, Matrix o
 
 void Tile::finish_rows(Matrix o, StridedView<double> lse) {
     for (std::int64_t r = 0; r < o.rows; ++r) {
-        // A row that sees anything has a sum of at least 1, of its largest score; or NaN, which must not be lost.
+        // The sum of a row that sees any key is at least 1, from its largest score, or NaN, which must not be lost.
         const auto sum = sum_[static_cast<std::size_t>(r)];
         if (sum != 0) scale_row(o.row(r), o.columns, 1 / sum);
         lse[r] = sum != 0 ? maximum_[static_cast<std::size_t>(r)] + std::log(sum) : -infinity;
@@ -162,7 +162,7 @@ void Tile::differentiate(const TileOperands& operands, ConstMatrix dout, Strided
             const auto p = exp_of(score - row_lse);
             auto gradient = p * (load(ds + c) - row_delta);
             if (inverse_cap > 0) {
-                // A hidden key's score is -inf and its p 0: its slope must not make 0 * inf of it.
+                // A hidden key has score -inf and p = 0; its slope must stay finite, so that ds is 0 and not 0 * inf.
                 const auto capped = xsimd::max(score, Vector(-problem_.soft_cap)) * Vector(inverse_cap);
                 gradient *= Vector(1.0) - capped * capped;
             }

@@ -18,16 +18,16 @@ struct StridedView {
     Element& operator[](std::int64_t i) const { return data[i * stride]; }
 };
 
-/// Some rows and keys of one query head, as they lie in their tensors.
+/// Some rows and keys of one query head, as views of their tensors.
 struct TileOperands {
     ConstMatrix q, k, v;
     std::span<const std::int64_t> rows, keys;  ///< global positions
-    bool hides = false;                        ///< whether some pair may be invisible
-    std::int64_t batch = 0, head = 0;          ///< of the query: what dropout goes by
+    bool hides = false;                        ///< whether some pair may be hidden by the mask
+    std::int64_t batch = 0, head = 0;          ///< query head, on which dropout depends
 };
 
-/// The scores of rows x keys, what becomes of them, and the sweeps that are no product. One per thread, with room for
-/// tile_rows x tile_keys. Neither `problem` nor `mask` is copied.
+/// Computes the scores of a tile of rows x keys and what follows from them, forward and backward. Each thread has one,
+/// with space for tile_rows x tile_keys scores. Keeps references to `problem` and `mask`.
 class Tile {
 public:
     Tile(const layouts::Problem& problem, const layouts::Mask& mask, const BlockedOptions& options);
@@ -35,13 +35,14 @@ public:
     /// Starts the running softmax of a row tile.
     void begin_rows(std::int64_t count);
 
-    /// Forward: takes keys into the running maximum, sum and unnormalised `o` of the rows from `first_row` on.
+    /// Forward: adds keys to the running maximum, sum and unnormalised `o` of the rows from `first_row` on.
     void attend(const TileOperands& operands, std::int64_t first_row, Matrix o);
 
-    /// Ends it: o / sum and maximum + log(sum); an empty row keeps o = 0 and gets lse = -inf.
+    /// Ends the running softmax: o / sum and lse = maximum + log(sum). A fully masked row keeps o = 0 and gets lse =
+    /// -inf.
     void finish_rows(Matrix o, StridedView<double> lse);
 
-    /// Backward: p and ds, which all gradients are products of, from the rows' final lse and delta.
+    /// Backward: computes p and ds, from which all gradients are matrix products, with the rows' final lse and delta.
     void differentiate(const TileOperands& operands, ConstMatrix dout, StridedView<const double> lse,
                        StridedView<const double> delta);
 
@@ -60,7 +61,7 @@ private:
     const Dropping dropping_;
     std::int64_t stride_;  // of s and ds: tile_keys rounded up to whole vectors
     std::vector<double> s_storage_, ds_storage_, dq_storage_;
-    std::vector<double> factors_;        // of the tile's pairs, if p is dropped out
+    std::vector<double> factors_;        // dropout factors of the tile's pairs
     Matrix s_, ds_;                      // the part of the storage in use
     std::vector<double> maximum_, sum_;  // of each row of the row tile so far
     std::vector<char> key_is_valid_;

@@ -7,7 +7,7 @@
 
 namespace ringlab::reference {
 
-/// A count as containers take it.
+/// A count as std::size_t, for containers.
 constexpr std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 /// 0 .. tokens - 1.

@@ -9,7 +9,7 @@ void require_shape(const char* name, const std::array<std::size_t, 4>& shape,
     const bool equal =
         std::equal(shape.begin(), shape.end(), expected.begin(),
                    [](std::size_t have, std::int64_t want) { return static_cast<std::int64_t>(have) == want; });
-    require(equal, "{} has shape ({}); the problem asks for (batch, tokens, heads, dim) = ({})", name,
+    require(equal, "{} has shape ({}); the problem needs (batch, tokens, heads, dim) = ({})", name,
             fmt::join(shape, ", "), fmt::join(expected, ", "));
 }
 

@@ -12,11 +12,12 @@
 
 namespace ringlab::reference {
 
-/// Throws Error naming the tensor and both shapes unless they are equal.
+/// Throws Error that names the tensor and both shapes unless these are equal.
 void require_shape(const char* name, const std::array<std::size_t, 4>& shape,
                    const std::array<std::int64_t, 4>& expected);
 
-/// Throws Error unless the problem is valid, the mask covers its tokens and all four tensors have its shapes.
+/// Throws Error unless the problem is valid, the mask covers its tokens and all four tensors have the shapes that it
+/// requires.
 template <class Scalar>
 void require_inputs(const layouts::Problem& problem, const layouts::Mask& mask, const InputsOf<Scalar>& inputs) {
     problem.validate();
@@ -29,16 +30,16 @@ void require_inputs(const layouts::Problem& problem, const layouts::Mask& mask, 
     require_shape("dout", inputs.dout.shape(), {p.batch, p.rows(), p.query_heads, p.value_dim});
 }
 
-/// Attention by its definition, in any arithmetic: the loops that everything else is judged by. Scalar is float,
-/// double, long double or a Boost.Multiprecision number; the scale is the same double in all of them.
+/// Attention by its definition, as plain loops, in any arithmetic: all other implementations are compared with it.
+/// Scalar is float, double, long double or a Boost.Multiprecision number; the scale is the same double in all of them.
 ///
 /// Follows Dao et al. 2022 (arXiv 2205.14135), section 3 and appendix B, with the soft-cap of Gemma 2
 /// (arXiv 2408.00118) as an option. Sums over j are over the keys that the mask lets row i see.
 template <class Scalar>
 class Dense {
 public:
-    /// Keeps references; throws Error if shapes and mask do not belong to the problem.
-    /// A latent has to be expanded before, see latent.hpp.
+    /// Keeps references. Throws Error if shapes or mask do not fit the problem, or if it has a latent, which must be
+    /// expanded first, see latent.hpp.
     Dense(const layouts::Problem& problem, const layouts::Mask& mask, const InputsOf<Scalar>& inputs)
         : problem_(problem),
           mask_(mask),
@@ -47,14 +48,14 @@ public:
           cap_(problem.soft_cap),
           draw_(dropout_draw(problem.dropout)) {
         require_inputs(problem, mask, inputs);
-        require(!problem.latent.is_given(), "dense attention is of K and V; expand latent {} first",
+        require(!problem.latent.is_given(), "dense attention needs K and V; expand latent {} first",
                 text_of(problem.latent));
     }
 
     /// o and lse:
     ///     s_j = cap(scale * q.k_j)      lse = log sum_j exp(s_j)      o = sum_j d_j exp(s_j - lse) v_j
-    /// with a sink's logit among the s_j of lse, which has no v, and where d_j is 1 or, with dropout, 0 or 1 / (1 -
-    /// probability). A row that sees nothing has lse = -inf and o = 0.
+    /// A sink's logit is one more s_j in lse, without a v_j. d_j is 1, or with dropout 0 or 1 / (1 - probability). A
+    /// fully masked row has lse = -inf and o = 0.
     void forward(OutputsOf<Scalar>& out) const {
         using std::exp, std::log;
         out.o = zeros_like(in_.dout);
@@ -65,7 +66,7 @@ public:
             if (keys.empty() && !sinks) return;
             std::vector<Scalar> s;
             for (const auto j : keys) s.push_back(score(b, i, h, j, g));
-            if (sinks) s.push_back(problem_.sinks[h]);  // of no key: it takes a share of the sum and has no value
+            if (sinks) s.push_back(problem_.sinks[h]);  // belongs to no key: it adds to the sum and has no value
 
             // Shifted by the largest score, so that no exponential overflows.
             Scalar largest = s[0], sum = 0;
@@ -135,7 +136,7 @@ private:
         return x;
     }
 
-    /// What dropout multiplies p by.
+    /// d_j: the factor of p under dropout.
     Scalar dropped(std::size_t b, std::size_t i, std::size_t h, std::size_t j) const {
         if (!problem_.dropout.drops()) return 1;
         const auto number = [](auto n) { return static_cast<std::uint32_t>(n); };
@@ -164,8 +165,8 @@ private:
     const std::vector<std::int64_t> positions_ = problem_.row_positions();
 };
 
-/// Forward and backward together. Time grows with tokens squared, one multiplication at a time: for small cases.
-/// Throws Error if shapes and mask do not belong to the problem.
+/// Forward and backward pass. For small cases, because it is slow and its time grows with the square of the tokens.
+/// Throws Error if shapes or mask do not fit the problem.
 template <class Scalar>
 OutputsOf<Scalar> dense_attention(const layouts::Problem& problem, const layouts::Mask& mask,
                                   const InputsOf<Scalar>& inputs) {

@@ -7,7 +7,7 @@
 
 namespace ringlab::reference {
 
-/// Dropout of rows of p, on a CPU.
+/// Draws the dropout factors of p, row by row, on a CPU.
 class Dropping {
 public:
     explicit Dropping(const layouts::Dropout& dropout)
@@ -17,10 +17,11 @@ public:
 
     /// One row of one query head.
     struct Row {
-        std::int64_t batch, head, query;  ///< the query by its global position
+        std::int64_t batch, head, query;  ///< `query` is a global position
     };
 
-    /// factors[c] = d of the row and the key at global position keys[c]: 0, or 1 / (1 - probability).
+    /// Sets factors[c] for the row and the key at global position keys[c]: 0 if the pair is dropped, otherwise 1 / (1 -
+    /// probability).
     template <class Real>
     void draw(std::span<Real> factors, std::span<const std::int64_t> keys, const Row& row) const;
 

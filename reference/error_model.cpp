@@ -39,7 +39,8 @@ ErrorModel::ErrorModel(const layouts::Problem& problem, const layouts::Mask& mas
       rows_(rows.rows),
       columns_(columns.columns),
       statistics_(std::move(statistics)) {
-    require(!problem.latent.is_given() || made_of != nullptr, "an error model of a latent wants the latent");
+    require(!problem.latent.is_given() || made_of != nullptr,
+            "the error model of a problem with a latent needs the latent");
     const SingleThreadedBlas guard;  // many small products, which threads would make slower
     measure_expanding(inputs);
     measure_rows(inputs, rows);
@@ -62,7 +63,7 @@ Bounds ErrorModel::bounds(const Inputs& inputs, const layouts::Schedule& forward
                           bool round_running_output) const {
     const auto accumulator = accumulator_of(problem_.dtype);
     require(forward.options().accumulation == layouts::Accumulation::partials || !round_running_output,
-            "a running output is rounded with partials alone, not with carry");
+            "the running output can be rounded only with partials, not with carry");
     const SingleThreadedBlas guard;
     auto rows = row_errors(inputs, forward, round_running_output);
     const auto steps = steps_of_expanding(inputs);

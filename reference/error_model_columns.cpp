@@ -25,7 +25,7 @@ void ErrorModel::measure_columns(const SampledColumns& columns) {
             }
 }
 
-/// What rows of the sample have, for every row of the statistics: that of the nearest row of the sample.
+/// For every row of the statistics, the value of the nearest row of the sample.
 std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows) const {
     std::vector<double> result;
     for (std::int64_t head = 0; head < problem_.batch * problem_.query_heads; ++head)
@@ -109,7 +109,7 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
                     of_p * square(ahead * slope) + 4 * e2 * square(ds) +
                     (square(p) + of_p) * (square(slope) * of_dp + square(ahead) * roundings.of_slope(s, of_score));
                 const double q2 = square(scale) * qn.two, do2 = don.two;
-                // Of the row's delta and lse, all of its columns have the same.
+                // Errors of the row's delta and lse are shared by all of its columns.
                 const double row_dk = q2 * (square(ds) * of_lse + square(p * slope) * delta_wide[head_row]);
                 const double row_dv = do2 * square(factor * p) * of_lse;
                 columns.dk.wide[at] += q2 * of_ds + row_dk;
@@ -184,7 +184,8 @@ void ErrorModel::ColumnErrors::set_known(const std::vector<KnownRoundings>& roun
     known = errors.error(norm);
 }
 
-/// Of ds = -sum over rows of exp(s - lse) delta. Rows that are not in the statistics are taken to be as those that are.
+/// Bound of ds = -sum over rows of exp(s - lse) delta. Rows that are not in the statistics are assumed to be like those
+/// that are.
 Bound ErrorModel::sink_bound(const RowErrors& of_rows) const {
     if (problem_.sinks.empty()) return {};
     const auto accumulator = accumulator_of(problem_.dtype);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-// What K and V that are made of a latent add to it.
+// Additional errors of K and V that are expanded from a latent.
 
 namespace ringlab::reference {
 
@@ -22,8 +22,8 @@ const ErrorModel::OperandErrors& ErrorModel::of_operands(std::int64_t batch, std
     return operands_[operand_index(batch, kv_head, token)];
 }
 
-/// Every element x of K and V is a sum of `rank` products of a latent and a matrix; rounded to 16 bits, it is off by a
-/// step where that sum's error crosses the middle of one. The shared dims of K are as they were given.
+/// Every element x of K and V is a sum of `rank` products of a latent and a matrix. After rounding to 16 bits it is off
+/// by a step if the error of that sum moves it across the middle between two numbers. The shared dims of K are exact.
 void ErrorModel::measure_expanding(const Inputs& inputs) {
     if (made_of_ == nullptr) return;
     const double sums = square(unit_of(accumulator_of(problem_.dtype))) *
@@ -58,9 +58,10 @@ void ErrorModel::measure_expanding(const Inputs& inputs) {
             }
 }
 
-/// What one element of K or V that ends a step aside moves at most, rounded to 16 bits: a score by scale q step; o by
-/// p step, and by p (1 - p) of the score times how far apart values are; dq by p (1 - p) do step scale k, and by its
-/// own terms, scale ds k, times the score and times a step.
+/// Largest effect of one element of K or V that is rounded to the neighbouring 16-bit number (off by a step). It
+/// changes a score by scale q step; o by p step, and by p (1 - p) times the change of the score times the distance
+/// between values; dq by p (1 - p) do step scale k, and by its own terms, scale ds k, times the change of the score and
+/// times a step.
 ErrorModel::Steps ErrorModel::steps_of_expanding(const Inputs& inputs) const {
     if (made_of_ == nullptr || !is_narrow(problem_.dtype)) return {};
     const double relative = std::exp2(problem_.dtype == DType::bf16 ? -7 : -10);
@@ -85,7 +86,7 @@ ErrorModel::Steps ErrorModel::steps_of_expanding(const Inputs& inputs) const {
             most.score * square(by_dp) + square(scale * (score + relative)) * most.ds};
 }
 
-/// What squares of dk and dv of all heads are for the latent and its matrices: compress() of squares.
+/// Squares of dk and dv of all heads, propagated to the latent and its matrices: compress() of squares.
 Outputs ErrorModel::compressed_squares(Tensor dk2, Tensor dv2) const {
     Outputs squares;
     squares.dk = std::move(dk2);
@@ -94,15 +95,15 @@ Outputs ErrorModel::compressed_squares(Tensor dk2, Tensor dv2) const {
     return squares;
 }
 
-/// dk and dv of all heads are summed up for the latent by the matrices, and for the matrices by the latent; with 16 bits
-/// they are rounded before.
+/// Bounds of the gradients of the latent and of its matrices, which are products of dk and dv of all heads with the
+/// matrices and with the latent. With a 16-bit dtype dk and dv are rounded before.
 void ErrorModel::set_latent_bounds(const Columns& columns, Bounds& bounds) const {
     const auto dtype = problem_.dtype, accumulator = accumulator_of(dtype);
     const double u2 = is_narrow(dtype) ? square(unit_of(dtype)) : 0, e2 = square(unit_of(accumulator));
     const double both = doubled_in_fp64(dtype), lost = square(smallest_of(accumulator));
     const auto heads = size(problem_.kv_heads);
-    
-    // Every element of a token's dk or dv has an equal part of its error by the accumulator and by travelling.
+
+    // The errors of a token's dk or dv by the accumulator and by travelling are divided equally among its elements.
     const auto spread = [&](const ColumnErrors& of, std::int64_t dim, double count, const std::vector<double>& more) {
         Tensor elements({size(problem_.batch), columns_.size(), heads, size(dim)});
         for (std::size_t b = 0; b < size(problem_.batch); ++b)
@@ -142,7 +143,7 @@ void ErrorModel::set_latent_bounds(const Columns& columns, Bounds& bounds) const
                 norm += square(x);
                 largest = std::max(largest, std::abs(x));
                 if (by_narrow.size() == 0) continue;
-                // The shared numbers of a latent are sums of what was not rounded.
+                // The shared elements of a latent are sums of numbers that were not rounded.
                 const double by_16_bits =
                     by_narrow.data()[at] + (static_cast<std::int64_t>(d) < rounded ? u2 * squares : 0);
                 error.narrow += by_16_bits;

@@ -10,12 +10,12 @@
 #include <set>
 #include <tuple>
 
-// What is rounded on its way from rank to rank, as the schedules have it.
+// Errors of tensors that are rounded when they travel from rank to rank, according to the schedules.
 
 namespace ringlab::reference {
 namespace {
 
-/// Positions of `from` that rank owns, as indices into `from` and as positions.
+/// Those of some positions that a rank owns, as indices into the list and as positions.
 struct Owned {
     std::vector<std::size_t> indices;
     std::vector<std::int64_t> positions;
@@ -30,7 +30,7 @@ Owned owned(const std::vector<std::int64_t>& positions, const std::vector<std::i
     return result;
 }
 
-/// Tokens of a part, without its heads: roundings are taken to be alike for all of them.
+/// Tokens of a part, without its heads: roundings are assumed to be similar for all heads.
 using TokensOf = std::tuple<int, std::int64_t, std::int64_t>;
 
 TokensOf tokens_of(const layouts::Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
@@ -54,8 +54,8 @@ void for_each_op(const layouts::Schedule& schedule, Visit visit) {
     }
 }
 
-/// By rows: the keys of each normalised part result that is rounded, in the order in which they are merged; no keys
-/// stand for all.
+/// For each part of rows: the keys of each normalised partial result that is rounded, in the order in which they are
+/// merged. nullopt stands for all keys.
 std::map<TokensOf, std::vector<std::optional<TokensOf>>> rounded_results(const layouts::Schedule& forward) {
     using layouts::Pool;
     std::map<TokensOf, std::set<std::pair<int, std::optional<TokensOf>>>> by_step;
@@ -69,14 +69,15 @@ std::map<TokensOf, std::vector<std::optional<TokensOf>>> rounded_results(const l
     return results;
 }
 
-/// What one attend, or the compress behind it, adds to a gradient of keys.
+/// What one attend, or the compress after it, adds to a gradient of keys.
 struct Contribution {
     int step;
     TokensOf rows;
     bool rounded;  // leaves its rank in the gradient's dtype
 };
 
-/// Of all ranks: what is added to the gradients of `travels`, a pool, by keys; and the sums that travel on.
+/// For all ranks: what is added to the gradients in the pool that travels, by keys, and the sums that are rounded to be
+/// sent on.
 struct Contributions {
     std::map<TokensOf, std::vector<Contribution>> by_keys;
     std::set<std::pair<TokensOf, int>> rounded_sums;  // (keys, step)
@@ -85,7 +86,7 @@ struct Contributions {
 Contributions contributions_of(const layouts::Schedule& backward, layouts::OpKind contributing, layouts::Pool travels) {
     Contributions result;
     std::set<std::pair<TokensOf, TokensOf>> seen;
-    TokensOf attending;  // of the last attend, which a compress comes behind
+    TokensOf attending;  // rows of the last attend, to which a compress belongs
     for_each_op(backward, [&](int, const layouts::Op& op) {
         const auto keys = tokens_of(op.part);
         if (op.kind == layouts::OpKind::attend) attending = tokens_of(op.rows());
@@ -110,7 +111,8 @@ bool ErrorModel::output_arrives(const layouts::Schedule& forward) {
     return arrives;
 }
 
-/// How many merges the result of a row goes through, at home and on its way; what is merged into nothing is copied.
+/// Number of merges of each row's result, at its owner and on other ranks. A merge into an empty result is a copy and
+/// does not count.
 std::vector<int> ErrorModel::merges_of(const layouts::Schedule& forward) const {
     std::map<TokensOf, std::vector<int>> by_rows;  // and head
     for_each_op(forward, [&](int, const layouts::Op& op) {
@@ -241,7 +243,7 @@ void ErrorModel::add_gradient_blocks(const Inputs& inputs, const layouts::Schedu
                 dv_squares += u2 * (dv_sum * dv_sum + step);
             }
         }
-        // A block comes in as many pieces as its tokens and heads are sent in; no element is in two of them.
+        // A block may be sent in several pieces of tokens and heads; no element is in two of them.
         const auto take = [&](const Tensor& squares, std::vector<double>& to, double& largest) {
             for (std::size_t b = 0; b < squares.shape(0); ++b)
                 for (std::size_t i = 0; i < squares.shape(1); ++i)

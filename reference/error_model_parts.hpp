@@ -2,12 +2,13 @@
 
 #include "reference/error_terms.hpp"
 
-// What ErrorModel keeps between measuring the inputs and bounding the results of a pass; for its own files alone.
+// What ErrorModel stores between measuring the inputs and bounding the results of a pass. Only error_model*.cpp include
+// it.
 
 namespace ringlab::reference {
 
-/// Of one row (batch, query head, position). With p, d of dropout, s, dp = d do.v and delta of every visible key j; v
-/// and k are those of j, and sums go over j.
+/// Sums over the visible keys j of one row (batch, query head, position). In the comments p, s, the dropout factor d,
+/// dp = d do.v, k and v are those of key j.
 struct ErrorModel::Row {
     double keys = 0;
     double o = 0, dq = 0;        // squared norms of the expected results
@@ -31,33 +32,33 @@ struct ErrorModel::Row {
     double scores_lse = 0, largest_score = 0;               // sum p of those of log p, and the largest
     double lost_dq = 0;                                     // of dq by numbers too small for the accumulator
 
-    /// How far o and delta move, squared, if keys up to some have more weight and those behind less, relative to that
-    /// change. With V = sum p |d v - o|^2, a sink's value being 0, that is V/4 at most; of many keys in no order it is a
-    /// random walk of p (d v - o), at most 2 (sum p^2 |d v|^2 + sum p^2 |o|^2).
+    /// Squared change of o and delta if the keys up to some key get more weight and the later ones less, relative to
+    /// that change of weight. With V = sum p |d v - o|^2 (a sink has value 0) it is at most V/4. For many keys in
+    /// random order it is a random walk of p (d v - o), at most 2 (sum p^2 |d v|^2 + sum p^2 |o|^2).
     double regrouped_o() const {
         return std::min(std::max(0.0, values - o) / 4, 2 * (pv_all + mass2 * o));
     }
     double regrouped_delta() const { return std::min(dp_spread / 4, dp_walk); }
 };
 
-/// Of one key that is made of a latent, sums over all rows that see it: (d p)^2, (p (1 - p))^2, p^2, ds^2 |k|^2.
+/// For a key that is expanded from a latent: sums over all rows that see it of (d p)^2, (p (1 - p))^2, p^2, ds^2 |k|^2.
 struct ErrorModel::Key {
     double p = 0, score = 0, lse = 0, ds = 0;
 };
 
-/// Of a row's results, by roundings of the accumulator.
+/// Variances of a row's results that the roundings of the accumulator cause.
 struct ErrorModel::WideErrors {
     double o = 0, lse = 0, delta = 0, dq = 0;
 };
 
-/// Of the sample's rows.
+/// Errors of the sample's rows.
 struct ErrorModel::RowErrors {
     Errors o, o_unrounded, lse, dq;
     double o_norm = 0, lse_norm = 0, dq_norm = 0;                // squared
     std::vector<double> delta_narrow, delta_wide, var_lse;       // by row
 };
 
-/// By (batch, kv head, column).
+/// Errors of dk or dv by (batch, kv head, column).
 struct ErrorModel::ColumnErrors {
     std::vector<double> narrow, wide;
     std::vector<double> parts;   // by roundings of gradients that travel, beside the above
@@ -69,14 +70,16 @@ struct ErrorModel::ColumnErrors {
 
     ColumnErrors(std::size_t columns, std::size_t rows);
 
-    /// Fills in what roundings to 16 bits make: each element's sum of `terms` of its own, and what it has of its rows.
+    /// Fills in the errors of roundings to 16 bits: of each element's own sum of `terms`, and those it shares with
+    /// rows.
     void set_narrow(Tensor by_pairs, const Tensor* common, const std::vector<double>& terms);
 
-    /// And what of them is known, from roundings of each row, times those of `of_rows`; `norm` of the result, squared.
+    /// Fills in the known part of these errors, from the roundings of each row times `of_rows`. `norm`: squared norm of
+    /// the result.
     void set_known(const std::vector<KnownRoundings>& roundings, const Tensor& of_rows, double scale2,
                    KnownErrors errors, double norm);
 
-    /// `times` counts those of the accumulator.
+    /// The error of one column; that of the accumulator is multiplied by `times`.
     RowError at(std::size_t column, double times) const {
         return {narrow[column], times * wide[column], parts[column], peak[column]};
     }
@@ -93,21 +96,21 @@ struct ErrorModel::Blocks {
     std::vector<int> count;     // by row: blocks that were seen
 };
 
-/// What one element of K or V moves that ends a step aside, at most: a single element of a result, and squared all of
-/// it.
+/// Largest effect of one element of K or V that is rounded to the neighbouring number: on a single element of a result,
+/// and on all of it (squared).
 struct ErrorModel::Steps {
     double score = 0, o = 0, dq = 0;
     double all_lse = 0, all_o = 0, all_dq = 0;
 };
 
-/// do.v of a pair that is not dropped out, from dp; of another one nothing is asked.
+/// do.v of a pair, from dp = d do.v; 0 for a dropped pair, for which it is not needed.
 inline double of_kept(double dp, double factor) { return factor == 0 ? 0 : dp / factor; }
 
 inline double slope_of_cap(const layouts::Problem& problem, double s) {
     return problem.soft_cap > 0 ? 1 - square(s / problem.soft_cap) : 1;
 }
 
-/// Squared error of p, which is never off by more than 1.
+/// Squared error of p, limited to 1, because p is between 0 and 1.
 inline double error_of_p(double p, double variance) { return std::min(1.0, square(p) * variance_of_exp(variance)); }
 
 }  // namespace ringlab::reference

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-// What ErrorModel's sums are made of. A variance is the mean square of an error, absolute unless said otherwise.
+// Terms of ErrorModel's sums. A variance is the mean square of an error, absolute unless noted otherwise.
 
 namespace ringlab::reference {
 
@@ -19,17 +19,17 @@ inline bool is_narrow(layouts::DType dtype) { return layouts::bytes_of(dtype) ==
 /// fp32's exponents: 0, as smallest_of(fp32) counts what is lost there.
 double subnormal_to_unit(layouts::DType dtype);
 
-/// What 16-bit products and fp32 ones are summed in, or fp64.
+/// The type in which products are summed: fp64 for fp64, fp32 for all others.
 layouts::DType accumulator_of(layouts::DType dtype);
 
-/// Below this magnitude a number of the accumulator may be flushed to 0: 2^-126, fp32's smallest normal number. For
-/// fp64 not 2^-1022 but `vanishing`, below which the squares vanish that the model adds up.
+/// Numbers of the accumulator below this magnitude may be flushed to 0: 2^-126, the smallest normal number, for fp32.
+/// For fp64 it is not 2^-1022 but `vanishing`, because the model adds squares, which underflow below it.
 double smallest_of(layouts::DType dtype);
 
-/// What squared errors count: in fp64 the reference is no more exact than what it judges.
+/// Factor of squared errors: 2 in fp64, because the reference is then no more exact than the result that is compared.
 inline double doubled_in_fp64(layouts::DType dtype) { return dtype == layouts::DType::fp64 ? 2 : 1; }
 
-/// Of a row of numbers.
+/// Norms of a list of numbers.
 struct Norms {
     double two;      // sum of squares
     double four;     // root of the sum of fourth powers
@@ -38,10 +38,10 @@ struct Norms {
 
 Norms norms_of(const double* x, std::size_t count);
 
-/// Of every token of every batch element and head, in the tensor's order.
+/// Norms of every token, for every batch element and head, in the tensor's order.
 std::vector<Norms> norms_of(const Tensor& tensor);
 
-/// Magnitude of the largest finite one; 0 of none.
+/// Largest magnitude of the finite numbers; 0 if there are none.
 double largest_of(const double* x, std::size_t count);
 
 /// Roundings of a sum of `terms` numbers in the accumulator, in units of e^2 times the square of a partial sum. Together
@@ -61,7 +61,7 @@ inline double variance_of_exp(double variance) {
     return square(std::expm1(deviations * std::min(std::sqrt(variance), 60.0)) / deviations);
 }
 
-/// Squared errors of scores and of dp.
+/// Computes squared errors of scores and of dp.
 struct Roundings {
     double head_dim, value_dim, soft_cap;
     double e2;  // squared RMS of a rounding in the accumulator
@@ -93,21 +93,21 @@ struct Roundings {
     }
 };
 
-/// How many times the maximum of a row's scores grows while its n keys are gone through, and what was summed is
-/// rescaled: less than n times; of scores in random order the records, log n and 5 standard deviations of as much.
+/// How many times the running maximum of a row's scores grows over its n keys, so that the sums are rescaled: fewer
+/// than n times, and for scores in random order (records) at most log n plus 5 standard deviations, sqrt(log n) each.
 inline double rescalings(double keys) {
     const double records = std::log(std::max(1.0, keys));
     return std::min(std::max(0.0, keys - 1), records + 5 * std::sqrt(records));
 }
 
-/// How much more than on average a rounding is off at a binade's lower end.
+/// Error of a rounding at a binade's lower end, divided by the average one.
 constexpr double worst_mantissa = 1.37;
 
-/// Deviations that a normal error has at most; one of 10^8 has more.
+/// Assumed maximum of a normal error, in standard deviations; one error in 10^8 exceeds it.
 constexpr double normal_tail = 5.5;
 
-/// The same, squared and times the variance, of a sum of few roundings: each is at most 2^-n = 2.36 u, so that k of
-/// them are at most 2.36 sqrt(k) of their root mean square, by Cauchy and Schwarz.
+/// Square of the largest error of a sum of roundings: normal_tail standard deviations, or less for few roundings. Each
+/// is at most 2^-n = 2.36 u, so k of them are at most 2.36 sqrt(k) times their root mean square, by Cauchy and Schwarz.
 class Peak {
 public:
     void add(double variance, double roundings) {
@@ -120,8 +120,8 @@ private:
     double variance_ = 0, limit_ = 0;
 };
 
-/// Roundings to 16 bits that are known, of numbers of a row. They are taken to be independent; but equal numbers have
-/// equal ones, and numbers of few values few.
+/// The actual roundings to 16 bits of the numbers of a row. The model takes roundings to be independent, but equal
+/// numbers have equal roundings, so numbers with few distinct values have few independent ones.
 class KnownRoundings {
 public:
     void add(double x, double rounded) {
@@ -154,11 +154,11 @@ private:
     double weights_ = 0, errors_ = 0, squares_ = 0;
 };
 
-/// Square of a part of a sum with this square, of terms whose squares add up to so much: as large as the sum, or as a
-/// random walk in 3 standard deviations.
+/// Largest square of a part of a sum. `sum`: square of the whole sum; `terms`: sum of the squared terms. A part is at
+/// most as large as the sum plus a random walk of the terms of 3 standard deviations.
 inline double part_of(double sum, double terms) { return square(std::sqrt(sum) + 3 * std::sqrt(terms)); }
 
-/// An error that is known: its square, and how large it is at most relative to the largest of the result.
+/// An error that is known: its square, and its largest size relative to the largest element of the result.
 struct KnownError {
     double squared = 0, relative = 0;
 
@@ -200,7 +200,7 @@ private:
 /// Squared errors of one row of a result.
 struct RowError {
     double narrow = 0;  // by roundings to 16 bits
-    double wide = 0;    // by those of the accumulator
+    double wide = 0;    // by roundings of the accumulator
     double parts = 0;   // by roundings of the result's own parts, in proportion to them
     double peak = 0;    // the largest that `narrow` makes of one element, squared
 };
@@ -210,7 +210,7 @@ class Errors {
 public:
     void add(const RowError& row);
 
-    /// Says that of what was added so much is one error that several rows have in common.
+    /// States that this much of the errors added is one error that several rows share.
     void share(double common);
 
     /// Squared error of the largest element by roundings of the result's own parts.
@@ -218,10 +218,10 @@ public:
 
     void set_known(const KnownError& known) { known_ = known; }
 
-    /// Squared error by what happens rarely: the few times that it may.
+    /// Squared error of rare events, for the few times that they may happen.
     void set_rare(double squared) { rare_ = squared; }
 
-    /// Takes the errors to be no more independent than those that they come from.
+    /// Assumes that these errors are no more independent than the errors from which they result.
     void no_more_independent_than(const Errors& other);
 
     Bound bound(double norm, double largest_expected) const;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Root of the sum of squares of `count` numbers, the largest of which is given: a power of two keeps their squares in
-/// range.
+/// Root of the sum of squares of `count` numbers. `largest` is the largest magnitude among them; scaling by a power of
+/// two keeps the squares in range.
 template <class NumberAt>
 double norm_of(std::size_t count, double largest, NumberAt number_at) {
     if (largest == 0) return 0;

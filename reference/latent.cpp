@@ -15,7 +15,7 @@ Tensor zeros_of(const std::array<std::int64_t, 4>& shape) {
     return Tensor(sizes, 0.0);
 }
 
-/// Tokens of one batch element and head, `count` dims from `first` on.
+/// All tokens of one batch element and head as a matrix (token, dim), with `count` dims from `first` on.
 template <class SomeTensor>
 auto dims_of(SomeTensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first, std::int64_t count) {
     const auto [batches, tokens, heads, dim] = tensor.shape();
@@ -24,7 +24,7 @@ auto dims_of(SomeTensor& tensor, std::int64_t batch, std::int64_t head, std::int
                                                              static_cast<std::int64_t>(heads * dim)};
 }
 
-/// Rows of a head's matrices.
+/// `count` rows, from `first` on, of a head's matrices.
 template <class SomeTensor>
 auto rows_of(SomeTensor& matrices, std::int64_t head, std::int64_t first, std::int64_t count) {
     auto* data = &matrices(0, size(head), size(first), 0);

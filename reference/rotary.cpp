@@ -38,7 +38,8 @@ Tensor rotated(Tensor tensor, const layouts::Problem& problem, const layouts::Ma
                std::span<const std::int64_t> tokens) {
     const auto [batches, count, heads, dims] = tensor.shape();
     const auto all = tokens.empty() ? all_tokens(count) : std::vector<std::int64_t>(tokens.begin(), tokens.end());
-    require(all.size() == count, "{} tokens of a tensor of {} are to be rotated", all.size(), count);
+    require(all.size() == count, "{} positions are given to rotate a tensor of {} tokens; there must be one for each",
+            all.size(), count);
     const auto positions = layouts::rotary_positions(problem.rotary, mask, all);
     Rotation rotation(layouts::rotary_table(problem.rotary, problem.head_dim));
     for (std::size_t t = 0; t < count; ++t) {

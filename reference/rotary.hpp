@@ -11,18 +11,18 @@
 
 namespace ringlab::reference {
 
-/// Rotary embedding in fp64, of the rows of one position after another.
+/// Rotary embedding in fp64. Set a position, then apply it to the rows of that position.
 class Rotation {
 public:
     enum class Way {
-        ahead,  ///< as q and k are rotated
-        back,   ///< the transpose of that, as gradients by what was rotated become gradients by what it was before
+        ahead,        ///< forward, as q and k are rotated
+        back,         ///< the transpose of that: turns gradients of rotated tensors into those of the tensors before it
         back_undone,  ///< the inverse of `back`
     };
 
     explicit Rotation(layouts::RotaryTable table) : table_(std::move(table)), turns_(table_.frequencies.size()) {}
 
-    /// For rows of this position, which apply() is called for next.
+    /// Sets the position for the following calls of apply().
     void set_position(std::int64_t position);
 
     /// Rotates the dims of one head of one token, in place.
@@ -30,18 +30,19 @@ public:
 
 private:
     layouts::RotaryTable table_;
-    std::vector<std::complex<double>> turns_;  // amplitude * exp(i * position * frequency), of each pair
+    std::vector<std::complex<double>> turns_;  // amplitude * exp(i * position * frequency), by pair
 };
 
-/// A tensor of tokens in global order or, if `tokens` is not empty, of those at these positions: rotated.
+/// Rotates a tensor of all tokens in global order or, if `tokens` is not empty, of the tokens at these positions.
+/// Throws Error if the number of positions is not that of the tensor's tokens.
 Tensor rotated(Tensor tensor, const layouts::Problem& problem, const layouts::Mask& mask, Rotation::Way way,
                std::span<const std::int64_t> tokens = {});
 
-/// What a rank keeps, as scatter() orders it: queries or keys, rotated in place.
+/// Rotates a rank's queries or keys, in the order of scatter(), in place. `tokens`: their global positions.
 void rotate_shard(std::span<double> shard, std::span<const std::int64_t> tokens, const layouts::Problem& problem,
                   const layouts::Mask& mask, Rotation::Way way);
 
-/// Inputs as they are attended to: q and k rotated and rounded to the problem's dtype.
+/// The inputs with q and k rotated and rounded to the problem's dtype, as attention uses them.
 Inputs with_rotation(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs);
 
 }  // namespace ringlab::reference

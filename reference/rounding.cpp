@@ -7,7 +7,7 @@ namespace {
 
 using layouts::DType;
 
-// Plain loops over branch-free bodies: the compiler vectorises them.
+// Plain loops with branch-free bodies, so that the compiler vectorises them.
 
 template <class Format, class Real>
 void round_all(std::span<Real> values) {
@@ -27,9 +27,9 @@ void round_to_dtype(std::span<Real> values, DType dtype) {
 }
 
 void require_patterns(DType dtype, std::size_t from, std::size_t to) {
-    require(dtype == DType::bf16 || dtype == DType::fp16, "{} has no 16-bit patterns; bf16 and fp16 have",
+    require(dtype == DType::bf16 || dtype == DType::fp16, "{} has no 16-bit patterns; only bf16 and fp16 have",
             to_string(dtype));
-    require(from == to, "{} values cannot be converted into room for {}; the lengths must be equal", from, to);
+    require(from == to, "{} values cannot be converted to {}; the lengths must be equal", from, to);
 }
 
 template <class Format, class Real>

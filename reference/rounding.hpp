@@ -25,15 +25,15 @@ struct Fp16 {
     static constexpr int max_exponent = 15;
 };
 
-/// The nearest number of the format, ties to even; past the largest finite one by half a step or more: infinity. NaN
-/// stays NaN and zeros keep their sign. A double is rounded once, never by way of float: 1 + 2^-8 + 2^-40 is nearer to
-/// 1 + 2^-7 than to 1, but as a float it lies halfway and would go to 1. A float widens exactly and takes the same way.
-/// Needs the processor's default rounding mode.
+/// The nearest number of the format, ties to even; infinity if x exceeds the largest finite number by half a step or
+/// more. NaN stays NaN and zeros keep their sign. A double is rounded once, never first to float: 1 + 2^-8 + 2^-40 is
+/// nearer to 1 + 2^-7 than to 1, but rounded to float it lies halfway and would become 1. A float is widened exactly
+/// and then rounded in the same way. Requires the processor's default rounding mode.
 template <class Format>
 double round_to(double x) {
-    // One step of the format at x is 2^(e - mantissa_bits), e being the exponent of x, limited to normal numbers.
-    // Adding 1.5 * 2^52 steps leaves no bits below a step: the addition itself rounds, to nearest even; subtracting is
-    // exact.
+    // A step of the format at x is 2^(e - mantissa_bits), where e is the exponent of x, limited to normal numbers.
+    // After adding 1.5 * 2^52 steps no bits below a step remain: the addition itself rounds to nearest even, and the
+    // subtraction is exact.
     constexpr int bias = 1023;
     constexpr std::uint64_t least = bias + Format::min_exponent, most = bias + Format::max_exponent + 1;
     const auto bits = std::bit_cast<std::uint64_t>(x);
@@ -57,7 +57,7 @@ std::uint16_t to_bits(double x) {
     const double magnitude = std::abs(round_to<Format>(x));
     const auto bits = std::bit_cast<std::uint64_t>(magnitude);
     const auto normal = (bits >> down) - (std::uint64_t{1023 - Format::max_exponent} << Format::mantissa_bits);
-    // Below the smallest normal number the pattern counts steps.
+    // For subnormal numbers the pattern is the number of steps.
     const auto subnormal =
         static_cast<std::uint64_t>(static_cast<std::int64_t>(magnitude < smallest ? magnitude * steps_per_unit : 0.0));
     auto pattern = magnitude < smallest ? subnormal : normal;
@@ -67,10 +67,10 @@ std::uint16_t to_bits(double x) {
     return static_cast<std::uint16_t>(pattern | (std::bit_cast<std::uint64_t>(x) >> 63 << 15));
 }
 
-/// The number with a bit pattern; exact.
+/// The number that a bit pattern of the format stands for; exact.
 template <class Format>
 double from_bits(std::uint16_t pattern) {
-    // The upper half of a float.
+    // A bf16 is the upper half of a float.
     if constexpr (std::is_same_v<Format, Bf16>) return std::bit_cast<float>(std::uint32_t{pattern} << 16);
     constexpr std::uint64_t exponent_mask = Format::max_exponent * 2 + 1;
     constexpr int up = 52 - Format::mantissa_bits;
@@ -85,13 +85,13 @@ double from_bits(std::uint16_t pattern) {
     return std::copysign(magnitude, (pattern & 0x8000u) != 0 ? -1.0 : 1.0);
 }
 
-/// Every value to the nearest of `dtype`: bf16, fp16, or fp32 (fp64, and fp32 of floats, change nothing).
+/// Rounds every value to the nearest number of `dtype`. fp64 changes nothing, nor does fp32 for floats.
 void round_in_place(std::span<double> values, layouts::DType dtype);
 void round_in_place(std::span<float> values, layouts::DType dtype);
 Tensor rounded(Tensor tensor, layouts::DType dtype);
 double rounded(double x, layouts::DType dtype);
 
-/// Values as 16-bit patterns and back; equal lengths, `dtype` bf16 or fp16, anything else throws Error.
+/// Converts values to 16-bit patterns and back. Throws Error unless lengths are equal and `dtype` is bf16 or fp16.
 void to_bits(std::span<const double> values, layouts::DType dtype, std::span<std::uint16_t> patterns);
 void to_bits(std::span<const float> values, layouts::DType dtype, std::span<std::uint16_t> patterns);
 void from_bits(std::span<const std::uint16_t> patterns, layouts::DType dtype, std::span<double> values);

@@ -6,13 +6,13 @@
 
 namespace ringlab::reference {
 
-/// The tokens at `positions`: (batch, positions, heads, dim).
+/// The tokens of a tensor at global `positions`: (batch, positions, heads, dim).
 Tensor take_tokens(const Tensor& tensor, const std::vector<std::int64_t>& positions);
 
-/// Those of Q or dO (or of O, dQ) whose rows lie at `positions`, all of which have one.
+/// The rows of Q, dO, O or dQ at global `positions`, each of which must have a query row.
 Tensor take_rows(const layouts::Problem& problem, const Tensor& tensor, const std::vector<std::int64_t>& positions);
 
-/// Exact fp64 results of a few query rows, for sequences too long to judge whole.
+/// Exact fp64 results of a few query rows, for sequences that are too long to compute completely.
 struct SampledRows {
     std::vector<std::int64_t> rows;  ///< global positions, increasing
     Tensor o;                        ///< (batch, rows, query_heads, value_dim)
@@ -20,9 +20,9 @@ struct SampledRows {
     Tensor dq;                       ///< (batch, rows, query_heads, head_dim)
 };
 
-/// o, lse and dq of the given rows. Costs forward and most of backward for the rows' own visible pairs: linear in
-/// tokens. Throws Error unless `rows` increase and are positions of query rows, or if shapes do not belong to the
-/// problem.
+/// Computes o, lse and dq of the given rows. The cost is that of the forward and most of the backward pass for the
+/// visible pairs of these rows, so it is linear in tokens. Throws Error unless `rows` are increasing positions of query
+/// rows, or if shapes do not fit the problem.
 SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                          std::vector<std::int64_t> rows, const BlockedOptions& options = {});
 
@@ -33,25 +33,27 @@ struct SampledColumns {
     Tensor dv;                          ///< (batch, columns, kv_heads, value_dim)
 };
 
-/// What the gradient of a key needs to know of every row that sees it.
+/// Statistics of query rows that the gradients of the keys that they see depend on.
 struct RowStatistics {
     std::vector<std::int64_t> rows;  ///< global positions, increasing
     Lse lse;                         ///< (batch, rows, query_heads), over all keys that the row sees
     Lse delta;                       ///< (batch, rows, query_heads), do.o
 };
 
-/// The rows that see at least one of the columns.
+/// Global positions of the query rows that see at least one of the columns (keys).
 std::vector<std::int64_t> rows_that_see(const layouts::Problem& problem, const layouts::Mask& mask,
                                         const std::vector<std::int64_t>& columns);
 
-/// Exact statistics of rows_that_see(columns). This is where the cost of sampling columns lies: a full forward pass of
-/// those rows, under a causal mask and with an early column tokens^2/2 pairs; under a window only the window's rows.
+/// Exact statistics of rows_that_see(columns). This is the expensive part of sampling columns, a full forward pass of
+/// those rows: tokens^2/2 pairs under a causal mask with an early column, but only the rows of the window under a
+/// window mask.
 RowStatistics row_statistics(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                              const std::vector<std::int64_t>& columns, const BlockedOptions& options = {});
 
-/// dk and dv of the given columns from given statistics; cost linear in tokens. They are as exact as the statistics:
-/// with lse and delta of the run under test, check those by sampled_rows() first. Throws Error unless the statistics
-/// hold every row that sees a column, `columns` increase and lie in the sequence, and shapes belong to the problem.
+/// Computes dk and dv of the given columns from given statistics; the cost is linear in tokens. The results are as
+/// exact as the statistics: if lse and delta come from the run under test, check them with sampled_rows() first. Throws
+/// Error unless the statistics contain every row that sees a column, `columns` increase and lie in the sequence, and
+/// shapes fit the problem.
 SampledColumns sampled_columns(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
                                std::vector<std::int64_t> columns, const RowStatistics& statistics,
                                const BlockedOptions& options = {});

@@ -7,7 +7,7 @@
 namespace ringlab::reference {
 namespace {
 
-/// Calls visit(global row, offset of the row in the shard) for every head, batch element and position; a row is
+/// Calls visit(row in the global tensor, its offset in the shard) for every head, batch element and position. A row has
 /// `width` numbers.
 template <class GlobalTensor, class Visit>
 void for_each_row(GlobalTensor& global, std::size_t width, std::span<const std::int64_t> positions, Visit visit) {
@@ -22,7 +22,7 @@ void for_each_row(GlobalTensor& global, std::size_t width, std::span<const std::
 }
 
 void require_size(std::size_t have, std::size_t expected) {
-    require(have == expected, "a shard of {} numbers was gathered; its rank's tokens make {}", have, expected);
+    require(have == expected, "a shard has {} numbers; the tokens of its rank need {}", have, expected);
 }
 
 }  // namespace

@@ -15,26 +15,27 @@ template <class Scalar>
 using TensorOf = xt::xtensor<Scalar, 4>;
 using Tensor = TensorOf<double>;
 
-/// (batch, tokens, query_heads): natural logarithm of the sum of exponentials of a row's scores, -inf for an empty row.
+/// (batch, tokens, query_heads): natural logarithm of the sum of exponentials of a row's scores, -inf for a fully
+/// masked row.
 template <class Scalar>
 using LseOf = xt::xtensor<Scalar, 3>;
 using Lse = LseOf<double>;
 
-/// What attention is computed from; shapes as in layouts::Problem: k and v may be a latent and its matrices. `dout` is
-/// the gradient of the loss by the output.
+/// Inputs of attention, with the shapes given at layouts::Problem: k and v may be a latent and its matrices. `dout` is
+/// the gradient of the loss with respect to the output.
 template <class Scalar>
 struct InputsOf {
     TensorOf<Scalar> q, k, v, dout;
 };
 using Inputs = InputsOf<double>;
 
-/// What a forward and a backward pass give: o like dout, dq, dk and dv like q, k and v, gradients by sink logits.
+/// Results of a forward and a backward pass. o has the shape of dout; dq, dk and dv have those of q, k and v.
 template <class Scalar>
 struct OutputsOf {
     TensorOf<Scalar> o;
     LseOf<Scalar> lse;
     TensorOf<Scalar> dq, dk, dv;
-    std::vector<Scalar> dsinks = {};  ///< by query head; empty where the problem has no sinks
+    std::vector<Scalar> dsinks = {};  ///< gradients of sink logits, by query head; empty if there are no sinks
 };
 using Outputs = OutputsOf<double>;
 

@@ -10,20 +10,22 @@
 
 namespace ringlab::reference {
 
-/// A tile of some head: scores with -inf where hidden, what dropout multiplies p by, and dp, multiplied by it.
+/// A tile of rows x keys of one head: scores s (-inf for hidden pairs), the dropout factors `dropped` of p, and dp =
+/// dO.v times these factors.
 struct Pairs {
     std::int64_t batch, query_head, kv_head;
     std::int64_t first_row, first_key;
     Matrix s, dp, dropped;
 };
 
-/// Calls `visit` for the visible tiles of rows x keys, which lie at tokens 0, 1, ... of q and dout, and of k and v; the
-/// numbers are there until it returns, and may be written over.
+/// Calls `visit` for every tile of rows x keys that has a visible pair, for all heads and batch elements. rows[i] (a
+/// global position) is token i of q and dout, keys[j] is token j of k and v. The numbers of a tile are valid until
+/// `visit` returns; it may overwrite them.
 void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, const std::vector<std::int64_t>& rows,
                    const std::vector<std::int64_t>& keys, const Tensor& q, const Tensor& dout, const Tensor& k,
                    const Tensor& v, const std::function<void(const Pairs&)>& visit);
 
-/// `count` tokens of a head from `first` on, as a matrix (token, dim).
+/// `count` tokens of one batch element and head, from `first` on, as a matrix (token, dim).
 ConstMatrix head_view(const Tensor& tensor, std::int64_t batch, std::int64_t head, std::int64_t first,
                       std::int64_t count);
 

@@ -8,7 +8,7 @@
 namespace ringlab::reference {
 namespace {
 
-/// Numbers the messages between two ranks on a channel, and gives the seed of the next.
+/// Numbers the messages between two ranks on a channel, and computes the checksum seed of the next one.
 class Numbering {
 public:
     struct Next {
@@ -27,7 +27,7 @@ private:
     std::map<std::tuple<int, int, int>, std::uint64_t> numbers_;
 };
 
-/// A message with its checksum behind it.
+/// A message followed by its checksum.
 struct Envelope {
     Bytes bytes;
     bool is_free = false;
@@ -74,7 +74,7 @@ public:
             const auto found = checksum(std::span(envelope.bytes).first(into.size()), seed);
             require(found == stated,
                     "rank {} receives from rank {}: message {} on channel {}, of {} bytes, is not what was sent: its "
-                    "checksum is {:016x}, it says {:016x}",
+                    "checksum is {:016x}, but {:016x} was sent with it",
                     rank(), peer, number + 1, channel, into.size(), found, stated);
             if (!into.empty()) std::memcpy(into.data(), envelope.bytes.data(), into.size());
         };
@@ -84,9 +84,8 @@ public:
 
     std::unique_ptr<Transfer> fetch(std::span<std::byte>, int peer, std::size_t) override {
         fail(
-            "rank {} would fetch from the memory of rank {}, of which no checksum tells; leave out --checksums, or "
-            "take "
-            "a schedule whose ranks send",
+            "rank {} would fetch from the memory of rank {}, which no checksum protects; leave out --checksums, or "
+            "choose a schedule whose ranks send, such as ring",
             rank(), peer);
     }
 
@@ -100,14 +99,14 @@ private:
     }
 
     Numbering sent_, received_;
-    std::vector<std::unique_ptr<Envelope>> envelopes_;  // kept to the end: see World::run()
+    std::vector<std::unique_ptr<Envelope>> envelopes_;  // kept until the end of the run, see World::run()
 };
 
 }  // namespace
 
 std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed) {
-    // Each word goes through maps that can be undone, so that one changed word always changes the sum. Four chains, as
-    // a multiplication has to wait for the one before it.
+    // All steps are invertible, so a change of one word always changes the sum. Four independent chains hide the
+    // latency of multiplications.
     constexpr std::uint64_t odd = 0x9e3779b97f4a7c15u;
     std::uint64_t chains[4] = {seed, seed ^ odd, ~seed, seed + odd};
     const auto take = [](std::uint64_t& chain, std::uint64_t word) {

@@ -32,7 +32,7 @@ Real reduce(const xsimd::batch<Real>& vector, Real (*combine)(Real, Real)) {
     return result;
 }
 
-/// Calls sweep(address) for each whole vector of a row; the row's storage reaches to the end of the last one.
+/// Calls sweep(address) for each whole vector of a row; the storage of the row extends to the end of the last vector.
 template <class Real, class Sweep>
 void sweep_row(Real* row, std::int64_t count, Sweep sweep) {
     for (Real* at = row; at < row + count; at += lanes<Real>) sweep(at);
@@ -59,7 +59,7 @@ Real exponentiate(Real* row, std::int64_t count, Real shift) {
     return reduce<Real>(sum, [](Real a, Real b) { return a + b; });
 }
 
-/// What to subtract from scores that are all -inf, so that exp gives 0 and not NaN.
+/// The number to subtract from scores; 0 if all of them are -inf, so that exp gives 0 and not NaN.
 template <class Real>
 Real finite_or_zero(Real x) {
     return x == -infinity<Real> ? 0 : x;
@@ -122,7 +122,7 @@ void BlockAttention<Real>::score(const TileOf& tile, TileKind kind, ConstView q,
         if (problem_.soft_cap > 0)
             sweep_row(s, s_.columns,
                       [&](Real* at) { (cap * xsimd::tanh(Vector::load_unaligned(at) / cap)).store_unaligned(at); });
-        // So that sweeps in whole vectors take nothing in past the last key.
+        // So that the elements after the last key add nothing in loops over whole vectors.
         std::fill(s + s_.columns, s + whole_vectors<Real>(s_.columns), -infinity<Real>);
         if (kind == TileKind::full) continue;
         const auto& seen = tile.rows.rows[static_cast<std::size_t>(tile.first_row + r)];
@@ -148,7 +148,7 @@ void BlockAttention<Real>::draw(const TileOf& tile) {
                        {tile.head.batch, tile.head.head, tile.rows.positions[at(tile.first_row + r)]});
 }
 
-/// A row of the tile's numbers times d.
+/// Multiplies a row of the tile's numbers by d.
 template <class Real>
 void BlockAttention<Real>::drop(std::int64_t row, Real* numbers) const {
     const Real* factors = factors_.data() + row * stride_;
@@ -204,7 +204,8 @@ void BlockAttention<Real>::finish(const Softmax& state) {
     }
 }
 
-/// d p, with p = exp(s - lse), in place of s; ds = p * (d dout v^T - delta) * cap', where cap' = 1 - (s/cap)^2.
+/// Replaces s by d p, with p = exp(s - lse), and computes ds = p * (d dout v^T - delta) * cap' with cap' = 1 -
+/// (s/cap)^2.
 template <class Real>
 void BlockAttention<Real>::differentiate(const TileOf& tile, const Rows& rows, ConstView v) {
     using Vector = xsimd::batch<Real>;
@@ -221,7 +222,7 @@ void BlockAttention<Real>::differentiate(const TileOf& tile, const Rows& rows, C
         for (std::int64_t c = 0; c < s_.columns; ++c) ds[c] -= delta;
         if (cap > 0)
             for (std::int64_t c = 0; c < s_.columns; ++c) {
-                // The score of a hidden key is -inf and its p 0: its slope must not make 0 * inf of it.
+                // A hidden key has score -inf and p = 0; its slope must stay finite, so that ds is 0, not 0 * inf.
                 const Real slope = std::max(s[c], -cap) / cap;
                 ds[c] *= 1 - slope * slope;
             }

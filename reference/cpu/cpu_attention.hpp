@@ -10,8 +10,8 @@
 
 namespace ringlab::reference {
 
-/// Tiles of rows x keys that the CPU backend computes at a time. Small enough that tiles follow the visible pairs
-/// closely, large enough for BLAS.
+/// Size of the tiles of rows x keys that the CPU backend computes at a time: small enough to skip most hidden pairs,
+/// large enough for BLAS to be efficient.
 struct TileSizes {
     std::int64_t rows = 64;
     std::int64_t keys = 64;
@@ -26,19 +26,20 @@ struct RowPlan {
 };
 RowPlan plan_rows(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
 
-/// Positions of a block's keys in local order (a key that is not valid has one that no row sees), and their tiles.
+/// Positions of a block's keys in local order, and their tiles. A key that is not valid has a position that no row
+/// sees.
 struct KeyPlan {
     std::vector<std::int64_t> positions;
     std::vector<layouts::KeyTile> tiles;
 };
 KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard, const TileSizes& sizes);
 
-/// Attention of one query head's rows against one block of keys, in the arithmetic of `Real` (float or double); with a
-/// 16-bit dtype the operands of every product are numbers of that type, as on a GPU: p is rounded before p*v, p and ds
-/// before the products of the backward pass, while sums stay in Real.
+/// Attention of one query head's rows to one block of keys, in the arithmetic of `Real` (float or double). With a
+/// 16-bit dtype the operands of every matrix product have that type, as on a GPU: p is rounded before p*v, p and ds
+/// before the products of the backward pass. Sums stay in Real.
 ///
-/// Formulas: Dao et al. 2022 (arXiv 2205.14135). Tiles that no row sees are skipped, and elements are tested against
-/// the mask in partial tiles alone, so time follows the visible pairs. One object per thread.
+/// Formulas: Dao et al. 2022 (arXiv 2205.14135). Tiles without visible pairs are skipped, and only elements of partial
+/// tiles are tested against the mask, so the time is about proportional to the visible pairs. One object per thread.
 template <class Real>
 class BlockAttention {
 public:
@@ -54,33 +55,34 @@ public:
         std::span<Real> sum;      ///< 0 before the first visible key
     };
 
-    /// The query head, which dropout goes by.
+    /// Batch element and query head, on which dropout depends.
     struct Head {
         std::int64_t batch = 0, head = 0;
     };
 
-    /// Takes the block into the running softmax.
+    /// Adds the block to the running softmax.
     void forward(const RowPlan& rows, const KeyPlan& keys, Head head, ConstView q, ConstView k, ConstView v,
                  const Softmax& state);
 
-    /// From the running softmax: o divided by its sum, and lse in place of the maximum; empty rows get 0 and -inf.
+    /// Ends the running softmax: divides o by the sum and replaces the maximum by lse. Fully masked rows get 0 and
+    /// -inf.
     static void finish(const Softmax& state);
 
-    /// What the backward pass knows of the rows. `lse` and `delta` = dout.o are those of the whole row, not of a block.
+    /// Tensors of the rows in the backward pass. `lse` and `delta` = dout.o are over all keys, not those of a block.
     struct Rows {
         ConstView q, dout;
         std::span<const Real> lse, delta;
         View dq;
     };
 
-    /// Adds this block's part to dq, and these rows' part to dk and dv.
+    /// Adds the contribution of this block to dq, and that of these rows to dk and dv.
     void backward(const RowPlan& plan, const KeyPlan& keys, Head head, const Rows& rows, ConstView k, ConstView v,
                   View dk, View dv);
 
     std::int64_t workspace_bytes() const;
 
 private:
-    /// What a tile is of.
+    /// Where a tile is: head, first row and keys.
     struct TileOf {
         Head head;
         const RowPlan& rows;
@@ -98,7 +100,7 @@ private:
     const Dropping dropping_;
     std::int64_t stride_;  // of s and ds: the tile's keys in whole vectors
     std::vector<Real> s_storage_, ds_storage_;
-    std::vector<Real> factors_;  // of the tile's pairs, if p is dropped out
+    std::vector<Real> factors_;  // dropout factors of the tile's pairs
     View s_, ds_;                // of the current tile
 };
 

@@ -30,7 +30,7 @@ void require_pass(const Schedule& schedule, Pass pass) {
                 to_string(dtype), to_string(gradients));
 }
 
-// Results travel as one piece of memory: each vector as its length and its elements.
+// Results are sent to the root as one array of bytes: each vector as its length and its elements.
 
 template <class Element>
 void append(Bytes& bytes, const Element* data, std::size_t count) {
@@ -103,7 +103,7 @@ std::vector<layouts::Span> run_pass(const Schedule& schedule, const layouts::Pro
     return spans;
 }
 
-/// What can be said of spans once those of all ranks are there.
+/// Fills in what depends on the spans of all ranks: begin, and busy of transfers.
 void finish_spans(Timeline& timeline, const layouts::Program& program) {
     layouts::set_begins(timeline, program);
     for (auto& span : timeline.spans)
@@ -141,7 +141,7 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
         if (with_backward) {
             gather(part.dq, rows, out.dq);
             gather(part.dk, positions, out.dk);
-            if (p.latent.is_given())  // of matrices that all ranks have
+            if (p.latent.is_given())  // the gradient of matrices that all ranks have is a sum over ranks
                 std::transform(part.dv.begin(), part.dv.end(), out.dv.data(), out.dv.data(), std::plus());
             else
                 gather(part.dv, positions, out.dv);
@@ -178,17 +178,17 @@ std::vector<CpuRun> run(World& world, const Schedule& forward, const Schedule* b
         require_pass(*backward, Pass::backward);
         require_same_work(forward, *backward);
     }
-    require(forward.ranks() == group.ring, "the schedule is for {} ranks, the rings have {}", forward.ranks(),
+    require(forward.ranks() == group.ring, "the schedule is for {} ranks, but the rings have {}", forward.ranks(),
             group.ring);
-    require(inputs.size() == static_cast<std::size_t>(group.replicas), "{} inputs were given for {} replicas",
-            inputs.size(), group.replicas);
-    require(options.tiles.rows > 0 && options.tiles.keys > 0, "tiles of {} x {} are empty", options.tiles.rows,
-            options.tiles.keys);
+    require(inputs.size() == static_cast<std::size_t>(group.replicas),
+            "{} inputs were given for {} replicas; give one for each", inputs.size(), group.replicas);
+    require(options.tiles.rows > 0 && options.tiles.keys > 0, "tiles of {} rows x {} keys; both must be at least 1",
+            options.tiles.rows, options.tiles.keys);
 
     const auto forward_program = layouts::resolve(forward);
     const auto backward_program = backward ? layouts::resolve(*backward) : layouts::Program{};
 
-    // Here and not in the body: after an error other ranks may still be reading a rank's buffers.
+    // Owned here and not by the body, because after an error other ranks may still read a rank's buffers.
     std::vector<std::unique_ptr<CpuRank>> ranks(static_cast<std::size_t>(group.world()));
     const SingleThreadedBlas single_threaded;
     const auto results = world.run(options.timeout, [&](Transport& transport) {

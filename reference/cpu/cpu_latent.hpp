@@ -8,25 +8,25 @@
 
 namespace ringlab::reference {
 
-/// The matrices that make K and V of a latent, and their gradient by what one rank attends to; in the arithmetic of
-/// `Real`. With a 16-bit dtype the operands of every product are numbers of that type, as on a GPU: dk and dv are
-/// rounded before they are compressed, while sums stay in Real. One object per thread.
+/// The matrices by which K and V are computed from a latent, and one rank's part of their gradient, in the arithmetic
+/// of `Real`. With a 16-bit dtype the operands of every product have that type, as on a GPU: dk and dv are rounded
+/// before they are compressed. Sums stay in Real. One object per thread.
 template <class Real>
 class LatentMatrices {
 public:
     using View = MatrixView<Real>;
     using ConstView = MatrixView<const Real>;
 
-    /// `matrices` as layouts::Problem has them in V's place.
+    /// `matrices`: the input in the place of V, see layouts::Problem.
     LatentMatrices(const layouts::Problem& problem, const Tensor& matrices);
 
-    /// All dims of a head's K and V, from as many tokens' latents; not rounded.
+    /// Computes all dims of a head's K and V from the latents of the same tokens, without rounding them.
     void expand(int head, ConstView latent, View k, View v) const;
 
-    /// From here on compress() sums up the matrices' gradient, from 0.
+    /// Sets the matrices' gradient to 0; compress() adds to it.
     void begin_gradient() { gradient_.assign(matrices_.size(), 0); }
 
-    /// Adds what one head's dk and dv are for the latent to its gradient, and what they are for the matrices to theirs.
+    /// Adds the contributions of one head's dk and dv to the gradients of the latent and of the matrices.
     void compress(int head, ConstView dk, ConstView dv, ConstView latent, View dlatent);
 
     std::vector<double> gradient() const { return {gradient_.begin(), gradient_.end()}; }
@@ -42,7 +42,7 @@ private:
 
     const layouts::Problem& problem_;
     std::vector<Real> matrices_, gradient_;  // (kv heads, expanded_dim, rank)
-    std::vector<Real> rows_;                 // of a head: own dims of dk, then dv, of all tokens
+    std::vector<Real> rows_;                 // of one head, all tokens: own dims of dk, then dv
 };
 
 }  // namespace ringlab::reference

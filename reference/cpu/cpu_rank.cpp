@@ -90,7 +90,7 @@ public:
             case OpKind::compress: compress(instruction); break;
             case OpKind::send:
             case OpKind::receive:
-            case OpKind::fetch: fail("rank {}: a {} is no computing", rank_, to_string(instruction.op.kind));
+            case OpKind::fetch: fail("rank {}: a {} is not a compute operation", rank_, to_string(instruction.op.kind));
         }
     }
 
@@ -112,7 +112,7 @@ public:
 
     std::size_t exposed_offset(const Instruction& instruction) const override {
         const auto& part = instruction.op.part;
-        require(pass_->is_whole(part), "rank {}: a fetch of part of a block's tokens", rank_);
+        require(pass_->is_whole(part), "rank {}: a fetch must be of all tokens of a block", rank_);
         return size(pass_->bytes(given_keys(), 0, {part.block, {0, part.heads.begin}, part.tokens}));
     }
 
@@ -144,7 +144,7 @@ private:
     Place source(const Instruction& instruction) const { return source_of(*pass_, instruction); }
     Place own(Pool pool) const { return own_place(*pass_, rank_, pool); }
 
-    /// Queries and keys, or their gradients, as scatter() orders them.
+    /// Rotates queries and keys, or their gradients, in the order of scatter().
     void rotate(std::vector<double>& of_rows, std::vector<double>& of_keys, Pass pass, Rotation::Way way) {
         if (!problem_.rotary.rotates()) return;
         const auto begin = thread_cpu_time();
@@ -153,9 +153,9 @@ private:
         rotation_seconds_[static_cast<std::size_t>(pass)] = layouts::to_seconds(thread_cpu_time() - begin);
     }
 
-    /// A field of slot 0, from or to (heads, batch, local tokens, width).
+    /// load() writes a field of slot 0, own_field() reads it; `numbers` are (heads, batch, local tokens, width).
     void load(std::vector<double> numbers, Pool pool, std::size_t field = 0) {
-        // Now, as by way of float they would be rounded twice.
+        // Rounded here, because a conversion to float first would round twice.
         round_in_place(std::span(numbers), problem_.dtype);
         auto from = numbers.begin();
         for_each_own(slots_, pool, field, [&](const MatrixView<Real>& to) {
@@ -225,7 +225,7 @@ private:
         if (op.ends && output.slot > 0) slots_.round(output);
     }
 
-    /// Running softmax of rows that need none between attends.
+    /// Space for the running softmax of rows that begin and end in the same attend.
     typename BlockAttention<Real>::Softmax whole_softmax(std::int64_t rows) {
         const auto dim = problem_.value_dim;
         softmax_.resize(size(rows * (dim + 2)));
@@ -247,8 +247,8 @@ private:
         });
     }
 
-    /// w = sigmoid(lse_b - lse); o += w*(o_b - o); lse += softplus(lse_b - lse). Neither overflows for any difference;
-    /// a row that saw nothing, here or there, has nothing to merge.
+    /// w = sigmoid(lse_b - lse); o += w*(o_b - o); lse += softplus(lse_b - lse). Neither overflows, whatever the
+    /// difference. If a row saw no key in one of the two parts, the result is the other part.
     void merge(const Instruction& instruction) {
         const auto to = place(instruction), from = source(instruction);
         if (instruction.op.begins) set_empty(to);
@@ -271,7 +271,7 @@ private:
         if (options_.round_running_output) slots_.round(to);
     }
 
-    /// Behind the last merge: lse' = log(exp(lse) + exp(s)) and o' = o exp(lse - lse') of the rank's rows.
+    /// After the last merge: lse' = log(exp(lse) + exp(s)) and o' = o exp(lse - lse') for the rank's rows.
     void add_sinks() {
         if (problem_.sinks.empty()) return;
         const auto output = own(Pool::output);
@@ -404,7 +404,7 @@ private:
         });
     }
 
-    /// What is held beyond the scratch slots as the schedule counts them, own tensors apart.
+    /// Updates workspace_bytes_: all memory besides own tensors and the scratch slots as the schedule counts them.
     void note_memory() {
         auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes() +
                      static_cast<std::int64_t>(exposed_.capacity());
@@ -426,7 +426,7 @@ private:
     std::optional<LatentMatrices<Real>> matrices_;
     std::map<PlanKey, RowPlan> row_plans_;
     std::vector<Real> softmax_;
-    std::vector<Bytes> messages_;  // by lane, of the transfer that is under way
+    std::vector<Bytes> messages_;  // by lane: message of the transfer that is under way
     Bytes exposed_;
 
     const Schedule* pass_;

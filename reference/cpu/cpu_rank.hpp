@@ -5,34 +5,35 @@
 
 namespace ringlab::reference {
 
-/// What a rank hands back: its rows of o, lse and dq, its tokens of dk and dv, as scatter() orders them; with a
-/// latent its own part of the matrices' gradient as dv.
+/// Results of one rank, in the order of scatter(): its rows of o, lse and dq, its tokens of dk and dv. With a latent,
+/// dk is the latent's gradient and dv the rank's part of the matrices' gradient.
 struct RankResult {
     std::vector<double> o, o_unrounded, lse, dq, dk, dv;
-    std::vector<double> dsinks;  ///< by query head, of its own rows
+    std::vector<double> dsinks;  ///< by query head, from its own rows
     std::vector<layouts::Span> forward, backward;
     std::int64_t own_bytes = 0;
     std::int64_t scratch_bytes = 0;
     std::int64_t workspace_bytes = 0;
     double clock_uncertainty = 0;
-    std::array<double, 2> rotation_seconds{};  ///< by pass: processor time of what rotates q and k, and dq and dk
+    std::array<double, 2> rotation_seconds{};  ///< by pass: CPU time of rotating q and k, and dq and dk
 };
 
-/// One rank's tensors and slots, over a forward and perhaps a backward pass.
+/// One rank's tensors and slots, for a forward pass and optionally a backward pass.
 class CpuRank : public RankWork {
 public:
-    /// Prepares a pass; both must outlive the matching end(). The backward pass needs the forward pass before it.
+    /// Prepares a pass. Schedule and program must outlive the matching end(). A backward pass must follow its forward
+    /// pass.
     virtual void begin(const layouts::Schedule& pass, const layouts::Program& program) = 0;
     virtual void end() = 0;
 
-    /// What other ranks may fetch from: K/V slot 0, as a message of all heads; nothing if no rank fetches.
+    /// The bytes that other ranks may fetch: K/V slot 0, packed like a message of all heads; empty if no rank fetches.
     virtual std::span<const std::byte> exposed() = 0;
 
-    /// Adds the tensors and figures of memory and time.
+    /// Fills in tensors, memory and times.
     virtual void collect(RankResult& result) = 0;
 };
 
-/// The arithmetic follows from the problem's dtype: fp64 in double, all others in float. `schedule` is the forward
+/// Makes a rank whose arithmetic is double for an fp64 problem and float for all others. `schedule` is the forward
 /// pass; it, `inputs` and `options` must outlive the rank.
 std::unique_ptr<CpuRank> make_cpu_rank(const layouts::Schedule& schedule, int rank, const Inputs& inputs,
                                        const CpuOptions& options);

@@ -12,38 +12,39 @@ namespace ringlab::reference {
 
 using layouts::Place;
 
-/// The numbered buffers of one rank (layouts::Op), in the arithmetic's own type; what a slot of a narrower type would
-/// hold is rounded to it when it is written.
+/// The slots of one rank (see layouts::Op). All are stored in the type of the arithmetic; numbers of a slot with a
+/// narrower element type are rounded to that type when they are written.
 ///
-/// A block lies head by head, and a head field by field, each (batch, tokens, width): K, then V; o, then lse; and so
-/// on. So any heads of a whole block are one piece of memory.
+/// A block is stored head by head, and a head field by field, each field as (batch, tokens, width): K, then V; o, then
+/// lse; and so on. So consecutive heads of a whole block are contiguous in memory.
 template <class Real>
 class CpuSlots {
 public:
-    /// `own_rows` and `own_tokens`: what slot 0 holds of pools of rows, and of pools of keys.
+    /// `own_rows` and `own_tokens`: number of tokens in slot 0 of pools of rows, and of pools of keys.
     CpuSlots(const layouts::Problem& problem, std::int64_t own_rows, std::int64_t own_tokens);
 
-    /// Makes slot 0 of a pool, if there is none yet, and fills it with 0.
+    /// Allocates slot 0 of a pool, if necessary, and fills it with 0.
     void make_own(layouts::Pool pool);
 
-    /// Makes the scratch slots of a pass; those of the pass before are gone.
+    /// Allocates the scratch slots of a pass and frees those of the pass before.
     void begin(const layouts::Schedule& pass);
     void drop_scratch();
 
-    /// Fields of a pool: the first is K, Q, o, dO, dQ or dK; then V or dV; or statistics, of width 1.
+    /// Number of fields of a pool. Field 0 is K, Q, o, dO, dQ, dK or the latent; further fields are V or dV, or
+    /// statistics of rows, which have width 1.
     std::size_t fields(layouts::Pool pool) const;
 
     /// One field of one head and batch element of a place: (tokens, width).
     MatrixView<Real> matrix(const Place& place, int head, std::int64_t batch, std::size_t field = 0);
     MatrixView<const Real> matrix(const Place& place, int head, std::int64_t batch, std::size_t field = 0) const;
 
-    /// The same of a statistic.
+    /// A field that is a statistic, by token.
     std::span<Real> vector(const Place& place, int head, std::int64_t batch, std::size_t field);
 
-    /// Rounds what lies there to the slot's type.
+    /// Rounds the numbers at a place to the slot's element type.
     void round(const Place& place);
 
-    /// To and from the bytes of a message, which has the slot's type.
+    /// Converts a place to the bytes of a message, which has the slot's element type, and back.
     void pack(const Place& place, Bytes& message);
     void unpack(const Place& place, std::span<const std::byte> message);
 
@@ -57,7 +58,8 @@ private:
     const std::vector<Real>& memory(const Place& place) const;
     std::int64_t offset(const Place& place, int head, std::int64_t batch, std::size_t field) const;
 
-    /// Calls visit(numbers of one field of one head and batch element, whether it is a statistic), in message order.
+    /// Calls visit(numbers of one field of one head and batch element, whether the field is a statistic), in the order
+    /// of messages.
     template <class Visit>
     void for_each_piece(const Place& place, Visit visit);
 

@@ -13,7 +13,7 @@ using layouts::OpIndex;
 using layouts::OpKind;
 using layouts::Picoseconds;
 
-/// Of one wait: much shorter than any time-out that is meant to be met.
+/// Longest single wait; much shorter than any time-out that users would choose.
 constexpr Clock::duration longest_wait = std::chrono::milliseconds(50);
 
 Picoseconds picoseconds(Clock::duration duration) {
@@ -49,8 +49,8 @@ public:
                 waited += wait(std::min(longest_wait, timeout_ - waited));
             else
                 fail(
-                    "{} has not ended after {} s without progress; its peer is stuck, dead, computes for longer than "
-                    "that, or was never asked to {}",
+                    "{} has not ended after {} s without progress; its peer is stuck or dead, computes for longer than "
+                    "that, or has no matching {}",
                     describe(first_transfer()), std::chrono::duration<double>(timeout_).count(),
                     counterpart(op(first_transfer()).kind));
         }
@@ -59,13 +59,13 @@ public:
 
 private:
     struct Queue {
-        std::deque<OpIndex> waiting;  // the front may be under way
+        std::deque<OpIndex> waiting;  // the first one may be under way
         std::unique_ptr<Transfer> transfer;
     };
 
-    /// Returns how much of it counts: nothing while another rank computes, and no more than was asked for. A process
-    /// that was stopped as a whole (Ctrl-Z, a machine that slept) finds that hours have passed in which no peer could
-    /// move.
+    /// Waits and returns the time that counts towards the time-out: none while another rank computes, and at most
+    /// `limit`. When the whole process was stopped (Ctrl-Z, a suspended machine), hours may have passed in which no
+    /// peer could make progress.
     Clock::duration wait(Clock::duration limit) {
         const auto begin = Clock::now();
         transport_.wait(limit);
@@ -90,7 +90,7 @@ private:
 
     Picoseconds now() const { return since_start(Clock::now()); }
 
-    // Aligned clocks may disagree by their uncertainty; nothing begins before the start.
+    // Aligned clocks may differ by their uncertainty; a time before the start becomes 0.
     Picoseconds since_start(Clock::time_point time) const {
         return std::max<Picoseconds>(0, picoseconds(time - start_));
     }
@@ -163,7 +163,7 @@ private:
 
     Queue& compute_lane() { return lanes_[layouts::compute_lane]; }
 
-    /// A program that was resolved always has one under way where nothing else moves.
+    /// The first transfer that is under way. When there is no other progress, a resolved program always has one.
     OpIndex first_transfer() const {
         auto first = static_cast<OpIndex>(program_.code.size());
         for (const auto& lane : lanes_)
@@ -196,7 +196,7 @@ private:
 
 Picoseconds thread_cpu_time() {
     timespec time{};
-    require(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0, "this system does not tell the CPU time of a thread");
+    require(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0, "this system does not report the CPU time of a thread");
     return static_cast<Picoseconds>(time.tv_sec) * 1'000'000'000'000 + static_cast<Picoseconds>(time.tv_nsec) * 1000;
 }
 

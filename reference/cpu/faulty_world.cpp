@@ -46,7 +46,7 @@ private:
     std::list<Bytes> flipped_;
 };
 
-/// Takes global ranks for what they are in the own ring.
+/// Uses the ring rank of a peer where its global rank is needed.
 class MisnumberedTransport : public WrappedTransport {
 public:
     using WrappedTransport::WrappedTransport;

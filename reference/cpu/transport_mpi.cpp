@@ -73,8 +73,8 @@ private:
 
 class MpiTransport : public Transport {
 public:
-    /// Waits for all, however long one is busy with what came before, as long as it lives. Aligns the clocks unless it
-    /// is given how they are.
+    /// Waits for all processes, as long as they live, however long one is still busy. Aligns the clocks unless `clock`
+    /// is given.
     MpiTransport(Session& session, Clock::duration timeout, std::optional<ClockOffset>& clock)
         : session_(session), timeout_(timeout) {
         peers_.barrier("the others to come to a run", patiently);
@@ -84,7 +84,7 @@ public:
 
     int rank() const override { return rank_; }
 
-    // Channels are tags.
+    // The channel is the MPI tag.
     std::unique_ptr<Transfer> send(std::span<const std::byte> from, int peer, int channel) override {
         check_peer(peer);
         auto transfer = std::make_unique<MpiTransfer>(session_, fmt::format("rank {} sends to rank {}", rank_, peer));
@@ -111,7 +111,7 @@ public:
     void expose(std::span<const std::byte> bytes) override {
         exposed_bytes_ = sizes_of_all(bytes.size());
         if (!has_window()) return;
-        // MPI asks for a pointer to non-const memory even where all only read.
+        // MPI requires a pointer to non-const memory even if all ranks only read.
         auto* base = const_cast<std::byte*>(bytes.data());
         try {
             blocking(session_, "MPI_Win_create", [&] {
@@ -119,8 +119,8 @@ public:
             });
         } catch (const Error& error) {
             fail(
-                "{}: this MPI has no way for ranks to read each other's memory here. Open MPI 4 over TCP has one with "
-                "OMPI_MCA_osc=pt2pt in the environment; or take a schedule whose ranks send, as ring",
+                "{}: with this MPI, ranks cannot read each other's memory here. With Open MPI 4 over TCP, set "
+                "OMPI_MCA_osc=pt2pt in the environment; or choose a schedule whose ranks send, such as ring",
                 error.what());
         }
         once(session_, "MPI_Win_set_errhandler", [&] { return MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN); });
@@ -160,7 +160,7 @@ public:
     Clock::time_point start_together() override {
         constexpr const char* what = "the others, at the start of a pass";
         peers_.barrier(what, meeting_limit());
-        // Nobody begins before it has rank 0's instant, so no operation lies before it.
+        // No rank returns before it has received rank 0's instant, so no operation begins before that instant.
         const auto start = peers_.broadcast(Clock::now().time_since_epoch().count(), what, meeting_limit());
         return Clock::time_point(Clock::duration(start)) - clock_.ahead;
     }
@@ -172,16 +172,16 @@ private:
         require(0 <= peer && peer < size_, "rank {} has no peer {}; ranks are 0..{}", rank_, peer, size_ - 1);
     }
 
-    /// Not where nobody exposes anything, or nobody else is there to fetch it: Open MPI 4 has none for a process alone,
-    /// nor over every network.
+    /// Windows are made only if a rank exposes something and there is another rank to fetch it, because Open MPI 4 has
+    /// no windows for a single process, nor over every network.
     bool has_window() const {
         return size_ > 1 && std::ranges::any_of(exposed_bytes_, [](auto bytes) { return bytes > 0; });
     }
 
-    /// Longer than any other wait: a rank that is stuck in an operation knows more, and is to speak first.
+    /// Longer than any other wait, so that a rank that is stuck in an operation reports first; it knows more.
     Clock::duration meeting_limit() const { return 2 * timeout_; }
 
-    /// Returns when all are there.
+    /// Returns when all ranks have called it.
     std::vector<std::uint64_t> sizes_of_all(std::uint64_t mine) {
         Bytes bytes(sizeof(mine));
         std::memcpy(bytes.data(), &mine, sizeof(mine));
@@ -217,7 +217,7 @@ public:
     std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
         try {
             MpiTransport transport(session_, timeout, clock_);
-            // All have come to the end of the last pass.
+            // All ranks have reached the end of the last pass.
             return Peers(session_).gather_to_root(body(transport), timeout);
         } catch (const std::exception& error) {
             session_.end(fmt::format("process {} ends the run: {}", session_.rank(), error.what()));

@@ -15,7 +15,7 @@
 namespace ringlab::reference {
 namespace {
 
-/// Thrown in the other ranks after one has failed; its own error is the one to report.
+/// Thrown in the other ranks after one has failed; only the error of the failed rank is reported.
 struct Stopped {};
 
 struct Completion {
@@ -35,7 +35,7 @@ private:
     std::shared_ptr<const Completion> completion_;
 };
 
-/// Where the threads meet: messages waiting for their other side, barriers, and the first error.
+/// What the threads share: messages that wait for their other side, barriers, and the first error.
 class Hub {
 public:
     explicit Hub(int ranks) : inboxes_(static_cast<std::size_t>(ranks)) {}
@@ -90,7 +90,7 @@ public:
             barrier_passed_.notify_all();
             return barrier_time_;
         }
-        // No time-out: whoever is missing computes, waits with a time-out of its own, or has left.
+        // No time-out: a missing rank is computing, waits with its own time-out, or has left.
         barrier_passed_.wait(lock, [&] { return stopped_ || left_ > 0 || generation != barrier_generation_; });
         stop_here_too();
         require(generation != barrier_generation_, "rank {} waits at a barrier, but {} of {} ranks have ended", rank,
@@ -153,7 +153,7 @@ private:
         }
         const auto other = std::move((queues.*theirs).front());
         (queues.*theirs).pop_front();
-        // Copying happens outside the lock: other pairs of ranks do not wait for it.
+        // Copied outside the lock, so that other pairs of ranks do not wait for it.
         lock.unlock();
         require(
             buffer.size() == other.buffer.size(),
@@ -224,7 +224,7 @@ public:
 
     void wait(Clock::duration limit) override { hub_.wait(rank_, limit); }
     void set_computing(bool computing) override { hub_.set_computing(computing); }
-    bool others_compute() const override { return hub_.anyone_computes(); }  // who asks does not
+    bool others_compute() const override { return hub_.anyone_computes(); }  // the calling rank does not
     Clock::time_point start_together() override { return hub_.barrier(rank_); }
     double clock_uncertainty() const override { return 0; }  // one process, one clock
 
@@ -259,11 +259,11 @@ std::vector<Bytes> ThreadWorld::run(Clock::duration, const std::function<Bytes(T
         try {
             for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
         } catch (const std::system_error& error) {
-            // Those that have begun wait for the others.
-            hub.fail(std::make_exception_ptr(
-                Error(fmt::format("{} ranks need a thread each, and after {} the system gave no more: {}; use fewer "
-                                  "ranks",
-                                  ranks, threads.size(), error.what()))));
+            // The threads that have started wait for the others.
+            hub.fail(std::make_exception_ptr(Error(
+                fmt::format("{} ranks need a thread each, but the system could not start more than {}: {}; use fewer "
+                            "ranks",
+                            ranks, threads.size(), error.what()))));
         }
     }
     if (hub.error()) std::rethrow_exception(hub.error());

@@ -4,8 +4,8 @@
 
 namespace ringlab::reference {
 
-/// Ranks as threads of this process. Messages are copied once, from the sender's buffer to the receiver's, by whichever
-/// of the two comes last.
+/// A world whose ranks are threads of this process. A message is copied once, from the sender's buffer to the
+/// receiver's, by whichever of the two threads comes last.
 class ThreadWorld : public World {
 public:
     using World::World;

@@ -1,6 +1,6 @@
 #include "reference/cpu/transport_mpi.hpp"
 
-// What transport_mpi.hpp promises, in a program built without MPI.
+// Implements transport_mpi.hpp in a program built without MPI.
 namespace ringlab::reference {
 
 std::unique_ptr<World> make_mpi_world(const layouts::RingGroup&) {

@@ -9,7 +9,7 @@
 
 namespace ringlab::reference {
 
-/// A transport that does what another does; to be changed.
+/// A transport that forwards all calls to another one; derived classes change some of them.
 class WrappedTransport : public Transport {
 public:
     WrappedTransport(Transport& inner, const layouts::RingGroup& group) : inner_(inner), group_(group) {}
@@ -37,7 +37,7 @@ protected:
     const layouts::RingGroup& group_;
 };
 
-/// A world whose transports are wrapped.
+/// A world whose ranks use transports that wrap those of another world.
 class WrappingWorld : public World {
 public:
     using Wrap = std::function<std::unique_ptr<Transport>(Transport&, const layouts::RingGroup&)>;
@@ -48,7 +48,7 @@ public:
     bool is_root() const override { return inner_->is_root(); }
     bool agree(bool root_says) override { return inner_->agree(root_says); }
 
-    /// What wrappers own lives until the end of the run, as buffers that are given to a transport must.
+    /// Wrappers live until the end of the run, because buffers that are given to a transport must.
     std::vector<Bytes> run(Clock::duration timeout, const std::function<Bytes(Transport&)>& body) override {
         std::mutex mutex;
         std::map<int, std::unique_ptr<Transport>> wrappers;
@@ -68,6 +68,7 @@ private:
     Wrap wrap_;
 };
 
+/// A WrappingWorld whose transports have the type Wrapped.
 template <class Wrapped>
 class WrappedWorld : public WrappingWorld {
 public:

@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
                   "but ") == 0);
     BOOST_TEST(error_of_edited([](int rank, Op& op) {
                    if (rank == 1 && op.kind == OpKind::send && op.step == 0) op.bytes = 7;
-               }) == "rank 1: operation 0, send K,V of block 1, step 0, to rank 2: it says 7 bytes; these are 7680");
+               }) == "rank 1: operation 0, send K,V of block 1, step 0, to rank 2: it has 7 bytes; its part has 7680");
     BOOST_TEST(error_of_edited([](int rank, Op& op) {
                    if (rank == 1 && op.kind == OpKind::receive) op.peer = 3;
                }).find("has no receive there") != std::string::npos);
@@ -65,8 +65,9 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
     BOOST_TEST(error_of_edited([](int, Op& op) {
                    op.ends = false;
                }).find("rank 0: attends of rows of block 0 begin and never end") == 0);
-    BOOST_TEST(error_of_edited([](int, Op& op) { op.channel = op.transfers() ? 2 : 0; }).find("channel 2 of 1") !=
-               std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   op.channel = op.transfers() ? 2 : 0;
+               }).find("channel 2 of 1 channels") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {

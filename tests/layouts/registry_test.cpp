@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(a_colon_with_nothing_behind_it_does_not_mean_the_default) {
         for (const auto& [name, entry] : registry.entries()) {
             const auto typed = name + ":";
             BOOST_TEST(error_of([&] { make(typed); }) ==
-                       kind + " '" + typed + "' has nothing behind its colon; write it as " + entry.usage);
+                       kind + " '" + typed + "' has nothing after its colon; write it as " + entry.usage);
         }
     };
     const auto mask = make_mask("causal", 8);

@@ -302,11 +302,11 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     auto problem = problem_of(c.mask);
     problem.tokens = 25;
     BOOST_TEST(error_of([&] { make_schedule(problem, c.mask, c.layout, {}); }) ==
-               "the problem has 25 tokens, mask causal 24 and layout contiguous 24; they must agree");
+               "the problem has 25 tokens, mask causal has 24 and layout contiguous has 24; they must agree");
     problem.tokens = 24;
     problem.kv_heads = 3;
     BOOST_TEST(error_of([&] { make_schedule(problem, c.mask, c.layout, {}); }) ==
-               "8 query heads do not share 3 kv heads evenly; query heads must be a multiple");
+               "8 query heads do not share 3 kv heads evenly; query heads must be a multiple of kv heads");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {
     };
     ThreadWorld four({4, 1, {}}), three({3, 1, {}});
     BOOST_TEST(message([&] { run(three, *forward, nullptr, inputs, {}); }) ==
-               "the schedule is for 4 ranks, the rings have 3");
+               "the schedule is for 4 ranks, but the rings have 3");
     BOOST_TEST(message([&] { run(four, *backward, nullptr, inputs, {}); }) ==
                "the forward schedule describes a backward pass");
     auto other = c;

@@ -317,7 +317,7 @@ BOOST_AUTO_TEST_CASE(checksums_refuse_what_no_rank_sends) {
     const GateCase c{small_problem(48), "causal", "zigzag", "pull", 4};
     const auto world = with_checksums(std::make_unique<ThreadWorld>(layouts::RingGroup{4, 1, {}}));
     const auto said = message_of([&] { run_case(*world, c, random_inputs(c.problem, 21), small_tiles()); });
-    BOOST_TEST(said.find("of which no checksum tells; leave out --checksums") != std::string::npos, said);
+    BOOST_TEST(said.find("which no checksum protects; leave out --checksums") != std::string::npos, said);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

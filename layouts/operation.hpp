@@ -1,39 +1,12 @@
 #pragma once
 
-#include "layouts/problem.hpp"
+#include "layouts/pools.hpp"
 
 #include <array>
 #include <cstdint>
 #include <span>
 
 namespace ringlab::layouts {
-
-/// Tensors that lie in one slot, travel in one message and are worked on together.
-enum class Pool : std::uint8_t {
-    kv,       ///< keys and values
-    dkv,      ///< their gradients
-    q,        ///< query rows
-    state,    ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
-    output,   ///< (o, lse) of rows, normalised
-    dout,     ///< dO of rows with what the backward pass knows of them (lse, delta)
-    dq,       ///< gradient of rows
-    latent,   ///< what keys and values of all heads are expanded from, see Problem
-    dlatent,  ///< its gradient
-};
-inline constexpr int pool_count = 9;
-
-/// Whether a pool holds something of query rows, by query heads; otherwise of keys, by kv heads, or for all of these.
-constexpr bool of_rows(Pool pool) {
-    return pool != Pool::kv && pool != Pool::dkv && pool != Pool::latent && pool != Pool::dlatent;
-}
-
-/// Whether attention is computed from what a pool holds, rather than to it.
-constexpr bool is_input(Pool pool) {
-    return pool == Pool::kv || pool == Pool::latent || pool == Pool::q || pool == Pool::dout;
-}
-
-/// How many heads all of a pool's are.
-int heads_of(const Problem& problem, Pool pool);
 
 /// The whole instruction set: what an interpreter must be able to do, and all it needs to know.
 enum class OpKind : std::uint8_t {
@@ -52,7 +25,6 @@ enum class OpKind : std::uint8_t {
 inline constexpr int op_kind_count = 9;
 
 const char* to_string(OpKind kind);
-const char* to_string(Pool pool);
 
 /// Heads [begin, end).
 struct HeadRange {

@@ -49,26 +49,10 @@ std::int64_t elements_compressed_at_once(const Schedule& backward, int rank) {
     return p.batch * rows * p.expanded_dim();
 }
 
-std::size_t SlotMap::fields(Pool pool) const {
-    switch (pool) {
-        case Pool::q:
-        case Pool::dq:
-        case Pool::latent:
-        case Pool::dlatent: return 1;
-        case Pool::kv:
-        case Pool::dkv:
-        case Pool::output:
-        case Pool::dout: return 2;
-        case Pool::state: return 3;
-    }
-    return 0;
-}
+std::size_t SlotMap::fields(Pool pool) const { return layouts::tensors(pool).size(); }
 
 std::int64_t SlotMap::width(Pool pool, std::size_t field) const {
-    if (pool == Pool::latent || pool == Pool::dlatent) return problem_.latent.width();
-    if (!of_rows(pool)) return field == 0 ? problem_.head_dim : problem_.value_dim;
-    if (field > 0) return pool == Pool::dout ? 2 : 1;
-    return pool == Pool::q || pool == Pool::dq ? problem_.head_dim : problem_.value_dim;
+    return layouts::width(problem_, layouts::tensors(pool)[field]);
 }
 
 std::int64_t SlotMap::field_elements(Pool pool, std::size_t field, std::int64_t tokens) const {
@@ -83,9 +67,10 @@ std::size_t SlotMap::take(std::int64_t bytes, std::int64_t& account) {
 }
 
 Frame SlotMap::make_frame(Pool pool, DType dtype, std::int64_t heads, std::int64_t tokens, std::int64_t& account) {
-    Frame frame{pool, {}, {dtype, of_rows(pool) ? DType::fp32 : dtype, DType::fp32}};
+    Frame frame{pool, {}, {}};
     std::int64_t of_keys = 0;
     for (std::size_t field = 0; field < fields(pool); ++field) {
+        frame.dtypes[field] = layouts::tensors(pool)[field].statistic ? DType::fp32 : dtype;
         const auto bytes = heads * field_elements(pool, field, tokens) * bytes_of(frame.dtypes[field]);
         if (of_rows(pool))
             frame.begins[field] = take(bytes, account);
@@ -198,11 +183,14 @@ const Frame& SlotMap::message_frame(Pass pass, const Place& place) const {
 Field SlotMap::field(const Frame& frame, const Place& place, std::size_t field) const {
     const auto dtype = frame.dtypes[field];
     const auto row = width(frame.pool, field);
-    std::int64_t head = field_elements(frame.pool, field, place.block_tokens), before = 0;
+    const auto elements_of = [&](std::size_t which) { return field_elements(frame.pool, which, place.block_tokens); };
+    std::int64_t head = elements_of(field), before = 0;
     if (!of_rows(frame.pool)) {
-        const auto first = field_elements(frame.pool, 0, place.block_tokens);
-        before = field == 0 ? 0 : first;
-        head = fields(frame.pool) == 1 ? first : first + field_elements(frame.pool, 1, place.block_tokens);
+        head = 0;
+        for (std::size_t other = 0; other < fields(frame.pool); ++other) {
+            if (other < field) before += elements_of(other);
+            head += elements_of(other);
+        }
     }
     const auto elements = before + (place.heads.begin - place.first_head) * head + place.tokens.begin * row;
     return {frame.begins[of_rows(frame.pool) ? field : 0] + size(elements * bytes_of(dtype)),

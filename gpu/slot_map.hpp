@@ -36,11 +36,10 @@ struct MemoryUse {
     std::int64_t total() const { return inputs + results + slots + work; }
 };
 
-/// Where the fields of a slot begin in a rank's exchange memory, and of what type they are. Fields of kv and dkv: K and
-/// V or their gradients; of q, dq, latent and dlatent: one; of state: o, m, l; of output: o, lse; of dout: dO and pairs
-/// of statistics.
+/// Where the fields of a slot begin in a rank's exchange memory, and of what type they are. Its fields are the tensors
+/// of its pool, see layouts::pool_table.
 struct Frame {
-    static constexpr std::size_t most_fields = 3;
+    static constexpr std::size_t most_fields = layouts::PoolDescription::most_tensors;
 
     layouts::Pool pool = layouts::Pool::kv;
     std::array<std::size_t, most_fields> begins{};  ///< of a pool of keys the first one counts alone

@@ -19,26 +19,6 @@ const char* to_string(OpKind kind) {
     return "?";
 }
 
-const char* to_string(Pool pool) {
-    switch (pool) {
-        case Pool::kv: return "K,V";
-        case Pool::dkv: return "dK,dV";
-        case Pool::q: return "Q";
-        case Pool::state: return "state";
-        case Pool::output: return "O";
-        case Pool::dout: return "dO";
-        case Pool::dq: return "dQ";
-        case Pool::latent: return "latent";
-        case Pool::dlatent: return "dlatent";
-    }
-    return "?";
-}
-
-int heads_of(const Problem& problem, Pool pool) {
-    if (of_rows(pool)) return static_cast<int>(problem.query_heads);
-    return pool == Pool::latent || pool == Pool::dlatent ? 1 : static_cast<int>(problem.kv_heads);
-}
-
 void Op::run_after(OpIndex index) {
     if (index < 0) return;
     require(after_count < static_cast<int>(after_storage.size()), "an operation has more than {} dependencies",

@@ -1,40 +1,12 @@
 #pragma once
 
-#include "layouts/problem.hpp"
+#include "layouts/pools.hpp"
 
 #include <array>
 #include <cstdint>
 #include <span>
 
 namespace ringlab::layouts {
-
-/// A pool: tensors that share a slot, travel in one message and are used together.
-enum class Pool : std::uint8_t {
-    kv,       ///< keys and values
-    dkv,      ///< their gradients
-    q,        ///< query rows
-    state,    ///< running softmax (o, m, l) of rows: o not normalised, all in the accumulator's type
-    output,   ///< (o, lse) of rows, normalised
-    dout,     ///< dO of rows, with their lse and delta = dO.o
-    dq,       ///< gradient of query rows
-    latent,   ///< from which keys and values of all heads are expanded, see Problem
-    dlatent,  ///< its gradient
-};
-inline constexpr int pool_count = 9;
-
-/// Whether a pool belongs to query rows and has query heads. The others belong to keys and have kv heads, except latent
-/// and dlatent, which have a single head.
-constexpr bool of_rows(Pool pool) {
-    return pool != Pool::kv && pool != Pool::dkv && pool != Pool::latent && pool != Pool::dlatent;
-}
-
-/// Whether a pool is an input of attention, and not a result or a running sum.
-constexpr bool is_input(Pool pool) {
-    return pool == Pool::kv || pool == Pool::latent || pool == Pool::q || pool == Pool::dout;
-}
-
-/// Number of heads that a pool has in this problem.
-int heads_of(const Problem& problem, Pool pool);
 
 /// The whole instruction set: the operations that an interpreter of schedules has to implement.
 enum class OpKind : std::uint8_t {
@@ -53,7 +25,6 @@ enum class OpKind : std::uint8_t {
 inline constexpr int op_kind_count = 9;
 
 const char* to_string(OpKind kind);
-const char* to_string(Pool pool);
 
 /// Heads [begin, end).
 struct HeadRange {

@@ -77,24 +77,14 @@ DType Schedule::dtype(Pool pool, int slot) const {
             first += group.count;
         }
     }
-    const bool sums = pool == Pool::state || pool == Pool::dq || pool == Pool::dkv || pool == Pool::dlatent;
-    return sums ? accumulator() : problem_.dtype;
+    return description(pool).sum ? accumulator() : problem_.dtype;
 }
 
 std::int64_t Schedule::token_bytes(Pool pool, int slot) const {
-    const auto element = bytes_of(dtype(pool, slot)), number = bytes_of(accumulator());
-    switch (pool) {
-        case Pool::kv:
-        case Pool::dkv: return (problem_.head_dim + problem_.value_dim) * element;
-        case Pool::q:
-        case Pool::dq: return problem_.head_dim * element;
-        case Pool::state:
-        case Pool::dout: return problem_.value_dim * element + 2 * number;
-        case Pool::output: return problem_.value_dim * element + number;
-        case Pool::latent:
-        case Pool::dlatent: return problem_.latent.width() * element;
-    }
-    return 0;
+    std::int64_t sum = 0;
+    for (const auto& tensor : tensors(pool))
+        sum += width(problem_, tensor) * bytes_of(tensor.statistic ? accumulator() : dtype(pool, slot));
+    return sum;
 }
 
 double Schedule::flop(const Op& attend) const {

@@ -8,18 +8,10 @@ using layouts::OpKind;
 using layouts::Pool;
 
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer) {
-    const auto fields = [&] {
-        switch (transfer.pool) {
-            case Pool::output:
-            case Pool::dout: return 2;  // o and lse, do and statistics
-            case Pool::state: return 3;
-            default: return 1;
-        }
-    }();
-    if (!is_cut(schedule, transfer)) return fields;
-    const auto& part = transfer.part;
-    const bool has_two = transfer.pool == Pool::kv || transfer.pool == Pool::dkv;
-    return (has_two ? 2 : fields) * part.heads.count() * schedule.problem().batch;
+    const auto tensors = static_cast<std::int64_t>(layouts::tensors(transfer.pool).size());
+    // Of whole blocks the tensors of rows lie apart, and those of keys together.
+    if (!is_cut(schedule, transfer)) return of_rows(transfer.pool) ? tensors : 1;
+    return tensors * transfer.part.heads.count() * schedule.problem().batch;
 }
 
 bool is_cut(const layouts::Schedule& schedule, const layouts::Op& transfer) {

@@ -27,22 +27,11 @@ std::int64_t sum_of(const std::array<std::int64_t, layouts::pool_count>& bytes) 
 }
 
 /// Statistics of one token and head that lie beside its row: the running softmax's maximum and sum, lse and delta.
-std::int64_t cpu_statistics(Pool pool) { return pool == Pool::state || pool == Pool::dout ? 2 : 0; }
-
-/// Numbers of one token and head in a slot of CPU ranks, which keep all of them in the type of their arithmetic.
-std::int64_t cpu_numbers(const layouts::Problem& problem, Pool pool) {
-    switch (pool) {
-        case Pool::kv:
-        case Pool::dkv: return problem.head_dim + problem.value_dim;
-        case Pool::q:
-        case Pool::dq: return problem.head_dim;
-        case Pool::state:
-        case Pool::dout: return problem.value_dim + cpu_statistics(pool);
-        case Pool::output: return problem.value_dim + 1;
-        case Pool::latent:
-        case Pool::dlatent: return problem.latent.width();
-    }
-    return 0;
+std::int64_t cpu_statistics(const layouts::Problem& problem, Pool pool) {
+    std::int64_t numbers = 0;
+    for (const auto& tensor : layouts::tensors(pool))
+        if (tensor.statistic) numbers += width(problem, tensor);
+    return numbers;
 }
 
 /// Bytes of the messages under way, one a lane: what a vector holds that is resized to each of them; and of K and V as
@@ -90,11 +79,11 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
     const auto& problem = forward.problem();
     const auto tokens = [&](Pool pool) { return forward.block_tokens(forward.own_block(pool, rank)); };
     const auto bytes = [&](Pool pool, std::int64_t heads, std::int64_t of_tokens) {
-        return problem.batch * of_tokens * heads * cpu_numbers(problem, pool) * static_cast<std::int64_t>(sizeof(Real));
+        return problem.batch * of_tokens * heads * width(problem, pool) * static_cast<std::int64_t>(sizeof(Real));
     };
     const auto own_statistics = [&](Pool pool) {
-        return forward.keeps(pool) ? problem.batch * tokens(pool) * heads_of(problem, pool) * cpu_statistics(pool) *
-                                         static_cast<std::int64_t>(sizeof(Real))
+        return forward.keeps(pool) ? problem.batch * tokens(pool) * heads_of(problem, pool) *
+                                         cpu_statistics(problem, pool) * static_cast<std::int64_t>(sizeof(Real))
                                    : 0;
     };
     const auto own = [&](Pool pool) {

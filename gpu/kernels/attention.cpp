@@ -15,7 +15,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -153,23 +152,6 @@ CombineParams combine_params(const Extent& extent, const View& destination, cons
 void require_fp32(const Elements& tensor, const char* name) {
     require(tensor.dtype == DType::fp32, "{} is {}; it must be fp32", name, to_string(tensor.dtype));
 }
-
-}  // namespace
-
-void allow_shared_memory(const void* kernel, const char* name, int bytes) {
-    using Allowed = std::tuple<int, const void*, int>;  // device, kernel, bytes
-    static thread_local std::vector<Allowed> allowed;   // a few: looking through them is quicker than hashing
-    int device = 0, most = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    if (std::find(allowed.begin(), allowed.end(), Allowed{device, kernel, bytes}) != allowed.end()) return;
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    require(bytes <= most, "the {} needs {} bytes of shared memory a block, device {} has {}; use smaller head dims",
-            name, bytes, device, most);
-    RINGLAB_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    allowed.emplace_back(device, kernel, bytes);
-}
-
-namespace {
 
 ForwardParams forward_params(const ForwardArgs& args, const Geometry& geometry, const Items& work) {
     const auto& shape = args.shape;

@@ -4,6 +4,7 @@
 #include "reference/cpu/cpu_elements.hpp"
 #include "reference/rounding.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringlab::reference {
@@ -26,33 +27,20 @@ CpuSlots<Real>::CpuSlots(const layouts::Problem& problem, std::int64_t own_rows,
 
 template <class Real>
 std::size_t CpuSlots<Real>::fields(Pool pool) const {
-    switch (pool) {
-        case Pool::q:
-        case Pool::dq:
-        case Pool::latent:
-        case Pool::dlatent: return 1;
-        case Pool::kv:
-        case Pool::dkv:
-        case Pool::output: return 2;
-        case Pool::state:
-        case Pool::dout: return 3;
-    }
-    return 0;
+    std::size_t fields = 0;
+    for (const auto& tensor : layouts::tensors(pool)) fields += tensor.statistic ? size(width(problem_, tensor)) : 1;
+    return fields;
 }
 
 template <class Real>
-std::int64_t CpuSlots<Real>::width(Pool pool, std::size_t field) const {
-    if (pool == Pool::latent || pool == Pool::dlatent) return problem_.latent.width();
-    const bool keys = !of_rows(pool);
-    if (field > 0) return keys ? problem_.value_dim : 1;
-    return keys || pool == Pool::q || pool == Pool::dq ? problem_.head_dim : problem_.value_dim;
+std::int64_t CpuSlots<Real>::width_of(Pool pool, std::size_t field) const {
+    const auto& tensor = layouts::tensors(pool)[std::min(field, layouts::tensors(pool).size() - 1)];
+    return tensor.statistic ? 1 : width(problem_, tensor);
 }
 
 template <class Real>
 std::int64_t CpuSlots<Real>::head_numbers(Pool pool, std::int64_t tokens) const {
-    std::int64_t row = 0;
-    for (std::size_t field = 0; field < fields(pool); ++field) row += width(pool, field);
-    return problem_.batch * tokens * row;
+    return problem_.batch * tokens * width(problem_, pool);
 }
 
 template <class Real>
@@ -84,14 +72,14 @@ template <class Real>
 std::int64_t CpuSlots<Real>::offset(const Place& place, int head, std::int64_t batch, std::size_t field) const {
     auto offset = (head - place.first_head) * head_numbers(place.pool, place.block_tokens);
     for (std::size_t before = 0; before < field; ++before)
-        offset += problem_.batch * place.block_tokens * width(place.pool, before);
-    return offset + (batch * place.block_tokens + place.tokens.begin) * width(place.pool, field);
+        offset += problem_.batch * place.block_tokens * width_of(place.pool, before);
+    return offset + (batch * place.block_tokens + place.tokens.begin) * width_of(place.pool, field);
 }
 
 template <class Real>
 MatrixView<const Real> CpuSlots<Real>::matrix(const Place& place, int head, std::int64_t batch,
                                               std::size_t field) const {
-    const auto columns = width(place.pool, field);
+    const auto columns = width_of(place.pool, field);
     return {memory(place).data() + offset(place, head, batch, field), place.tokens.size(), columns, columns};
 }
 

@@ -30,8 +30,8 @@ public:
     void begin(const layouts::Schedule& pass);
     void drop_scratch();
 
-    /// Number of fields of a pool. Field 0 is K, Q, o, dO, dQ, dK or the latent; further fields are V or dV, or
-    /// statistics of rows, which have width 1.
+    /// Fields of a pool: its tensors by layouts::pool_table, but each number of a statistic is a field of width 1, so
+    /// that the lse and the delta of rows are two vectors. Statistics are a pool's last tensors.
     std::size_t fields(layouts::Pool pool) const;
 
     /// One field of one head and batch element of a place: (tokens, width).
@@ -53,7 +53,7 @@ public:
 
 private:
     layouts::DType dtype(const Place& place) const;
-    std::int64_t width(layouts::Pool pool, std::size_t field) const;
+    std::int64_t width_of(layouts::Pool pool, std::size_t field) const;
     std::int64_t head_numbers(layouts::Pool pool, std::int64_t tokens) const;
     const std::vector<Real>& memory(const Place& place) const;
     std::int64_t offset(const Place& place, int head, std::int64_t batch, std::size_t field) const;

@@ -53,7 +53,8 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
     const double e2 = roundings.e2;
     const bool narrow = is_narrow(problem_.dtype);
-    const Tensor k2 = narrow ? Tensor(inputs.k * inputs.k) : Tensor(), v2 = narrow ? Tensor(inputs.v * inputs.v) : Tensor();
+    const Tensor k2 = narrow ? Tensor(inputs.k * inputs.k) : Tensor(),
+                 v2 = narrow ? Tensor(inputs.v * inputs.v) : Tensor();
     struct Largest {
         double p = 0, v = 0, dp = 0;
         std::int64_t key = 0;

@@ -130,8 +130,8 @@ public:
 
     /// Those of a row, among others: of a part of the result with this square.
     void add(double part, const KnownRoundings& row) {
-        // Of p that are tiny, next to a sink or because dropout took the only large one, weights_^2 may be too small for
-        // a double. So may squares_, and then they are taken to have all of their errors in common.
+        // Of p that are tiny, next to a sink or because dropout took the only large one, weights_^2 may be too small
+        // for a double. So may squares_, and then they are taken to have all of their errors in common.
         if (row.weights_ > 0) add(part, row.errors_ / row.weights_, row.squares_ / row.weights_ / row.weights_);
     }
 

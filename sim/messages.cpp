@@ -11,7 +11,7 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
     const auto fields = [&] {
         switch (transfer.pool) {
             case Pool::output:
-            case Pool::dout: return 2;  // o and lse, do and statistics
+            case Pool::dout: return 2;  // o and lse; do and its statistics
             case Pool::state: return 3;
             default: return 1;
         }
@@ -35,7 +35,7 @@ void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
                                             op.bytes,
                                             op.channel,
                                             op.kind == OpKind::receive ? self : layouts::OpIndex{-1}});
-    // A fetch is served by its owner, whose schedule has no such message.
+    // The owner serves a fetch; its schedule has no operation for it.
     if (op.kind != OpKind::fetch && flop_a_byte_ > 0) undecided_[static_cast<std::size_t>(rank)].push_back(&queued);
 }
 

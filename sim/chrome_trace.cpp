@@ -19,7 +19,7 @@ using layouts::OpKind;
 using layouts::Picoseconds;
 using layouts::Span;
 
-// Threads of a process: lane * tracks_per_lane + track, the host behind the lanes.
+// Thread ids of a process: lane * tracks_per_lane + track. The host comes after the lanes.
 constexpr int tracks_per_lane = 64;
 
 std::string json_text(const std::string& text) {
@@ -86,7 +86,7 @@ private:
         }
     }
 
-    /// The host's after all of the group's.
+    /// Also gives the host a lane, after all lanes of the group.
     void name_lanes(const TraceGroup& group) {
         lane_names_ = group.lane_names;
         for (const auto& span : group.timeline->spans)
@@ -96,7 +96,7 @@ private:
         lane_names_.push_back("host");
     }
 
-    /// The first track of a lane that is free from `time.begin` on.
+    /// The first track of a lane that is free at time.begin.
     int track(int rank, Lane lane, const Interval& time) {
         auto& ends = track_ends_[{rank, lane}];
         std::size_t at = 0;
@@ -155,7 +155,7 @@ private:
             const auto from = tracks_.find({send.rank, send.op}), to = tracks_.find({span.rank, span.op});
             if (from == tracks_.end() || to == tracks_.end()) continue;  // filtered out
             const auto id = next_arrow_++;
-            // An arrow binds to the slice around its ends, so it must end within the receive.
+            // A viewer binds an arrow to the slice around each of its ends, so the arrow must end within the receive.
             const auto end = std::max(span.begin, span.end - 1);
             event(R"("ph":"s","name":"hop","cat":"hop","id":{},"pid":{},"tid":{},"ts":{})", id, process(send.rank),
                   from->second, microseconds(send.begin));

@@ -9,20 +9,22 @@
 namespace ringlab::sim {
 namespace {
 
-/// One rank: seconds of computing at the clock of the calibration, seconds of a pass beside it, FLOP and power.
+/// One rank: seconds of computing at the clock of the calibration, other seconds of a repeated pass, FLOP, and FLOP/s
+/// that power allows.
 struct Powered {
     double busy, rest, flop, power;
 };
 
 double lasts(const Powered& rank, double clock) { return rank.rest + rank.busy / clock; }
 
-/// Of a rank whose pass takes `least` or longer.
+/// Highest clock, at most 1, at which the rank uses no more power than it has in a period of `least` seconds or longer.
 double clock_of(const Powered& rank, double least, const SimOptions& options) {
     if (rank.busy == 0) return 1;
     double low = 0, high = 1;
     for (int halvings = 0; halvings < 50; ++halvings) {
         const auto clock = (low + high) / 2;
-        // Seconds of all power that there is. The other attends, in the pause, take as much at a time.
+        // Seconds for which the rank would use all its power. Other attends, in the pause, take as much power per
+        // second.
         const auto taken =
             rank.flop * clock * clock / rank.power * (1 + options.pause_busy_seconds * clock / rank.busy);
         (taken <= std::max(least, lasts(rank, clock)) ? low : high) = clock;

@@ -9,33 +9,36 @@
 
 namespace ringlab::sim {
 
-/// Clocks of ranks, against that of the calibration, that power allows when a pass is repeated without end.
+/// Clock of each rank, relative to the calibration, that power allows when a pass is repeated without end.
 ///
-/// The energy of a FLOP goes as the square of the voltage, and that about as the clock: so power bounds rate x clock^2,
-/// and attends that keep more of a multiprocessor busy run at a lower clock. Averaged over repeated passes with their
-/// pauses, rank by rank: whoever waits for others has power to spare, and a pass is as long as that of the rank that
-/// takes longest. From what was predicted at the clocks `before`, where a rank that computes for longer is taken to
-/// last longer by as much. `flop`: of all pairs of the tiles that are computed, which take power whether they are seen
-/// or not; `powers`: FLOP/s that each rank's GPU could do at the clock of the calibration; both by rank.
+/// The energy of a FLOP grows with the square of the voltage, and the voltage about with the clock. So power limits
+/// FLOP/s x clock^2, and attends that use the SMs better run at a lower clock. The limit holds on average over a pass
+/// and the pause behind it, for each rank. A rank that waits for others has power to spare, and the period of all ranks
+/// is that of the slowest one.
+///
+/// `prediction` was made at the clocks `before`; when a rank computes for longer, its period is assumed to grow by the
+/// same time. `flop` counts all pairs of all tiles that are computed, visible or masked, because both take power.
+/// `powers` are the FLOP/s that each rank's GPU could sustain at the clock of the calibration. Both are by rank.
 std::vector<double> sustained_clocks(const Prediction& prediction, std::span<const double> before,
                                      std::span<const double> flop, std::span<const double> powers,
                                      const SimOptions& options);
 
-/// FLOP/s that the GPU of each of the first `ranks` ranks could do without end at the clock of the calibration.
+/// FLOP/s that the GPU of each of the first `ranks` ranks could sustain at the clock of the calibration.
 std::vector<double> rank_powers(const layouts::Schedule& schedule, const Machine& machine, const Topology& topology,
                                 int ranks);
 
-/// A pass played at given clocks; FLOP and power as in sustained_clocks(), by rank.
+/// A pass played at given clocks. FLOP and powers by rank, as sustained_clocks() takes them.
 struct PlayedPass {
     Prediction prediction;
     std::vector<double> flop, powers;
 };
 
-/// Whether clocks are to be found: they are asked for, and power has an end.
+/// Whether power determines the clocks: sustained clocks are asked for, and the machine's power is limited.
 bool power_sets_clocks(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 
-/// Clocks of `ranks` ranks that leave as much power as there is, found by playing the pass at some: they depend on how
-/// busy ranks are, and that on them, though little. Plays at full clock first; where power bounds no rank, no more.
+/// Clocks of `ranks` ranks at which they use the power that there is. Calls `play` with clocks to get the pass at
+/// these, first at full clock: clocks depend on how busy ranks are, which depends a little on the clocks. Stops early
+/// if power limits no rank.
 std::vector<double> settled_clocks(std::size_t ranks, const SimOptions& options,
                                    const std::function<PlayedPass(const std::vector<double>&)>& play);
 

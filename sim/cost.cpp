@@ -28,7 +28,7 @@ double rotated_bytes(const Schedule& schedule, std::int64_t tokens) {
     const auto& p = schedule.problem();
     if (!p.rotary.rotates()) return 0;
     const bool gradients = schedule.options().pass == Pass::backward;
-    const auto rows = p.queries.empty() ? tokens : (tokens * p.rows() + p.tokens - 1) / p.tokens;  // its share of them
+    const auto rows = p.queries.empty() ? tokens : (tokens * p.rows() + p.tokens - 1) / p.tokens;  // of the rank
     const auto keys = p.with_latent_as_key();
     return static_cast<double>(p.batch * (rows * p.query_heads * p.head_dim + tokens * keys.kv_heads * keys.head_dim) *
                                bytes_of(gradients ? schedule.accumulator() : p.dtype));
@@ -40,7 +40,7 @@ double rotation_seconds(const Schedule& schedule, const Machine& machine, std::i
     const auto calibrated =
         schedule.options().pass == Pass::forward ? machine.rotate_memory_ratio : machine.rotate_back_memory_ratio;
     constexpr int launches = 2;
-    constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
+    constexpr double of_an_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
     const auto ratio = calibrated > 0 ? calibrated : of_an_add * machine.add_memory_ratio;
     return launches * machine.accumulate_launch_seconds + ratio * bytes / machine.memory_bytes_per_second;
 }
@@ -59,7 +59,7 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
       issue_next_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
                                                           : issue_transfer_),
-      // Kernels cannot read a peer's memory: who fetches serves others' fetches in turn.
+      // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
       issue_fetch_(machine.inside_host.multiprocessors_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
       tiles_(std::move(tiles)) {
@@ -77,7 +77,7 @@ Picoseconds CostModel::issue_time(double seconds) const { return is_free(Cause::
 
 bool CostModel::joins() const { return machine_.multiprocessors > 1 && joins_attends(schedule_); }
 
-/// Of a rank whose attends are launches of several: all of them are priced at the first.
+/// Price of the rank's next attend. All attends of a rank with fused launches are priced at the first call.
 double CostModel::joined_seconds(int rank) {
     joined_.resize(static_cast<std::size_t>(ranks()));
     auto& [times, next] = joined_[static_cast<std::size_t>(rank)];
@@ -100,7 +100,7 @@ double CostModel::slower(int rank, layouts::OpIndex index) const {
     return draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) / clock(rank);
 }
 
-/// Of the rate model, of the visible pairs.
+/// Added in the rate model, which counts only visible pairs.
 double CostModel::dropout_seconds(const Op& op, int rank) const {
     const auto pairs = static_cast<double>(op.cells) * static_cast<double>(schedule_.problem().batch) *
                        static_cast<double>(op.rows().heads.count());
@@ -114,7 +114,7 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     if (joins_ && by_tiles) return joined_seconds(rank);
     double seconds = op.fused ? 0 : attention_.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
-        // K and V have to be read whatever is computed: what a few rows of a long cache cost.
+        // K and V have to be read whatever is computed. For few rows and a long cache that takes longest.
         const auto keys = static_cast<double>(std::min(op.part.tokens.size(), op.cells));
         const auto all = static_cast<double>(op.part.tokens.size());
         const auto read =
@@ -137,9 +137,9 @@ double CostModel::powered_flop(const Op& op) const {
     return visible * tiles_->pairs_in_tiles(op.rows(), op.part) / static_cast<double>(op.cells);
 }
 
-/// Expanding is one product for K and one for V, bound by whichever of arithmetic and memory takes longer, and the
-/// numbers that heads share, copied. Compressing brings the gradient into the products' type, and is two of them: for
-/// the latent and for the matrices.
+/// Expanding takes one matrix product for K and one for V, limited by arithmetic or memory, and copies the numbers that
+/// heads share. Compressing converts the gradient to the products' type and takes two products: for the latent and for
+/// the matrices.
 double CostModel::latent_seconds(const Op& op, int rank) const {
     const auto& p = schedule_.problem();
     const bool expands = op.kind == OpKind::expand;
@@ -165,7 +165,7 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     auto ratio = copies                     ? machine_.copy_memory_ratio
                  : op.kind == OpKind::merge ? machine_.merge_memory_ratio
                                             : machine_.add_memory_ratio;
-    // The first partial of its rows finds no result to read: it becomes one, in fp32.
+    // The first partial result of its rows finds no result to read. It is only converted to fp32.
     if (op.kind == OpKind::merge && op.begins)
         ratio = std::min(ratio, 1 + 4 / static_cast<double>(layouts::bytes_of(schedule_.problem().dtype)));
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
@@ -184,7 +184,7 @@ Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
 
 TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex index) const {
     const auto factor = draws_.transfer_factor(rank, index);
-    // More or less to carry, at the rate that it has; latencies are few, which the engine makes use of.
+    // Noise changes the duration and not the latency: the engine relies on there being few different latencies.
     if (factor != 1) cost.duration = std::max<Picoseconds>(0, stretched(cost.whole(), factor) - cost.latency);
     return cost;
 }
@@ -207,8 +207,8 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
             const auto& hidden = cost.link->hidden;
             rate = std::min(
                 rate, cost.link->hidden_rate(static_cast<double>(bytes / std::max<std::int64_t>(1, message.pieces))));
-            // A rank sends and receives at a time, and blocks of the two kernels lie on the same multiprocessors: in
-            // timelines of 2k tokens both came in where an attend had left four.
+            // A rank sends and receives at the same time, and the thread blocks of both kernels run on the same SMs. In
+            // timelines with 2k tokens per rank both fitted where an attend had left four SMs.
             cost.multiprocessors = hidden.channels * cost.link->multiprocessors_per_channel / 2;
             cost.crowded_speed = hidden.busy_speed_ratio;
         }
@@ -233,11 +233,11 @@ Picoseconds CostModel::before_pass(int rank) const {
                      draws_.gpu_factor(rank));
 }
 
-/// What adds sinks to the merged rows of a rank: o read and written in a launch of its own, as sums of gradients are.
+/// Adds the sinks to a rank's merged rows in a launch of its own, which reads and writes o at the speed of adds.
 double CostModel::sink_seconds(std::int64_t rows) const {
     const auto& p = schedule_.problem();
     if (p.sinks.empty() || schedule_.options().pass == Pass::backward) return 0;
-    constexpr double of_an_add = 2.0 / 3;  // which reads two numbers for each that it writes
+    constexpr double of_an_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
     const auto bytes = p.batch * rows * p.query_heads * p.value_dim * bytes_of(schedule_.accumulator());
     return machine_.accumulate_launch_seconds +
            of_an_add * machine_.add_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second;
@@ -276,9 +276,9 @@ std::vector<std::string> CostModel::notes() const {
     else
         notes = notes_of_kernel(machine_, schedule_);
     if (problem.dropout.drops() && attention_.dropout_tile_seconds < 0)
-        notes.emplace_back("the machine file does not say what dropout takes: it is predicted to take nothing");
+        notes.emplace_back("the machine file has no price of dropout: the prediction assumes that it takes no time");
     if (layouts::bytes_of(problem.dtype) != 2)
-        notes.push_back(fmt::format("attention times are those of 16-bit arithmetic, the problem's is {}",
+        notes.push_back(fmt::format("attention times are those of 16-bit arithmetic, but the problem has {}",
                                     layouts::to_string(problem.dtype)));
     return notes;
 }

@@ -24,98 +24,103 @@ using layouts::Part;
 using layouts::Run;
 using layouts::Schedule;
 
-/// Times of attention blocks from their real tiles.
+/// Times of attention kernels, computed from the tiles that they really work on.
 ///
-/// A block's tiles follow from how its rows' bounds lie relative to its keys, so blocks that look alike from there
-/// (all blocks below the diagonal, all on it) share one entry of a memo and are tiled and list-scheduled once.
+/// A block's tiles depend only on where the mask's bounds for its rows lie relative to its keys. So blocks that look
+/// the same from there (all blocks below the diagonal, all blocks on it) share one memo entry and are tiled and
+/// list-scheduled once.
 class TileModel {
 public:
     /// `schedule` and `machine` must outlive the model.
     TileModel(const Schedule& schedule, const Machine& machine);
 
     struct Time {
-        double alone = 0;      ///< seconds of a launch of its own, without the launch itself
-        double continued = 0;  ///< seconds added to a launch that is under way: no ramp, no tail, no cost of items
-        double item = 0;       ///< seconds of its longest item
+        double alone = 0;      ///< seconds in a launch of its own, without launch_us
+        double continued = 0;  ///< seconds of its tiles alone, spread evenly over all SMs, in a launch under way
+        double item = 0;       ///< seconds of its longest work tile
     };
 
-    /// Where a block stands among those of its rows.
+    /// Whether a block is the first or the last one that its query rows attend to.
     struct Turn {
         bool begins = true, ends = true;
     };
 
-    /// From a share of its undisturbed time on, so many processors are not there for a launch.
+    /// From the share `from` of the block's undisturbed time on, `processors` SMs are not available to it.
     struct Without {
         double from = 0;
         double processors = 0;
     };
 
-    /// What a block of items of keys takes, over what it takes on all processors; `without` by time, the first from 0.
+    /// Time of a block of key tiles while some SMs are missing, divided by its time on all SMs. `without` is sorted by
+    /// time and its first entry is from 0.
     double longer_beside(std::span<const Without> without, const Part& rows, const Part& keys);
 
-    /// Processors that its items leave alone, if there are fewer items than would fill them.
+    /// SMs that the block leaves idle because it has fewer work tiles of keys than SMs; 0 if it fills them.
     double idle_processors(const Part& rows, const Part& keys);
 
-    /// Of all heads of `rows` and `keys`.
+    /// Time of the block of `rows` and `keys`, all heads of both.
     Time block(const Part& rows, const Part& keys, Turn turn);
 
-    /// Pairs of a row and a key in all tiles that the block meets, of one head: those that a partial tile hides too.
+    /// Pairs of a row and a key in all tiles that the block computes, for one head. Includes pairs that the mask hides
+    /// within partial tiles.
     double pairs_in_tiles(const Part& rows, const Part& keys);
 
-    /// What the block takes on `processors` fewer, over what it takes on all: they take items by turns, so a few less
-    /// may cost a whole turn.
+    /// Time of the block with `processors` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
+    /// a few missing SMs can cost a whole wave.
     double longer_without(double processors, const Part& rows, const Part& keys, Turn turn);
 
-    /// Attends of a rank that are one launch.
+    /// One attend of a fused launch: several attends of a rank in one kernel launch.
     struct Joint {
         Part rows, keys;
-        bool begins = true, ends = true;  ///< forward: of its rows
-        bool waits = false;               ///< for something that arrives
+        bool begins = true, ends = true;  ///< forward: whether it is the first or last block of its rows
+        bool waits = false;               ///< whether it waits for a message
     };
 
-    /// Seconds of each of the attends, without the launch itself: adding up to what the launch takes where all has
-    /// arrived. Forward, a processor takes each item through all blocks, and waits where one is not there yet: until a
-    /// block has arrived nothing is done but what the first items have before it, so that much are the attends before
-    /// the last one of their rows, which is the rest. Backward, items are of one block, and blocks follow each other:
-    /// see KeyLaunch.
+    /// Seconds of each attend of a fused launch, in order, without launch_us. They add up to the time of the launch
+    /// when all messages have arrived.
+    ///
+    /// Forward, a thread block takes its work tile through all blocks and waits in place for one that has not arrived.
+    /// Until a block arrives only the first work tiles have made progress. So an attend before the last of its rows
+    /// takes as long as the longest work tile needs for it, and the last one takes all the rest. Backward, a work tile
+    /// belongs to one block, and blocks follow each other: see KeyLaunch.
     std::vector<double> joined(std::span<const Joint> attends);
 
-    /// What one launch takes up: tiles of each item of a head, how often, and heads in turn.
+    /// The work tiles of one launch.
     struct Items {
-        std::vector<layouts::TileRow> tiles;
-        std::vector<int> visits{};  ///< blocks of a launch that an item meets tiles of; empty: one
-        std::int64_t copies = 1;
-        int in_turn = 1;
-        // Of items of keys, which come in the order of work lists, the longest first: ranges of row tiles that each
-        // meets, one behind another, and where those of each begin.
+        std::vector<layouts::TileRow> tiles;  ///< that each work tile of a head meets
+        std::vector<int> visits{};  ///< blocks of the launch in which a work tile meets any tile; empty: one each
+        std::int64_t copies = 1;    ///< heads (of keys for key tiles) times batch elements: each has these work tiles
+        int in_turn = 1;            ///< query heads that a work tile takes one after another
+        // Only for work tiles of keys, which are sorted longest first: the ranges of row tiles that they meet, those of
+        // one work tile after those of another, and the index of each one's first range.
         std::vector<layouts::Interval> ranges{};
         std::vector<std::size_t> first_range{};
-        bool fall_evenly = false;
-        /// Of query tiles: numbers of O, bytes of Q and of K and V.
+        bool fall_evenly = false;  ///< see layouts::fall_evenly()
+        /// Only for work tiles of queries: numbers of O, bytes of Q, bytes of K and V.
         struct Sizes {
             double outputs = 0, queries = 0, keys = 0;
         } sizes{};
     };
 
-    /// Items of keys of a block, and where its rows lie among those of the rank.
+    /// Work tiles of keys of one block, and the first head and row tile of its rows among those of the rank.
     struct KeyPart {
         std::shared_ptr<const Items> items;
         std::int64_t first_head = 0, first_tile = 0;
     };
     KeyPart key_part(const Part& rows, const Part& keys);
 
-    /// How a launch goes about the items of its blocks.
+    /// How a launch goes through the work tiles of its blocks.
     struct Way {
         layouts::Sharing sharing{};
-        layouts::UnitOrder order{};  ///< of the items of each
-        double longer = 1;           ///< times, that all of it takes for what they do
+        layouts::UnitOrder order{};  ///< of the work tiles of each block
+        double longer = 1;           ///< factor on the time of every work tile
     };
     Way way_of(std::span<const KeyPart> parts, bool waits) const;
 
-    /// What processors take up of a block's items of keys, in order.
+    /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
     std::vector<ItemGroup> dealt(const Items& items, const Way& way) const;
 
-    /// Blocks that were tiled one by one, for tests of the memo.
+    /// Number of memo entries, that is of blocks that were tiled one by one. For tests.
     std::size_t distinct_blocks() const { return memo_.size(); }
 
 private:
@@ -128,8 +133,8 @@ private:
     std::vector<double> joined_keys(std::span<const Joint> attends);
     struct Launch {
         double seconds = 0;
-        double item = 0;   ///< of it the longest item
-        double tiles = 0;  ///< of all items, on one processor
+        double item = 0;   ///< seconds of its longest work tile
+        double tiles = 0;  ///< seconds of all tiles on one SM
     };
     layouts::Sharing sharing_of(std::span<const KeyPart> parts) const;
     layouts::UnitOrder order_of(std::span<const KeyPart> parts, std::int64_t blocks) const;
@@ -154,7 +159,7 @@ private:
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                            const Part& keys, Turn turn) const;
     Items::Sizes sizes_of(const Part& rows, const Part& keys) const;
-    /// Bytes in which a number of O is read and written.
+    /// Bytes that a launch reads and writes for each number of O.
     struct RowBytes {
         double read, written;
     };
@@ -166,61 +171,64 @@ private:
     const Schedule& schedule_;
     const Machine& machine_;
     AttentionCost cost_;
-    std::vector<std::int64_t> key_;               // scratch
-    std::vector<Run> row_storage_, key_storage_;  // scratch: runs of parts
+    std::vector<std::int64_t> key_;               // scratch memory of describe()
+    std::vector<Run> row_storage_, key_storage_;  // scratch memory of runs()
     std::unordered_map<std::string, Time> memo_;
     std::unordered_map<std::string, double> longer_, pairs_;
     std::unordered_map<std::string, Dealt> dealt_;
-    std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // of keys
-    // What depends on the rows or the keys of a whole block alone, by block: each meets all others.
+    std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // work tiles of keys
+    // What depends only on the rows or only on the keys of a whole block, by block. Kept because each block of rows
+    // meets every block of keys.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
     mutable std::vector<std::vector<layouts::KeyTile>> key_tiles_;
 };
 
-/// What a transfer takes.
+/// What one message costs.
 struct TransferCost {
     Picoseconds latency = 0;
-    Picoseconds duration = 0;     ///< after the latency, alone
-    double bytes_per_second = 0;  ///< while it runs at full speed; 0 if it takes no time
-    double multiprocessors = 0;   ///< that each side gives to it, from when it is ready itself
-    double crowded_speed = 1;     ///< beside attends, against alone
+    Picoseconds duration = 0;     ///< after the latency, if it has the link to itself
+    double bytes_per_second = 0;  ///< at full speed; 0 if the message takes no time
+    double multiprocessors = 0;   ///< SMs held at each end from when that end is ready; 0 for copy engines
+    double crowded_speed = 1;     ///< speed while an attend runs, relative to alone
     const LinkCost* link = nullptr;
     Route route = Route::inside_host;
 
     Picoseconds whole() const { return layouts::later(latency, duration); }
 };
 
-/// Bytes of q and k of a rank of `tokens` tokens, or of dq and dk, where they are rotated: else 0.
+/// Bytes of q and k of a rank with `tokens` tokens (backward: of dq and dk) that a rotary embedding rotates; 0 without
+/// one.
 double rotated_bytes(const Schedule& schedule, std::int64_t tokens);
 
-/// Seconds that a rank takes to rotate them before the forward pass, or behind the backward pass, each in a launch of
-/// its own.
+/// Seconds that a rank takes to rotate q and k before the forward pass, or dq and dk behind the backward pass: two
+/// launches. Not part of a predicted pass.
 double rotation_seconds(const Schedule& schedule, const Machine& machine, std::int64_t tokens);
 
 class KeyLaunches;
 
-/// How long every operation takes on a machine when it has what it runs on to itself.
+/// Price of every operation on a machine: its duration when it shares nothing.
 class CostModel {
 public:
-    /// All three must outlive the model. Attends run at `clocks` times the clock of the calibration, by rank, or at
-    /// that clock; `tiles`, of the same schedule and machine, may come from another model, and are only there where
-    /// options ask for them. Throws Error if the placement of ranks on the machine's GPUs is not possible, or an option
-    /// is out of range.
+    /// `schedule`, `machine` and `options` must outlive the model. `clocks` are by rank, relative to the calibration;
+    /// empty means 1. `tiles` may be shared with other models of the same schedule and machine; it is used only with
+    /// ComputeModel::tiles and made here if it is null. Throws Error if ranks cannot be placed on the machine's GPUs,
+    /// or if an option is out of range.
     CostModel(const Schedule& schedule, const Machine& machine, const SimOptions& options,
               std::vector<double> clocks = {}, std::shared_ptr<TileModel> tiles = nullptr);
 
     int ranks() const { return schedule_.ranks() * options_.replicas; }
 
-    /// Duration of what a rank computes: undisturbed, and where it is this operation of it. Attends
-    /// that are one launch have to be asked for in the rank's order.
+    /// Duration of an operation of the compute lane: without noise, and with the noise and slow GPU of operation
+    /// `index`. Attends of fused launches must be asked for in the rank's order.
     Picoseconds compute(const Op& op, int rank);
     Picoseconds compute(const Op& op, int rank, layouts::OpIndex index);
 
-    /// Of an attend that compute() says, what its tiles take if they are spread evenly over all multiprocessors. All of
-    /// it where the price is not made of tiles.
+    /// The part of `price`, which compute() gave for this attend, that its tiles take if they are spread evenly over
+    /// all SMs. All of `price` if it is not made of tiles.
     Picoseconds evenly_spread(const Op& attend, int rank, Picoseconds price);
 
-    /// Between ranks, of which the source's link may be slow. Valid until the next call.
+    /// Cost of a message between two ranks; includes a slow link of the source. The reference is valid until the next
+    /// call.
     const TransferCost& transfer(int source, int destination, std::int64_t bytes, const Message& message = {}) {
         const auto route = topology_.route(source, destination);
         const auto slower = draws_.link_factor(source);
@@ -229,31 +237,32 @@ public:
         return known.cost;
     }
 
-    /// The same with the noise of operation `index` of `rank`, which sends or fetches.
+    /// `cost` with the noise of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
 
-    /// Whether options say that it costs nothing.
+    /// Whether the options say that this cause costs nothing.
     bool is_free(Cause cause) const { return options_.free == cause; }
 
-    /// Whether attends are one launch that waits inside for blocks and for the gradients that it adds to: when each
-    /// ends, key_launches() of the rank say, and compute() what it would take if all were there.
+    /// Whether the rank's backward attends are one fused launch that waits, inside the kernel, for blocks and for the
+    /// gradients that it adds to. Then key_launches() tells when each attend ends, and compute() tells how long it
+    /// takes if everything has arrived.
     bool waits_for_gradients() const;
     KeyLaunches key_launches(int rank) const;
 
-    /// How many times as long as calibrated operation `index` of a rank takes to compute: by its clock, and by draws.
+    /// Factor on the calibrated time of compute operation `index` of a rank: its clock, slow GPUs and noise.
     double slower(int rank, layouts::OpIndex index) const;
 
-    /// Whether some attends are one launch.
+    /// Whether the schedule has fused launches, and the machine prices them as such.
     bool joins() const;
 
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
     Picoseconds at_clock(double seconds, int rank) const;
 
-    /// FLOP of an attend that take power: of all pairs of the tiles that it computes.
+    /// FLOP of an attend that take power: those of all pairs of the tiles that it computes.
     double powered_flop(const Op& op) const;
 
-    /// What the host does for a pass before its first operation, and for an operation; `follows` as HostClock says.
+    /// Host time of a pass before its first operation, and host time to issue an operation. `follows`: see HostClock.
     Picoseconds issue_pass() const;
     Picoseconds issue(const Op& op, bool follows) const {
         if (!op.transfers()) return op.fused ? 0 : issue_compute_;
@@ -266,22 +275,22 @@ public:
         return {state, computes_first_, std::min(issue_transfer_, issue_next_), first};
     }
 
-    /// Of a host that starts a pass at `start`.
+    /// The clock of a host that starts a pass at `start`.
     HostClock host_clock(Picoseconds start) const {
         const auto begun = layouts::later(start, issue_pass());
         return host_clock({.now = begun, .computed = begun});
     }
 
-    /// What a rank's pass takes before its first operation on the compute lane, and behind its last operation.
+    /// GPU time of a rank's pass before its first operation on the compute lane, and behind its last operation.
     Picoseconds before_pass(int rank) const;
     Picoseconds behind_pass(int rank) const;
     const Topology& topology() const { return topology_; }
 
-    /// When a rank starts, and all of them.
+    /// When a rank starts the pass; starts() has all ranks.
     Picoseconds start(int rank) const;
     std::vector<Picoseconds> starts() const;
 
-    /// What the machine file was stretched to cover, one sentence each, for people to read.
+    /// What the machine file does not cover exactly and how it was stretched, one sentence each, for users.
     std::vector<std::string> notes() const;
 
 private:
@@ -300,23 +309,24 @@ private:
     const SimOptions& options_;
     Topology topology_;
     Draws draws_;
-    std::vector<double> clocks_;  // by rank; empty: 1
+    std::vector<double> clocks_;  // by rank; empty: all 1
     bool computes_first_;
     Picoseconds issue_compute_, issue_transfer_, issue_next_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
-    bool joins_ = false;  // some attends are one launch, and priced so
+    bool joins_ = false;  // fused launches are priced by tiles
     struct Joined {
         std::vector<double> times;
         std::size_t next = 0;
     };
-    std::vector<Joined> joined_;  // by rank: what is left of its attends
+    std::vector<Joined> joined_;  // by rank: prices of attends that were not asked for yet
     struct Known {
         std::int64_t bytes = -1;
         Message message;
         TransferCost cost;
     };
     void price(Known& known, Route route, double slower, std::int64_t bytes, const Message& message) const;
-    std::array<Known, 2 * route_count> known_;  // the last message on each, slow or not: most are of one size
+    std::array<Known, 2 * route_count> known_;  // the last message on each route, slow link or not; kept because most
+                                                // have one size
 };
 
 }  // namespace ringlab::sim

@@ -6,8 +6,9 @@
 
 namespace ringlab::sim {
 
-/// Gives most of a very large group to the processors, as one by one would: each takes the items that it could begin
-/// before a common time. Returns how many. Sums of few terms stay one by one, and so the same as ever to the last bit.
+/// Assigns most of a very large group at once, with the result of assigning one by one: each processor takes the work
+/// tiles that it can begin before a common time. Returns how many were assigned. Small groups are assigned one by one,
+/// which keeps sums the same to the last bit.
 std::int64_t Processors::give_at_once(const ItemGroup& items) {
     constexpr std::int64_t few = 1 << 16;
     if (items.count <= few || items.seconds == 0) return items.seconds == 0 ? items.count : 0;
@@ -30,7 +31,7 @@ std::int64_t Processors::give_at_once(const ItemGroup& items) {
     }
     auto given = static_cast<std::int64_t>(dealt(low));
     for (auto& some : free_) some.time += dealt_by(some.time, low) * items.seconds;
-    if (items.count - given > 2 * few) {  // items so short that a time hardly tells one from many
+    if (items.count - given > 2 * few) {  // work tiles so short that rounding hides them
         for (auto& some : free_)
             some.time += static_cast<double>(items.count - given) / static_cast<double>(count_) * items.seconds;
         given = items.count;

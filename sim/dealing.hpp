@@ -6,31 +6,34 @@
 
 namespace ringlab::sim {
 
-/// So many items that take as long each.
+/// `count` work tiles of the same duration.
 struct ItemGroup {
     double seconds = 0;
     std::int64_t count = 0;
 };
 
-/// Processors that take items in the order in which they are given, each as soon as it is free.
+/// List scheduling: processors (SMs, or groups of SMs) take work tiles in the given order, each as soon as it is free.
 class Processors {
 public:
     explicit Processors(std::int64_t count, double free_from = 0)
         : count_(count), free_{{free_from, static_cast<double>(count)}} {}
 
-    /// When the last of the items has ended. They wait where they are: nothing of them is done before `begin`, and none
-    /// ends before `end`.
+    /// Assigns the work tiles and returns when the last of them ends. A processor waits in place: no work tile starts
+    /// before `begin`, and none ends before `end`.
     double give(const ItemGroup& items, double begin = 0, double end = 0);
 
-    /// Whatever they do takes so much longer.
+    /// Every processor becomes free `seconds` later.
     void delay(double seconds);
 
 private:
-    /// Processors that are free at the same time.
+    /// `count` processors that are free from `time` on.
     struct Free {
         double time = 0;
         double count = 0;
-        bool operator<(const Free& other) const { return time > other.time; }  // the first to be free on top of a heap
+        bool operator<(const Free& other) const {
+            return time > other.time;
+        }  // so that the first to be free is on top
+           // of a heap
     };
     std::int64_t give_at_once(const ItemGroup& items);
 
@@ -38,20 +41,20 @@ private:
     std::vector<Free> free_;  // a heap
 };
 
-/// Time of items given longest first to whichever of `processors` is free first.
+/// Makespan, in seconds, of list scheduling on `processors` with the longest work tiles first.
 double makespan(std::vector<ItemGroup> items, std::int64_t processors);
 
-/// The same, in the order that they are in.
+/// The same in the given order.
 double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors);
 
-/// From `from` on there are so many processors, at least one.
+/// From `from` seconds on there are `count` processors, at least one.
 struct ProcessorCount {
     double from = 0;
     std::int64_t count = 1;
 };
 
-/// The same while processors come and go, `counts` by time, the first from 0 on. One goes when it has ended its item,
-/// those first that are free first.
+/// The same while processors come and go. `counts` is sorted by time and begins at 0. A processor leaves when it has
+/// finished its work tile; those that are free first leave first.
 double makespan_in_order(std::span<const ItemGroup> items, std::span<const ProcessorCount> counts);
 
 }  // namespace ringlab::sim

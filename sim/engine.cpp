@@ -25,7 +25,7 @@ ResourceId Engine::add_resource(double capacity) {
 void Engine::set_capacity(ResourceId resource, double capacity) {
     require(capacity >= 0 && capacity < 9e18, "a resource has capacity {}; it must be finite and not negative",
             capacity);
-    // Through float, as demands are: a demand of the whole capacity then fits exactly.
+    // Converted to float, as demands are: a demand of the whole capacity then fits exactly.
     resources_[resource].capacity = static_cast<float>(capacity);
     may_be_short_ |= resources_[resource].short_of_capacity();
     touch(resource);
@@ -57,7 +57,7 @@ ActivityId Engine::start(const Activity& activity) {
     const auto id = take_place(activity.place);
     auto& state = states_[id];
     state.remaining = static_cast<double>(activity.duration);
-    state.updated = activity.duration;  // until it begins
+    state.updated = activity.duration;  // `updated` holds the duration until it begins
     state.tag = activity.tag;
     state.uses = static_cast<std::uint8_t>(activity.demands.size());
     state.priority = activity.priority;
@@ -76,7 +76,8 @@ ActivityId Engine::start(const Activity& activity) {
     return id;
 }
 
-// Delays are few and time only grows, so a line for each is in order by itself, and quicker than the queue.
+// There are few different delays and time only grows. So a line for each delay is sorted by itself, and faster than the
+// queue.
 void Engine::wait(ActivityId id, Picoseconds delay) {
     auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return one.delay == delay; });
     if (line == lines_.end()) line = lines_.insert(line, Line{delay});
@@ -111,9 +112,9 @@ void Engine::begin(ActivityId id) {
     fresh_.push_back(id);
 }
 
-// Speeds change more often than activities end, and what becomes slower need not move in the queue at once: it is
-// found out when its turn seems to have come. So compute that copies slow down and leave again moves once, not for
-// each.
+// Speeds change more often than activities end. An activity that becomes slower stays where it is in the queue; when it
+// comes up too early, it is put back. So compute that several copies slow down and leave again moves once, not for each
+// copy.
 EventQueue::Turn Engine::settled_first() {
     while (!queue_.empty()) {
         const auto [turn, id] = queue_.first();
@@ -148,7 +149,7 @@ bool Engine::next(std::uint32_t& tag) {
         if (queue_.empty()) return false;
         require(ends.time != never,
                 "the simulation stands still: {} activities have no share of a resource, or one so small that they "
-                "would take longer than 106 days",
+                "would run for more than 106 days",
                 queue_.size());
         break;
     }
@@ -186,10 +187,11 @@ void Engine::link(ActivityId id) {
         if (head != none) use_of(head).previous = self;
         head = self++;
         if (state.crowds) {
-            require(++resource.crowding != 0, "too many activities crowd one resource");
+            require(++resource.crowding != 0, "more than 4095 attends use one resource at a time");
             resource.crowd_changed = true;
         }
-        if (state.crowded_speed < 1) require(++resource.sensitive != 0, "too many transfers on one resource");
+        if (state.crowded_speed < 1)
+            require(++resource.sensitive != 0, "more than 65535 messages use one resource at a time");
         touch(use.resource);
     }
 }
@@ -237,7 +239,7 @@ void Engine::set_bound(ActivityId id, float bound) {
 
 void Engine::set_speed(ActivityId id, float speed) {
     auto& state = states_[id];
-    // What has begun now stands still, at no speed, and has yet to be put in the queue.
+    // An activity that has just begun has speed 0 and is not in the queue yet.
     if (speed == state.speed && (speed > 0 || state.updated != now_)) return;
     if (state.priority == Priority::transfer && speed != state.speed)
         for (auto& use : uses(id)) {

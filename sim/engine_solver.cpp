@@ -1,4 +1,4 @@
-// How speeds are shared out: Engine::solve() and what it is made of.
+// The solver of speeds: Engine::solve() and what it consists of.
 
 #include "sim/engine.hpp"
 
@@ -17,7 +17,7 @@ void Engine::solve() {
 
 void Engine::solve_transfers() {
     for (const auto id : fresh_) set_bound(id, bound_of(id));
-    // A changed bound makes more resources dirty, so the list grows under way.
+    // The list grows during this loop, because a changed bound makes more resources dirty.
     for (std::size_t i = 0; sensitive_ > 0 && i < dirty_.size(); ++i) {
         const auto& resource = resources_[dirty_[i]];
         if (!resource.crowd_changed || resource.sensitive == 0) continue;
@@ -55,7 +55,9 @@ void Engine::solve_compute() {
         if (user == none || !resource.dirty) continue;
         if (is_alone(user)) {
             set_speed(activity_of(user), speed_alone(activity_of(user), Priority::compute));
-            for (const auto& use : uses(activity_of(user))) resources_[use.resource].dirty = false;  // all done by that
+            for (const auto& use : uses(activity_of(user)))
+                resources_[use.resource].dirty = false;  // nothing else
+                                                         // uses these
             continue;
         }
         gather(dirty_[i], Priority::compute);
@@ -63,7 +65,7 @@ void Engine::solve_compute() {
     }
 }
 
-/// Of transfers: whether it limits any, or did when last solved.
+/// For transfers: whether the resource limits any of them, or did when last solved.
 bool Engine::limits(const Resource& resource) { return resource.short_of_capacity() || resource.tight; }
 
 void Engine::note_tightness(Resource& resource) {
@@ -72,7 +74,7 @@ void Engine::note_tightness(Resource& resource) {
     tight_ += resource.tight;
 }
 
-/// The users of a resource, into the part, which were not there.
+/// Adds the users of a resource, with the given priority, to the part.
 void Engine::take_users(ResourceId id, Priority priority) {
     for (auto at = resources_[id].users[static_cast<std::size_t>(priority)]; at != none; at = use_of(at).next) {
         auto& state = state_of(at);
@@ -89,7 +91,8 @@ void Engine::take_resource(ResourceId id) {
     part_resources_.push_back(id);
 }
 
-/// All that is connected with a resource: false, and no part, if that is much among many transfers.
+/// Makes a part of everything that is connected with a resource. Returns false, without a part, if that would be large
+/// among many transfers.
 bool Engine::gather(ResourceId start, Priority priority) {
     constexpr std::uint32_t many = 256;
     constexpr std::size_t much = 16;
@@ -144,9 +147,9 @@ void Engine::fill(Priority priority) {
     keep_speeds();
 }
 
-// Among many transfers that are all connected a change is felt by few. So what is short where something changed is
-// solved first, with its users, while others keep their speeds. That is the solution if nothing else that is short now
-// limits one of these users, or has users that it limited and that would get another share: else it is solved as well.
+// Among many connected transfers a change affects few. So only resources where something changed are solved first, with
+// their users; other activities keep their speeds. The solution is complete unless another full resource now limits one
+// of these users, or has users whose share changes. Then that resource is solved as well.
 void Engine::fill_near() {
     shared_out_ = true;
     for (const auto id : near_) note_tightness(resources_[id]);
@@ -161,7 +164,8 @@ void Engine::fill_near() {
     keep_speeds();
 }
 
-/// The users of resources near by, and behind these resources in the part all others that limit them.
+/// Makes a part of the users of the resources in `near_`. Behind these resources it has all others that limit the same
+/// users.
 void Engine::gather_near() {
     part_.clear();
     part_resources_.clear();
@@ -173,7 +177,7 @@ void Engine::gather_near() {
     for (const auto id : part_resources_) resources_[id].marked = false;
 }
 
-/// Whether a resource has users outside the part whose speeds do not go with those of its users in it.
+/// Whether a resource has users outside the part whose speeds would change with those of its users in it.
 bool Engine::is_felt(ResourceId id) {
     bool limits_some = false, has_others = false, limited_others = false, moves = false;
     for (auto at = resources_[id].users[static_cast<std::size_t>(Priority::transfer)]; at != none;
@@ -199,10 +203,10 @@ void Engine::keep_speeds() {
     }
 }
 
-// Progressive filling: all speeds grow as level * weight; whoever reaches its bound, or sits on the resource that fills
-// up first, keeps its speed; the others go on. A resource is looked at again only when one of its users was settled,
-// and what fills up at one level is settled in one round: over the network ports of P hosts there is one round and not
-// P.
+// Progressive filling. All speeds grow as level * weight. An activity that reaches its bound, or uses the resource that
+// fills up first, keeps its speed; the others grow on. A resource is evaluated again only when one of its users was
+// settled. All that fills up at the same level is settled in one round, so P network ports of equal load take one round
+// and not P.
 void Engine::fill_part(Priority priority) {
     begin_filling(priority);
     while (!part_open_.empty()) {
@@ -228,7 +232,7 @@ void Engine::begin_filling(Priority priority) {
     }
 }
 
-/// Those whose bound is below the level, or who have the lowest of all: whether there are any.
+/// Settles the activities with the lowest bound if that is at most `level`. Returns whether it was.
 bool Engine::settle_bounded(double level) {
     double lowest = std::numeric_limits<double>::infinity();
     for (const auto i : part_open_) lowest = std::min(lowest, part_bounds_[i]);
@@ -240,7 +244,8 @@ bool Engine::settle_bounded(double level) {
     return true;
 }
 
-/// The users of all resources that fill up at `level`, in order, until one of them moves another resource there.
+/// Settles the users of all resources that are full at `level`, in order, until this makes another resource full at
+/// that level.
 void Engine::settle_full(double level, Priority priority) {
     for (std::size_t k = 0; k < part_resources_.size(); ++k) {
         if (part_reached_[k] != level) continue;
@@ -261,7 +266,8 @@ void Engine::settle(std::uint32_t place, float speed, ResourceId limit) {
     part_stale_.push_back(place);
 }
 
-/// What the resources of those settled last now reach: the least.
+/// Evaluates the resources of the activities that were settled last again. Returns the lowest level at which one of
+/// them is full.
 double Engine::refresh_stale() {
     double least = std::numeric_limits<double>::infinity();
     part_refreshed_.clear();
@@ -282,7 +288,7 @@ double Engine::refresh_stale() {
     return least;
 }
 
-/// The level at which the resource is full, by those of its users that still grow; who is not in the part does not.
+/// Level at which the resource is full while its unsettled users grow. Users outside the part keep their speeds.
 double Engine::reached_level(ResourceId id, Priority priority) {
     const auto& resource = resources_[id];
     double available = static_cast<double>(left(resource, priority)), growth = 0;

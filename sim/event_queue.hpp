@@ -10,11 +10,11 @@ namespace ringlab::sim {
 
 using layouts::Picoseconds;
 
-/// A 4-ary heap of (time, id) with each id in it at most once; ids are small whole numbers chosen by the caller, times
-/// are not negative.
+/// A 4-ary heap of (time, id) with each id in it at most once. Ids are small whole numbers that the caller chooses;
+/// times are not negative.
 ///
-/// Equal times leave in the order in which they were set, so a run is reproducible to the bit. An entry is 16 bytes
-/// and the four children of a node share a cache line; nothing is allocated per event once the heap has grown.
+/// Equal times leave in the order in which they were set, so a run is reproducible to the bit. An entry has 16 bytes,
+/// the four children of a node share a cache line, and nothing is allocated for an event once the heap has grown.
 class EventQueue {
 public:
     static constexpr std::uint32_t most_ids = 1u << 26;
@@ -24,13 +24,13 @@ public:
         std::uint32_t id;
     };
 
-    /// Memory for so many ids; of events at a time there are usually fewer.
+    /// Reserves memory for ids below `ids`. Usually fewer events than that are in the queue at a time.
     void reserve(std::size_t ids) { position_.reserve(ids); }
 
     bool empty() const { return size() == 0; }
     std::size_t size() const { return size_ - hole_; }
 
-    /// When an event leaves, and its number in the order of setting, which decides among equal times.
+    /// When an event leaves. `number` counts calls of set() and decides among equal times.
     struct Turn {
         Picoseconds time;
         std::uint64_t number;
@@ -52,18 +52,18 @@ public:
         return {{time_of(entry), static_cast<std::uint64_t>(entry) >> id_bits}, id_of(entry)};
     }
 
-    /// Whether `id` is in, and not to leave after `time`.
+    /// Whether `id` is in the queue and leaves at `time` or earlier.
     bool leaves_by(std::uint32_t id, Picoseconds time) const {
         return id < position_.size() && position_[id] != absent && time_of(at(position_[id])) <= time;
     }
 
-    /// A number for an event that waits elsewhere, as if it had been set now.
+    /// The number that set() would use now, for an event that waits elsewhere first.
     std::uint64_t take_number() { return sequence_++; }
 
-    /// Puts `id` in at `time`, or moves it there; either way it goes behind everything set for that time before.
+    /// Inserts `id` at `time` or moves it there. It leaves behind everything that was set for that time before.
     void set(std::uint32_t id, Picoseconds time) { set(id, {time, sequence_++}); }
 
-    /// The same with a number taken before.
+    /// The same with a number from take_number().
     void set(std::uint32_t id, const Turn& turn) {
         if (id >= position_.size()) position_.resize(id + 1, absent);
         const auto entry = Entry{static_cast<std::uint64_t>(turn.time)} << 64 | (turn.number << id_bits | id);
@@ -82,7 +82,7 @@ public:
         }
     }
 
-    /// Takes out the earliest event; the queue must not be empty.
+    /// Removes the earliest event; the queue must not be empty.
     Event pop() {
         fill_hole();
         const auto first = at(0);
@@ -92,7 +92,7 @@ public:
     }
 
 private:
-    // Time above, sequence number in the middle, id below: one comparison, and no branch to mispredict.
+    // Time in the upper half, then the sequence number, then the id: one comparison without a branch.
     __extension__ using Entry = unsigned __int128;
 
     struct alignas(64) Line {
@@ -156,8 +156,8 @@ private:
     std::vector<std::uint32_t> position_;  // by id
     std::uint32_t size_ = 0;
     std::uint64_t sequence_ = 0;
-    // The root was popped and still stands there, before everything else: what is set next usually takes its place,
-    // which costs one walk down instead of a walk down and one up.
+    // The root was popped but is still stored. The next set() usually takes its place, which costs one walk down the
+    // heap instead of one down and one up.
     bool hole_ = false;
 };
 

@@ -12,7 +12,7 @@ bool has_few_rows(const Schedule& schedule, const Op& attend, const Machine& mac
 double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machine& machine) {
     const auto& few = machine.few_rows;
     const auto all = static_cast<double>(attend.part.tokens.size());
-    // No row sees more keys than it has pairs with.
+    // Each visible key accounts for at least one pair.
     const auto seen = all == 0 ? 0 : std::min(all, static_cast<double>(attend.cells)) / all;
     const auto bytes =
         seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, attend.slot(layouts::Pool::kv), attend.part));
@@ -21,7 +21,7 @@ double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machin
     const auto units =
         static_cast<double>(kv_heads * ((attend.rows().tokens.size() * group + few.rows - 1) / few.rows));
     const auto unit_bytes = bytes / static_cast<double>(kv_heads);
-    auto share = std::ceil(units / machine.multiprocessors) * unit_bytes;  // of the block that has most
+    auto share = std::ceil(units / machine.multiprocessors) * unit_bytes;  // of the thread block that reads most
     for (const auto& some : few.groups)
         share = std::min(share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes /
                                     static_cast<double>(some.processors));

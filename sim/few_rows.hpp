@@ -4,12 +4,12 @@
 
 namespace ringlab::sim {
 
-/// Whether a forward attend is done by the machine's kernel for a few rows, as decoding asks for.
+/// Whether a forward attend runs on the machine's split-KV kernel, which is for few query rows, as in decoding.
 bool has_few_rows(const Schedule& schedule, const Op& attend, const Machine& machine);
 
-/// What it then takes: the longer of reading all K and V, and of what a thread block reads of them. A unit, of up to
-/// `rows` rows that read the same keys, is one of the kv heads' with its query heads; as many blocks share one as make
-/// turns x share of a unit least.
+/// Seconds of that kernel: its launch, and the longer of two times: reading all K and V, and what the busiest thread
+/// block reads of them. A work tile is up to `rows` rows of the query heads of one kv head. Thread blocks may share a
+/// work tile; the number of them is chosen so that (waves) x (share of a work tile) is least.
 double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machine& machine);
 
 }  // namespace ringlab::sim

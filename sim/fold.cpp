@@ -6,14 +6,15 @@
 namespace ringlab::sim {
 namespace {
 
-/// Whether ranks differ in nothing that they are given.
+/// Whether options treat all ranks the same.
 bool are_given_the_same(const SimOptions& options) {
     const auto& jitter = options.jitter;
     return options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 && jitter.slow_links == 0 &&
            jitter.compute_noise == 0 && jitter.transfer_noise == 0 && jitter.start_skew_seconds == 0;
 }
 
-/// Whether sums of what transfers hold are exact in a float, in any order, as multiples of a small power of two.
+/// Whether sums of the SMs that transfers hold are exact in a float, in any order: they are multiples of a small power
+/// of two.
 bool holds_exactly(const LinkCost& link) {
     constexpr double smallest = 1.0 / 64, most = 1 << 12;
     const auto is_exact = [&](double count) {
@@ -25,18 +26,18 @@ bool holds_exactly(const LinkCost& link) {
     return is_exact(1);
 }
 
-/// Whether power leaves all GPUs at one clock when they have as much to do.
+/// Whether equal work gives all GPUs the same clock.
 bool have_one_clock(const Machine& machine, const SimOptions& options) {
     const auto& powers = machine.power_of_gpus;
     return options.clock == Clock::calibrated ||
            std::all_of(powers.begin(), powers.end(), [&](double power) { return power == powers.front(); });
 }
 
-/// So many ranks on, the machine looks the same.
+/// Smallest number of ranks after which the machine looks the same.
 int period(const Schedule& schedule, const Machine& machine, const Topology& topology) {
     if (topology.hosts() == 1 || machine.gpus_per_host % schedule.ranks() == 0) return 1;
     const auto& network = machine.network;
-    // Inside one leaf nothing goes over the spine; from rail to rail it does, among whatever hosts there are.
+    // No message uses the spine if all hosts are on one leaf. From rail to rail it is used by any hosts.
     const bool has_spine = network.hosts_per_leaf > 0 &&
                            (network.leaves == Network::Leaves::rails || topology.hosts() > network.hosts_per_leaf);
     return machine.gpus_per_host * (has_spine ? std::min(network.hosts_per_leaf, topology.hosts()) : 1);

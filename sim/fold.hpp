@@ -6,23 +6,24 @@
 
 namespace ringlab::sim {
 
-/// Ranks that cannot differ, of which one is played for all: rank r goes as rank r % played() does.
+/// Simulates ranks that must behave alike only once: rank r behaves as rank r % played() does.
 ///
-/// In a schedule whose ranks are alike, and whose attends cost the same on all of them, what a rank does when is told
-/// by the times of its peers and by who shares its memory, links, ports and leaf switches. On a machine of like hosts,
-/// all of whose GPUs play, the host next to a host has like neighbours in turn: what one host's ranks do solves the
-/// equations of all hosts, and they have one solution. Where leaves join several hosts that is true of a leaf's, and
-/// where no message leaves its host of each rank.
+/// Suppose the schedule is the same on all ranks but for their numbers, and attends cost the same on all of them. Then
+/// the times of a rank depend only on its peers and on who shares its memory, links, ports and leaf switches. If hosts
+/// are alike and all their GPUs take part, every host has the same neighbours. So the times of one host's ranks,
+/// repeated, solve the equations of all hosts, and these have one solution. Where several hosts share a leaf switch,
+/// the unit is all hosts of a leaf; where no message leaves its host, it is a single rank.
 ///
-/// Sums over those who share a resource are whole numbers, which no order changes; where a resource has to be shared
-/// out, levels are rounded in the order of those who share it. Such a play does not stand for the others.
+/// Sums over those who share a resource are whole numbers, so their order does not matter. Where a resource is too
+/// small for them, shares are rounded in the order of its users. Then one rank does not stand for the others, and the
+/// caller has to play all (Engine::has_shared_out()).
 class Fold {
 public:
-    /// Nothing is folded where options ask for a trace or draw ranks apart.
+    /// Folds nothing if options ask for a trace, or make ranks differ.
     Fold(const OpSource& ops, const Schedule& schedule, const Machine& machine, const Topology& topology,
          const SimOptions& options);
 
-    /// Ranks of all rings, without a fold.
+    /// Number of ranks to simulate; all ranks of all rings if nothing is folded.
     int played() const { return played_; }
 
     int of(int rank) const {

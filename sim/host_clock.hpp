@@ -12,46 +12,46 @@ namespace ringlab::sim {
 using layouts::OpIndex;
 using layouts::Picoseconds;
 
-/// When a rank's host has issued the operations of a pass. They are given to it in schedule order; but where transfers
-/// take no multiprocessors it enqueues computing as soon as what it waits for has been, so that the device has work as
-/// early as can be.
+/// Times at which a rank's host issues the operations of a pass. The host issues them in schedule order. But where
+/// transfers are copies (no SMs), it issues a kernel as soon as it has issued what the kernel waits for, ahead of other
+/// transfers, so that the GPU has work as early as possible.
 class HostClock {
 public:
-    /// Where the host is between two operations.
+    /// State of the host between two operations.
     struct State {
-        Picoseconds now = 0;       ///< when it has issued all that was given to it
-        Picoseconds computed = 0;  ///< when it had issued what it computed last
-        std::uint32_t last = 0;    ///< the lane and peer of the transfer that was given last; 0: that was none
-        std::uint32_t run = 0;     ///< what computes, one behind another, when the last of such runs was given
+        Picoseconds now = 0;       ///< when it has issued all operations so far
+        Picoseconds computed = 0;  ///< when it had issued the last operation that computes
+        std::uint32_t last = 0;    ///< lane and peer of the last operation if that was a transfer, else 0
+        std::uint32_t run = 0;     ///< number of operations in the last run of consecutive ones that compute
     };
 
-    /// Of operations from `first` on. A transfer takes `transfer` to issue, or longer.
+    /// For operations from index `first` on. `transfer` is the least time to issue a transfer.
     HostClock(State state, bool computes_first, Picoseconds transfer, OpIndex first = 0)
         : state_(state), computes_first_(computes_first), transfer_(transfer), first_(first), before_(state.now) {}
 
-    /// Whether a transfer is right behind another one on its lane and with its peer.
+    /// Whether `op` is a transfer directly behind another one on the same lane and with the same peer.
     bool follows(const layouts::Op& op) const { return op.transfers() && place_of(op) == state_.last; }
 
-    /// Time at which operation `self` is issued, which takes `cost`; calls delay(transfer, cost) for each one in front
-    /// of it that is issued later for it.
+    /// Returns when operation `self` is issued; issuing it takes `cost`. If it goes ahead of transfers that were given
+    /// before, calls delay(transfer, cost) for each of them.
     template <class Delay>
     Picoseconds issue(const layouts::Op& op, OpIndex self, Picoseconds cost, Delay delay) {
         auto& [now, computed, last, run] = state_;
         const auto came = std::exchange(now, layouts::later(now, cost));
         last = op.transfers() ? place_of(op) : 0;
-        // A copy into a slot that nothing of the pass was in begins with its sender's part alone.
+        // A copy into a slot that this pass has not used yet is started by its sender alone.
         const bool begins_alone =
             computes_first_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
         if (!computes_first_ || op.transfers()) return begins_alone ? came : now;
         const auto first = std::exchange(first_, self + 1);
         const auto before = std::exchange(before_, now);
         const auto run_before = std::exchange(run, self == first ? run + 1 : 1);
-        if (op.fused) return 0;  // its launch has been issued, and waits inside for what it needs
+        if (op.fused) return 0;  // the launch has been issued before, and waits inside the kernel
         OpIndex waits_for = -1;
         for (const auto one : op.after()) waits_for = std::max(waits_for, one);
         if (waits_for >= first) {
             computed = std::max(computed, came - (self - 1 - waits_for) * transfer_);
-        } else if (waits_for >= 0) {  // in front of the last run, whose first was issued before it
+        } else if (waits_for >= 0) {  // before the last run of compute, which was issued ahead of it
             const auto begin = first - static_cast<OpIndex>(run_before);
             computed = std::max(computed, before - (first - 1 - begin) * cost - (begin - 1 - waits_for) * transfer_);
         }
@@ -61,11 +61,11 @@ public:
 
     const State& state() const { return state_; }
 
-    /// Whether an operation that is still to come may go before one that was given.
+    /// Whether an operation still to come may be issued ahead of one that was given.
     bool is_open(OpIndex next) const { return computes_first_ && first_ < next; }
 
 private:
-    /// Not 0, which is the compute lane's.
+    /// Never 0, which stands for the compute lane.
     static std::uint32_t place_of(const layouts::Op& op) {
         return static_cast<std::uint32_t>(op.peer) * 32 + static_cast<std::uint32_t>(op.lane());
     }
@@ -73,8 +73,8 @@ private:
     State state_;
     bool computes_first_;
     Picoseconds transfer_;
-    OpIndex first_;       // behind what it computed last
-    Picoseconds before_;  // when all was issued that was given up to there
+    OpIndex first_;       // index behind the last operation that computes
+    Picoseconds before_;  // when everything before that index was issued
 };
 
 }  // namespace ringlab::sim

@@ -11,9 +11,9 @@
 
 namespace ringlab::sim {
 
-/// Gives vectors memory in whole cache lines and, where that is megabytes and the system has them, in huge pages. What
-/// a simulation of thousands of ranks looks up next lies anywhere, and with pages of 4 KiB where it lies has to be
-/// looked up as well.
+/// Allocator that gives vectors whole cache lines and, from megabytes on and where the system supports it, huge pages.
+/// A simulation of thousands of ranks jumps through its memory, and with pages of 4 KiB each jump costs an address
+/// translation as well.
 template <class T>
 struct HugePages {
     using value_type = T;
@@ -22,7 +22,7 @@ struct HugePages {
     template <class U>
     HugePages(const HugePages<U>&) {}
 
-    /// Of elements: bytes can be rounded up.
+    /// In elements. Leaves room to round bytes up.
     static constexpr std::size_t max_size() { return PTRDIFF_MAX / 2 / sizeof(T); }
 
     T* allocate(std::size_t count) {
@@ -31,7 +31,7 @@ struct HugePages {
         if (is_small(bytes)) return static_cast<T*>(::operator new(bytes));
         void* memory = ::operator new(rounded(bytes), alignment(bytes));
 #ifdef __linux__
-        if (is_large(bytes)) madvise(memory, rounded(bytes), MADV_HUGEPAGE);  // a wish: nothing depends on it
+        if (is_large(bytes)) madvise(memory, rounded(bytes), MADV_HUGEPAGE);  // only a hint to the system
 #endif
         return static_cast<T*>(memory);
     }
@@ -45,10 +45,10 @@ struct HugePages {
 private:
     static constexpr std::size_t line = 64, huge = std::size_t{2} << 20;
 
-    /// What lies in the cache wherever it begins: memory that is aligned takes longer to get.
+    /// Small blocks fit in the cache wherever they begin, and aligned memory takes longer to allocate.
     static bool is_small(std::size_t bytes) { return bytes <= 1024 && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__; }
 
-    /// Not where much of the last page would stay empty.
+    /// Large enough for huge pages, unless much of the last page would stay empty.
     static bool is_large(std::size_t bytes) { return bytes > huge / 2 && rounded_up(bytes) - bytes <= bytes / 4; }
     static std::size_t rounded_up(std::size_t bytes) { return (bytes + huge - 1) / huge * huge; }
     static std::align_val_t alignment(std::size_t bytes) { return std::align_val_t{is_large(bytes) ? huge : line}; }

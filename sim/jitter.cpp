@@ -11,10 +11,10 @@
 namespace ringlab::sim {
 namespace {
 
-// What is drawn, so that no two kinds of draw are the same numbers.
+// Kinds of draws, so that no two kinds use the same numbers.
 enum Stream : std::uint64_t { starts, gpus, links, noise_of_forward, noise_of_backward };
 
-/// 64 random bits from numbers, by the mixing function of SplitMix64 (Steele, Lea, Flood 2014).
+/// Hashes numbers to 64 random bits, with the mixing function of SplitMix64 (Steele, Lea, Flood 2014).
 std::uint64_t hashed(std::initializer_list<std::uint64_t> numbers) {
     std::uint64_t bits = 0;
     for (const auto number : numbers) {
@@ -26,10 +26,10 @@ std::uint64_t hashed(std::initializer_list<std::uint64_t> numbers) {
     return bits;
 }
 
-/// From (0, 1): 52 bits and a half of the next.
+/// A number in (0, 1) from the upper 52 bits, plus half a unit so that it is never 0.
 double uniform(std::uint64_t bits) { return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52; }
 
-/// `count` of the ranks, sorted.
+/// Draws `count` of the ranks; sorted.
 std::vector<int> drawn_ranks(const Jitter& jitter, Stream stream, int count, int ranks) {
     if (count == 0) return {};
     std::vector<std::pair<std::uint64_t, int>> order;
@@ -63,7 +63,7 @@ Draws::Draws(const Jitter& jitter, int ranks, layouts::Pass pass)
     slow_links_ = drawn_ranks(jitter, links, jitter.slow_links, ranks);
 }
 
-/// By Box and Muller's method.
+/// Normal number by the Box-Muller method, as the logarithm of the factor.
 double Draws::drawn_noise(double deviation, int rank, layouts::OpIndex op) const {
     const auto bits = hashed({jitter_.seed, static_cast<std::uint64_t>(jitter_.repeat), pass_,
                               static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(op)});

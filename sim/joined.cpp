@@ -11,8 +11,9 @@ namespace {
 using layouts::OpKind;
 using Joint = TileModel::Joint;
 
-/// One launch as those that wait for nothing and one as the rest. What the two take is that of the first and of the
-/// last attend, since the last one has waited for all that the launch waits for.
+/// Prices a fused launch as two launches: attends that wait for nothing, and the rest. The time of each is given to one
+/// attend, the first of the one and the last of the other: the last one has waited for everything that its launch waits
+/// for.
 void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch_seconds, std::span<double> times) {
     for (const bool waits : {false, true}) {
         std::vector<Joint> part;
@@ -34,7 +35,7 @@ void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch
 std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank) {
     std::vector<JoinedAttends> launches;
     layouts::JoinFinder finder(schedule.options().pass, schedule.lanes());
-    std::vector<std::size_t> first;  // attend of each launch, by operation
+    std::vector<std::size_t> first;  // by launch: the operation that is its first attend
     auto ops = schedule.ops(rank);
     for (std::size_t i = 0; const auto* op = ops.next(); ++i) {
         finder.add(*op);
@@ -106,15 +107,15 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         std::size_t group;
     };
     std::vector<Known> known;   // by attend
-    std::vector<Launch> up_to;  // by group of heads: what the launch takes up to its end
-    std::vector<Items> parts;   // by group, through all blocks
-    // A launch whose first attend waits comes after all that it needs.
+    std::vector<Launch> up_to;  // by group of heads: time of the launch up to the group's end
+    std::vector<Items> parts;   // by group of heads: work tiles through all blocks
+    // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = !attends.front().waits &&
                        std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.waits; });
     const auto ratio = attends.size() > 1 && waits ? cost_.joined_ratio : 1;
     const Turn turn{std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.begins; }),
                     std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.ends; })};
-    int heads = -1;  // the group's first
+    int heads = -1;  // first head of the current group
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
         auto items = items_of(row_runs, key_runs, attend.rows, attend.keys);
@@ -142,12 +143,12 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
     up_to.push_back(launch(parts, turn, nullptr, 0));
 
     std::vector<double> times;
-    double done = 0;  // of the launch
+    double done = 0;  // part of the launch that is done
     for (std::size_t i = 0; i < known.size(); ++i) {
         const auto [longest, group] = known[i];
         const bool begins = i == 0 || known[i - 1].group != group;
         const bool ends = i + 1 == known.size() || known[i + 1].group != group;
-        // Items of later groups come beside those of this one: no more than all of it takes.
+        // Work tiles of later groups run beside these, so this is at most the time of the group.
         const auto first_items = done + longest - (begins ? 0 : cost_.item_seconds);
         const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
         times.push_back(ratio * (now - done));

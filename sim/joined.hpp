@@ -4,19 +4,19 @@
 
 namespace ringlab::sim {
 
-/// Whether ranks of the schedule have several attends in one launch, as far as the first of them tell.
+/// Whether a schedule has fused launches (several attends in one). Looks at the first attends of rank 0 only.
 bool joins_attends(const Schedule& schedule);
 
-/// Attends of a rank that the schedule joins.
+/// A launch of a rank: one attend or, if the schedule fuses them, several.
 struct JoinedAttends {
     std::vector<TileModel::Joint> attends;
-    std::vector<std::size_t> breaks{};  ///< as layouts::Join has them
+    std::vector<std::size_t> breaks{};  ///< places where it may have to be cut, see layouts::Join
 };
 std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank);
 
-/// Seconds of each attend of a rank, in order, launches included. `apart`: of what does not wait for the launch's own
-/// attends what waits for nothing is a launch, and the rest another, as where transfers are kernels that must not wait
-/// behind it.
+/// Seconds of each attend of a rank, in order, launches included. `apart`: each stretch of a fused launch, between
+/// `breaks`, becomes two launches: attends that wait for nothing, and the rest. GPUs do that where transfers are
+/// kernels, because these must not queue behind a launch that waits for them.
 std::vector<double> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
                                 const AttentionCost& cost);
 

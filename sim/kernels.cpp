@@ -49,21 +49,21 @@ std::vector<std::string> notes_of_kernel(const Machine& machine, const Schedule&
     std::vector<std::string> notes;
     if (tile_stretch(machine, schedule) != 1)
         notes.push_back(fmt::format(
-            "tile times were calibrated for head and value dims {} and {}, and are stretched by FLOP to {} and {}",
+            "tile times were calibrated for head and value dims {} and {}; for {} and {} they are scaled by FLOP",
             cost.head_dim, cost.value_dim, p.head_dim, p.value_dim));
     if (cost.tiles_from_rate)
-        notes.push_back(fmt::format("the machine file has no prices of tiles: they are scaled from teraflops, {:.4g}",
+        notes.push_back(fmt::format("the machine file has no tile prices: they are computed from teraflops, {:.4g}",
                                     cost.flops / 1e12));
     if (const auto rates = disagreement_of_rates(cost, schedule.options().pass, machine.multiprocessors);
         !rates.empty())
-        notes.push_back("prices of tiles and teraflops of the machine file disagree: " + rates);
+        notes.push_back("tile prices and teraflops of the machine file disagree: " + rates);
     if (!price.has_scores)
         notes.push_back(p.soft_cap > 0
-                            ? fmt::format("the machine file has no kernel with a soft cap of head and value dims {} "
-                                          "and {}: it is predicted to take nothing",
+                            ? fmt::format("the machine file has no kernel with a soft cap for head and value dims {} "
+                                          "and {}: the prediction assumes that the cap takes no time",
                                           p.head_dim, p.value_dim)
-                            : fmt::format("the machine file has no kernel of head and value dims {} and {} but with a "
-                                          "soft cap: that one's times are taken",
+                            : fmt::format("for head and value dims {} and {} the machine file has only a kernel with a "
+                                          "soft cap: its times are used",
                                           p.head_dim, p.value_dim));
     return notes;
 }

@@ -8,25 +8,25 @@
 
 namespace ringlab::sim {
 
-/// What attends of a problem cost on a machine, and how well that is known.
+/// Prices of a problem's attends on a machine, and how well they fit the problem.
 struct KernelPrice {
     const AttentionCost* cost = nullptr;
-    bool holds_dims = false;  ///< the kernel's tiles are of the problem's dims, or filled up to its own
-    bool has_scores = false;  ///< it does to scores what the problem wants
+    bool holds_dims = false;  ///< the kernel has the problem's dims, or larger ones to which the problem is padded
+    bool has_scores = false;  ///< the kernel treats scores as the problem wants: soft cap or none
 };
 
-/// Of the kernels that a machine file has prices of, the smallest that holds the problem's dims, with capped scores if
-/// the problem's are; where there is none, one that does something else to scores, or else the machine's own.
+/// Chooses among the kernels of a machine file: the smallest that holds the problem's dims, with capped scores if the
+/// problem caps them. If none fits in both, one that holds the dims; otherwise the machine's main kernel.
 KernelPrice kernel_price(const Machine& machine, layouts::Pass pass, const layouts::Problem& problem);
 
 const AttentionCost& attention_cost(const Machine& machine, const layouts::Schedule& schedule);
 
-/// How many times a tile takes what the price says: it goes as a tile's FLOP, but where the file tells kernels apart
-/// that fill dims up.
+/// Factor on the tile times of the chosen kernel: the ratio of FLOP per tile. It is 1 if the file has several kernels
+/// and one holds the problem's dims, because smaller dims are then padded to the kernel's.
 double tile_stretch(const Machine& machine, const layouts::Schedule& schedule);
 
-/// What of a problem the machine file has no price of, or two that contradict each other, a sentence each, for people
-/// to read.
+/// One sentence, for users, for each thing of a problem that the machine file has no price for, or two prices that
+/// contradict each other.
 std::vector<std::string> notes_of_kernel(const Machine& machine, const layouts::Schedule& schedule);
 
 }  // namespace ringlab::sim

@@ -9,7 +9,7 @@ namespace ringlab::sim {
 
 KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::Joint> attends) : tiles_(&tiles), processors_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_part(attend.rows, attend.keys));
-    // A launch whose first attend waits comes after all that it needs.
+    // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = attends.size() > 1 && !attends.front().waits &&
                        std::ranges::any_of(attends, [](const TileModel::Joint& one) { return one.waits; });
     way_ = tiles.way_of(parts_, waits);
@@ -44,7 +44,7 @@ void KeyLaunches::ended(Picoseconds now) {
 
 void WaitingInside::arrived(std::int64_t transfer, bool gradient, Picoseconds now) {
     arrivals_[transfer] = {now, gradient};
-    constexpr std::size_t enough = 64;  // what came longer ago holds no processor up
+    constexpr std::size_t enough = 64;  // what arrived longer ago delays nothing
     if (arrivals_.size() > enough) arrivals_.erase(arrivals_.begin());
 }
 

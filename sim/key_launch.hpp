@@ -11,22 +11,23 @@
 
 namespace ringlab::sim {
 
-/// Backward attends of a rank that are one launch: items of keys, which processors take in the order of the kernel's
-/// list. A processor waits in place: before an item for its block to arrive, and behind it for the gradient that the
-/// item adds to. So what is left to do when a gradient comes late is all but what processors had begun.
+/// Backward attends of a rank in one fused launch. SMs take work tiles of keys in the order of the kernel's list. A
+/// thread block waits in place, so its SM stays occupied: before a work tile for its block to arrive, and behind it for
+/// the gradient that the work tile adds to. So when a gradient is late, everything but the work tiles under way is
+/// still to be done.
 class KeyLaunch {
 public:
     KeyLaunch(TileModel& tiles, std::span<const TileModel::Joint> attends);
 
     void begin(double seconds);
 
-    /// When all items of the next attend have ended. Its block arrives at `block`, the gradient that it adds to at
-    /// `gradient`, and all takes `slower` times as long.
+    /// Returns when all work tiles of the next attend have ended. Its block arrives at `block`, the gradient that it
+    /// adds to at `gradient`, and work tiles take `slower` times their price. All in seconds.
     double end_of_next(double block, double gradient, double slower);
 
     bool is_done() const { return next_ == parts_.size(); }
 
-    /// What has been given ends so much later.
+    /// Everything given so far ends `seconds` later.
     void delay(double seconds) { processors_.delay(seconds); }
 
 private:
@@ -37,18 +38,18 @@ private:
     Processors processors_;
 };
 
-/// The launches of a rank whose kernels wait inside, one after another, as what they wait for arrives.
+/// The fused launches of a rank, one after another; each proceeds as what it waits for arrives.
 class KeyLaunches {
 public:
-    /// `schedule` and `tiles` must outlive it. Reads the rank's schedule when it is asked first.
+    /// `schedule` and `tiles` must outlive it. Reads the rank's schedule at the first call of end_of_next().
     KeyLaunches(const Schedule& schedule, int rank, TileModel& tiles, double launch_seconds)
         : schedule_(&schedule), rank_(rank), tiles_(&tiles), launch_seconds_(launch_seconds) {}
 
-    /// When the next attend of the rank ends, the compute lane having come to it, and to all that it waits for, at
-    /// `ready`. Times of arrival: 0 if it waits for none.
+    /// Returns when the next attend of the rank ends. `ready`: when the compute lane has reached it and everything that
+    /// it waits for has ended. `block` and `gradient`: times of arrival, 0 if it waits for none.
     Picoseconds end_of_next(Picoseconds ready, Picoseconds block, Picoseconds gradient, double slower);
 
-    /// The attend asked for last has ended.
+    /// The attend that end_of_next() was last called for has ended.
     void ended(Picoseconds now);
 
 private:
@@ -57,22 +58,22 @@ private:
     TileModel* tiles_;
     double launch_seconds_;
     bool read_ = false;
-    std::deque<KeyLaunch> launches_;  // under way, and to come
-    bool begun_ = false;              // the first of them
+    std::deque<KeyLaunch> launches_;  // the current one and those to come
+    bool begun_ = false;              // the first of them has begun
     Picoseconds promised_ = 0;
 };
 
-/// What an event queue knows of such a rank.
+/// KeyLaunches of one rank, fed by an event engine: it notes arrivals as they happen.
 class WaitingInside {
 public:
     explicit WaitingInside(KeyLaunches launches) : launches_(std::move(launches)) {}
 
-    /// An attend, in the rank's order.
+    /// Adds an attend, in the rank's order.
     void read(const Op& attend) { attends_.push_back({attend.after_storage, attend.after_count}); }
 
     void arrived(std::int64_t transfer, bool gradient, Picoseconds now);
 
-    /// Of the first attend that was read and has not ended, the rest as KeyLaunches has it.
+    /// End of the first attend that was read and has not ended; `ready` and `slower` as in KeyLaunches.
     Picoseconds end_of_next(Picoseconds ready, double slower);
     void ended(Picoseconds now);
 
@@ -87,7 +88,7 @@ private:
     };
     KeyLaunches launches_;
     std::deque<Waiting> attends_;
-    std::map<std::int64_t, Arrival> arrivals_;  // by operation, the latest
+    std::map<std::int64_t, Arrival> arrivals_;  // by operation; the latest ones only
 };
 
 }  // namespace ringlab::sim

@@ -1,5 +1,5 @@
-// Launches whose items are tiles of keys: dealt in the kernel's order, rows read again that the cache no longer holds.
-// See TileModel.
+// Launches whose work tiles are tiles of keys: list scheduling in the kernel's order, and L2 misses on rows. See
+// TileModel.
 
 #include "layouts/launch_order.hpp"
 #include "sim/cost.hpp"
@@ -13,7 +13,8 @@
 namespace ringlab::sim {
 namespace {
 
-/// Ranges of the row tiles that a tile of keys meets, behind those in `ranges`; returns what of each kind they are.
+/// Appends to `ranges` the ranges of row tiles that a tile of keys meets. Returns how many of them are full and
+/// partial.
 layouts::TileRow add_ranges(std::span<const layouts::RowHull> rows, const layouts::KeyTile& column,
                             std::vector<layouts::Interval>& ranges) {
     layouts::TileRow found;
@@ -35,7 +36,7 @@ std::int64_t entries_of(const layouts::TileRow& tiles) { return tiles.full + til
 
 }  // namespace
 
-/// In the order of work lists.
+/// Sorts the tiles of keys as the kernel's work list does, longest first.
 void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
                           std::span<const layouts::KeyTile> columns) const {
     std::vector<layouts::TileRow> tiles;
@@ -78,7 +79,7 @@ layouts::Sharing TileModel::sharing_of(std::span<const KeyPart> parts) const {
     return layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
 }
 
-/// Joined, blocks whose items do not walk in step are dealt item by item, each for all heads.
+/// In a fused launch whose blocks do not walk in step, each work tile is given out for all heads before the next one.
 layouts::UnitOrder TileModel::order_of(std::span<const KeyPart> parts, std::int64_t blocks) const {
     const auto processors = static_cast<std::int64_t>(machine_.multiprocessors);
     const auto& first = *parts.front().items;
@@ -101,14 +102,14 @@ layouts::UnitOrder TileModel::order_of(std::span<const KeyPart> parts, std::int6
     return layouts::joined_order_in_step(counts, first.copies, processors / blocks).value_or(layouts::UnitOrder{});
 }
 
-/// On one processor. In step items find their rows in the cache.
+/// Time on one SM. Work tiles that walk in step find their rows in the cache, so they have no misses.
 double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& way) const {
     if (cost_.reread_seconds == 0 || machine_.cache_bytes == 0 || way.order.in_step) return 0;
     const auto& p = schedule_.problem();
     const auto gradient = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
     const auto tile_bytes = static_cast<double>(cost_.tile_rows) *
                             (static_cast<double>((p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype)) +
-                             static_cast<double>(p.head_dim) * gradient);  // of Q and dO, and of dQ
+                             static_cast<double>(p.head_dim) * gradient);  // of Q and dO, then of dQ
     std::vector<WalkedBlock> blocks;
     for (const auto& [items, first_head, first_tile] : parts) {
         auto& block = blocks.emplace_back();
@@ -121,7 +122,7 @@ double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& w
             block.items.push_back(std::span(items->ranges).subspan(begin, end - begin));
         }
     }
-    // Processors that share an item take its tiles by turns.
+    // SMs that share a work tile take its tiles in turns, so a step takes them less time.
     constexpr double longest_seam = 64;
     const auto tile = cost_.full_tile_seconds / static_cast<double>(way.sharing.processors);
     const auto seam = tile > 0 ? std::min(longest_seam, cost_.item_seconds / tile) : 0;
@@ -134,7 +135,7 @@ double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& w
 TileModel::Way TileModel::way_of(std::span<const KeyPart> parts, bool waits) const {
     Way way{.sharing = sharing_of(parts)};
     way.order = order_of(parts, way.sharing.processors);
-    double seconds = 0;  // on one processor
+    double seconds = 0;  // on one SM
     for (const auto& part : parts)
         for (const auto& [each, count] : dealt(*part.items, way))
             seconds += each * static_cast<double>(count * way.sharing.processors);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double mebi = 1024.0 * 1024.0;
 
-/// Control characters (a message must be one line) as blanks.
+/// Replaces control characters by blanks, because a message must be one line.
 std::string one_line(std::string_view text) {
     std::string line(text);
     for (auto& c : line)
@@ -24,7 +24,7 @@ std::string one_line(std::string_view text) {
     return line;
 }
 
-/// Takes figures out of a parsed file one by one, and knows at the end which keys nobody asked for.
+/// Reads figures out of a parsed file one by one. Remembers which keys were asked for, so that others can be refused.
 class Reader {
 public:
     Reader(const toml::table& root, std::string file) : root_(root), file_(std::move(file)) {}
@@ -33,7 +33,7 @@ public:
         const auto* node = find(key);
         if (!node) return;
         const auto found = node->value<std::string>();
-        if (!found || found->empty()) complain(*node, "{} must be a text in quotes that is not empty", key);
+        if (!found || found->empty()) complain(*node, "{} must be a non-empty text in quotes", key);
         value = *found;
     }
 
@@ -41,7 +41,7 @@ public:
     void choice(const std::string& key, Enum& value, std::initializer_list<const char*> names) {
         std::string name;
         text(key, name);
-        if (name.empty()) return;  // missing
+        if (name.empty()) return;  // the key is missing
         const auto found = std::find(names.begin(), names.end(), name);
         if (found == names.end()) complain_about(key, fmt::format("must be \"{}\"", fmt::join(names, "\" or \"")));
         value = static_cast<Enum>(found - names.begin());
@@ -110,7 +110,7 @@ public:
 
     void refuse_unknown() const { refuse_unknown(root_, ""); }
 
-    /// All at once; where a whole section is, by its name.
+    /// Reports all missing keys at once. A section that is missing as a whole is reported by its name.
     void refuse_missing() const {
         std::vector<std::string> names;
         for (const auto& key : missing_) {
@@ -129,7 +129,7 @@ public:
     std::vector<Figure> figures;
 
 private:
-    /// None, and remembers that, where the key is missing.
+    /// The node of a key, or null; then the key is noted as missing.
     const toml::node* find(const std::string& key) {
         known_.insert(key);
         const auto* node = root_.at_path(key).node();
@@ -157,7 +157,7 @@ private:
                                                                const char* first, const char* second) {
         const auto *a = array_in(figure, key, first), *b = array_in(figure, key, second);
         if (a->size() != b->size())
-            complain(figure, "{} has {} entries of {} and {} of {}; there must be as many", key, a->size(), first,
+            complain(figure, "{} has {} entries of {} and {} of {}; the numbers must be equal", key, a->size(), first,
                      b->size(), second);
         return {a, b};
     }
@@ -188,12 +188,12 @@ private:
 
     template <class... Args>
     [[noreturn]] void complain(const toml::node& node, fmt::format_string<Args...> message, Args&&... args) const {
-        const auto& source = node.source();  // of two files, if one replaces parts of another
+        const auto& source = node.source();  // where two files are combined, the one that the node is from
         fail("{}:{}: {}", source.path ? *source.path : file_, source.begin.line,
              one_line(fmt::format(message, std::forward<Args>(args)...)));
     }
 
-    /// A table is known if something in it is.
+    /// A table is known if any key in it is.
     bool known(const std::string& key) const {
         const auto at = known_.lower_bound(key);
         return at != known_.end() && (*at == key || known_.lower_bound(key + ".") != known_.lower_bound(key + "/"));
@@ -213,7 +213,7 @@ private:
     std::vector<std::string> missing_;
 };
 
-/// Ports of the hosts' network, which a machine of one host does not have: what the file says of them is then noted.
+/// Network ports only matter with several hosts. On one host a wrong number of ports is set right and noted.
 void check_ports(Reader& reader, Machine& machine) {
     if (machine.gpus_per_host % machine.nics_per_host == 0) return;
     if (machine.hosts > 1) reader.complain_about("topology.nics_per_host", "must divide topology.gpus_per_host");
@@ -240,9 +240,10 @@ Machine read_machine(Reader& reader) {
         for (const auto& channels : link.channels) most = std::max(most, channels.count);
         return most * link.multiprocessors_per_channel;
     };
-    // Two directions and two payloads at a time must leave something to compute on.
+    // Two messages in each direction at a time must leave SMs to compute on.
     if (4 * std::max(held(machine.inside_host), held(machine.between_hosts)) >= machine.multiprocessors)
-        reader.complain_about("gpu.multiprocessors", "must exceed four times what a transfer holds");
+        reader.complain_about("gpu.multiprocessors",
+                              "must exceed four times the multiprocessors that a transfer holds");
     reader.refuse_unknown();
     machine.figures = std::move(reader.figures);
     settle_tiles_and_rates(machine);
@@ -264,7 +265,7 @@ Machine machine_from(const toml::table& root, const std::string& file, std::stri
     return machine;
 }
 
-/// Puts the figures and texts of `others` in the place of those in `table`, section by section.
+/// Replaces figures and texts in `table` by those in `others`, section by section.
 void replace(toml::table& table, toml::table&& others) {
     for (auto&& [name, node] : others) {
         auto* section = node.as_table();
@@ -272,7 +273,7 @@ void replace(toml::table& table, toml::table&& others) {
         if (section && own && !section->contains("value"))
             replace(*own, std::move(*section));
         else
-            table.insert_or_assign(name, std::move(node));  // a copy would not know its file and line
+            table.insert_or_assign(name, std::move(node));  // moved: a copy would lose its file and line
     }
 }
 

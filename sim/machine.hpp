@@ -12,15 +12,16 @@
 
 namespace ringlab::sim {
 
-/// What a processor takes up at a time, of one batch element.
+/// What one work tile of an attention kernel is, for one batch element.
 enum class Item {
-    query_tile,  ///< a tile of query rows, of one query head
-    key_tile,    ///< a tile of keys, of one kv head: its query heads one after another
+    query_tile,  ///< a tile of query rows of one query head
+    key_tile,    ///< a tile of keys of one kv head, for its query heads one after another
 };
 
-/// Time of an attention block on one GPU: launch + makespan over the multiprocessors of {item + full_tile * full +
-/// partial_tile * partial} per item, the longest first; or, in the rate model, launch + FLOP / flops. Calibrated for
-/// head_dim and value_dim; for others the tile times go as the FLOP of a tile.
+/// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of {item +
+/// full_tile * (full tiles) + partial_tile * (partial tiles)}, longest first. In the rate model it takes launch + FLOP
+/// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and tile_stretch()
+/// say what other dims cost.
 struct AttentionCost {
     using Group = layouts::Sharing;
 
@@ -29,52 +30,54 @@ struct AttentionCost {
     Item item = Item::query_tile;
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
-    std::vector<Group> groups{};  ///< other than one multiprocessor an item: layouts::choose_sharing() chooses
+    std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; layouts::choose_sharing() picks one
     double launch_seconds = 0;
     double item_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
-    double idle_item_seconds = 0;  ///< of an item that meets no tile, where something is written for it all the same
-    double resume_seconds = 0;     ///< more of a query tile, where rows go on from a state kept in fp32
-    double finish_seconds = 0;     ///< more of a query tile, where it is the last of its rows
-    double share_seconds = 0;      ///< more of an item, for each doubling of those that share it: they add up parts
-    double reread_seconds = 0;     ///< more of an item of keys, for a tile of rows that the cache has had and lost
-    // Of query tiles, where the cache does not hold what a launch touches: more of an item that meets no tile, for each
-    // byte in which a number of O is read; and more of a launch, whose last items wait for memory all at once, for each
-    // in which one is read or written.
+    double idle_item_seconds = 0;  ///< a work tile that meets no tile but still writes something; 0: it costs nothing
+    double resume_seconds = 0;     ///< added to a query tile but in its rows' first block: reads the fp32 state
+    double finish_seconds = 0;     ///< added to a query tile if this is the last block of its rows
+    double share_seconds = 0;      ///< added to a work tile for each doubling of the SMs that share it: partial sums
+    double reread_seconds = 0;     ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
+    // For query tiles, if L2 does not hold what a launch touches. idle_byte: added to a work tile that meets no tile,
+    // per byte that is read for a number of O. last_byte: added to a launch, whose last work tiles all wait for memory
+    // at once, per byte that is read or written for a number of O.
     double idle_byte_seconds = 0, last_byte_seconds = 0;
-    double joined_ratio = 1;           ///< a launch of several blocks takes so many times what its items say
-    double dropout_tile_seconds = -1;  ///< more of a tile, full or partial, where p is dropped out; below 0: unknown
+    double joined_ratio = 1;           ///< factor on the work tiles of a fused launch that waits for messages
+    double dropout_tile_seconds = -1;  ///< added to each tile, full or partial, under dropout; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
-    bool tiles_from_rate = false;  ///< the file has no prices of tiles: what flops say is theirs
+    bool tiles_from_rate = false;  ///< the file has no tile prices: they are computed from `flops`
 
-    /// When the kernel of a transfer that comes beside an attend finds room on multiprocessors. It is served first, but
-    /// blocks of the attend that run stay.
+    /// SM admission: when a transfer that is a kernel gets SMs if it comes while an attend runs. It has priority, but
+    /// thread blocks that run are not interrupted.
     enum class Room {
-        at_once,       ///< not modelled
-        as_items_end,  ///< a block is of one item
-        at_the_end,    ///< blocks take item after item
+        at_once,       ///< immediately: admission is not modelled
+        as_items_end,  ///< when a work tile ends: thread blocks have one each
+        at_the_end,    ///< when the attend ends: thread blocks take one work tile after another
     };
     Room room = Room::at_once;
 
-    // Of a pass, before its first attend and behind its last: memory traffic per byte of Q, and of Q, K and V.
+    // GPU time of a pass before its first attend and behind its last: a constant, and memory traffic in bytes per byte
+    // of Q (begin) or of Q, K and V (end).
     double begin_seconds = 0, begin_memory_ratio = 0;
     double end_seconds = 0, end_memory_ratio = 0;
 
-    /// FLOP/s of all pairs of tiles that power allows without end, were they done at the clock of short runs.
+    /// Largest sustained FLOP/s that power allows at the clock of short runs, counting all pairs of all tiles. At a
+    /// lower clock more FLOP/s are allowed: see sustained_clocks().
     double power_flops = std::numeric_limits<double>::infinity();
 };
 
-/// What a kernel does to products of q and k before the softmax.
+/// What a kernel does to scores (products of q and k) before the softmax.
 enum class Scores {
     plain,   ///< scales them
-    capped,  ///< soft-caps them too
+    capped,  ///< also soft-caps them
 };
 
-/// Another kernel than that of Machine::forward and backward: of other dims, or with capped scores. Problems of smaller
-/// dims are filled up to its own.
+/// A kernel other than Machine::forward and Machine::backward: of other dims, or with capped scores. Smaller dims are
+/// padded to its own.
 struct AttentionKernel {
-    std::string name;  ///< of its sections in the file
+    std::string name;  ///< names its sections in the file
     Scores scores = Scores::plain;
     AttentionCost forward, backward;
 
@@ -83,86 +86,88 @@ struct AttentionKernel {
     }
 };
 
-/// A forward kernel for a few rows of a long cache, whose keys thread blocks share: see few_rows_seconds().
+/// Split-KV forward kernel for few query rows and a long cache: thread blocks share the keys. See few_rows_seconds().
 struct FewRows {
-    std::int64_t rows = 0;  ///< tokens that have so few query rows; also rows of a unit. 0: there is no such kernel
+    std::int64_t rows = 0;  ///< the most query tokens that it is used for, and rows of one of its work tiles; 0: there
+                            ///< is no such kernel
     double launch_seconds = 0;
-    double bytes_per_second = std::numeric_limits<double>::infinity();        ///< of K and V
-    double block_bytes_per_second = std::numeric_limits<double>::infinity();  ///< that one thread block reads
-    std::vector<layouts::Sharing> groups{};                                   ///< blocks that may share a unit
+    double bytes_per_second = std::numeric_limits<double>::infinity();        ///< of K and V, all SMs together
+    double block_bytes_per_second = std::numeric_limits<double>::infinity();  ///< one thread block
+    std::vector<layouts::Sharing> groups{};                                   ///< thread blocks for one work tile
 };
 
 /// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).
 struct LinkCost {
     struct Channels {
-        double up_to_bytes = 0;  ///< for messages up to this size
+        double up_to_bytes = 0;  ///< for messages of at most this size
         double count = 1;
     };
 
-    /// Messages that an attend of the sender, which they travel beside, hides: kernels of a communicator of their own
-    /// with fewer channels.
+    /// Messages that are hidden behind an attend of the sender. They use kernels of another communicator, with fewer
+    /// channels.
     struct Hidden {
         double channels = 0;            ///< 0: there are none
-        std::vector<Channels> rates{};  ///< of all of them together, GB/s in place of channels
+        std::vector<Channels> rates{};  ///< of all channels together, in GB/s instead of a number of channels
         double busy_speed_ratio = 1;
-        double flop_a_byte = 0;  ///< of the attend, from which on a message is hidden
+        double flop_a_byte = 0;  ///< FLOP of the attend per byte of the message, from which on the message is hidden
     };
 
-    /// When kernels of a message's two halves begin to hold multiprocessors.
+    /// When the two kernels of a message, its send and its receive, begin to hold SMs.
     enum class Halves {
-        apart,              ///< each when it is ready, and waits there for the other
-        together_backward,  ///< in backward passes both when both are ready, but of launches of several attends
+        apart,              ///< each when it is ready itself; it then waits for the other
+        together_backward,  ///< in backward passes both when both are ready, except beside fused launches
     };
 
     double latency_seconds = 0;
-    double link_bytes_per_second = std::numeric_limits<double>::infinity();  ///< shared by all flows, per direction
+    double link_bytes_per_second = std::numeric_limits<double>::infinity();  ///< per direction, shared by all flows
     double channel_bytes_per_second = std::numeric_limits<double>::infinity();
-    std::vector<Channels> channels{};  ///< by growing message size, the last for all above; none: 1 for every size
-    double messages_per_block = 1;     ///< a block's tensors travel as this many messages, which choose the channels
-    double busy_speed_ratio = 1;       ///< speed beside a running attention kernel, against alone
-    double multiprocessors_per_channel = 0;  ///< held at both ends from the launch on, also while waiting for the peer
-    double send_memory_ratio = 0;            ///< memory traffic at the sender, bytes per byte sent
+    std::vector<Channels> channels{};        ///< by growing message size, the last for all above; empty: one channel
+    double messages_per_block = 1;           ///< messages that a block travels as; their size chooses the channels
+    double busy_speed_ratio = 1;             ///< speed while an attention kernel runs, relative to alone
+    double multiprocessors_per_channel = 0;  ///< SMs held at both ends, also while waiting for the peer; 0: copy engine
+    double send_memory_ratio = 0;            ///< memory traffic at the sender, in bytes per byte sent
     double receive_memory_ratio = 0;
-    double piece_seconds = 0;        ///< for each piece of memory of a message but the first
-    double piece_issue_seconds = 0;  ///< likewise, of the host
-    double pieces_bytes_per_second = std::numeric_limits<double>::infinity();  ///< of a message of several pieces
+    double piece_seconds = 0;        ///< added for each piece of memory of a message but the first
+    double piece_issue_seconds = 0;  ///< the same for the host's issue time
+    double pieces_bytes_per_second = std::numeric_limits<double>::infinity();  ///< of a message cut by heads
     Hidden hidden{};
     Halves halves = Halves::apart;
 
-    /// Whether it matters what a message is, besides its bytes.
+    /// Whether a message's cost depends on more than its bytes.
     bool looks_at_messages() const { return piece_seconds > 0 || hidden.channels > 0; }
 
     double hidden_rate(double bytes) const;
 
-    /// Bytes per second of a block of `bytes` that has the link to itself, and the multiprocessors it holds.
+    /// Channels, bytes per second and SMs of a message of `bytes` bytes that has the link to itself.
     double channels_for(double bytes) const;
     double rate(double bytes, double slow_link_factor = 1) const;
     double multiprocessors(double bytes) const { return channels_for(bytes) * multiprocessors_per_channel; }
 };
 
-/// Leaf switches, each of which joins ports of several hosts, and the spine that joins leaves. A leaf has fewer links
-/// up than down: all that leaves it, or enters it, shares the rate of its ports divided by `oversubscription`.
+/// Two levels of switches: a leaf switch joins the ports of several hosts, the spine joins leaf switches. A leaf has
+/// fewer links up than down: all traffic that leaves it shares the rate of its ports divided by `oversubscription`, and
+/// so does all that enters it.
 struct Network {
     enum class Leaves {
-        hosts,  ///< a leaf has all ports of its hosts: a fat tree
-        rails,  ///< a leaf has one port of each of its hosts, all with the same number: rail-optimised
+        hosts,  ///< a leaf has all ports of its hosts (fat tree)
+        rails,  ///< a leaf has one port of each of its hosts, all with the same number (rail-optimised)
     };
 
     int hosts_per_leaf = 0;  ///< 0: one switch has all ports
     Leaves leaves = Leaves::hosts;
     double oversubscription = 1;
-    double spine_latency_seconds = 0;  ///< more for a message from leaf to leaf
+    double spine_latency_seconds = 0;  ///< added to a message from one leaf to another
 };
 
-/// One figure of a machine file, for the record.
+/// One figure of a machine file, as records keep it.
 struct Figure {
-    std::string name;  ///< with its unit, as in the file: "gpu.memory_gigabytes_per_second"
+    std::string name;  ///< key in the file, which ends in its unit: "gpu.memory_gigabytes_per_second"
     double value = 0;
-    std::string source;  ///< where it comes from
+    std::string source;  ///< where the value comes from
 };
 
-/// A described machine: hosts of GPUs, what work costs on a GPU, and what messages cost between them. The default is
-/// ideal: no overheads, unlimited bandwidth, nothing shared.
+/// A described machine: its hosts and GPUs, and the prices of work and messages. The default is ideal: no overheads,
+/// unlimited bandwidth, nothing shared. sim/README.md explains every price.
 struct Machine {
     std::string name = "ideal";
     std::string description;
@@ -173,47 +178,49 @@ struct Machine {
 
     double multiprocessors = 1;
     double memory_bytes_per_second = std::numeric_limits<double>::infinity();
-    double attention_memory_bytes_per_second = 0;  ///< what a running attention kernel competes for
-    double cache_bytes = 0;                        ///< between memory and all multiprocessors; 0: the file does not say
-    /// Of each GPU of a host, against that for which power_flops was found; empty: all alike.
+    double attention_memory_bytes_per_second = 0;  ///< memory bandwidth that an attend needs to keep its speed beside
+                                                   ///< messages; 0: none
+    double cache_bytes = 0;                        ///< L2 of the GPU; 0: the file does not say
+    /// Power of each GPU of a host, relative to the one that power_flops was measured on; empty: all 1.
     std::vector<double> power_of_gpus{};
 
     double pass_issue_seconds = 0;     ///< host time of a pass before its first operation
-    double compute_issue_seconds = 0;  ///< host time to issue one operation
+    double compute_issue_seconds = 0;  ///< host time to issue one kernel
     double transfer_issue_seconds = 0;
-    /// The same of a message right behind another one in the same step, on its channel and with its peer, whose host is
-    /// there; 0: as of any other.
+    /// Host time to issue a message directly behind another one of the same step, channel and peer: the peer's host is
+    /// already there. 0: the same as transfer_issue_seconds.
     double next_transfer_issue_seconds = 0;
 
     AttentionCost forward;
     AttentionCost backward;
-    std::vector<AttentionKernel> kernels;  ///< that have prices of their own: kernel_price() chooses
+    std::vector<AttentionKernel> kernels;  ///< with prices of their own; kernel_price() chooses
     FewRows few_rows;
 
     double accumulate_launch_seconds = 0;  ///< of a merge or an add
-    double merge_memory_ratio = 0;         ///< memory traffic, bytes per byte of the operand taken in
+    double merge_memory_ratio = 0;         ///< memory traffic, in bytes per byte of the operand that is merged or added
     double add_memory_ratio = 0;
-    double copy_launch_seconds = 0;  ///< and what is moved to another place of the same memory
+    double copy_launch_seconds = 0;  ///< of a copy from one place to another of the same memory
     double copy_memory_ratio = 0;
 
-    // What rotates q and k, and dq and dk: memory traffic per byte of them; 0: at the speed of adds, read and written
-    // once.
+    // Memory traffic of a rotary embedding, in bytes per byte of q and k (back: of dq and dk). 0: two thirds of
+    // add_memory_ratio, as each number is read and written once.
     double rotate_memory_ratio = 0, rotate_back_memory_ratio = 0;
-    double matrix_product_flops = 0;  ///< FLOP/s of large matrix products; 0: the file does not say, as forward attends
+    double matrix_product_flops = 0;  ///< FLOP/s of large matrix products; 0: as forward attends
 
     LinkCost inside_host;
     LinkCost between_hosts;
     Network network;
 
     double device_memory_bytes = 0;    ///< of one GPU; 0: the file does not say
-    double reserved_memory_bytes = 0;  ///< of it what tensors cannot have: context, kernels, buffers of transports
+    double reserved_memory_bytes = 0;  ///< the part of it that tensors cannot use: CUDA context, kernels, buffers of
+                                       ///< transports
 
-    // Errors of predicted times of passes, without sign, where they were scored on rings; 0: they were not.
+    // Mean and largest relative error, without sign, of predicted passes of measured rings; 0: not scored.
     double mean_error = 0, largest_error = 0;
 
-    std::vector<Figure> figures;     ///< everything read, empty if not from a file
-    std::vector<std::string> notes;  ///< what who uses the file should know, a line each
-    std::string text;                ///< the file as it was read
+    std::vector<Figure> figures;     ///< everything that was read; empty if not from a file
+    std::vector<std::string> notes;  ///< what users of the file should know, one line each
+    std::string text;                ///< the file's text as it was read
 
     std::int64_t gpus() const { return std::int64_t{hosts} * gpus_per_host; }
     const AttentionCost& attention(layouts::Pass pass) const {
@@ -222,28 +229,29 @@ struct Machine {
 
     double product_flops() const { return matrix_product_flops > 0 ? matrix_product_flops : forward.flops; }
 
-    /// Bytes per second, each way, that a leaf switch and the spine exchange.
+    /// Bytes per second in each direction between a leaf switch and the spine.
     double leaf_bytes_per_second() const {
         const auto ports = network.leaves == Network::Leaves::hosts ? nics_per_host : 1;
         return network.hosts_per_leaf * ports * between_hosts.link_bytes_per_second / network.oversubscription;
     }
 };
 
-/// Reads a machine file (TOML; the ones in experiments/machines explain every key). Attention without prices of tiles
-/// gets them from its rate. Throws Error of one line, with file and line number, if the file cannot be read, is not
-/// TOML, has a key that is not known, or a value that cannot be; and with all of their names if keys are missing.
+/// Reads a machine file (TOML; experiments/machines/h200_nvswitch_copy_engine.toml explains the keys). Attention
+/// kernels without tile prices get them from their rate. Throws Error of one line with file and line number if the file
+/// cannot be read, is not TOML, has an unknown key or an impossible value; if keys are missing, the message names all
+/// of them.
 Machine load_machine(const std::filesystem::path& file);
 
-/// The same, with what the file `implementation` gives in place of the machine's own figures: other software on that
-/// machine, with its kernels, its host times, and what it does beside attention (experiments/implementations).
+/// The same, but figures in the file `implementation` replace the machine's own. It describes other software on that
+/// machine: its kernels, its host times, and what it does beside attention (experiments/implementations).
 Machine load_machine(const std::filesystem::path& file, const std::filesystem::path& implementation);
 
-/// The text of a machine file, with the machine's figures to five digits: `heading` as comments at its top, and for
-/// each figure where it comes from, by its key ("gpu.multiprocessors") or by a section around it ("gpu").
+/// The text of a machine file, figures with five digits. `heading` becomes comments at the top. `sources` says where
+/// each figure comes from, by key ("gpu.multiprocessors") or by section ("gpu").
 std::string machine_text(const Machine& machine, const std::map<std::string, std::string>& sources,
                          const std::string& heading);
 
-/// As load_machine, from the text of a file; `name` stands for the file in error messages.
+/// load_machine() from the text of a file; `name` stands for the file in error messages.
 Machine parse_machine(std::string_view text, std::string_view name);
 
 }  // namespace ringlab::sim

@@ -4,7 +4,7 @@
 
 namespace ringlab::sim {
 
-/// What one figure of a machine file may be.
+/// Values that a figure of a machine file may have.
 struct Range {
     double low = 0;
     double high = 1e15;
@@ -22,14 +22,22 @@ inline constexpr Range ratio{0, 100};
 
 }  // namespace ranges
 
-/// Every key of a machine file, once, for whoever reads or writes one. `fields` has
+/// Every key of a machine file, in one place, for everything that reads or writes one. `fields` must have
+///
 /// - text(key, value)
-/// - choice(key, value, names): of an enum, by name
+///
+/// - choice(key, value, names): an enum, by name
+///
 /// - number(key, value, range, unit): the file has value / unit
+///
 /// - numbers(key, value, range), groups(key, value) and channels(key, value): lists
-/// - section(name, wanted): whether the file has, or is to have, a section that it need not have
-/// - given(key): likewise, a key
-/// - sections(name, all): makes `all`, each with a name, of the sections in one, or has them as they are.
+///
+/// - section(name, wanted): whether an optional section is in the file, or is to be written
+///
+/// - given(key): the same for an optional key
+///
+/// - sections(name, all, begin): when reading, fills `all` with one element for each section within `name`; when
+/// writing, nothing
 template <class Fields>
 class MachineFields {
 public:
@@ -116,7 +124,7 @@ public:
             fields_.number("device_memory.gigabytes", m.device_memory_bytes, bandwidth, giga);
             fields_.number("device_memory.reserved_gigabytes", m.reserved_memory_bytes, not_negative, giga);
         }
-        // Behind what they share with the kernel above.
+        // After the main kernel, from which they take what they share with it.
         fields_.sections("kernels", m.kernels, [&](auto& kernel) {
             kernel.forward = m.forward;
             kernel.backward = m.backward;
@@ -151,7 +159,7 @@ private:
         reread(section, c);
     }
 
-    /// What it has of its own; all else is that of the machine's own kernel.
+    /// What a kernel has of its own; everything else is as for the machine's main kernel.
     template <class Kernel>
     void kernel(const std::string& section, Kernel& k) {
         fields_.choice(section + ".scores", k.scores, {"plain", "capped"});
@@ -186,8 +194,8 @@ private:
         fields_.number(section + ".value_dim", c.value_dim, ranges::count, 1);
     }
 
-    /// Whether the file has prices of tiles: then it must tell all about them. Without, what it does not tell is that
-    /// of AttentionCost, or nothing.
+    /// Whether the file has tile prices; then it must have all keys of tiles. Otherwise the missing ones keep the
+    /// defaults of AttentionCost.
     bool needs_tiles(const std::string& section) const {
         return fields_.given(section + ".full_tile_us") || fields_.given(section + ".partial_tile_us");
     }

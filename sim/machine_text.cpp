@@ -9,7 +9,7 @@
 namespace ringlab::sim {
 namespace {
 
-/// Five digits: no figure is known better. TOML's own way to write infinity is inf as well.
+/// Five digits, because no figure is known more precisely. Infinity is written inf, as in TOML.
 std::string digits(double value) { return fmt::format("{:.5g}", value); }
 
 std::string quoted(const std::string& text) {
@@ -21,8 +21,7 @@ std::string quoted(const std::string& text) {
     return result + '"';
 }
 
-/// Line by line in the order of the fields, which toml++, whose tables are sorted and whose numbers have 17 digits,
-/// would not keep.
+/// Writes line by line, in the order of the fields. toml++ would sort tables and write numbers with 17 digits.
 class MachineWriter {
 public:
     explicit MachineWriter(const std::map<std::string, std::string>& sources) : sources_(sources) {}
@@ -76,13 +75,13 @@ public:
     const std::string& lines() const { return lines_; }
 
 private:
-    /// The source of a key, or of the section around it.
+    /// The source given for a key, or for the nearest section around it.
     const std::string& source(const std::string& key) const {
         auto found = sources_.find(key);
         for (auto at = key.rfind('.'); found == sources_.end() && at != std::string::npos;
              at = at == 0 ? std::string::npos : key.rfind('.', at - 1))
             found = sources_.find(key.substr(0, at));
-        require(found != sources_.end(), "nobody says where '{}' of the machine file comes from", key);
+        require(found != sources_.end(), "no source is given for '{}' of the machine file", key);
         return found->second;
     }
 

@@ -37,7 +37,7 @@ public:
             inside_.push_back(cost_.key_launches(static_cast<int>(rank)));
     }
 
-    /// Every operation's end comes to be known, or the schedule would not have been resolved.
+    /// Every operation gets an end, because resolve() accepts only schedules that can finish.
     layouts::Timeline run() {
         std::deque<std::size_t> ranks;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks.push_back(rank);
@@ -79,7 +79,7 @@ private:
         }
     }
 
-    /// Of a receive what its sender says.
+    /// A receive takes the duration of its send.
     Picoseconds duration(int rank, const Op& op, OpIndex index) {
         if (!op.transfers()) return cost_.compute(op, rank, index);
         if (op.kind == OpKind::receive) return 0;
@@ -88,7 +88,7 @@ private:
         return cost_.with_noise(cost, rank, index).whole();
     }
 
-    /// Settles all of a rank's operations that can be, and queues the ranks that this helps.
+    /// Computes the ends of all operations of a rank that are possible now, and queues the ranks that this helps.
     void visit(std::size_t rank, std::deque<std::size_t>& ranks) {
         for (bool progress = true; progress;) {
             progress = false;
@@ -100,7 +100,7 @@ private:
         }
     }
 
-    /// Whether the operation's end is known now.
+    /// Returns whether the operation's end is known now.
     bool settle(std::size_t rank, std::size_t which, std::deque<std::size_t>& ranks) {
         auto& node = ranks_[rank].nodes[which];
         if (node.end != unknown) return true;
@@ -121,7 +121,7 @@ private:
         return true;
     }
 
-    /// When an operation's own side is ready, as far as that is known.
+    /// When an operation's own side is ready, or `unknown`.
     Picoseconds ready(std::size_t rank, const Node& node, const Op& op) const {
         Picoseconds time = node.issued;
         const auto wait_for = [&](OpIndex other) {
@@ -133,7 +133,7 @@ private:
         return time;
     }
 
-    /// Of an attend of a launch that waits inside, once it is known when all has arrived.
+    /// Duration of an attend of a launch that waits inside the kernel, when all arrival times are known.
     Picoseconds time_inside(std::size_t rank, std::size_t which) {
         Picoseconds block = 0, gradient = 0;
         for (const auto other : instruction(rank, which).op.after()) {
@@ -168,14 +168,14 @@ private:
     CostModel cost_;
     layouts::Program program_;
     std::vector<RankState> ranks_;
-    std::vector<KeyLaunches> inside_;  // by rank, where launches wait inside
+    std::vector<KeyLaunches> inside_;  // by rank, if fused launches wait inside the kernel
 };
 
 }  // namespace
 
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
     require(!options.sharing, "the max-plus recurrence holds only with sharing off");
-    require(!power_sets_clocks(schedule, machine, options), "the max-plus recurrence plays at the clock of short runs");
+    require(!power_sets_clocks(schedule, machine, options), "the max-plus recurrence needs Clock::calibrated");
     require(options.replicas == 1, "{} rings side by side; the max-plus recurrence plays one", options.replicas);
     return Recurrence(schedule, machine, options).run();
 }

@@ -9,22 +9,22 @@
 
 namespace ringlab::sim {
 
-/// The same prediction without any event queue, where no resource is shared: every operation begins at the maximum of
-/// the ends that it waits for, and ends its duration later. Reads the whole schedule at once, resolved: about 300 bytes
-/// an operation.
+/// The prediction of simulate() without an event queue, for the case that nothing is shared: every operation begins at
+/// the maximum of the ends that it waits for, and ends after its duration. Reads the whole schedule at once, which
+/// takes about 300 bytes an operation.
 ///
-/// Equal to simulate() to the last picosecond, but for what a pass does behind its last operation. Throws Error if the
-/// schedule breaks its rules, and unless options.sharing is off: with resources shared the recurrence does not hold.
-/// Clocks are those of the calibration: throws Error where power would set others.
+/// Equal to simulate() to the last picosecond, except for what a pass does behind its last operation. Throws Error if
+/// the schedule breaks its rules, if options.sharing is on, or if power would set clocks: it plays at the clock of the
+/// calibration.
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 
-/// When each rank ends, by the same recurrence for schedules in which every rank does the same but for its number:
-/// rank r's i-th operation is rank 0's with its peer and blocks r further on. The operations of one rank are then a
-/// program that is run for all ranks at once, a vector operation each: 16384 ranks x 16384 steps in seconds.
+/// When each rank ends, by the same recurrence, for schedules that are the same on every rank: operation i of rank r is
+/// that of rank 0 with peer and blocks shifted by r. The operations of rank 0 are then a program that runs for all
+/// ranks at once, one vector operation each. 16384 ranks x 16384 steps take seconds.
 ///
-/// That the schedule is of this kind is checked on a sample of ranks, and by the count of visible pairs of the whole
-/// mask; where cells of a step differ between ranks, each rank's own are used. Throws Error if a check fails or
-/// options.sharing is on, and for tile times, which are not the same for equal cells.
+/// A sample of ranks is checked for that, and the sum of visible pairs is compared with the mask's. If ranks differ in
+/// the pairs of a step, each rank's own are used. Throws Error if a check fails, if options.sharing is on, and for
+/// ComputeModel::tiles, because tile times differ for equal numbers of pairs.
 std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, const Machine& machine,
                                             const SimOptions& options);
 

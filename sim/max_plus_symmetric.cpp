@@ -16,7 +16,7 @@ namespace {
 using layouts::OpIndex;
 using layouts::OpKind;
 
-/// Of all heads, which 64 bits need not hold.
+/// Visible pairs of all heads; may exceed 64 bits.
 __extension__ using Pairs = __int128;
 
 /// One time per rank.
@@ -26,16 +26,16 @@ struct OpOfAllRanks {
     Op op;  // of rank 0
     Picoseconds issued = 0;
     OpIndex before = -1;  // on the same lane
-    int readers = 0;      // operations that wait for this one, and the result
+    int readers = 0;      // operations that wait for this one, plus one if the result does
     std::unique_ptr<Row> ready;
     std::unique_ptr<Row> end;
     bool done = false;
 };
 
-/// Runs the program of rank 0 for all ranks, a row of times per operation.
+/// Runs the program of rank 0 for all ranks: one row of times per operation.
 class SymmetricProgram {
 public:
-    /// At clocks by rank; empty: those of the calibration.
+    /// `clocks` are by rank; empty means that of the calibration.
     SymmetricProgram(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                      const std::vector<double>& clocks)
         : schedule_(schedule),
@@ -46,7 +46,7 @@ public:
           starts_(cost_.starts()),
           lanes_(schedule.lanes()) {
         require(!cost_.waits_for_gradients(),
-                "launches that wait inside for gradients; the symmetric recurrence has none");
+                "fused launches that wait for gradients are not modelled by the symmetric recurrence");
         read();
     }
 
@@ -71,7 +71,7 @@ public:
         return ends;
     }
 
-    /// What run() played, for settled_clocks().
+    /// The pass that run() played, for settled_clocks().
     PlayedPass played(const Row& ends, const Machine& machine) const {
         PlayedPass pass{{}, {}, rank_powers(schedule_, machine, cost_.topology(), ranks_)};
         for (const auto& busy : of_rank_) {
@@ -116,12 +116,12 @@ private:
                                    *std::max_element(starts_.begin(), starts_.end()));
     }
 
-    /// All visible pairs of the mask must have been attended to, whatever was assumed about ranks not looked at.
+    /// Checks that the attends cover all visible pairs of the mask, also on ranks that were not compared.
     void check_cells() const {
         const layouts::Run all{0, 1, schedule_.problem().tokens};
         const auto pairs = layouts::visible_pairs(schedule_.mask(), {&all, 1}, layouts::KeyCounter({&all, 1}));
         require(Pairs{pairs} * schedule_.problem().query_heads == cells_,
-                "ranks differ in their cells; the symmetric recurrence does not hold here");
+                "ranks differ in their numbers of visible pairs; the symmetric recurrence does not hold here");
     }
 
     bool settle(OpIndex index) {
@@ -149,7 +149,7 @@ private:
         return true;
     }
 
-    /// The maximum of all that an operation waits for.
+    /// Maximum over everything that an operation waits for.
     std::unique_ptr<Row> ready_row(const OpOfAllRanks& self) {
         std::array<const Picoseconds*, 6> inputs{};
         std::size_t waits = 0;
@@ -159,7 +159,7 @@ private:
         auto row = new_row();
         auto* out = row->data();
         const auto ranks = row->size();
-        // What waits for nothing else waits for the start, and everything else comes after such an operation.
+        // An operation that waits for nothing else waits for the start. All others come after such an operation.
         if (waits == 0 || self.issued > 0) {
             for (std::size_t r = 0; r < ranks; ++r) out[r] = starts_[r] + self.issued;
             for (std::size_t i = 0; i < waits; ++i)
@@ -201,7 +201,7 @@ private:
         add_durations(self, durations_);
     }
 
-    /// What computing of one rank, or of all alike, comes to.
+    /// Compute time and FLOP of one rank, or of all if they are alike.
     struct Busy {
         Picoseconds compute = 0;
         double flop = 0;
@@ -212,10 +212,11 @@ private:
         busy.flop += cost_.powered_flop(op);
     }
 
-    /// No path of dependencies is longer than one operation after another: what can be told before rows are added up.
+    /// Adds to an upper bound of all times, which detects overflow: no path is longer than all operations in a row.
     void reach(Picoseconds duration) { farthest_ = layouts::later(farthest_, duration); }
 
-    /// Durations of a send or fetch, by the rank that has the operation; the same from step to step.
+    /// Durations of a send or fetch, by the rank that has the operation. Kept, because they are the same from step to
+    /// step.
     const Row& transfer_row(const Op& op) {
         if (op.peer == row_peer_ && op.bytes == row_bytes_ && op.kind == row_kind_) return transfers_;
         row_peer_ = op.peer;
@@ -236,7 +237,7 @@ private:
         for (std::size_t r = 0; r < durations.size(); ++r) (*self.ready)[r] += durations[r];
     }
 
-    /// A send by rank r meets the receive by rank r + peer, if both are ready.
+    /// Ends the send of rank r and the receive of rank r + peer together, if both are ready.
     bool meet(OpOfAllRanks& self) {
         const bool sends = self.op.kind == OpKind::send;
         const auto& [ops, next] = lane_of(counterpart(self.op.lane()));
@@ -282,9 +283,9 @@ private:
     const Schedule& schedule_;
     int ranks_;
     CostModel cost_;
-    bool one_clock_;            // at which all ranks run
-    Busy of_all_;               // where ranks are alike
-    std::vector<Busy> of_rank_;  // where they are not
+    bool one_clock_;             // all ranks run at the same clock
+    Busy of_all_;                // if ranks are alike
+    std::vector<Busy> of_rank_;  // by rank, if they differ
     Row starts_;
     std::vector<OpOfAllRanks> nodes_;
     std::vector<LaneQueue> lanes_;
@@ -307,7 +308,7 @@ std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, c
     const auto& jitter = options.jitter;
     require(options.replicas == 1 && jitter.slow_gpus == 0 && jitter.slow_links == 0 && jitter.compute_noise == 0 &&
                 jitter.transfer_noise == 0,
-            "the symmetric max-plus recurrence plays one ring, whose ranks differ in when they start alone");
+            "the symmetric max-plus recurrence plays one ring, whose ranks may differ only in their start times");
     require(options.compute == ComputeModel::rate, "the symmetric max-plus recurrence needs the rate compute model");
     std::vector<double> clocks;
     if (power_sets_clocks(schedule, machine, options))

@@ -27,7 +27,7 @@ void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
                                             op.bytes,
                                             op.channel,
                                             op.kind == OpKind::receive ? self : layouts::OpIndex{-1}});
-    // A fetch is served by its owner, whose schedule has no such message.
+    // The owner serves a fetch; its schedule has no operation for it.
     if (op.kind != OpKind::fetch && flop_a_byte_ > 0) undecided_[static_cast<std::size_t>(rank)].push_back(&queued);
 }
 

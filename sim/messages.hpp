@@ -9,24 +9,26 @@
 
 namespace ringlab::sim {
 
-/// What of a message, besides its bytes, a transport's kernels look at.
+/// What a message's cost depends on besides its bytes.
 struct Message {
-    std::int64_t pieces = 1;  ///< of memory
-    bool is_cut = false;      ///< into pieces of a head each; else one piece is nearly all of it
-    bool has_time = false;    ///< the attend that it travels beside hides it, see LinkCost::Hidden
+    std::int64_t pieces = 1;  ///< separate pieces of memory that it comes from, or goes to
+    bool is_cut = false;      ///< it is cut by heads into pieces of equal size; else one piece is nearly all of it
+    bool has_time = false;    ///< the attend beside it is long enough to hide it, see LinkCost::Hidden
     friend bool operator==(const Message&, const Message&) = default;
 };
 
-/// In how many pieces of memory this rank has what a message brings or takes: keys lie head by head, K before V, rows
-/// field by field and head by head; of a whole block all heads together.
+/// Number of pieces of memory that this rank has for a message. A whole block is one piece for each field (K and V
+/// together are one). A part of a block is one piece for each head, of K and of V or of each field.
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
-/// Whether it has it head by head.
+/// Whether the message is only some tokens of a block, which lie in separate pieces for each head.
 bool is_cut(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
-/// Messages of all ranks that were read and have not ended, where it matters what they are. Whether one has time
-/// follows from the next attend of the rank's schedule, which must not wait for it as the first of its launch: both
-/// halves go by their own rank's, a send by what comes on its channel.
+/// For each rank, the messages that were read from its schedule and have not ended, if their cost depends on more than
+/// bytes. Decides which are hidden (`has_time`). A message is hidden if the rank's next attend has enough FLOP per byte
+/// of it and does not wait for it. An attend that continues a fused launch waits for nothing here. Send and receive are
+/// each judged by their own rank's next attend; a send counts as waited for if the attend waits for a receive on the
+/// same channel.
 class Messages {
 public:
     Messages(const layouts::Schedule& schedule, const Machine& machine, int ranks)
@@ -36,12 +38,12 @@ public:
           queues_(lanes_ * static_cast<std::size_t>(ranks)),
           undecided_(static_cast<std::size_t>(ranks)) {}
 
-    /// Operation `self` of the rank, in its order.
+    /// Adds operation `self` of the rank, in its order.
     void read(int rank, const layouts::Op& op, layouts::OpIndex self);
-    /// No attend comes any more.
+    /// The rank has no further attends.
     void read_all(int rank) { decide(rank, 0, {}); }
 
-    /// Whether there are messages of which nobody knows yet if they have time.
+    /// Whether it is still unknown for some message of the rank if it is hidden.
     bool is_open(int rank) const { return !undecided_[static_cast<std::size_t>(rank)].empty(); }
 
     const Message& first(int rank, layouts::Lane lane) { return queue(rank, lane).front().message; }
@@ -52,7 +54,7 @@ private:
         Message message;
         std::int64_t bytes = 0;
         int channel = 0;
-        layouts::OpIndex receive = -1;  // itself, if it is one
+        layouts::OpIndex receive = -1;  // index of the operation if it is a receive
     };
     std::deque<Queued>& queue(int rank, layouts::Lane lane) {
         return queues_[static_cast<std::size_t>(rank) * lanes_ + static_cast<std::size_t>(lane)];
@@ -63,7 +65,8 @@ private:
     const double flop_a_byte_;
     const std::size_t lanes_;
     std::vector<std::deque<Queued>> queues_;       // by rank and lane
-    std::vector<std::vector<Queued*>> undecided_;  // by rank; a deque's elements stay where they are
+    std::vector<std::vector<Queued*>> undecided_;  // by rank; pointers stay valid because a deque does not move its
+                                                   // elements
 };
 
 }  // namespace ringlab::sim

@@ -6,7 +6,7 @@
 
 namespace ringlab::sim {
 
-/// Sums of one rank's durations step by step: the guesses that a simulator has to beat.
+/// Sums of one rank's durations step by step: the estimates that a simulator has to beat.
 class NaiveEstimate {
 public:
     void add_compute(int step, layouts::Picoseconds duration) {

@@ -12,12 +12,12 @@ using layouts::Op;
 using layouts::Ops;
 using layouts::Schedule;
 
-/// The operations of all ranks of one or more rings side by side, in each rank's order. Where ranks are alike one
-/// stream is read for all of them, and kept from the first to the last one's place in it: that is a stream less to step
-/// through for each rank, and to hold in the cache.
+/// The operations of all ranks of one or more rings, in each rank's order. If ranks are alike, one stream is read for
+/// all of them; an operation is kept until the last rank has read it. That saves stepping through, and caching, a
+/// stream for each rank.
 class OpSource {
 public:
-    /// `ranks` of all rings; the schedule must outlive it.
+    /// `ranks` of all rings together; the schedule must outlive the source.
     OpSource(const Schedule& schedule, int ranks)
         : schedule_(schedule), ranks_(ranks), alike_(schedule.ranks_are_alike()) {
         for (int rank = 0; rank < (alike_ ? 1 : ranks); ++rank)
@@ -26,14 +26,14 @@ public:
         if (alike_) cells_ = {schedule.cells(0, 0), schedule.cells(other, 0), schedule.cells(0, other)};
     }
 
-    /// Whether ranks are alike and each of their attends to the block of a step has as many cells as another's.
+    /// Whether ranks are alike, and all ranks' attends of a step have equally many visible pairs.
     bool attends_are_alike() const { return alike_ && cells_[1] == cells_[2]; }
 
-    /// Where ranks are alike: only so many of them, from the first on, will read.
+    /// Only the first `ranks` ranks will read. For schedules whose ranks are alike.
     void read_by(int ranks) { ranks_ = ranks; }
 
-    /// Operation `index` of `rank`, which has read all before it, or nullptr after its last one. Valid until the next
-    /// call.
+    /// Operation `index` of `rank`, or nullptr behind its last one. The rank must have read all before it. Valid until
+    /// the next call.
     const Op* next(int rank, std::uint32_t index) {
         if (alike_) return next_of_alike(rank, index);
         auto& stream = streams_[static_cast<std::size_t>(rank)];
@@ -43,7 +43,7 @@ public:
     }
 
 private:
-    /// An operation of rank 0, and how many ranks have not read it yet.
+    /// An operation of rank 0, and the number of ranks that have not read it yet.
     struct Kept {
         Op op;
         int readers;
@@ -73,7 +73,7 @@ private:
         kept_ = std::move(larger);
     }
 
-    /// From rank 0 to another of its ring.
+    /// Turns the operation of rank 0 into that of another rank of its ring.
     void move(int rank) {
         auto& op = workplace_;
         const auto shift = [&](int& number) {
@@ -90,10 +90,11 @@ private:
     const Schedule& schedule_;
     int ranks_;
     bool alike_;
-    std::array<std::int64_t, 3> cells_{};  // of rows with the keys of their own rank, of a lesser one, of a greater one
-    Op workplace_;                         // of all streams
+    std::array<std::int64_t, 3> cells_{};  // visible pairs of rows with the keys of their own rank, of a lower and of a
+                                           // higher one
+    Op workplace_;                         // shared by all streams
     std::vector<Ops> streams_;
-    std::vector<Kept> kept_;  // a ring, its size a power of two: operations from `first_` to before `end_`
+    std::vector<Kept> kept_;  // ring buffer, its size a power of two: operations from `first_` to before `end_`
     std::uint32_t first_ = 0, end_ = 0;
 };
 

@@ -17,21 +17,21 @@ using layouts::Picoseconds;
 using layouts::Pool;
 
 enum class OpState : std::uint8_t {
-    waiting,  ///< for its lane, its dependencies, or the host
-    issuing,  ///< everything but the host is ready
-    posted,   ///< one side of a transfer, ready for the other
+    waiting,  ///< for its lane, its dependencies or the host
+    issuing,  ///< everything is ready but the host's issue
+    posted,   ///< its own side of a transfer is ready, the peer's is not
     running,
     done,
 };
 
-/// What is left of an operation while it is in a rank's window: 32 bytes. Distances are to others there, and cut to 16
-/// bits.
+/// What is kept of an operation while it is in a rank's window: 32 bytes. Other operations are given by their distance
+/// in the schedule, of which these are the lower 16 bits.
 struct PendingOp {
-    Picoseconds time = 0;                  ///< issued by the host at; once it runs, begun at
+    Picoseconds time = 0;                  ///< when the host issues it; once it runs, when it began
     std::int64_t work = 0;                 ///< bytes of a transfer, picoseconds of compute
     std::int32_t peer = -1;                // of a transfer
-    std::array<std::uint16_t, 4> after{};  ///< back to operations that must be done; 0: none
-    std::uint16_t next_in_lane = 0;        ///< 0: not read yet
+    std::array<std::uint16_t, 4> after{};  ///< distances back to operations that must have ended; 0: none
+    std::uint16_t next_in_lane = 0;        ///< distance to the lane's next operation; 0: not read yet
     OpState state = OpState::waiting;
     std::uint8_t kind_code : 4 = 0;
     std::uint8_t pool_code : 4 = 0;
@@ -41,8 +41,8 @@ struct PendingOp {
 };
 static_assert(sizeof(PendingOp) == 32);
 
-/// The operations of one rank from the first unfinished one to the last one read, with the head of each lane. It grows
-/// with what is read: how far that is ahead of what is done depends on the schedule.
+/// The operations of one rank from the first unfinished one to the last one read, with the first unfinished one (head)
+/// of each lane. It grows as operations are read; how far reading runs ahead of execution depends on the schedule.
 class OpWindow {
 public:
     static constexpr std::uint32_t none = ~0u;
@@ -55,22 +55,22 @@ public:
 
     PendingOp& operator[](std::uint32_t op) { return ops()[place_of(op)]; }
 
-    /// First operation of the lane that is not done, or none.
+    /// First unfinished operation of the lane, or `none`.
     std::uint32_t head(Lane lane) const { return knows(lane) ? ends(lane).head : none; }
 
-    /// Whether all lanes have a head.
+    /// Whether every lane has a head.
     bool knows_all() const { return known_ == (1u << lanes_) - 1; }
 
-    /// The head of a lane goes to another state than waiting.
+    /// Moves the head of a lane from state `waiting` to another one.
     void leave_waiting(Lane lane, OpState to) {
         (*this)[head(lane)].state = to;
         waiting_ &= ~(1u << lane);
     }
 
-    /// A bit for each lane whose head waits.
+    /// Bit mask of the lanes whose head is in state `waiting`.
     std::uint32_t waiting() const { return waiting_; }
 
-    /// `first_rank` is that of the ring, whose ranks the operation counts from 0.
+    /// Appends an operation. `first_rank` is the first rank of its ring; the operation counts ranks of the ring from 0.
     void push(const Op& op, int first_rank, Picoseconds issued, std::int64_t work) {
         if (size() == capacity_) grow();
         ++end_;
@@ -103,7 +103,7 @@ public:
         tail = self;
     }
 
-    /// Whether everything that `op` must come after is done.
+    /// Whether all operations that `op` depends on have ended.
     bool may_run(std::uint32_t op) {
         const auto& after = (*this)[op].after;
         for (std::size_t i = 0; i < after.size(); ++i) {
@@ -113,7 +113,7 @@ public:
         return true;
     }
 
-    /// Marks the head of a lane as done and moves the lane on.
+    /// Marks the head of a lane as done and moves on to the lane's next operation.
     void finish_head(Lane lane) {
         auto& head = ends(lane).head;
         auto& pending = (*this)[head];
@@ -134,13 +134,13 @@ private:
         std::uint32_t head = 0, tail = 0;
     };
 
-    /// The upper halves of an operation's distances, which only a large window needs.
+    /// The upper 16 bits of an operation's distances. Only a large window needs them.
     struct Far {
         std::array<std::uint16_t, 4> after{};
         std::uint16_t next_in_lane = 0;
     };
 
-    static constexpr std::uint32_t first_capacity = 7;  // of a ring there are no more
+    static constexpr std::uint32_t first_capacity = 7;  // enough for a ring
 
     static std::uint16_t low(std::uint32_t distance) { return static_cast<std::uint16_t>(distance); }
     static std::uint16_t high(std::uint32_t distance) { return static_cast<std::uint16_t>(distance >> 16); }
@@ -155,12 +155,12 @@ private:
         return place < capacity_ ? place : place - capacity_;
     }
 
-    /// Whether distances may be longer than 16 bits.
+    /// Whether distances may need more than 16 bits.
     bool is_far() const { return is_far(capacity_); }
     static bool is_far(std::uint32_t capacity) { return capacity > 0xffff; }
     Far& far(std::uint32_t op) { return reinterpret_cast<Far*>(ops() + capacity_)[place_of(op)]; }
 
-    /// By an eighth, or one: there are as many as ranks.
+    /// By an eighth, or by one: small steps, because there is a window for each rank.
     void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
 
     void resize(std::uint32_t capacity) {
@@ -180,13 +180,13 @@ private:
         first_ = 0;
     }
 
-    // The ends of each lane, then a ring of operations, then what is far of them: one allocation, which is all that
-    // most ranks need.
+    // First and last operation of each lane, then a ring buffer of operations, then their upper halves. One allocation,
+    // which is all that most ranks need.
     std::unique_ptr<std::byte[]> memory_;
     std::uint32_t base_ = 0, end_ = 0;
-    std::uint32_t first_ = 0, capacity_ = 0;  // of the ring: where `base_` is
-    std::uint32_t known_ = 0;                 // a bit per lane: it has unfinished operations here
-    std::uint32_t waiting_ = 0;               // likewise: the first of them waits
+    std::uint32_t first_ = 0, capacity_ = 0;  // of the ring buffer: the index of `base_`, and its size
+    std::uint32_t known_ = 0;                 // a bit for each lane that has unfinished operations here
+    std::uint32_t waiting_ = 0;               // a bit for each lane whose head is in state `waiting`
     std::uint8_t lanes_;
 };
 

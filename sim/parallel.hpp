@@ -9,8 +9,8 @@
 
 namespace ringlab::sim {
 
-/// Calls body(i) for all i in [0, count), each once, on up to `threads` threads, and returns when all are done. Throws
-/// what a body threw first, once the others have ended; then not all were called.
+/// Calls body(i) once for each i in [0, count), on up to `threads` threads, and returns when all calls have ended. If a
+/// call throws, no further ones are begun, and the first exception is thrown again when the others have ended.
 template <class Body>
 void for_each_in_parallel(std::size_t count, int threads, const Body& body) {
     std::atomic<std::size_t> next = 0;

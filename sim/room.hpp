@@ -7,11 +7,12 @@
 
 namespace ringlab::sim {
 
-/// Where kernels of transfers find room beside attends. Both want whole multiprocessors: a transfer that comes while an
-/// attend runs waits until blocks of it end, and an attend that lacks some takes more turns over the others.
+/// SM admission: when a transfer that is a kernel gets SMs while an attend runs, and how much slower the attend is
+/// beside it. Both need whole SMs. A transfer that comes while an attend runs waits until thread blocks of the attend
+/// end. An attend that lacks SMs needs more waves on the others.
 class Room {
 public:
-    using Lanes = std::uint32_t;  ///< a bit for each
+    using Lanes = std::uint32_t;  ///< one bit for each lane
 
     Room(CostModel& cost, const Machine& machine, layouts::Pass pass)
         : cost_(cost),
@@ -22,19 +23,20 @@ public:
         ranks_.resize(static_cast<std::size_t>(cost.ranks()));
     }
 
-    /// An attend that the rank is to run, in its order; and that the first of them has ended.
+    /// add() appends an attend that the rank will run, in its order; drop() removes the first one, which has ended.
     void add(int rank, const Op& attend) {
         of(rank).attends.push_back({attend.rows(), attend.part, {attend.begins, attend.ends}});
     }
     void drop(int rank) { of(rank).attends.pop_front(); }
 
-    /// A transfer has ended. Its multiprocessors go to the next one that is ready or waits, which is before blocks of
-    /// an attend: transfers are of higher priority, and blocks that come in groups find a few free ones too far apart.
+    /// A transfer of the rank has ended. Its SMs go to the next transfer that is ready or waits, before thread blocks
+    /// of an attend get them: transfers have higher priority, and thread blocks of clusters cannot use a few free SMs
+    /// that are far apart.
     void leave(int rank, Picoseconds now) { of(rank).left_at = now; }
     Picoseconds left_at(int rank) { return of(rank).left_at; }
 
-    /// How long a transfer waits that comes when the rank's first attend, of `whole` in all, has run for `gone`; 0:
-    /// until it ends.
+    /// How long a transfer waits that comes when the rank's first attend has run for `gone` of its `whole` duration. 0:
+    /// until the attend ends.
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
         if (room_ == AttentionCost::Room::at_the_end) return 0;
         const auto& [rows, keys, turn] = of(rank).attends.front();
@@ -43,17 +45,19 @@ public:
         return gone + wait < whole ? wait : 0;
     }
 
-    /// Whether speed() tells how fast attends are: those of items of keys, in launches of one.
+    /// Whether speed() determines how fast attends run: for attends of key tiles, launched one by one, if transfers are
+    /// admitted as work tiles end.
     bool deals() const { return deals_; }
 
-    /// Above any speed() of an attend: it may make up for what it was thought to lose.
+    /// Upper bound of speed(). Speeds above 1 occur when an attend turns out to lose less than it was charged before.
     static constexpr double most_speed = 4;
 
-    /// Parts of a multiprocessor that speeds are told in: the engine takes whole ones.
+    /// Speeds are given to the engine in units of 1/1024 of an SM, because it takes whole numbers.
     static constexpr double parts = 1024;
 
-    /// The rank's first attend has run for `gone`, and from now on transfers hold `held`: with that speed, on average,
-    /// it ends when its items, dealt to processors that come and go, do.
+    /// Average speed of the rank's first attend from now on. It has run for `gone` of its `whole` duration, and from
+    /// now on transfers hold `held` SMs. At this speed it ends when its work tiles do, list-scheduled on SMs that come
+    /// and go.
     double speed(int rank, double held, Picoseconds gone, Picoseconds whole) {
         auto& one = of(rank);
         if (gone == 0) one.without.clear(), one.done = 0;
@@ -68,25 +72,25 @@ public:
         return one.speed = end > share ? std::min(most_speed, left / (end - share)) : most_speed;
     }
 
-    /// Whether a transfer has room beside the rank's first attend, which has fewer items than would fill the
-    /// processors.
+    /// Whether a transfer fits on SMs that the rank's first attend leaves idle because it has fewer work tiles than
+    /// SMs.
     bool is_beside(int rank, double held, double multiprocessors) {
         const auto& [rows, keys, turn] = of(rank).attends.front();
         return deals_ && held + multiprocessors <= cost_.tiles().idle_processors(rows, keys);
     }
 
-    /// Whole multiprocessors, as the engine takes them, that do for the rank's first attend as much as those that are
-    /// left when transfers hold `held`.
+    /// Number of SMs to charge to the rank's first attend while transfers hold `held`, so that its speed is that of its
+    /// work tiles on the SMs that are left. At most the SMs that are left.
     double left(int rank, double held) {
         const auto left = std::max(0.0, machine_.multiprocessors - held);
-        // A launch of several attends has turns enough for one more not to count.
+        // A fused launch has so many waves that one more does not count.
         if (held == 0 || left == 0 || room_ == AttentionCost::Room::at_the_end || cost_.joins()) return left;
         const auto& [rows, keys, turn] = of(rank).attends.front();
         return std::min(left, machine_.multiprocessors / cost_.tiles().longer_without(held, rows, keys, turn));
     }
 
-    Lanes& waiting(int rank) { return of(rank).waiting; }    ///< transfers that wait for the attend's end
-    Lanes& admitted(int rank) { return of(rank).admitted; }  ///< that have waited for an item's
+    Lanes& waiting(int rank) { return of(rank).waiting; }    ///< transfers that wait for the attend to end
+    Lanes& admitted(int rank) { return of(rank).admitted; }  ///< transfers that wait for a work tile to end
 
 private:
     struct Attend {
@@ -97,8 +101,8 @@ private:
         std::deque<Attend> attends;
         Lanes waiting = 0, admitted = 0;
         Picoseconds left_at = -1;
-        // Of the first attend: when transfers held how much, and what of it was done by the last of these times, in
-        // shares of it undisturbed.
+        // For the first attend: from when on transfers held how many SMs, and how much of the attend was done at the
+        // last of these times. Both as shares of its undisturbed duration.
         std::vector<TileModel::Without> without;
         double done = 0, since = 0, speed = 1;
     };

@@ -6,7 +6,7 @@
 namespace ringlab::sim {
 namespace {
 
-/// Which of some tiles are held: the one that was asked for longest ago makes room for another.
+/// A cache of tiles that evicts the least recently used one.
 class LeastRecent {
 public:
     LeastRecent(std::size_t tiles, std::int64_t room) : room_(room), links_(tiles + 1), state_(tiles, State::unread) {
@@ -15,7 +15,7 @@ public:
 
     enum class State : std::uint8_t { unread, held, lost };
 
-    /// What the tile was before.
+    /// Accesses the tile. Returns its state before.
     State ask(std::size_t tile) {
         const auto before = state_[tile];
         if (before == State::held) take_out(tile);
@@ -52,7 +52,7 @@ private:
     std::vector<State> state_;
 };
 
-/// A unit on its way, at one of its tiles.
+/// A work tile under way, at one of its row tiles.
 class Walker {
 public:
     Walker(std::span<const layouts::Interval> item, const WalkedBlock& block, std::int64_t kv_head, std::int64_t tiles,
@@ -80,7 +80,7 @@ private:
     std::size_t range_ = 0;
 };
 
-/// The units of a launch that meet any rows, one after another: others are over soon.
+/// The work tiles of a launch that meet any rows, in order. Others take hardly any time.
 class Units {
 public:
     Units(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order) {
@@ -103,10 +103,10 @@ public:
 private:
     std::vector<std::pair<const WalkedBlock*, layouts::UnitRun>> runs_;
     std::size_t next_ = 0;
-    std::int64_t taken_ = 0;  // heads of it
+    std::int64_t taken_ = 0;  // heads of the current run that were taken
 };
 
-/// One in `share` of the tiles, without a pattern.
+/// Chooses one in `share` of the tiles, without a pattern.
 bool is_looked_at(std::uint64_t tile, std::uint64_t share) {
     if (share == 1) return true;
     auto x = tile * 0x9e3779b97f4a7c15u;  // as SplitMix64

@@ -9,26 +9,26 @@
 
 namespace ringlab::sim {
 
-/// Items of keys of one block of a launch, where its rows lie among those of the launch, and what each item walks over,
-/// if anything: ranges of tiles of rows, for each of the query heads of its kv head.
+/// Work tiles of keys of one block of a launch. `items` has, for each, the ranges of row tiles that it walks through,
+/// once for each query head of its kv head. Block, head and tile are counted within the launch.
 struct WalkedBlock {
     std::vector<std::span<const layouts::Interval>> items;
-    std::int64_t kv_heads = 1;  ///< of all batch elements
-    std::int64_t group = 1;     ///< query heads of each
+    std::int64_t kv_heads = 1;  ///< of all batch elements together
+    std::int64_t group = 1;     ///< query heads of each kv head
     std::int64_t first_head = 0, first_tile = 0;
 };
 
-/// Where units of a launch walk.
+/// How the work tiles of a launch walk through the row tiles.
 struct Walks {
-    std::int64_t places = 1;  ///< that walk at a time: each takes the next unit as soon as it is free
-    std::int64_t seam = 0;    ///< between two units, in the time of so many tiles
-    double room = 0;          ///< tiles that the cache holds; those go first that were read longest ago
+    std::int64_t places = 1;  ///< work tiles that walk at the same time; each free place takes the next one
+    std::int64_t seam = 0;    ///< pause between two work tiles, in steps of one tile
+    double room = 0;          ///< row tiles that the cache holds; the least recently used one is evicted
 };
 
-/// How many tiles of rows a launch reads again that its cache has held and lost: items walk head by head, a tile at a
-/// time, all at one pace.
+/// Number of L2 misses on row tiles that the cache held before and has evicted. Work tiles walk head by head, one row
+/// tile a step, all at the same pace.
 ///
-/// Of very many steps it looks at a part of the tiles alone, with as much less room.
+/// If there are very many steps, only a sample of the row tiles is followed, in a cache smaller by the same factor.
 double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, const Walks& walks);
 
 }  // namespace ringlab::sim

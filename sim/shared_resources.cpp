@@ -34,12 +34,13 @@ void SharedResources::add_ports() {
     const auto ports = static_cast<std::size_t>(machine_.nics_per_host);
     if (hosts == 1) return;
     ports_.resize(hosts * ports);
-    if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as are in use
-    for (const auto rank : cost_.draws().slow_links())                       // also for those who share the port
+    if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as there are leaves
+    for (const auto rank : cost_.draws().slow_links())                       // the port is slow also for others that
+                                                                             // share it
         made(port_of(rank).out, machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
 }
 
-/// The resource, made now if it was not there.
+/// Makes the resource at its first use, unless its capacity is infinite.
 ResourceId SharedResources::made(ResourceId& resource, double capacity) {
     if (resource == none && std::isfinite(capacity)) resource = engine_.add_resource(capacity);
     return resource;
@@ -53,8 +54,9 @@ SharedResources::Demands SharedResources::of_compute(int rank, bool attends, dou
     return demands;
 }
 
-/// Where all messages are sent on one channel, one after another, each has its sender's way out and its receiver's way
-/// in to itself, if ports are those of one GPU each. Of fetches there may be several from one rank.
+/// Whether a message has its link to itself. If all messages are sent on one channel, they follow each other, so each
+/// has its sender's way out and its receiver's way in alone, provided that no GPUs share a port. Several ranks may
+/// fetch from one rank at a time.
 bool SharedResources::has_link_alone(int id, int source, Route route) {
     if (!one_channel_) return false;
     (id == source ? sends_ : fetches_) = true;
@@ -68,7 +70,7 @@ SharedResources::Demands SharedResources::of_transfer(int source, int destinatio
     const auto rate = cost.bytes_per_second;
     const auto capacity = cost.link->link_bytes_per_second;
     if (has_link_alone(id, source, cost.route)) {
-        // Never short: nothing to share.
+        // Such a link is never too small.
     } else if (cost.route == Route::inside_host) {
         demands.add(made(from.egress, capacity / cost_.draws().link_factor(source)), rate);
         demands.add(made(to.ingress, capacity), rate);

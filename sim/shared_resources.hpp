@@ -9,12 +9,11 @@
 
 namespace ringlab::sim {
 
-/// What ranks share on a machine, as resources of the engine: memory and multiprocessors of every GPU; links, network
-/// ports and leaf switches when something first travels over them, since of a ring only the hosts' ends are joined to
-/// others.
+/// What ranks share, as resources of the engine. Memory and SMs of every GPU are made at once. Links, network ports and
+/// leaf switches are made when a message first uses them, because in a ring only the ends of hosts use ports.
 class SharedResources {
 public:
-    /// What one operation asks for.
+    /// What one operation demands of resources.
     struct Demands {
         std::array<Demand, Engine::most_demands> all;
         std::size_t count = 0;
@@ -28,13 +27,14 @@ public:
     SharedResources(Engine& engine, const Schedule& schedule, const Machine& machine, const CostModel& cost,
                     const Fold& fold);
 
-    /// Of something on the compute lane; an attend wants multiprocessors in so many parts.
+    /// Demands of an operation on the compute lane. An attend demands SMs in units of 1 / `parts`.
     Demands of_compute(int rank, bool attends, double parts = 1) const;
 
-    /// Of a message, which `id`, its source or its destination, sends or fetches.
+    /// Demands of a message. `id` is the rank whose operation it is: its source if it is sent, its destination if it is
+    /// fetched.
     Demands of_transfer(int source, int destination, const TransferCost& cost, int id);
 
-    /// Whether transfers take multiprocessors.
+    /// Whether transfers are kernels, which take SMs.
     bool kernels() const { return kernels_; }
     void leave_to_compute(int rank, double multiprocessors) {
         engine_.set_capacity(gpu_of(rank).multiprocessors, multiprocessors);
@@ -43,12 +43,12 @@ public:
 private:
     static constexpr ResourceId none = ~0u;
 
-    /// What one rank's GPU brings, or none where it never limits anything.
+    /// Resources of one rank's GPU; `none` for those that never limit anything.
     struct Gpu {
         ResourceId egress = none, ingress = none, memory = none, multiprocessors = none;
     };
 
-    /// What a port sends and receives, or a leaf to and from the spine.
+    /// The two directions of a port, or of a leaf switch to and from the spine.
     struct TwoWays {
         ResourceId out = none, in = none;
     };
@@ -66,8 +66,8 @@ private:
     const CostModel& cost_;
     const Fold& fold_;
     bool kernels_, one_channel_, sends_ = false, fetches_ = false;
-    std::vector<Gpu> gpus_;                // by rank that is played
-    std::vector<TwoWays> ports_, leaves_;  // empty where they never limit anything
+    std::vector<Gpu> gpus_;                // by simulated rank
+    std::vector<TwoWays> ports_, leaves_;  // empty if they never limit anything
 };
 
 }  // namespace ringlab::sim

@@ -17,8 +17,8 @@ std::shared_ptr<TileModel> tiles_of(const layouts::Schedule& schedule, const Mac
     return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
 }
 
-/// One ring or more at given clocks, by rank; empty: those of the calibration. Ranks are folded where that may be, and
-/// all played, now and from then on, where they turn out to differ.
+/// Plays one or more rings at given clocks, by rank; empty: that of the calibration. Folds ranks where possible. If
+/// they turn out to differ, plays all of them, now and from then on.
 class Player {
 public:
     Player(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
@@ -50,10 +50,11 @@ private:
 Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                   const std::shared_ptr<TileModel>& tiles) {
     require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
-            "{} rings of {} ranks; there must be one or more, of 2^22 ranks in all", options.replicas,
+            "{} rings of {} ranks; there must be at least one ring, and at most 2^22 ranks in all", options.replicas,
             schedule.ranks());
     require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
-            "the pause between passes is {} s, and busy for {} s; it must not be negative, nor busy for longer",
+            "the pause between passes is {} s, of which {} s are busy; neither may be negative, and the busy part not "
+            "longer",
             options.pause_seconds, options.pause_busy_seconds);
     Player player(schedule, machine, options, tiles);
     if (!power_sets_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
@@ -84,7 +85,7 @@ Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, c
 std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
                                              const SimOptions& options, int repeats, int threads) {
     std::vector<Picoseconds> makespans(static_cast<std::size_t>(repeats));
-    // Tiles are timed once by each thread: a share of the repeats is its own.
+    // Each thread computes tile times once, for its share of the repeats.
     const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repeats)));
     for_each_in_parallel(shares, threads, [&](std::size_t share) {
         const auto tiles = tiles_of(schedule, machine, options);

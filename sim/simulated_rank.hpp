@@ -10,9 +10,9 @@
 
 namespace ringlab::sim {
 
-/// Rank and lane, packed into the engine's tag. A lane does one thing at a time, so they say which operation it is,
-/// and its state says what ended: its wait for the host, or itself. Of a send and its receive, the sender stands for
-/// both.
+/// Rank and lane, packed into the engine's tag. A lane runs one operation at a time, so both identify the operation,
+/// and its state tells what has ended: its wait for the host, or itself. For a send and its receive, the sender's tag
+/// stands for both.
 class Tags {
 public:
     explicit Tags(int lanes) : lane_bits_(std::bit_width(static_cast<unsigned>(lanes - 1))) {}
@@ -27,14 +27,14 @@ private:
     int lane_bits_;
 };
 
-/// Where a rank is in its operations.
+/// Execution state of one rank.
 struct alignas(64) SimulatedRank {
     SimulatedRank(int lanes, Picoseconds start, HostClock::State issued, Picoseconds before)
         : window(lanes), prepared(layouts::later(start, before)) {
         give(issued);
     }
 
-    /// The host, which has issued all that was read.
+    /// State of the host after issuing everything that was read.
     HostClock::State host() const { return {issued_, computed_, issued_last_, computed_run_}; }
     void give(const HostClock::State& host) {
         issued_ = host.now;
@@ -43,14 +43,14 @@ struct alignas(64) SimulatedRank {
         computed_run_ = host.run;
     }
 
-    // Of the host's state four bytes each lie in what window and naive leave.
+    // The order of members fills the gaps that window and naive leave: 128 bytes in all.
     [[no_unique_address]] OpWindow window;
 
 private:
     std::uint32_t issued_last_ = 0;
 
 public:
-    Picoseconds prepared;  // when what comes before the first operation on the compute lane has ended
+    Picoseconds prepared;  // end of the work before the first operation on the compute lane
     [[no_unique_address]] NaiveEstimate naive;
 
 private:
@@ -59,10 +59,10 @@ private:
 
 public:
     Picoseconds posted_since = 0, moving_since = 0;
-    bool more = true;        // operations to read
-    std::int8_t posted = 0;  // transfers whose own side is ready, to their ends: one a lane at most
-    std::int8_t moving = 0;  // those whose peer is ready as well
-    float held = 0;          // multiprocessors
+    bool more = true;        // there are operations left to read
+    std::int8_t posted = 0;  // transfers whose own side is ready and that have not ended; at most one a lane
+    std::int8_t moving = 0;  // those of them whose peer is ready too
+    float held = 0;          // SMs that transfers hold
 };
 static_assert(sizeof(SimulatedRank) == 128);
 

@@ -17,7 +17,7 @@ std::optional<Prediction> Simulation::run() {
         }
         return result();
     } catch (const Error&) {
-        if (is_folded()) return std::nullopt;  // all ranks together say what is wrong, and with whom
+        if (is_folded()) return std::nullopt;  // without folding the error names the right ranks
         throw;
     }
 }
@@ -138,7 +138,7 @@ void Simulation::start_compute(int id, PendingOp& op) {
                                          attends && room_ && room_->deals() ? Room::parts * Room::most_speed : 1);
     if (room_ && attends) leave(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
-    // Capacity is what the attend's speed is said to be.
+    // leave() sets the capacity so that the attend runs at the speed that Room gives.
     const bool deals = attends && room_ && room_->deals();
     engine_.start(
         {.duration = deals ? static_cast<Picoseconds>(static_cast<double>(op.work) / Room::most_speed) : op.work,
@@ -175,7 +175,7 @@ void Simulation::start_flow(int source, int destination, const TransferCost& cos
     engine_.start({.duration = cost.duration,
                    .delay = cost.latency,
                    .demands = demands.span(),
-                   .weight = 1e9 / cost.bytes_per_second,  // flows on a short link get the same bytes per second
+                   .weight = 1e9 / cost.bytes_per_second,  // so that flows on a full link get equal rates
                    .crowded_speed = cost.crowded_speed,
                    .tag = tags_.of(id, lane),
                    .place = place_of(id, lane)});
@@ -281,9 +281,9 @@ Prediction Simulation::result() {
         auto& rank = rank_of(id);
         auto& totals = totals_of(id);
         totals.end = layouts::later(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
-        // Compute spans follow one another, so the time without one is what they do not cover.
+        // Compute spans follow each other, so the rest of the time is not covered by compute.
         totals.exposed = totals.end - totals.compute;
-        totals.waiting -= totals.communication;  // so far the time in which any was posted
+        totals.waiting -= totals.communication;  // until here it was the time in which any transfer was posted
         prediction.makespan = std::max(prediction.makespan, totals.end);
         prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
         prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());

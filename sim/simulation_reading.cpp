@@ -96,7 +96,7 @@ void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const O
     switch (op.kind) {
         case OpKind::attend:
             require(!__builtin_add_overflow(totals.cells, layouts::pairs_of(op, query_heads()), &totals.cells),
-                    "rank {} has more than 2^63 visible pairs; fewer --tokens have less", id);
+                    "rank {} has more than 2^63 visible pairs; give fewer --tokens", id);
             if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.powered_flop(op);
             [[fallthrough]];
         case OpKind::merge:

@@ -19,11 +19,11 @@ std::vector<Op> ops_of_rank_0(const layouts::Schedule& schedule) {
         require(op->lane() < schedule.lanes(), "operation {} is on channel {} of {}", all.size(), op->channel,
                 schedule.channels().size());
         require(schedule.problem().queries.empty(),
-                "few of the tokens have a query row; the symmetric recurrence holds where all have one");
+                "only some tokens have a query row; the symmetric recurrence needs one for each token");
         for (const auto* part : {&op->part, &op->rows()})
             require(part->block < schedule.ranks(),
-                    "operation {} is about block {}, put together from shards of {} ranks; the symmetric recurrence "
-                    "holds for blocks that are one rank's",
+                    "operation {} uses block {}, made of shards of several of {} ranks; the symmetric recurrence "
+                    "needs blocks that belong to one rank",
                     all.size(), part->block, schedule.ranks());
         all.push_back(*op);
     }

@@ -6,17 +6,17 @@
 
 namespace ringlab::sim {
 
-/// Operations of a schedule in which every rank does the same but for its number: rank r's i-th operation is rank 0's
-/// with its peer and blocks r further on.
+/// Operations of a schedule that is the same on every rank but for its number: operation i of rank r is that of rank 0
+/// with peer and blocks shifted by r.
 struct SymmetricOps {
     std::vector<layouts::Op> of_rank_0;
-    bool uniform_cells = true;  ///< attends of all ranks looked at have as many cells as rank 0's
+    bool uniform_cells = true;  ///< in all ranks that were looked at, attends have as many visible pairs as rank 0's
 };
 
-/// Reads rank 0's and compares them with those of a sample of ranks. Throws Error if one of them differs.
+/// Reads the operations of rank 0 and compares them with those of a sample of ranks. Throws Error if one differs.
 SymmetricOps read_symmetric(const layouts::Schedule& schedule);
 
-/// The rank, or block, `by` further on.
+/// Rank or block number `rank` shifted by `by`, modulo the number of ranks.
 inline int shifted(const layouts::Schedule& schedule, int rank, int by) {
     return static_cast<int>((std::int64_t{rank} + by) % schedule.ranks());
 }

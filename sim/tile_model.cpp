@@ -1,4 +1,4 @@
-// What an attention block takes: its tiles, given to processors one by one. See TileModel.
+// Time of an attention kernel: list scheduling of its work tiles on SMs. See TileModel.
 
 #include "layouts/launch_order.hpp"
 #include "sim/cost.hpp"
@@ -17,13 +17,13 @@ using layouts::Bound;
 
 namespace {
 
-// More (rows piece, key run) pairs than this, and a block is known by its parts alone.
+// With more pairs of (piece of rows, run of keys), a block's memo key is its parts, not its description.
 constexpr std::size_t most_described_pairs = 64;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
 
-/// Appends where `bound`, over `rows`, lies among the keys of a run, as key indices: {0, 0} at or below the first key
-/// for all rows, {count, 0} beyond the last, else index at the first row and step per row or, where the steps are not
+/// Appends where `bound` lies among the keys of a run, for all `rows`, to a memo key. {0, 0, 0}: at or below the first
+/// key; {0, count, 0}: beyond the last one. Otherwise {1, index at the first row, step per row}, or, if steps are not
 /// whole, positions relative to the first key.
 void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows, const Run& keys) {
     const auto first = bound.at(rows.first) - keys.first, last = bound.at(rows.last()) - keys.first;
@@ -42,7 +42,7 @@ void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows
     }
 }
 
-/// Of rows or columns of tiles, those that meet any of the others.
+/// Share of the rows or columns of tiles that meet any tile.
 double share_with_tiles(std::span<const layouts::TileRow> all) {
     const auto some = std::ranges::count_if(all, [](const auto& tiles) { return tiles.full + tiles.partial > 0; });
     return static_cast<double>(some) / std::max(1.0, static_cast<double>(all.size()));
@@ -67,12 +67,12 @@ TileModel::TileModel(const Schedule& schedule, const Machine& machine)
     cost_.full_tile_seconds *= stretch;
     cost_.partial_tile_seconds *= stretch;
     if (!schedule.problem().dropout.drops()) return;
-    // What is drawn for a pair is the same for every dim.
+    // One random number for each pair, whatever the dims.
     cost_.full_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
     cost_.partial_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
 }
 
-/// Of a whole block they are there, of others made in `storage`.
+/// The runs of a whole block exist; those of a part are made in `storage`.
 std::span<const Run> TileModel::runs(const Part& part, std::vector<Run>& storage) const {
     if (schedule_.is_whole(part)) return schedule_.block(part.block);
     return storage = schedule_.runs(part);
@@ -86,8 +86,8 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
         key_ = {-1, rows.block, rows.tokens.begin, rows.tokens.end, keys.block, keys.tokens.begin, keys.tokens.end};
     };
 
-    // Key runs must lie one behind another, so that a tile's first and last key are those of its first and last run;
-    // and all keys from first to last must be valid, so that validity says nothing more.
+    // Runs of keys must be sorted, so that a tile's first and last key are those of its first and last run. All keys
+    // from the first to the last must be valid, so that padding adds nothing to the description.
     for (std::size_t i = 1; i < key_runs.size(); ++i)
         if (key_runs[i].first <= key_runs[i - 1].last()) return by_name();
     const auto valid = std::any_of(mask.valid().begin(), mask.valid().end(), [&](const layouts::Interval& interval) {
@@ -103,7 +103,8 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
         for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& piece) {
             pairs += key_runs.size();
             if (pairs > most_described_pairs) return;
-            // A row that sees nothing at all weighs differently in a tile's hull from one that sees nothing here.
+            // A row that sees no key at all counts differently in a tile's bounds from one that sees no key of this
+            // block.
             const bool blind =
                 segment.at(piece.first) == layouts::RowKeys{} && segment.at(piece.last()) == layouts::RowKeys{};
             key_.insert(key_.end(), {-2, piece.count, blind, std::ssize(segment.earlier)});
@@ -175,7 +176,8 @@ TileModel::RowBytes TileModel::row_bytes(Turn turn) const {
     return {turn.begins ? 0 : kept, kept + (turn.ends ? rounded : 0)};
 }
 
-/// Of all that a launch touches: nothing where that is half of the cache, all from half as much again on.
+/// Share of a launch's memory traffic that L2 misses: 0 if the launch touches at most half of L2's size, 1 from one and
+/// a half times its size on. These bounds are not derived.
 double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
     if (cost_.item != Item::query_tile || machine_.cache_bytes == 0) return 0;
     const auto [read, written] = row_bytes(turn);
@@ -189,11 +191,11 @@ double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
     return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0);
 }
 
-/// Of an item that `processors` share, each of whose heads meets `tiles`, of so many blocks one after another;
-/// `missed`: see missed_bytes().
+/// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `processors` SMs, in `visits` blocks one
+/// after another. `missed`: see missed_share().
 double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
                                int visits, double missed) const {
-    // An item of keys has all of its rows' tiles, whatever other blocks they meet.
+    // A work tile of keys belongs to one block, so it has no state to resume or finish.
     const bool keeps_rows = cost_.item == Item::query_tile;
     const auto more = keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0)
                                  : cost_.share_seconds * std::log2(static_cast<double>(processors));
@@ -242,17 +244,17 @@ double TileModel::tile_seconds(const Items& items) const {
     return seconds * items.in_turn * static_cast<double>(items.copies);
 }
 
-/// Of those of `sharing`, where so many processors are not there.
+/// Work tiles that run at a time under `sharing` while `without` SMs are missing.
 std::int64_t TileModel::places(const layouts::Sharing& sharing, double without) const {
     const auto all = machine_.multiprocessors;
     const auto left = static_cast<double>(sharing.at_a_time) * (all - without) / all;
     return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
 }
 
-/// Query tiles of all of these in one launch, which is made for all processors and finds so many less. Where they are
-/// of one block, of `keys`, the longest come first for some heads, then for others.
+/// Work tiles of queries of all `parts` in one launch, while `without` SMs are missing. If they are of one block, of
+/// `keys`, they come longest first for some heads, then for others.
 TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, const Part* keys, double without) const {
-    // Where rows only pass through, those without tiles are not in the work list.
+    // A kernel in the middle of its rows' blocks leaves work tiles without tiles out of its work list.
     const bool visits_idle = turn.begins || turn.ends;
     const auto missed = missed_share(parts, turn);
     const auto [read, written] = row_bytes(turn);
@@ -271,7 +273,7 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, con
         found.tiles += tile_seconds(part);
     }
     std::ranges::stable_sort(groups, std::greater{}, &ItemGroup::seconds);
-    // Of kernels that the machine file knows no cache of, it is not known either how they go about heads.
+    // The order of heads is known only for kernels whose machine file gives the cache.
     if (keys && keys->heads.count() > 0 && machine_.cache_bytes > 0) {
         const auto& p = schedule_.problem();
         const auto tiles = static_cast<std::int64_t>(groups.size());

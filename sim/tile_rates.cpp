@@ -13,7 +13,7 @@ using layouts::Pass;
 
 constexpr double tera = 1e12;
 
-/// Seconds of a multiprocessor for a tile at FLOP/s of all of them.
+/// Seconds of one SM for a tile, if all SMs together have a rate of `flops`.
 double tile_seconds(const AttentionCost& cost, Pass pass, double multiprocessors, double flops) {
     layouts::Problem problem;
     problem.head_dim = cost.head_dim;
@@ -27,7 +27,7 @@ bool has_no_tile_prices(const AttentionCost& cost) {
 }
 
 void set_figure(Machine& machine, const std::string& name, double value) {
-    const auto source = "scaled from teraflops: the file gives no price of tiles";
+    const auto source = "computed from teraflops: the file has no tile prices";
     const auto known = std::ranges::find(machine.figures, name, &Figure::name);
     if (known != machine.figures.end())
         *known = {name, value, source};
@@ -67,11 +67,11 @@ void settle_tiles_and_rates(Machine& machine) {
     }
     if (!scaled.empty())
         machine.notes.push_back(
-            fmt::format("without prices of tiles, which are scaled from teraflops: {}", fmt::join(scaled, ", ")));
+            fmt::format("no tile prices; they are computed from teraflops: {}", fmt::join(scaled, ", ")));
     if (!contradicting.empty())
         machine.notes.push_back(
-            fmt::format("prices of tiles and teraflops disagree: {}; predictions go by tiles, with "
-                        "--compute-model rate by teraflops",
+            fmt::format("tile prices and teraflops disagree: {}; predictions use tile prices, or teraflops with "
+                        "--compute-model rate",
                         fmt::join(contradicting, "; ")));
 }
 

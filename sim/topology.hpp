@@ -7,26 +7,26 @@
 
 namespace ringlab::sim {
 
-/// What a message passes on its way.
+/// The kind of path that a message takes.
 enum class Route {
     inside_host,
-    leaf,   ///< between hosts, through one switch: two ports
-    spine,  ///< and what joins its leaf to those of others
+    leaf,   ///< to another host through one leaf switch: two network ports
+    spine,  ///< to another leaf switch, through the spine
 };
 inline constexpr int route_count = 3;
 
 /// Where the ranks of all rings are on a machine, and what lies between them.
 class Topology {
 public:
-    /// Of `ranks` ranks; `machine` must outlive it. Throws Error if they do not fit on the machine, or the options
-    /// place them where they cannot be.
+    /// For `ranks` ranks; `machine` must outlive it. Throws Error if they do not fit on the machine, or
+    /// options.placement is impossible.
     Topology(int ranks, const Machine& machine, const SimOptions& options);
 
     int gpu(int rank) const { return placement_.empty() ? rank : placement_[static_cast<std::size_t>(rank)]; }
     int host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
     int hosts() const { return hosts_in_use_; }
 
-    /// The network port that a rank's messages to other hosts go through, numbered host by host, and its leaf switch.
+    /// The network port that a rank uses for messages to other hosts, counted host by host; leaf(): its leaf switch.
     int port(int rank) const;
     int leaf(int rank) const;
 

@@ -7,12 +7,12 @@
 
 namespace ringlab::sim {
 
-/// The spans of a prediction that is traced, and when hosts issued them. Its operations are counted by rank.
+/// Spans and host issue times of a traced prediction. Operations are counted by rank.
 class Trace {
 public:
     Trace(std::size_t ranks, int query_heads) : query_heads_(query_heads), spans_(ranks), issued_(ranks) {}
 
-    /// The next operation of rank `id`, whose ring begins at rank `first_rank`.
+    /// Adds the next operation of rank `id`. Its ring begins at rank `first_rank`.
     void read(int id, int first_rank, const layouts::Op& op, layouts::Interval issued) {
         auto& spans = spans_[static_cast<std::size_t>(id)];
         auto& span =
@@ -21,7 +21,7 @@ public:
         issued_[static_cast<std::size_t>(id)].push_back(issued);
     }
 
-    /// It is issued later by so much.
+    /// The host issues the operation later by `delay`.
     void put_off(int id, layouts::OpIndex op, Picoseconds delay) {
         auto& issued = issued_[static_cast<std::size_t>(id)][static_cast<std::size_t>(op)];
         issued = {issued.begin + delay, issued.end + delay};
@@ -32,7 +32,7 @@ public:
         if (span.busy == 0) span.posted = now;
     }
 
-    /// Of a part of the operation, if it stood still in between.
+    /// An operation has ended, or a part of it if it stood still in between.
     void end(int id, std::size_t op, Picoseconds began, Picoseconds now) {
         auto& span = spans_[static_cast<std::size_t>(id)][op];
         if (span.busy == 0) span.begin = began;
@@ -40,7 +40,7 @@ public:
         span.busy += now - began;
     }
 
-    /// Rank by rank.
+    /// Appends all spans to the prediction, rank by rank.
     void give(Prediction& prediction) const {
         for (std::size_t rank = 0; rank < spans_.size(); ++rank) {
             auto& spans = prediction.timeline.spans;

@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(a_soft_cap_without_a_price_is_said) {
     const auto capped = schedule_of(problem_of(256, 256, 50));
     const auto notes = notes_of_kernel(machine, *capped);
     BOOST_TEST_REQUIRE(notes.size() == 1u);
-    BOOST_TEST(notes[0].find("no kernel with a soft cap of head and value dims 256 and 256") != std::string::npos,
+    BOOST_TEST(notes[0].find("no kernel with a soft cap for head and value dims 256 and 256") != std::string::npos,
                notes[0]);
     BOOST_TEST(kernel_price(machine, Pass::forward, capped->problem()).cost->full_tile_seconds == 9e-6);
     BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(128, 128, 50))).empty());

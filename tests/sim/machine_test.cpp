@@ -127,7 +127,7 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
 
     sources.erase("gpu.multiprocessors");
     BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), ringlab::Error, [](const ringlab::Error& error) {
-        return std::string(error.what()) == "nobody says where 'gpu.multiprocessors' of the machine file comes from";
+        return std::string(error.what()) == "no source is given for 'gpu.multiprocessors' of the machine file";
     });
 }
 

@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
         return std::string("(no error)");
     };
     for (const std::string algorithm : {"pass-q", "merge", "merge:tree"})
-        BOOST_TEST(refusal([&](GateCase& c) { c.algorithm = algorithm; }).find("say expanded:" + algorithm) !=
+        BOOST_TEST(refusal([&](GateCase& c) { c.algorithm = algorithm; }).find("give expanded:" + algorithm) !=
                    std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "all-gather:2"; }).find("2 head groups of 1 kv heads") !=
                std::string::npos);

@@ -264,7 +264,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_is_not_as_long_as_the_schedule_says_is_an_er
         op.bytes *= 2;
         return true;
     });
-    BOOST_TEST(contains(message, "it says "), message);
+    BOOST_TEST(contains(message, "bytes; its part has "), message);
 }
 
 BOOST_AUTO_TEST_CASE(a_slot_that_was_not_asked_for_does_not_exist) {

@@ -208,9 +208,6 @@ struct Machine {
     double device_memory_bytes = 0;    ///< of one GPU; 0: the file does not say
     double reserved_memory_bytes = 0;  ///< of it what tensors cannot have: context, kernels, buffers of transports
 
-    // Errors of predicted times of passes, without sign, where they were scored on rings; 0: they were not.
-    double mean_error = 0, largest_error = 0;
-
     std::vector<Figure> figures;     ///< everything read, empty if not from a file
     std::vector<std::string> notes;  ///< what who uses the file should know, a line each
     std::string text;                ///< the file as it was read

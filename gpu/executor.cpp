@@ -83,7 +83,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
         require_pass(*backward, Pass::backward);
         require_same_work(forward, *backward);
     }
-    require(forward.ranks() == group.ring, "the schedule is for {} ranks, the rings have {}", forward.ranks(),
+    require(forward.ranks() == group.ring, "the schedule is for {} ranks, but the rings have {}", forward.ranks(),
             group.ring);
     require(inputs.empty() || inputs.size() == index(group.replicas), "{} inputs were given for {} replicas",
             inputs.size(), group.replicas);

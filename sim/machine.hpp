@@ -215,9 +215,6 @@ struct Machine {
     double reserved_memory_bytes = 0;  ///< the part of it that tensors cannot use: CUDA context, kernels, buffers of
                                        ///< transports
 
-    // Mean and largest relative error, without sign, of predicted passes of measured rings; 0: not scored.
-    double mean_error = 0, largest_error = 0;
-
     std::vector<Figure> figures;     ///< everything that was read; empty if not from a file
     std::vector<std::string> notes;  ///< what users of the file should know, one line each
     std::string text;                ///< the file's text as it was read

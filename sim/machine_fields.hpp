@@ -134,10 +134,6 @@ public:
                     *own = 0;
         });
         for (auto& one : m.kernels) kernel("kernels." + one.name, one);
-        if (fields_.section("score", m.mean_error > 0)) {
-            fields_.number("score.mean_error", m.mean_error, ratio, 1);
-            fields_.number("score.largest_error", m.largest_error, ratio, 1);
-        }
     }
 
 private:

@@ -81,7 +81,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     require_pass(forward, Pass::forward);
     if (backward) {
         require_pass(*backward, Pass::backward);
-        require_same_work(forward, *backward);
+        require_same_problem(forward, *backward);
     }
     require(forward.ranks() == group.ring, "the schedule is for {} ranks, but the rings have {}", forward.ranks(),
             group.ring);

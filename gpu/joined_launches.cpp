@@ -40,17 +40,17 @@ JoinedLaunches::JoinedLaunches(const layouts::Schedule& pass, const layouts::Ran
     : pass_(pass), program_(program), options_(options) {
     const auto& list = options.list;
     if (resolve(list.family, list.head_dim, list.value_dim) != KernelFamily::hopper) return;
-    for (const auto& join : program.joins)
+    for (const auto& join : program.fused_launches)
         for (auto& attends : launches_of(join)) add(std::move(attends), memory, own_rows);
 }
 
-std::vector<std::vector<std::size_t>> JoinedLaunches::launches_of(const layouts::Join& join) const {
+std::vector<std::vector<std::size_t>> JoinedLaunches::launches_of(const layouts::FusedLaunch& join) const {
     if (can_join(join.attends) && can_wait_inside(join.attends)) return {join.attends};
     std::vector<std::vector<std::size_t>> launches;
     const auto end_of = [&](std::size_t stretch) {
-        return stretch < join.breaks.size() ? join.breaks[stretch] : join.attends.size();
+        return stretch < join.section_begins.size() ? join.section_begins[stretch] : join.attends.size();
     };
-    for (std::size_t stretch = 0, begin = 0; stretch <= join.breaks.size(); begin = end_of(stretch++)) {
+    for (std::size_t stretch = 0, begin = 0; stretch <= join.section_begins.size(); begin = end_of(stretch++)) {
         const std::vector<std::size_t> attends(join.attends.begin() + static_cast<std::ptrdiff_t>(begin),
                                                join.attends.begin() + static_cast<std::ptrdiff_t>(end_of(stretch)));
         if (attends.size() == 1 || !can_join(attends)) continue;
@@ -131,7 +131,7 @@ void JoinedLaunches::add(std::vector<std::size_t> attends, const PassMemory& mem
             for (const auto before : instruction.op.after()) {
                 const bool gradient = op(size(before)).pool == Pool::dkv;
                 (gradient ? one.gradient_arrives : one.arrives) = true;
-                if (options_.tells_arrivals && program_.code[size(before)].may_come_early)
+                if (options_.tells_arrivals && program_.code[size(before)].may_arrive_early)
                     (gradient ? one.gradient_flag : one.arrival_flag) =
                         memory.arrival_flag(program_.pass, size(before));
                 else

@@ -69,7 +69,7 @@ public:
 private:
     bool can_join(const std::vector<std::size_t>& attends) const;
     bool can_wait_inside(const std::vector<std::size_t>& attends) const;
-    std::vector<std::vector<std::size_t>> launches_of(const layouts::Join& join) const;
+    std::vector<std::vector<std::size_t>> launches_of(const layouts::FusedLaunch& join) const;
     void add(std::vector<std::size_t> attends, const PassMemory& memory, const std::shared_ptr<const RowBounds>& rows);
     const layouts::Op& op(std::size_t instruction) const { return program_.code[instruction].op; }
 

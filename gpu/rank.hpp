@@ -50,7 +50,7 @@ public:
     /// Of a message that may come early, where the fabric tells arrivals: its flag has the pass's number once it is
     /// there.
     bool is_told(layouts::Pass pass, std::size_t index) const {
-        return tells_arrivals_ && of(pass).program->code[index].may_come_early;
+        return tells_arrivals_ && of(pass).program->code[index].may_arrive_early;
     }
     std::uint32_t pass_number(layouts::Pass pass) const { return of(pass).number; }
 

@@ -79,7 +79,7 @@ void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from,
     const std::array<std::int64_t, 4> expected{p.batch, tokens, to.extent.heads, to.extent.dim};
     require(from.shape == expected, "{} has shape ({}), expected ({})", name, fmt::join(from.shape, ", "),
             fmt::join(expected, ", "));
-    const auto positions = of_rows ? forward_.row_places(rank_) : forward_.layout().positions(rank_);
+    const auto positions = of_rows ? forward_.row_indices(rank_) : forward_.layout().positions(rank_);
     const auto row = size(to.extent.dim), head_elements = size(p.batch * to.extent.tokens) * row;
     if (head_elements == 0) return;
     std::vector<std::uint16_t> head(head_elements);

@@ -39,7 +39,7 @@ void Rank::clear(Pass which, cudaStream_t stream) {
     pass.launches->begin_pass();
     ++pass.number;
     if (which == Pass::backward && latent_) latent_->begin_gradient(stream);
-    for (const auto pool : pass.program->sums_from_zero) {
+    for (const auto pool : pass.program->needs_zeroed) {
         const auto sum = pass.memory->field(pass.memory->own(pool));  // K and V parts of all heads, one behind another
         const auto bytes = static_cast<std::size_t>(sum.extent.heads * sum.strides.head * bytes_of(sum.dtype));
         if (bytes > 0) RINGLAB_CUDA(cudaMemsetAsync(memory_.data() + sum.begin, 0, bytes, stream));
@@ -69,7 +69,7 @@ void Rank::start(Pass which, cudaStream_t stream) {
         return;
     }
     // Rows that nothing attends with see nothing: o = 0, lse = -inf.
-    if (!pass.program->leaves_output) return;
+    if (!pass.program->has_unwritten_output) return;
     memory_.fill(memory.field(output), 0, stream);
     if (memory_.map().rounds_output()) memory_.fill(memory_.rounded(Pool::output), 0, stream);
     fill_rows(extent, memory.rows(output, lse_field), -std::numeric_limits<float>::infinity(), stream);

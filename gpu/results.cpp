@@ -129,7 +129,7 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const auto& local = ranks[rank]->outputs;
         const auto positions = job.forward.layout().positions(static_cast<int>(rank));
-        const auto rows = job.forward.row_places(static_cast<int>(rank));
+        const auto rows = job.forward.row_indices(static_cast<int>(rank));
         place_rows(local.o, rows, out.o);
         place_rows(local.lse, rows, out.lse);
         if (!job.backward) continue;

@@ -18,7 +18,7 @@ void share_out(const layouts::RankProgram& program, const std::vector<std::size_
                const std::vector<Picoseconds>& awaited, std::vector<Interval>& intervals) {
     const auto work = [&](std::size_t attend) {
         const auto& op = program.code[attend].op;
-        return static_cast<double>(op.cells) * op.rows().heads.count();
+        return static_cast<double>(op.pair_count) * op.rows().heads.count();
     };
     const auto [begin, end] = intervals[attends.front()];
     double all = 0, done = 0;

@@ -8,7 +8,7 @@ namespace {
 /// Whether the runs with index `number` of all ranks are ordered by rank, ascending or descending, either one after
 /// another or interleaved, and none begins before `begin`, where the runs of lower index end. Sets `end` to the end of
 /// these runs.
-bool are_in_order(const Layout& layout, std::size_t number, std::int64_t begin, std::int64_t& end) {
+bool runs_are_in_rank_order(const Layout& layout, std::size_t number, std::int64_t begin, std::int64_t& end) {
     const auto run = [&](int rank) { return layout.shard(rank)[number]; };
     const auto like = run(0);
     auto least = like.first, most = like.first;
@@ -28,7 +28,7 @@ bool are_in_order(const Layout& layout, std::size_t number, std::int64_t begin, 
 
 }  // namespace
 
-bool order_decides_pairs(const Mask& mask, const Layout& layout) {
+bool pairs_depend_on_rank_order(const Mask& mask, const Layout& layout) {
     const auto& rule = mask.segments().front();
     if (layout.largest_shard() * layout.ranks() != layout.tokens() || !mask.all_keys_valid() ||
         mask.segments().size() != 1 || rule.sink != 0 || !rule.earlier.empty() || rule.begin != Bound{0, 0})
@@ -40,13 +40,13 @@ bool order_decides_pairs(const Mask& mask, const Layout& layout) {
         if (layout.shard(rank).size() != runs) return false;
     std::int64_t end = 0;
     for (std::size_t number = 0; number < runs; ++number)
-        if (!are_in_order(layout, number, end, end)) return false;
+        if (!runs_are_in_rank_order(layout, number, end, end)) return false;
     return true;
 }
 
-bool ranks_see_alike(const Schedule& schedule) {
+bool has_rank_symmetric_pairs(const Schedule& schedule) {
     const int other = schedule.ranks() - 1;
-    return schedule.problem().queries.empty() && order_decides_pairs(schedule.mask(), schedule.layout()) &&
+    return schedule.problem().queries.empty() && pairs_depend_on_rank_order(schedule.mask(), schedule.layout()) &&
            schedule.needs(0, 0) && schedule.needs(0, other) && schedule.needs(other, 0);
 }
 

@@ -26,18 +26,18 @@ constexpr std::optional<std::int64_t> checked_product(std::initializer_list<std:
 std::optional<std::int64_t> tensor_bytes(const Problem& problem, std::int64_t bytes_each);
 
 /// Throws the Error for a time that is longer than a timeline can hold.
-[[noreturn]] void fail_of_time();
+[[noreturn]] void fail_time_too_long();
 
 /// to_picoseconds() with a check. Throws Error unless `seconds` is below 9.2e6 (106 days) in magnitude.
 constexpr Picoseconds checked_picoseconds(double seconds) {
-    if (!(seconds > -9.2e6 && seconds < 9.2e6)) fail_of_time();
+    if (!(seconds > -9.2e6 && seconds < 9.2e6)) fail_time_too_long();
     return to_picoseconds(seconds);
 }
 
 /// time + duration. Throws Error if the sum does not fit into 64 bits.
-constexpr Picoseconds later(Picoseconds time, Picoseconds duration) {
+constexpr Picoseconds checked_sum(Picoseconds time, Picoseconds duration) {
     Picoseconds sum = 0;
-    if (__builtin_add_overflow(time, duration, &sum)) fail_of_time();
+    if (__builtin_add_overflow(time, duration, &sum)) fail_time_too_long();
     return sum;
 }
 

@@ -7,7 +7,7 @@ bool same_tokens(const Schedule& schedule, const Part& a, const Part& b) {
 }
 
 template <class Expect>
-void FormCheck::check_bytes(const Expect& expect, const Op& op) const {
+void OperationCheck::check_bytes(const Expect& expect, const Op& op) const {
     const auto bytes = op.transfers() ? schedule_.bytes(op.pool, op.slot(), op.part)
                                       : schedule_.bytes(op.source_pool(), op.source, op.read());
     expect(op.bytes == bytes, "it has {} bytes; its part has {}", op.bytes, bytes);
@@ -17,7 +17,7 @@ void FormCheck::check_bytes(const Expect& expect, const Op& op) const {
 }
 
 template <class Expect>
-void FormCheck::check_heads(const Expect& expect, const Op& op) const {
+void OperationCheck::check_heads(const Expect& expect, const Op& op) const {
     const auto group = static_cast<int>(schedule_.problem().query_heads_per_kv_head());
     const auto rows = op.rows().heads, keys = op.part.heads;
     const bool all = rows.begin == keys.begin * group && rows.end == keys.end * group;
@@ -27,7 +27,7 @@ void FormCheck::check_heads(const Expect& expect, const Op& op) const {
 }
 
 template <class Expect>
-void FormCheck::check_operand(const Expect& expect, const Operand& operand) const {
+void OperationCheck::check_operand(const Expect& expect, const Operand& operand) const {
     const auto& [pool, slot, part, access, last] = operand;
     const auto all = heads_of(schedule_.problem(), pool);
     expect(0 <= part.block && part.block < schedule_.blocks(), "there is no block {}", part.block);
@@ -57,7 +57,7 @@ void FormCheck::check_operand(const Expect& expect, const Operand& operand) cons
            first - 1);
 }
 
-void FormCheck::operator()(OpIndex which, const Op& op) const {
+void OperationCheck::operator()(OpIndex which, const Op& op) const {
     const auto expect = [&](bool right, std::string_view format, const auto&... values) {
         if (!right) fail("{}: {}", describe(rank_, which, op), fmt::vformat(format, fmt::make_format_args(values...)));
     };

@@ -5,10 +5,10 @@
 namespace ringlab::layouts {
 
 /// Checks each operation of one rank by itself: peers, bytes, heads, slots. How operations interact, within a rank and
-/// between ranks, is checked elsewhere (SlotContents, match_messages(), rehearse()).
-class FormCheck {
+/// between ranks, is checked elsewhere (SlotContents, match_messages(), find_deadlock()).
+class OperationCheck {
 public:
-    FormCheck(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
+    OperationCheck(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
 
     /// Throws Error that names rank and operation if the operation is malformed.
     void operator()(OpIndex which, const Op& op) const;

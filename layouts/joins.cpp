@@ -6,13 +6,13 @@
 
 namespace ringlab::layouts {
 
-void JoinFinder::finish() {
-    if (join_.attends.size() > 1) joins_.push_back(std::move(join_));
-    join_ = {};
-    stretch_ = 0;
+void FusedLaunchFinder::finish() {
+    if (launch_.attends.size() > 1) fused_launches_.push_back(std::move(launch_));
+    launch_ = {};
+    section_begin_ = 0;
 }
 
-void JoinFinder::add(const Op& op) {
+void FusedLaunchFinder::add(const Op& op) {
     const auto self = needs_.size();
     std::size_t needs = 0;
     for (const auto before : op.after()) {
@@ -30,20 +30,20 @@ void JoinFinder::add(const Op& op) {
     if (op.transfers()) return;
     if (op.kind != OpKind::attend || !op.fused) finish();
     if (op.kind != OpKind::attend) return;
-    if (!join_.attends.empty() && needs > join_.attends[stretch_]) {
+    if (!launch_.attends.empty() && needs > launch_.attends[section_begin_]) {
         if (pass_ == Pass::forward) {
             finish();
         } else {
-            stretch_ = join_.attends.size();
-            join_.breaks.push_back(stretch_);
+            section_begin_ = launch_.attends.size();
+            launch_.section_begins.push_back(section_begin_);
         }
     }
-    join_.attends.push_back(self);
+    launch_.attends.push_back(self);
 }
 
-std::vector<Join> JoinFinder::found() && {
+std::vector<FusedLaunch> FusedLaunchFinder::found() && {
     finish();
-    return std::move(joins_);
+    return std::move(fused_launches_);
 }
 
 }  // namespace ringlab::layouts

@@ -37,7 +37,7 @@ public:
         }
         require(travels,
                 "schedule {} does not send K and V, so a latent would not travel; give {}:{} to expand it at its owner",
-                options.algorithm, expanded_at_home, options.algorithm);
+                options.algorithm, expanded_schedule_name, options.algorithm);
         add_slots(Pool::kv, 1, heads, tokens);
         if (options.pass == Pass::backward) add_slots(Pool::dkv, 1, heads, tokens);
         for (int block = blocks(); block < keys_->blocks(); ++block) {
@@ -52,7 +52,7 @@ public:
     Ops ops(int rank) const override {
         const bool backward = options().pass == Pass::backward;
         std::vector<std::uint32_t> attends;  // indices in keys_; operations added around them shift all later indices
-        Op& op = co_await Ops::workplace;
+        Op& op = co_await Ops::op_storage;
         auto stream = keys_->ops(rank);
         for (OpIndex index = 0; const auto* made = stream.next(); ++index) {
             const auto after = shifted(*made, attends, backward ? 2 : 1);

@@ -7,7 +7,7 @@
 namespace ringlab::layouts {
 
 /// Name of the schedule that expands K and V from the latent at their owner, before they travel.
-inline constexpr const char* expanded_at_home = "expanded";
+inline constexpr const char* expanded_schedule_name = "expanded";
 
 /// Schedule `options.algorithm` for a problem with a latent. The latent travels wherever the schedule sends K and V, as
 /// the K of a single kv head. Before each attend, K and V of its heads are expanded from the latent into a scratch

@@ -32,7 +32,7 @@ bool runs_are_disjoint(std::vector<Run> runs, std::int64_t tokens) {
 
 }  // namespace
 
-std::vector<Run> meet(std::span<const Run> runs, std::span<const Interval> intervals) {
+std::vector<Run> intersect_runs(std::span<const Run> runs, std::span<const Interval> intervals) {
     std::vector<Run> met;
     for (const auto& run : runs) {
         const auto steps_to = [&](std::int64_t position) {  // number of the run's positions below it

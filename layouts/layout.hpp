@@ -28,7 +28,7 @@ constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
 }
 
 /// The positions of `runs` that lie in one of the intervals (sorted and disjoint), in the order of the runs.
-std::vector<Run> meet(std::span<const Run> runs, std::span<const Interval> intervals);
+std::vector<Run> intersect_runs(std::span<const Run> runs, std::span<const Interval> intervals);
 
 /// Which global positions each rank owns (its shard), in local order, as runs.
 ///

@@ -20,13 +20,13 @@ struct Chunk {
     std::int64_t pairs = 0;  // visible pairs of its rows with all keys
 };
 
-struct Hand {
+struct RankLoad {
     std::int64_t pairs = 0;
     std::vector<Chunk> chunks;
 };
 
 /// Equal chunks of the sequence, each with the visible pairs of its rows.
-std::vector<Chunk> weighed_chunks(const Mask& mask, std::int64_t count) {
+std::vector<Chunk> chunks_with_pairs(const Mask& mask, std::int64_t count) {
     const Run everything{0, 1, mask.tokens()};
     const KeyCounter keys({&everything, 1});
     const auto size = mask.tokens() / count;
@@ -39,29 +39,29 @@ std::vector<Chunk> weighed_chunks(const Mask& mask, std::int64_t count) {
 }
 
 /// List scheduling: the chunk with most pairs first, each to the rank that has fewest so far and has room for another.
-std::vector<Hand> dealt(std::vector<Chunk> chunks, std::int64_t ranks) {
+std::vector<RankLoad> assigned(std::vector<Chunk> chunks, std::int64_t ranks) {
     const auto each = chunks.size() / static_cast<std::size_t>(ranks);
     std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) { return a.pairs > b.pairs; });
-    std::vector<Hand> hands(static_cast<std::size_t>(ranks));
+    std::vector<RankLoad> loads(static_cast<std::size_t>(ranks));
     using Place = std::pair<std::int64_t, std::size_t>;  // pairs so far, rank
     std::priority_queue<Place, std::vector<Place>, std::greater<>> open;
-    for (std::size_t rank = 0; rank < hands.size(); ++rank) open.push({0, rank});
+    for (std::size_t rank = 0; rank < loads.size(); ++rank) open.push({0, rank});
     for (const auto& chunk : chunks) {
         const auto rank = open.top().second;
         open.pop();
-        auto& hand = hands[rank];
-        hand.pairs += chunk.pairs;
-        hand.chunks.push_back(chunk);
-        if (hand.chunks.size() < each) open.push({hand.pairs, rank});
+        auto& load = loads[rank];
+        load.pairs += chunk.pairs;
+        load.chunks.push_back(chunk);
+        if (load.chunks.size() < each) open.push({load.pairs, rank});
     }
-    return hands;
+    return loads;
 }
 
 bool is_lighter(const Chunk& a, const Chunk& b) { return a.pairs < b.pairs; }
 
 /// Swaps the chunk of `more` and the chunk of `less` that bring the pairs of the two closest together. Returns false,
 /// and swaps nothing, if no swap brings them closer.
-bool swap_best(Hand& more, Hand& less) {
+bool swap_best(RankLoad& more, RankLoad& less) {
     const auto gap = more.pairs - less.pairs;
     std::sort(less.chunks.begin(), less.chunks.end(), is_lighter);
     Chunk *given = nullptr, *taken = nullptr;
@@ -87,26 +87,26 @@ bool swap_best(Hand& more, Hand& less) {
 }
 
 /// Swaps chunks between the rank with most pairs and one of those with fewest, as long as a swap brings the two closer.
-void even_out(std::vector<Hand>& hands) {
+void balance_by_swaps(std::vector<RankLoad>& loads) {
     constexpr std::size_t swaps_per_rank = 8, most_partners = 8;
     std::set<std::pair<std::int64_t, std::size_t>> by_pairs;
-    for (std::size_t rank = 0; rank < hands.size(); ++rank) by_pairs.insert({hands[rank].pairs, rank});
+    for (std::size_t rank = 0; rank < loads.size(); ++rank) by_pairs.insert({loads[rank].pairs, rank});
     const auto swap_of_busiest = [&] {
         const auto busiest = std::prev(by_pairs.end())->second;
         std::size_t tried = 0;
         for (auto it = by_pairs.begin(); it->second != busiest && tried < most_partners; ++it, ++tried) {
             const auto partner = it->second;
-            const auto before = std::pair{hands[busiest].pairs, hands[partner].pairs};
-            if (!swap_best(hands[busiest], hands[partner])) continue;
+            const auto before = std::pair{loads[busiest].pairs, loads[partner].pairs};
+            if (!swap_best(loads[busiest], loads[partner])) continue;
             by_pairs.erase({before.first, busiest});
             by_pairs.erase({before.second, partner});
-            by_pairs.insert({hands[busiest].pairs, busiest});
-            by_pairs.insert({hands[partner].pairs, partner});
+            by_pairs.insert({loads[busiest].pairs, busiest});
+            by_pairs.insert({loads[partner].pairs, partner});
             return true;
         }
         return false;
     };
-    for (std::size_t i = 0; i < swaps_per_rank * hands.size() && swap_of_busiest(); ++i) {
+    for (std::size_t i = 0; i < swaps_per_rank * loads.size() && swap_of_busiest(); ++i) {
     }
 }
 
@@ -115,15 +115,15 @@ void even_out(std::vector<Hand>& hands) {
 /// Graham 1969), then by swaps.
 Layout balanced(const std::string& arguments, const Mask& mask, int ranks) {
     const auto each = chunks_per_rank(arguments);
-    auto hands = dealt(weighed_chunks(mask, each * ranks), ranks);
-    even_out(hands);
+    auto loads = assigned(chunks_with_pairs(mask, each * ranks), ranks);
+    balance_by_swaps(loads);
     const auto size = mask.tokens() / (each * ranks);
     std::vector<std::vector<Run>> shards;
-    for (auto& hand : hands) {
-        std::sort(hand.chunks.begin(), hand.chunks.end(),
+    for (auto& load : loads) {
+        std::sort(load.chunks.begin(), load.chunks.end(),
                   [](const Chunk& a, const Chunk& b) { return a.index < b.index; });
         auto& runs = shards.emplace_back();
-        for (const auto& chunk : hand.chunks) {
+        for (const auto& chunk : load.chunks) {
             if (!runs.empty() && runs.back().last() + 1 == chunk.index * size)
                 runs.back().count += size;
             else

@@ -24,7 +24,7 @@ Layout cache_layout(const std::string& spec, std::span<const std::int64_t> lengt
         const auto begin = cache_begin(lengths, appended, sequence);
         for (int rank = 0; rank < ranks; ++rank) {
             auto& shard = shards[static_cast<std::size_t>(rank)];
-            for (auto run : meet(prefill.shard(rank), {&there, 1})) {
+            for (auto run : intersect_runs(prefill.shard(rank), {&there, 1})) {
                 run.first += begin;
                 shard.push_back(run);
             }

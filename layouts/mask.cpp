@@ -41,7 +41,7 @@ MaskSegment segment_of_ranges(Interval rows, std::vector<KeyRange> ranges, std::
 }
 
 /// Sorts ranges whose bounds do not swap order from `row` on, drops empty ones, and merges those that overlap or touch.
-std::vector<KeyRange> in_order(std::vector<KeyRange> ranges, std::int64_t row) {
+std::vector<KeyRange> sorted_and_merged(std::vector<KeyRange> ranges, std::int64_t row) {
     std::erase_if(ranges, [&](const KeyRange& range) { return range.at(row).size() == 0; });
     std::ranges::sort(ranges, {}, [&](const KeyRange& range) { return range.begin.at(row); });
     std::vector<KeyRange> apart;
@@ -71,7 +71,7 @@ void append_clamped(const MaskSegment& segment, std::int64_t tokens, std::vector
         const auto clamp = [&](Bound b) { return smaller(larger(b, zero, rows.begin), all, rows.begin); };
         auto seen = ranges;
         for (auto& range : seen) range = {clamp(range.begin), clamp(range.end)};
-        seen = in_order(std::move(seen), rows.begin);
+        seen = sorted_and_merged(std::move(seen), rows.begin);
         auto piece = segment_of_ranges(rows, std::move(seen), std::max<std::int64_t>(segment.sink, 0));
         if (!out.empty() && continues(out.back(), piece))
             out.back().rows.end = rows.end;
@@ -91,7 +91,7 @@ std::int64_t RowKeys::count() const {
 RowKeys MaskSegment::at(std::int64_t row) const {
     const auto first = begin.at(row), last = end.at(row);
     if (first >= last) return {};
-    RowKeys keys{first, last, std::min(sink, lead().at(row))};
+    RowKeys keys{first, last, std::min(sink, first_bound().at(row))};
     for (const auto& range : earlier) {
         const auto interval = range.at(row);
         if (interval.begin <= keys.sink)

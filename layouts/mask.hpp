@@ -69,7 +69,7 @@ struct MaskSegment {
     RowKeys at(std::int64_t row) const;
 
     /// First key that a row sees, not counting the sink; the sink ends there at the latest.
-    const Bound& lead() const { return earlier.empty() ? begin : earlier.front().begin; }
+    const Bound& first_bound() const { return earlier.empty() ? begin : earlier.front().begin; }
 };
 
 /// Which keys each query row sees, in global positions: one interval of keys, possibly earlier intervals and a sink of

@@ -70,13 +70,13 @@ struct Op {
     bool adds = false;         ///< attend, backward: adds to dkv; compress: adds to dlatent; else they overwrite it
     bool fused = false;        ///< attend: continues the attend before it; a device may run both as one launch
     std::int16_t channel = 0;  ///< of a transfer; messages between two ranks on one channel match in order
-    int step = 0;              ///< of the algorithm, for display and for pace()
+    int step = 0;              ///< of the algorithm, for display and for pace_messages()
     int peer = -1;             ///< ring rank at the other end of a transfer
     int source = 0;            ///< slot that an operation with has_source() reads
     Part part;                 ///< what is sent, received or written; attend: the keys
     Part second;               ///< see rows() and read()
     std::array<int, pool_count> slots{};  ///< by pool: the slot that the operation uses
-    std::int64_t cells = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
+    std::int64_t pair_count = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
     std::int64_t bytes = 0;               ///< size of the message; has_source(): of what is read
     std::array<OpIndex, 4> after_storage{};
     int after_count = 0;

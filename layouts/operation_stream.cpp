@@ -7,7 +7,7 @@ const Op* Ops::next() {
     return handle_.done() ? nullptr : handle_.promise().current;
 }
 
-Ops Ops::made_in(Op& op) && {
+Ops Ops::with_op_storage(Op& op) && {
     handle_.promise().place = &op;
     return std::move(*this);
 }

@@ -13,8 +13,8 @@ namespace ringlab::layouts {
 class Ops {
 public:
     struct promise_type;
-    struct WorkplaceTag {};
-    static constexpr WorkplaceTag workplace{};
+    struct OpStorageTag {};
+    static constexpr OpStorageTag op_storage{};
     using Handle = std::coroutine_handle<promise_type>;
 
     // Kept small, because thousands of ranks have one each.
@@ -22,10 +22,10 @@ public:
         const Op* current = nullptr;
         Op* place = nullptr;
         OpIndex made = 0;
-        bool owns_place = false;
+        bool owns_storage = false;
 
         ~promise_type() {
-            if (owns_place) delete place;
+            if (owns_storage) delete place;
         }
 
         struct YieldIndex {
@@ -39,17 +39,17 @@ public:
         std::suspend_always initial_suspend() noexcept { return {}; }
         std::suspend_always final_suspend() noexcept { return {}; }
         /// `Op& op = co_await Ops::workplace;` gives the coroutine an Op to build its operations in: the one passed to
-        /// made_in(), or else one that the stream allocates.
-        struct Workplace {
+        /// with_op_storage(), or else one that the stream allocates.
+        struct OpStorage {
             Op& op;
             bool await_ready() const noexcept { return true; }
             void await_suspend(Handle) const noexcept {}
             Op& await_resume() const noexcept { return op; }
         };
-        Workplace await_transform(WorkplaceTag) {
+        OpStorage await_transform(OpStorageTag) {
             // clang's analyser does not see where a promise is initialised.
-            owns_place = !place;  // NOLINT(clang-analyzer-core.uninitialized.Assign)
-            if (owns_place) place = new Op;
+            owns_storage = !place;  // NOLINT(clang-analyzer-core.uninitialized.Assign)
+            if (owns_storage) place = new Op;
             return {*place};
         }
 
@@ -76,7 +76,7 @@ public:
     /// Lets the stream build its operations in `op`, if it asks for a Workplace. Several streams may share one `op`,
     /// which saves memory when there are thousands of them; an operation is then valid only until next() is called on
     /// any of them. To be called before the first next().
-    Ops made_in(Op& op) &&;
+    Ops with_op_storage(Op& op) &&;
 
     /// Numbers the operations from `first` on, for a part of a longer stream. To be called before the first next().
     Ops numbered_from(OpIndex first) &&;

@@ -63,19 +63,19 @@ std::optional<std::int64_t> tensor_bytes(const Problem& p, std::int64_t bytes_ea
     return *rows + *keys;
 }
 
-std::int64_t Problem::rows() const { return row_at(tokens); }
+std::int64_t Problem::rows() const { return rows_below(tokens); }
 
-std::int64_t Problem::row_at(std::int64_t position) const {
+std::int64_t Problem::rows_below(std::int64_t position) const {
     if (queries.empty()) return position;
     std::int64_t below = 0;
     for (const auto& rows : queries) below += std::clamp<std::int64_t>(position - rows.begin, 0, rows.size());
     return below;
 }
 
-std::vector<std::int64_t> Problem::rows_at(std::span<const std::int64_t> positions) const {
+std::vector<std::int64_t> Problem::row_indices_of(std::span<const std::int64_t> positions) const {
     std::vector<std::int64_t> rows;
     rows.reserve(positions.size());
-    for (const auto position : positions) rows.push_back(row_at(position));
+    for (const auto position : positions) rows.push_back(rows_below(position));
     return rows;
 }
 

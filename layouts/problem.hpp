@@ -68,9 +68,9 @@ struct Problem {
     /// Global positions of all query rows, in the order of Q.
     std::vector<std::int64_t> row_positions() const;
     /// Number of query rows at positions below `position`: the index in Q of the row at `position`, if it has one.
-    std::int64_t row_at(std::int64_t position) const;
-    /// row_at() of each of these positions.
-    std::vector<std::int64_t> rows_at(std::span<const std::int64_t> positions) const;
+    std::int64_t rows_below(std::int64_t position) const;
+    /// rows_below() of each of these positions.
+    std::vector<std::int64_t> row_indices_of(std::span<const std::int64_t> positions) const;
 
     std::int64_t query_heads_per_kv_head() const { return query_heads / kv_heads; }
     double effective_scale() const;
@@ -92,8 +92,8 @@ struct Problem {
 
     /// Floating-point operations for one visible (query, key) pair of one query head:
     /// forward q.k and p*v; backward q.k again, dO.v, dV, dQ and dK (5 products instead of 2).
-    double forward_flop_per_cell() const { return 2.0 * static_cast<double>(head_dim + value_dim); }
-    double backward_flop_per_cell() const { return 2.0 * static_cast<double>(3 * head_dim + 2 * value_dim); }
+    double forward_flop_per_pair() const { return 2.0 * static_cast<double>(head_dim + value_dim); }
+    double backward_flop_per_pair() const { return 2.0 * static_cast<double>(3 * head_dim + 2 * value_dim); }
 
     /// Throws Error that names the value if a size, an option or a combination of them is invalid or not supported.
     void validate() const;

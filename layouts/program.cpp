@@ -15,8 +15,8 @@ namespace {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::vector<Join> find_joins(const RankProgram& program, int lanes) {
-    JoinFinder finder(program.pass, lanes);
+std::vector<FusedLaunch> find_fused_launches(const RankProgram& program, int lanes) {
+    FusedLaunchFinder finder(program.pass, lanes);
     for (std::size_t i = 0; i < program.operations; ++i) finder.add(program.code[i].op);
     return std::move(finder).found();
 }
@@ -26,7 +26,7 @@ std::vector<Join> find_joins(const RankProgram& program, int lanes) {
 class Resolver {
 public:
     Resolver(const Schedule& schedule, int rank)
-        : schedule_(schedule), form_(schedule, rank), before_(schedule.lanes()), slots_(schedule, rank) {
+        : schedule_(schedule), operation_check_(schedule, rank), before_(schedule.lanes()), slots_(schedule, rank) {
         program_.rank = rank;
         program_.query_heads = static_cast<int>(schedule.problem().query_heads);
         program_.pass = schedule.options().pass;
@@ -38,14 +38,14 @@ public:
         program_.operations = program_.code.size();
         for (auto& instruction : program_.code) {
             const auto& op = instruction.op;
-            instruction.may_come_early &= op.kind != OpKind::receive || senders_[op.lane()].size() == 1;
+            instruction.may_arrive_early &= op.kind != OpKind::receive || senders_[op.lane()].size() == 1;
         }
         slots_.require_finished();
-        program_.joins = find_joins(program_, schedule_.lanes());
+        program_.fused_launches = find_fused_launches(program_, schedule_.lanes());
         if (schedule_.options().pass == Pass::backward)
             for (const auto pool : {Pool::dkv, Pool::dlatent})
-                if (slots_.sums_from_zero(pool)) program_.sums_from_zero.push_back(pool);
-        program_.leaves_output = schedule_.options().pass == Pass::forward && slots_.leaves_output();
+                if (slots_.needs_zeroed(pool)) program_.needs_zeroed.push_back(pool);
+        program_.has_unwritten_output = schedule_.options().pass == Pass::forward && slots_.has_unwritten_output();
         return std::move(program_);
     }
 
@@ -54,7 +54,7 @@ private:
         const auto which = static_cast<OpIndex>(program_.code.size());
         auto& instruction = program_.code.emplace_back();
         instruction.op = op;
-        form_(which, op);
+        operation_check_(which, op);
         before_.add(op);
         if (op.kind == OpKind::receive) senders_[op.lane()].insert(op.peer);
         const Operands operands(op, schedule_.options().pass);
@@ -62,7 +62,7 @@ private:
             const bool is_source = op.has_source() && &operand + 1 == operands.end();
             const bool is_first = used_.emplace(operand.pool, operand.slot).second;
             if (op.kind == OpKind::receive)
-                instruction.may_come_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
+                instruction.may_arrive_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
             try {
                 const auto first = slots_.use(which, operand, before_);
                 if (is_source)
@@ -76,7 +76,7 @@ private:
     }
 
     const Schedule& schedule_;
-    FormCheck form_;
+    OperationCheck operation_check_;
     HappensBefore before_;
     SlotContents slots_;
     std::set<std::pair<Pool, int>> used_;  // slots used so far
@@ -160,14 +160,14 @@ Program resolve(const Schedule& schedule, Fetches fetches) {
     program.pass = schedule.options().pass;
     program.lanes = schedule.lanes();
     for (int rank = 0; rank < schedule.ranks(); ++rank) program.ranks.push_back(Resolver(schedule, rank).run());
-    if (fetches == Fetches::served) serve(program);
+    if (fetches == Fetches::served) add_served_sends(program);
     match_messages(schedule, program);
-    note_computing_beside(schedule, program);
-    if (const auto stuck = rehearse(program))
+    set_overlapped_flop(schedule, program);
+    if (const auto stuck = find_deadlock(program))
         fail("{} can never begin: what it waits for waits for it, or its peer never comes to it",
              describe(stuck->rank, stuck->operation,
                       program.ranks[index(stuck->rank)].code[index(stuck->operation)].op));
-    schedule.amend(program);
+    schedule.modify_program(program);
     return program;
 }
 

@@ -50,13 +50,13 @@ struct Instruction {
     /// begun on all ranks, because it goes to a scratch slot that the receiver has not used in the pass before. Only
     /// set if all messages of the receiver's lane come from one peer, so that the arrival of a message implies the
     /// arrival of those before it.
-    bool may_come_early = false;
+    bool may_arrive_early = false;
     /// In both halves of a message: an attend of the same rank that it also waits for, so that it does not begin long
-    /// before the other half can; -1: none. See pace().
+    /// before the other half can; -1: none. See pace_messages().
     OpIndex paced_by = -1;
     /// In both halves of a message: FLOP of the sender's next attend, which runs while the message travels; 0 if there
     /// is none, or if the receiver's next attend waits for the message and begins a launch.
-    double flop_beside = 0;
+    double overlapped_flop = 0;
     /// By pool: the first head that the operation's slot holds. A slot stores its block head by head, so this
     /// determines where the heads of a part are.
     std::array<int, pool_count> first_head{};
@@ -94,9 +94,9 @@ struct RankProgram {
     std::size_t operations = 0;     ///< of the schedule
     /// Gradients of keys (dkv, dlatent) whose slot 0 must be set to 0 before the pass, because it is added to before it
     /// is written, or because not all of it is written.
-    std::vector<Pool> sums_from_zero;
-    bool leaves_output = false;  ///< not all of output slot 0 is written: some rows see nothing
-    std::vector<Join> joins;
+    std::vector<Pool> needs_zeroed;
+    bool has_unwritten_output = false;  ///< not all of output slot 0 is written: some rows see nothing
+    std::vector<FusedLaunch> fused_launches;
 
     /// Whether any operation is on this lane.
     bool uses(Lane lane) const;

@@ -8,9 +8,9 @@ namespace {
 std::size_t place_at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Runs all lanes without any times; a send and its receive end together.
-class Rehearsal {
+class DeadlockCheck {
 public:
-    explicit Rehearsal(const Program& program) : program_(program), ranks_(program.ranks.size()) {
+    explicit DeadlockCheck(const Program& program) : program_(program), ranks_(program.ranks.size()) {
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
             auto& state = ranks_[rank];
             const auto& code = program.ranks[rank].code;
@@ -20,7 +20,7 @@ public:
         }
     }
 
-    std::optional<Stuck> run() {
+    std::optional<StuckOperation> run() {
         std::vector<std::size_t> helped;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) helped.push_back(rank);
         while (!helped.empty()) {
@@ -32,7 +32,7 @@ public:
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
             for (const auto& lane : ranks_[rank].lanes)
                 if (lane.front < lane.queue.size())
-                    return Stuck{static_cast<int>(rank), static_cast<OpIndex>(lane.queue[lane.front])};
+                    return StuckOperation{static_cast<int>(rank), static_cast<OpIndex>(lane.queue[lane.front])};
         return std::nullopt;
     }
 
@@ -90,8 +90,8 @@ int awaited_step(const RankProgram& rank, const Instruction& half) {
     return step;
 }
 
-bool is_joined(const RankProgram& rank, OpIndex attend) {
-    return std::ranges::any_of(rank.joins, [&](const Join& join) {
+bool is_in_fused_launch(const RankProgram& rank, OpIndex attend) {
+    return std::ranges::any_of(rank.fused_launches, [&](const FusedLaunch& join) {
         return std::ranges::find(join.attends, place_at(attend)) != join.attends.end();
     });
 }
@@ -102,16 +102,16 @@ OpIndex attend_ahead(const RankProgram& rank, OpIndex which, int step, HeadRange
     while (--which >= 0) {
         const auto& op = rank.code[place_at(which)].op;
         const bool shares_heads = op.part.heads.begin < heads.end && heads.begin < op.part.heads.end;
-        if (op.kind == OpKind::attend && op.step == step && shares_heads) return is_joined(rank, which) ? -1 : which;
+        if (op.kind == OpKind::attend && op.step == step && shares_heads) return is_in_fused_launch(rank, which) ? -1 : which;
     }
     return -1;
 }
 
 }  // namespace
 
-std::optional<Stuck> rehearse(const Program& program) { return Rehearsal(program).run(); }
+std::optional<StuckOperation> find_deadlock(const Program& program) { return DeadlockCheck(program).run(); }
 
-void pace(Program& program) {
+void pace_messages(Program& program) {
     const auto set = [&](const auto& paced_by) {
         for (auto& rank : program.ranks)
             for (std::size_t i = 0; i < rank.code.size(); ++i)
@@ -123,7 +123,7 @@ void pace(Program& program) {
         const int step = awaited_step(peer, peer.code[place_at(half.partner)]);
         return step < 0 ? -1 : attend_ahead(rank, which, step, half.op.part.heads);
     });
-    if (rehearse(program)) set([](const RankProgram&, OpIndex) { return -1; });
+    if (find_deadlock(program)) set([](const RankProgram&, OpIndex) { return -1; });
 }
 
 }  // namespace ringlab::layouts

@@ -7,7 +7,7 @@ namespace {
 
 /// Constructs an operation in its final place, because copying an object that was just written is slow.
 template <class Make>
-void make_in(Op& op, Make make) {
+void construct_in(Op& op, Make make) {
     new (&op) Op(make());
 }
 
@@ -29,10 +29,10 @@ void RingSchedule::add_ring_slots(int size, int query_heads, int kv_heads, std::
     if (size == 1) return;
     add_slots(Pool::kv, 2, kv_heads, tokens);
     if (options().pass == Pass::backward)
-        add_slots(Pool::dkv, arrives_narrow() ? 4 : 3, kv_heads, tokens, options().gradient_dtype);
+        add_slots(Pool::dkv, gradient_types_differ() ? 4 : 3, kv_heads, tokens, options().gradient_dtype);
 }
 
-Op RingSchedule::pass_on(const Member& self, int step, OpIndex arrival) const {
+Op RingSchedule::send_block(const Member& self, int step, OpIndex arrival) const {
     auto op =
         transfer(OpKind::send, kv_channel, Pool::kv, step, self.next(), keys_at(self, step), slot_of_step(self, step));
     op.run_after(arrival);
@@ -40,7 +40,7 @@ Op RingSchedule::pass_on(const Member& self, int step, OpIndex arrival) const {
     return op;
 }
 
-Op RingSchedule::take(const Member& self, int step, const Readers& readers) const {
+Op RingSchedule::receive_block(const Member& self, int step, const Readers& readers) const {
     auto op = transfer(OpKind::receive, kv_channel, Pool::kv, step, self.previous(), keys_at(self, step),
                        slot_of_step(self, step));
     op.run_after(readers.attend);
@@ -64,31 +64,31 @@ int RingSchedule::last_needed(const Member& self) const {
 // and not read afterwards.
 
 Ops RingSchedule::forward(Member self) const {
-    Op& op = co_await Ops::workplace;
+    Op& op = co_await Ops::op_storage;
     OpIndex arrival = self.ready;  // of the block held at this step
     std::array<Readers, 3> readers;
     bool begun = false;
     const int last = last_needed(self);
     for (int step = 0; step < self.size; ++step) {
         if (passes_on(self, step)) {
-            make_in(op, [&] { return pass_on(self, step, arrival); });
+            construct_in(op, [&] { return send_block(self, step, arrival); });
             readers[turn(step)].send = co_yield op;
         }
         OpIndex next_arrival = -1;
         if (receives(self, step + 1)) {
-            make_in(op, [&] { return take(self, step + 1, readers[turn(step + 1)]); });
+            construct_in(op, [&] { return receive_block(self, step + 1, readers[turn(step + 1)]); });
             next_arrival = co_yield op;
             readers[turn(step + 1)] = {};
         }
-        make_in(op, [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
-        if (op.cells > 0) {
+        construct_in(op, [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
+        if (op.pair_count > 0) {
             op.begins |= !begun;
             op.ends |= step == last;
             op.run_after(arrival);
             if (!begun && arrival != self.ready) op.run_after(self.ready);
             readers[turn(step)].attend = co_yield op;
             if (partials()) {
-                make_in(op, [&] { return merge(step, self.rows, self.slot, self.slot + 1); });
+                construct_in(op, [&] { return merge(step, self.rows, self.slot, self.slot + 1); });
                 op.begins = !begun;
                 co_yield op;
             }
@@ -99,19 +99,19 @@ Ops RingSchedule::forward(Member self) const {
 }
 
 Ops RingSchedule::backward(Member self) const {
-    Op& op = co_await Ops::workplace;
+    Op& op = co_await Ops::op_storage;
     OpIndex arrival = self.ready;
     std::array<Readers, 3> readers;
     std::array<OpIndex, 3> sent{-1, -1, -1};  // by gradient slot: the last send that read it
     bool begun = false;
     for (int step = 0; step < self.size; ++step) {
         if (passes_on(self, step)) {
-            make_in(op, [&] { return pass_on(self, step, arrival); });
+            construct_in(op, [&] { return send_block(self, step, arrival); });
             readers[turn(step)].send = co_yield op;
         }
         OpIndex next_arrival = -1;
         if (receives(self, step + 1)) {
-            make_in(op, [&] { return take(self, step + 1, readers[turn(step + 1)]); });
+            construct_in(op, [&] { return receive_block(self, step + 1, readers[turn(step + 1)]); });
             next_arrival = co_yield op;
             readers[turn(step + 1)] = {};
         }
@@ -126,13 +126,13 @@ Ops RingSchedule::backward(Member self) const {
             OpIndex complete = -1;  // when the travelling gradient holds all contributions so far
             OpIndex gradient_arrival = -1;
             if (!starts) {
-                make_in(op, [&] { return gradient(OpKind::receive, self, step, self.previous(), owner, travelling); });
+                construct_in(op, [&] { return gradient(OpKind::receive, self, step, self.previous(), owner, travelling); });
                 op.run_after(travelling_sent);
                 complete = gradient_arrival = co_yield op;
             }
-            make_in(op,
+            construct_in(op,
                     [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
-            if (op.cells > 0) {
+            if (op.pair_count > 0) {
                 op.slot(Pool::dkv) = starts ? travelling : partial_slot(self);
                 op.begins = !begun;
                 op.run_after(arrival);
@@ -141,7 +141,7 @@ Ops RingSchedule::backward(Member self) const {
                 complete = readers[turn(step)].attend = co_yield op;
                 begun = true;
                 if (!starts) {
-                    make_in(op,
+                    construct_in(op,
                             [&] { return add(Pool::dkv, step, keys_at(self, step), travelling, partial_slot(self)); });
                     op.run_after(gradient_arrival);
                     complete = co_yield op;
@@ -149,21 +149,21 @@ Ops RingSchedule::backward(Member self) const {
             }
             if (last > 0) {
                 const int receiver = step == last ? self.rank(owner) : self.next();
-                make_in(op, [&] { return gradient(OpKind::send, self, step, receiver, owner, travelling); });
+                construct_in(op, [&] { return gradient(OpKind::send, self, step, receiver, owner, travelling); });
                 op.run_after(complete);
                 travelling_sent = co_yield op;
             }
         }
         // The gradient of the own block arrives from its last contributor, which sends it at the end of this step.
         if (const int last_step = hops(self, self.position).last; last_step > 0 && step == last_step) {
-            make_in(op, [&] {
+            construct_in(op, [&] {
                 return gradient(OpKind::receive, self, step + 1, self.rank(self.at(-step)), self.position,
-                                arrives_narrow() ? arrival_slot(self) : self.slot);
+                                gradient_types_differ() ? arrival_slot(self) : self.slot);
             });
             const auto home = co_yield op;
-            if (arrives_narrow()) {
+            if (gradient_types_differ()) {
                 const auto own = keys_at(self, 0);
-                make_in(op, [&] { return copy(Pool::dkv, step + 1, own, self.slot, own, arrival_slot(self)); });
+                construct_in(op, [&] { return copy(Pool::dkv, step + 1, own, self.slot, own, arrival_slot(self)); });
                 op.run_after(home);
                 co_yield op;
             }

@@ -66,7 +66,7 @@ protected:
     bool passes_on(const Member& self, int step) const { return step < hops(self, self.at(step)).last; }
     int last_needed(const Member& self) const;
     /// Whether gradients travel in another type than they are summed in.
-    bool arrives_narrow() const { return options().gradient_dtype != accumulator(); }
+    bool gradient_types_differ() const { return options().gradient_dtype != accumulator(); }
 
 private:
     // Travelling blocks alternate between two slots, and travelling gradients likewise. A third gradient slot holds the
@@ -84,8 +84,8 @@ private:
     };
 
     static constexpr std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
-    Op pass_on(const Member& self, int step, OpIndex arrival) const;
-    Op take(const Member& self, int step, const Readers& readers) const;
+    Op send_block(const Member& self, int step, OpIndex arrival) const;
+    Op receive_block(const Member& self, int step, const Readers& readers) const;
     Op gradient(OpKind kind, const Member& self, int step, int peer, int position, int slot) const;
 
     std::vector<Hops> hops_;  // by block

@@ -12,7 +12,7 @@ namespace ringlab::layouts {
 namespace {
 
 /// The input of a scaling: base, rotated dims, and the parameters of the scaling.
-struct Unscaled {
+struct ScalingInput {
     double base;
     std::int64_t dims;
     std::span<const double> numbers;
@@ -26,15 +26,15 @@ std::vector<double> powers(double base, std::int64_t dims) {
     return frequencies;
 }
 
-RotaryTable unscaled(const Unscaled& from) { return {.frequencies = powers(from.base, from.dims)}; }
+RotaryTable unscaled(const ScalingInput& from) { return {.frequencies = powers(from.base, from.dims)}; }
 
-RotaryTable linear(const Unscaled& from) {
+RotaryTable linear(const ScalingInput& from) {
     auto table = unscaled(from);
     for (auto& frequency : table.frequencies) frequency /= from.numbers[0];
     return table;
 }
 
-RotaryTable ntk(const Unscaled& from) {
+RotaryTable ntk(const ScalingInput& from) {
     const auto dims = static_cast<double>(from.dims);
     // With two dims the only frequency is 1, whatever the base.
     const double base = from.dims == 2 ? from.base : from.base * std::pow(from.numbers[0], dims / (dims - 2));
@@ -43,7 +43,7 @@ RotaryTable ntk(const Unscaled& from) {
 
 /// Llama 3.1: frequencies with wavelengths above original / low are divided by the factor, those with wavelengths below
 /// original / high stay, and in between both are mixed linearly in original / wavelength.
-RotaryTable llama3(const Unscaled& from) {
+RotaryTable llama3(const ScalingInput& from) {
     const double factor = from.numbers[0], low = from.numbers[1], high = from.numbers[2];
     const double original = from.numbers[3];
     auto table = unscaled(from);
@@ -58,7 +58,7 @@ RotaryTable llama3(const Unscaled& from) {
 /// YaRN (Peng et al. 2023, arXiv 2309.00071): pairs that rotate more than `fast` times over the original length keep
 /// their frequency, for those that rotate less than `slow` times it is divided by the factor. In between the two are
 /// mixed linearly in the index of the pair, from one whole index to another.
-RotaryTable yarn(const Unscaled& from) {
+RotaryTable yarn(const ScalingInput& from) {
     const auto numbers = from.numbers;
     const double factor = numbers[0], original = numbers[1];
     const auto given = [&](std::size_t i, double otherwise) { return numbers.size() > i ? numbers[i] : otherwise; };
@@ -86,7 +86,7 @@ struct KnownScaling {
     std::string name;
     RotaryScalingUsage entry;
     std::vector<std::size_t> counts;  // allowed numbers of parameters
-    RotaryTable (*make)(const Unscaled&);
+    RotaryTable (*make)(const ScalingInput&);
 };
 
 const std::vector<KnownScaling>& known_scalings() {

@@ -4,7 +4,7 @@
 
 namespace ringlab::layouts {
 
-void require_same_work(const Schedule& forward, const Schedule& backward) {
+void require_same_problem(const Schedule& forward, const Schedule& backward) {
     const auto& a = forward.problem();
     const auto& b = backward.problem();
     const bool same_problem = a.batch == b.batch && a.tokens == b.tokens && a.queries == b.queries &&

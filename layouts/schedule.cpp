@@ -33,7 +33,7 @@ Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions op
         blocks_.push_back({{}, layout_.shard_tokens(owner), KeyCounter(layout_.shard(owner))});
     if (problem_.queries.empty()) return;
     first_row_block_ = ranks();
-    for (int owner = 0; owner < ranks(); ++owner) add_block(meet(layout_.shard(owner), problem_.queries));
+    for (int owner = 0; owner < ranks(); ++owner) add_block(intersect_runs(layout_.shard(owner), problem_.queries));
 }
 
 std::string Schedule::lane_name(Lane lane) const {
@@ -55,7 +55,7 @@ std::vector<std::int64_t> Schedule::row_positions(int rank) const {
     return positions;
 }
 
-std::int64_t Schedule::cells(int rows_block, int keys_block) const {
+std::int64_t Schedule::pair_count(int rows_block, int keys_block) const {
     return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
 }
 
@@ -63,8 +63,8 @@ bool Schedule::sees(int rows_block, int keys_block) const {
     return any_visible(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
 }
 
-std::int64_t Schedule::cells(const Part& rows, const Part& keys) const {
-    if (is_whole(rows) && is_whole(keys)) return cells(rows.block, keys.block);
+std::int64_t Schedule::pair_count(const Part& rows, const Part& keys) const {
+    if (is_whole(rows) && is_whole(keys)) return pair_count(rows.block, keys.block);
     return visible_pairs(mask_, runs(rows), KeyCounter(runs(keys)));
 }
 
@@ -88,9 +88,9 @@ std::int64_t Schedule::token_bytes(Pool pool, int slot) const {
 }
 
 double Schedule::flop(const Op& attend) const {
-    const auto per_cell =
-        options_.pass == Pass::forward ? problem_.forward_flop_per_cell() : problem_.backward_flop_per_cell();
-    return per_cell * static_cast<double>(attend.cells) *
+    const auto flop_per_pair =
+        options_.pass == Pass::forward ? problem_.forward_flop_per_pair() : problem_.backward_flop_per_pair();
+    return flop_per_pair * static_cast<double>(attend.pair_count) *
            static_cast<double>(attend.rows().heads.count() * problem_.batch);
 }
 
@@ -110,7 +110,7 @@ HeadRange Schedule::query_heads(HeadRange kv_heads) const {
     return {kv_heads.begin * group, kv_heads.end * group};
 }
 
-int Schedule::parts_of_one_launch(int given) const {
+int Schedule::head_groups_of_fused_launch(int given) const {
     const int heads = kv_heads().count();
     if (options_.pass == Pass::backward) return heads % 2 == 0 ? 2 : 1;
     if (given > 0) {
@@ -127,7 +127,7 @@ int Schedule::parts_of_one_launch(int given) const {
     return parts;
 }
 
-HeadRange Schedule::heads_of_part(int part, int parts) const {
+HeadRange Schedule::heads_of_group(int part, int parts) const {
     const int size = kv_heads().count() / parts;
     return {part * size, (part + 1) * size};
 }
@@ -171,11 +171,11 @@ Op Schedule::attend(int step, const Part& rows, const Part& keys, int row_slot, 
         ++op.slot(Pool::output);
         op.begins = op.ends = true;
     }
-    op.cells = cells(rows, keys);
+    op.pair_count = pair_count(rows, keys);
     return op;
 }
 
-Op Schedule::take_in(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+Op Schedule::operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
     Op op;
     op.kind = kind;
     op.pool = pool;
@@ -189,27 +189,27 @@ Op Schedule::take_in(OpKind kind, Pool pool, int step, const Part& part, int slo
 }
 
 Op Schedule::merge(int step, const Part& rows, int slot, int source) const {
-    return take_in(OpKind::merge, Pool::output, step, rows, slot, rows, source);
+    return operation_with_source(OpKind::merge, Pool::output, step, rows, slot, rows, source);
 }
 
 Op Schedule::add(Pool pool, int step, const Part& part, int slot, int source) const {
-    return take_in(OpKind::add, pool, step, part, slot, part, source);
+    return operation_with_source(OpKind::add, pool, step, part, slot, part, source);
 }
 
 Op Schedule::add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
-    return take_in(OpKind::add, pool, step, part, slot, read, source);
+    return operation_with_source(OpKind::add, pool, step, part, slot, read, source);
 }
 
 Op Schedule::copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
-    return take_in(OpKind::copy, pool, step, part, slot, read, source);
+    return operation_with_source(OpKind::copy, pool, step, part, slot, read, source);
 }
 
 Op Schedule::expand(int step, const Part& keys, int slot, int source) const {
-    return take_in(OpKind::expand, Pool::kv, step, keys, slot, {keys.block, {0, 1}, keys.tokens}, source);
+    return operation_with_source(OpKind::expand, Pool::kv, step, keys, slot, {keys.block, {0, 1}, keys.tokens}, source);
 }
 
 Op Schedule::compress(int step, const Part& keys, int slot, int latent_slot, int source) const {
-    auto op = take_in(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot, keys, source);
+    auto op = operation_with_source(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot, keys, source);
     op.slot(Pool::latent) = latent_slot;
     return op;
 }
@@ -236,12 +236,12 @@ std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask
                                         const ScheduleOptions& options) {
     const auto spec = Spec::parse(options.algorithm);
     const auto& entry = find_spec(schedules(), "schedule", options.algorithm);
-    if (problem.latent.is_given() && spec.name != expanded_at_home)
+    if (problem.latent.is_given() && spec.name != expanded_schedule_name)
         return make_latent_schedule(problem, mask, layout, options);
     return entry.factory(spec.arguments, problem, mask, layout, options);
 }
 
-int parse_parts_of_heads(const std::string& arguments, const Problem& problem) {
+int parse_head_groups(const std::string& arguments, const Problem& problem) {
     const auto parts = arguments.empty() ? 0 : parse_count(arguments, "the number of parts", 1);
     require(parts <= problem.kv_heads, "{} parts of {} kv heads; at most one part per kv head", parts,
             problem.kv_heads);

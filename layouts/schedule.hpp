@@ -62,7 +62,7 @@ public:
     /// Whether the schedule is the same for all ranks up to a rotation: an operation of rank r is that of rank 0 with
     /// peer and blocks shifted by r, modulo the number of ranks. Attends are then to whole blocks, and their visible
     /// pairs, never 0, depend only on which of the blocks of rows and of keys has the greater index.
-    virtual bool ranks_are_alike() const { return false; }
+    virtual bool is_rank_symmetric() const { return false; }
 
     /// Whether ranks read slot 0 of others by OpKind::fetch. It must then hold the inputs before the pass begins on any
     /// rank.
@@ -85,7 +85,7 @@ public:
     /// Whether ranks own tensors in slot 0 of a pool. With a latent they own K and V only if these are expanded at
     /// their owner.
     bool keeps(Pool pool) const {
-        if (pool == Pool::kv || pool == Pool::dkv) return !problem_.latent.is_given() || expands_at_home_;
+        if (pool == Pool::kv || pool == Pool::dkv) return !problem_.latent.is_given() || expands_at_owner_;
         return (pool != Pool::latent && pool != Pool::dlatent) || problem_.latent.is_given();
     }
 
@@ -98,20 +98,20 @@ public:
     Part rows_of(int rank, HeadRange heads) const { return part(row_block(rank), heads); }
     bool is_whole(const Part& part) const { return part.tokens == Interval{0, block_tokens(part.block)}; }
 
-    /// Global positions of a part, in its order, at which the mask is evaluated. Virtual, like amend(), so that
+    /// Global positions of a part, in its order, at which the mask is evaluated. Virtual, like modify_program(), so that
     /// experiments can inject mistakes on purpose.
     virtual std::vector<Run> runs(const Part& part) const;
 
     /// Called by resolve() at its end, after all checks, to change the program that it returns. For injected mistakes.
-    virtual void amend(Program&) const {}
+    virtual void modify_program(Program&) const {}
 
     /// Global positions of a rank's query rows in local order, and their indices in Q.
     std::vector<std::int64_t> row_positions(int rank) const;
-    std::vector<std::int64_t> row_places(int rank) const { return problem_.rows_at(row_positions(rank)); }
+    std::vector<std::int64_t> row_indices(int rank) const { return problem_.row_indices_of(row_positions(rank)); }
 
     /// Number of visible pairs, for one query head and batch element, between rows and keys.
-    std::int64_t cells(const Part& rows, const Part& keys) const;
-    std::int64_t cells(int rows_block, int keys_block) const;
+    std::int64_t pair_count(const Part& rows, const Part& keys) const;
+    std::int64_t pair_count(int rows_block, int keys_block) const;
     /// Whether any query row of `rank` sees a key of `owner`.
     bool needs(int rank, int owner) const { return sees(row_block(rank), owner); }
 
@@ -147,8 +147,8 @@ protected:
     /// cut, each of which travels by itself. Forward: `given`, or for 0 as many as leave each group enough bytes to be
     /// worth a message. Backward: two, or one if the kv heads cannot be halved. Throws Error if `given` does not divide
     /// the kv heads.
-    int parts_of_one_launch(int given) const;
-    HeadRange heads_of_part(int part, int parts) const;
+    int head_groups_of_fused_launch(int given) const;
+    HeadRange heads_of_group(int part, int parts) const;
 
     // For constructors of schedules.
     void set_channels(std::vector<std::string> names) { channels_ = std::move(names); }
@@ -159,7 +159,7 @@ protected:
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype);
     void add_slots(Pool pool, int count, int heads, std::int64_t tokens);  ///< with the element type of slot 0
     /// K and V are expanded from the latent at their owner, so ranks own K and V, see keeps().
-    void expand_at_home() { expands_at_home_ = true; }
+    void expand_at_owner() { expands_at_owner_ = true; }
     int add_block(std::vector<Run> runs);  ///< returns the index of the new block
     std::int64_t largest_rows() const;     ///< largest number of query rows of a rank
     bool partials() const { return options_.pass == Pass::forward && options_.accumulation == Accumulation::partials; }
@@ -184,7 +184,7 @@ private:
         KeyCounter keys;
     };
 
-    Op take_in(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+    Op operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
 
     Problem problem_;
     Mask mask_;
@@ -192,7 +192,7 @@ private:
     ScheduleOptions options_;
     std::vector<Block> blocks_;
     int first_row_block_ = 0;
-    bool expands_at_home_ = false;
+    bool expands_at_owner_ = false;
     std::vector<SlotGroup> slots_;
     std::vector<std::string> channels_;
 };
@@ -207,9 +207,9 @@ using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const std::strin
                                                                 const Mask&, const Layout&, const ScheduleOptions&)>;
 Registry<ScheduleFactory>& schedules();
 
-/// Parses the argument PARTS of a schedule such as "pull:4", for Schedule::parts_of_one_launch(); 0 if there is none.
+/// Parses the argument PARTS of a schedule such as "pull:4", for Schedule::head_groups_of_fused_launch(); 0 if there is none.
 /// Throws Error if it is no whole number from 1 to the number of kv heads.
-int parse_parts_of_heads(const std::string& arguments, const Problem& problem);
+int parse_head_groups(const std::string& arguments, const Problem& problem);
 
 /// A namespace-scope object of this type makes a schedule known by name.
 struct ScheduleRegistration {

@@ -103,7 +103,7 @@ public:
         if (pending_add) co_yield *pending_add;
     }
 
-    bool ranks_are_alike() const override { return alike_; }
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
     enum Channel : int { kv_channel, dkv_channel };
@@ -116,7 +116,7 @@ private:
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     int groups_;  // the number of equal groups of kv heads
-    bool alike_ = ranks_see_alike(*this);
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_all_gather(

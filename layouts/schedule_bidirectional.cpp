@@ -31,7 +31,7 @@ public:
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
-    bool ranks_are_alike() const override { return alike_; }
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
     enum Way : int { up, down };  // to rank r + 1, to rank r - 1
@@ -48,7 +48,7 @@ private:
     static int kv_slot(int way, int step) { return step == 0 ? 0 : 1 + 2 * way + step % 2; }
     static int gradient_slot(int way, int step) { return 1 + 2 * way + step % 2; }
     static constexpr int partial_slot = 5;
-    static int home_slot(int way) { return 6 + way; }
+    static int own_gradient_slot(int way) { return 6 + way; }
     static int kv_channel(int way) { return way; }
     static int dkv_channel(int way) { return 2 + way; }
 
@@ -182,12 +182,12 @@ private:
                     sent[index(travelling)] = co_yield op;
                     ++count;
                 }
-                if (const int home_step = hops(rank, way).last; home_step > 0 && step == home_step) {
+                if (const int last_own_step = hops(rank, way).last; last_own_step > 0 && step == last_own_step) {
                     const auto own = part(rank, kv_heads());
                     auto op = transfer(OpKind::receive, dkv_channel(way), Pool::dkv, step + 1, holder(rank, way, step),
-                                       own, home_slot(way));
+                                       own, own_gradient_slot(way));
                     const auto home = co_yield op;
-                    op = add(Pool::dkv, step + 1, own, 0, home_slot(way));
+                    op = add(Pool::dkv, step + 1, own, 0, own_gradient_slot(way));
                     op.run_after(home);
                     co_yield op;
                     count += 2;
@@ -198,7 +198,7 @@ private:
     }
 
     std::array<std::vector<Hops>, 2> hops_;  // by direction, then owner
-    bool alike_ = ranks_see_alike(*this);
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_bidirectional(

@@ -50,13 +50,13 @@ private:
 
     // Which ranks of the host need a block in one round, in steps from the rank that begins the round with it: the
     // first and the last; last is -1 if none does.
-    struct Inner {
+    struct HostHops {
         int first = 0;
         int last = -1;
     };
     // The first and the last round, other than the one in the owner's host, in which a rank needs a block; 0 if there
     // is none.
-    struct Outer {
+    struct RoundHops {
         int first = 0;
         int last = 0;
     };
@@ -71,7 +71,7 @@ private:
     static constexpr int partial_slot = 3;
     static int host_slot(int round) { return round == 0 ? 0 : 4 + round % 2; }
     static int outer_slot(int round) { return 6 + round % 2; }
-    static constexpr int home_from_inside = 8, home_from_host = 9;
+    static constexpr int own_from_inside = 8, own_from_host = 9;
 
     static constexpr std::size_t index(int i) { return static_cast<std::size_t>(i); }
     int host(int rank) const { return rank / size_; }
@@ -85,8 +85,8 @@ private:
     int previous_inside(int rank) const { return at(host(rank), place(rank) - 1); }
     int next_host(int rank) const { return at(host(rank) + 1, place(rank)); }
     int previous_host(int rank) const { return at(host(rank) - 1, place(rank)); }
-    const Inner& inner(int block, int round) const { return inner_[index(block * hosts_ + round)]; }
-    const Outer& outer(int block) const { return outer_[index(block)]; }
+    const HostHops& inner(int block, int round) const { return inner_[index(block * hosts_ + round)]; }
+    const RoundHops& outer(int block) const { return outer_[index(block)]; }
     Part keys(int block) const { return part(block, kv_heads()); }
 
     struct Readers {
@@ -98,7 +98,7 @@ private:
         OpIndex arrival = -1, next_arrival = -1;  // of the block held at this step, at the next
     };
 
-    Op take(Channel channel, int step, int peer, int block, int slot, const Readers& readers) const {
+    Op receive_block(Channel channel, int step, int peer, int block, int slot, const Readers& readers) const {
         auto op = transfer(OpKind::receive, channel, Pool::kv, step, peer, keys(block), slot);
         op.run_after(readers.attend);
         op.run_after(readers.inside);
@@ -122,7 +122,7 @@ private:
             const int coming = block_at(rank, round + 1, 0);
             if (round + 1 < hosts_ && round + 1 <= outer(coming).last) {
                 auto& readers = state.readers[index(base_slot(round + 1))];
-                co_yield take(kv_between, number + size_, previous_host(rank), coming, base_slot(round + 1), readers);
+                co_yield receive_block(kv_between, number + size_, previous_host(rank), coming, base_slot(round + 1), readers);
                 readers = {};
                 state.next_base = op_index++;
             }
@@ -137,7 +137,7 @@ private:
         const int coming = block_at(rank, round, step + 1);
         if (step + 1 < size_ && step + 1 <= inner(coming, round).last) {
             auto& readers = state.readers[index(kv_slot(round, step + 1))];
-            co_yield take(kv_inside, number + 1, previous_inside(rank), coming, kv_slot(round, step + 1), readers);
+            co_yield receive_block(kv_inside, number + 1, previous_inside(rank), coming, kv_slot(round, step + 1), readers);
             readers = {};
             state.next_arrival = op_index++;
         }
@@ -235,7 +235,7 @@ private:
             // The sum over this host arrives at the rank that began the round with the block.
             const int base = block_at(rank, round, 0);
             if (const int from = inner(base, round).last; from > 0 && step == from) {
-                const int slot = round == 0 ? home_from_inside : host_slot(round);
+                const int slot = round == 0 ? own_from_inside : host_slot(round);
                 auto op = transfer(OpKind::receive, dkv_inside, Pool::dkv, number, holder(base, round, step),
                                    keys(base), slot);
                 op.run_after(read[index(slot)]);
@@ -277,11 +277,11 @@ private:
                 read[index(slot)] = co_yield op;
                 ++count;
             }
-            if (const int home_round = outer(rank).last; home_round > 0 && round == home_round) {
+            if (const int last_own_round = outer(rank).last; last_own_round > 0 && round == last_own_round) {
                 auto op = transfer(OpKind::receive, dkv_between, Pool::dkv, number + 1, holder(rank, round, 0),
-                                   keys(rank), home_from_host);
+                                   keys(rank), own_from_host);
                 const auto home = co_yield op;
-                op = add(Pool::dkv, number + 1, keys(rank), 0, home_from_host);
+                op = add(Pool::dkv, number + 1, keys(rank), 0, own_from_host);
                 op.run_after(home);
                 co_yield op;
                 count += 2;
@@ -291,8 +291,8 @@ private:
     }
 
     int size_, hosts_;
-    std::vector<Inner> inner_;  // by block, then round
-    std::vector<Outer> outer_;  // by block
+    std::vector<HostHops> inner_;  // by block, then round
+    std::vector<RoundHops> outer_;  // by block
 };
 
 const ScheduleRegistration registered_double_ring(

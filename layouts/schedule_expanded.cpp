@@ -14,7 +14,7 @@ public:
                 "schedule {} reads K and V of other ranks, which may not have expanded them yet; give {}, in which the "
                 "latent travels",
                 inner_->options().algorithm, inner_->options().algorithm);
-        expand_at_home();
+        expand_at_owner();
         for (const auto& group : inner_->slots())
             add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
         for (int block = blocks(); block < inner_->blocks(); ++block) {
@@ -45,14 +45,14 @@ private:
 };
 
 const ScheduleRegistration registered_expanded(
-    expanded_at_home, "expanded:SCHEDULE",
+    expanded_schedule_name, "expanded:SCHEDULE",
     "with --latent: K and V are expanded from the latent at their owner and travel by SCHEDULE; their gradients are "
     "compressed after it",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent, as --latent 512+64",
                 arguments.empty() ? "SCHEDULE" : arguments);
-        require(!arguments.empty() && Spec::parse(arguments).name != expanded_at_home,
+        require(!arguments.empty() && Spec::parse(arguments).name != expanded_schedule_name,
                 "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");
         auto inner = options;
         inner.algorithm = arguments;

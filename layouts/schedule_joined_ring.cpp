@@ -20,20 +20,20 @@ namespace {
 /// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
 /// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. Short blocks go
 /// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
-class JoinedRing : public RingSchedule {
+class FusedRing : public RingSchedule {
 public:
     /// `parts`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
     /// launch. 0: the schedule chooses.
-    JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                int parts)
-        : RingSchedule(problem, mask, layout, options), groups_(parts_of_one_launch(parts)) {
+        : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(parts)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         const auto tokens = layout.largest_shard();
         constexpr std::int64_t long_enough = 4096;  // on four H200 8k tokens gain 2 %, 2k lose 12 %
-        by_steps_ = options.pass == Pass::backward && parts == 0 && tokens < long_enough;
-        if (by_steps_) {
+        unfused_ = options.pass == Pass::backward && parts == 0 && tokens < long_enough;
+        if (unfused_) {
             add_ring_slots(ranks(), query_heads().count(), heads, largest_rows(), tokens);
             return;
         }
@@ -41,7 +41,7 @@ public:
         if (ranks() == 1) return;
         add_slots(Pool::kv, (ranks() - 1) * groups_, heads / groups_, tokens);
         if (options.pass == Pass::backward)
-            add_slots(Pool::dkv, (arrives_narrow() ? 3 : 2) * groups_, heads / groups_, tokens, options.gradient_dtype);
+            add_slots(Pool::dkv, (gradient_types_differ() ? 3 : 2) * groups_, heads / groups_, tokens, options.gradient_dtype);
     }
 
     Ops ops(int rank) const override {
@@ -50,14 +50,14 @@ public:
         self.size = ranks();
         self.heads = kv_heads();
         self.rows = rows_of(rank, query_heads());
-        if (by_steps_) return backward(self);
-        return options().pass == Pass::forward ? joined_forward(self) : joined_backward(self);
+        if (unfused_) return backward(self);
+        return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
     }
 
-    bool ranks_are_alike() const override { return alike_; }
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
-    HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
+    HeadRange heads_of(int group) const { return heads_of_group(group, groups_); }
     int block_slot(int step, int group) const { return step == 0 ? 0 : 1 + (step - 1) * groups_ + group; }
 
     Op hop(OpKind kind, const Member& self, int step, int peer, int group) const {
@@ -68,7 +68,7 @@ private:
     // Travelling gradients alternate between two slots for each group. A third slot receives the final gradient of the
     // own block if that arrives in another type than it is stored in.
     int gradient_slot(int step, int group) const { return 1 + step % 2 * groups_ + group; }
-    int arrival_slot(int group) const { return arrives_narrow() ? 1 + 2 * groups_ + group : 0; }
+    int arrival_slot(int group) const { return gradient_types_differ() ? 1 + 2 * groups_ + group : 0; }
 
     /// The step at which the gradient of a head group of the block from `position` starts.
     int gradient_begins(const Member& self, int position, int group) const {
@@ -86,8 +86,8 @@ private:
 
     // As in RingSchedule, the coroutines build all operations in the same Op.
 
-    Ops joined_forward(Member self) const {
-        Op& op = co_await Ops::workplace;
+    Ops fused_forward(Member self) const {
+        Op& op = co_await Ops::op_storage;
         constexpr int together = 2;  // head groups that hop as a pair
         const int last = last_needed(self);
         bool continues = false;
@@ -113,7 +113,7 @@ private:
                 for (int step = 0; step <= last; ++step) {
                     const auto rows = rows_of(self.position, query_heads(heads_of(group)));
                     op = attend(step, rows, part(self.at(step), heads_of(group)), 0, block_slot(step, group));
-                    if (op.cells == 0) continue;
+                    if (op.pair_count == 0) continue;
                     op.begins |= !begun;
                     op.ends |= step == last;
                     op.fused = continues;
@@ -131,8 +131,8 @@ private:
         }
     }
 
-    Ops joined_backward(Member self) const {
-        Op& op = co_await Ops::workplace;
+    Ops fused_backward(Member self) const {
+        Op& op = co_await Ops::op_storage;
         using ByGroup = std::array<OpIndex, 2>;
         const ByGroup none{-1, -1};
         const bool own_keys = needs(self.position, self.position);
@@ -169,7 +169,7 @@ private:
                 }
                 op = attend(step, rows_of(self.position, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
                             block_slot(step, group));
-                if (op.cells > 0) {
+                if (op.pair_count > 0) {
                     // If only the owner contributes to a gradient, it is written to the owner's slot.
                     op.slot(Pool::dkv) = last == 0 ? 0 : gradient_slot(step, group);
                     op.adds = step > begin;
@@ -200,11 +200,11 @@ private:
             op = attend(0, rows_of(self.position, query_heads(heads_of(1))), part(self.position, heads_of(1)), 0, 0);
             op.begins = !begun[1];
             op.fused = continues;
-            op.adds = !arrives_narrow();
+            op.adds = !gradient_types_differ();
             if (op.adds) op.run_after(home[1]);
             co_yield op;
         }
-        if (!arrives_narrow() || own_last == 0) co_return;
+        if (!gradient_types_differ() || own_last == 0) co_return;
         for (int group = 0; group < groups_; ++group) {
             const auto own = part(self.position, heads_of(group));
             op = own_comes_last && group == 1 ? add(Pool::dkv, self.size, own, 0, arrival_slot(group))
@@ -215,18 +215,18 @@ private:
     }
 
     int groups_;  // number of equal groups of kv heads
-    bool by_steps_ = false;
-    bool alike_ = ranks_see_alike(*this);
+    bool unfused_ = false;
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
-const ScheduleRegistration registered_joined_ring(
+const ScheduleRegistration registered_fused_ring(
     "joined-ring", "joined-ring[:PARTS]",
     "a ring with all attends in one launch: K/V blocks hop in PARTS of the kv heads and stay until the end of the "
     "pass; without PARTS the backward pass of short blocks is an ordinary ring",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int parts = parse_parts_of_heads(arguments, problem);
-        return std::make_unique<JoinedRing>(problem, mask, layout, options, parts);
+        const int parts = parse_head_groups(arguments, problem);
+        return std::make_unique<FusedRing>(problem, mask, layout, options, parts);
     });
 
 }  // namespace

@@ -24,7 +24,7 @@ public:
         set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
                                                    : std::vector<std::string>{"Q,dO", "dQ"});
         for (int owner = 0; owner < ranks(); ++owner) {
-            auto& rows = of_owner_.emplace_back();
+            auto& rows = rows_of_owners_.emplace_back();
             rows.members = {owner};
             for (int distance = 1; distance < ranks(); ++distance)
                 if (const int rank = (owner + distance) % ranks(); needs(owner, rank)) rows.members.push_back(rank);
@@ -35,11 +35,11 @@ public:
     }
 
     Ops ops(int rank) const override {
-        std::vector<Progress> progress(of_owner_.size());
+        std::vector<Progress> progress(rows_of_owners_.size());
         OpIndex count = 0;
-        for (auto stream = send_out(rank, progress); const auto* op = stream.next(); ++count) co_yield *op;
+        for (auto stream = distribute_rows(rank, progress); const auto* op = stream.next(); ++count) co_yield *op;
         for (auto stream = attend_all(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
-        for (auto stream = bring_home(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
+        for (auto stream = return_results(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
     }
 
 private:
@@ -47,7 +47,7 @@ private:
     static constexpr int most_ranks = 2048;
 
     /// The ranks that need the rows of one owner.
-    struct OfOwner {
+    struct RowsOfOwner {
         std::vector<int> members;  // the owner, then the others that have keys for them
         int slot = 0;              // of these rows at the other ranks
     };
@@ -58,11 +58,11 @@ private:
     };
 
     static std::size_t index(int i) { return static_cast<std::size_t>(i); }
-    const OfOwner& of_owner(int owner) const { return of_owner_[index(owner)]; }
+    const RowsOfOwner& rows_of_owner(int owner) const { return rows_of_owners_[index(owner)]; }
     bool backward() const { return options().pass == Pass::backward; }
     Pool results() const { return backward() ? Pool::dq : Pool::output; }
     Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
-    int slot_at(int rank, int owner) const { return rank == owner ? 0 : of_owner(owner).slot; }
+    int slot_at(int rank, int owner) const { return rank == owner ? 0 : rows_of_owner(owner).slot; }
     // Result slots: those of other ranks' rows have the same slots as the rows. Two more, in turn, receive arriving
     // results, and with partials one more holds the result of an attend.
     int coming_slot(OpIndex turn) const { return travelling_ + 1 + static_cast<int>(turn % 2); }
@@ -92,22 +92,22 @@ private:
         return tree_ ? member - static_cast<int>(std::bit_floor(static_cast<unsigned>(member))) : 0;
     }
     /// The member to which `member` sends the rows at level `at`; -1 if there is none.
-    int child(const OfOwner& rows, int member, int at) const {
+    int child(const RowsOfOwner& rows, int member, int at) const {
         const int next = tree_ ? member + (1 << at) : at + 1;
         const bool passes = tree_ ? level(member) < at : member == 0;
         return passes && next < static_cast<int>(rows.members.size()) ? next : -1;
     }
     /// The index of a rank among the members; -1 if it is not one of them.
-    static int member_of(const OfOwner& rows, int rank) {
+    static int member_of(const RowsOfOwner& rows, int rank) {
         const auto found = std::find(rows.members.begin(), rows.members.end(), rank);
         return found == rows.members.end() ? -1 : static_cast<int>(found - rows.members.begin());
     }
 
-    Ops send_out(int rank, std::vector<Progress>& progress) const {
+    Ops distribute_rows(int rank, std::vector<Progress>& progress) const {
         const std::vector<Pool> pools = backward() ? std::vector{Pool::q, Pool::dout} : std::vector{Pool::q};
         for (int at = 0; at < levels_; ++at)
             for (int owner = 0; owner < ranks(); ++owner) {
-                const auto& rows = of_owner(owner);
+                const auto& rows = rows_of_owner(owner);
                 const int self = member_of(rows, rank), next = self < 0 ? -1 : child(rows, self, at);
                 if (self < 0) continue;
                 for (const auto pool : pools) {
@@ -154,12 +154,12 @@ private:
         }
     }
 
-    Ops bring_home(int rank, OpIndex count, std::vector<Progress>& progress) const {
+    Ops return_results(int rank, OpIndex count, std::vector<Progress>& progress) const {
         std::array<OpIndex, 2> taken_in{-1, -1};  // by slot of arriving results: the last operation that read it
         OpIndex turn = 0;
         for (int at = levels_ - 1; at >= 0; --at)
             for (int owner = 0; owner < ranks(); ++owner) {
-                const auto& rows = of_owner(owner);
+                const auto& rows = rows_of_owner(owner);
                 auto& done = progress[index(owner)];
                 const int self = member_of(rows, rank), step = 2 * levels_ - at;
                 if (self < 0) continue;
@@ -196,7 +196,7 @@ private:
     bool tree_;
     int levels_ = 0;
     int travelling_ = 0;  // number of owners whose rows travel
-    std::vector<OfOwner> of_owner_;
+    std::vector<RowsOfOwner> rows_of_owners_;
 };
 
 const ScheduleRegistration registered_merge(

@@ -26,7 +26,7 @@ public:
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
-    bool ranks_are_alike() const override { return alike_; }
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
     enum Channel : int { rows_channel, results_channel };
@@ -127,7 +127,7 @@ private:
                 complete = state_arrival = last_op = co_yield op;
             }
             auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot, 0);
-            if (op.cells > 0) {
+            if (op.pair_count > 0) {
                 if (whole) {
                     op.begins = step == first;
                     op.ends = step == last;
@@ -217,7 +217,7 @@ private:
                     complete = gradient_arrival = last_op = co_yield op;
                 }
                 auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot_of_step(step), 0);
-                if (op.cells > 0) {
+                if (op.pair_count > 0) {
                     op.begins = true;
                     op.slot(Pool::dq) = starts ? travelling : partial_slot;
                     op.slot(Pool::dkv) = has_keys_gradient ? 1 : 0;
@@ -242,7 +242,7 @@ private:
                     travelling_sent = last_op = co_yield op;
                 }
             }
-            if (const int home_step = hops(rank).last; home_step > 0 && step == home_step)
+            if (const int last_own_step = hops(rank).last; last_own_step > 0 && step == last_own_step)
                 last_op = co_yield transfer(OpKind::receive, results_channel, Pool::dq, step + 1,
                                             (rank - step + ranks()) % ranks(), rows_of(rank), 0);
             arrival = next_arrival;
@@ -250,7 +250,7 @@ private:
     }
 
     std::vector<Hops> hops_;
-    bool alike_ = ranks_see_alike(*this);
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_pass_q(

@@ -22,7 +22,7 @@ public:
     /// chooses.
     PullSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
                  int parts)
-        : Schedule(problem, mask, layout, options), groups_(parts_of_one_launch(parts)) {
+        : Schedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(parts)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout.largest_shard();
@@ -35,11 +35,11 @@ public:
 
     Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
 
-    bool ranks_are_alike() const override { return alike_; }
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
     bool fetches() const override { return true; }
 
 private:
-    HeadRange heads_of(int group) const { return heads_of_part(group, groups_); }
+    HeadRange heads_of(int group) const { return heads_of_group(group, groups_); }
     int behind(int rank, int distance) const { return (rank - distance + ranks()) % ranks(); }
 
     /// Slots of a head group of the block `distance` ranks behind, of the gradient that is sent there, and of the
@@ -57,7 +57,7 @@ private:
     // As in RingSchedule, the coroutines build all operations in the same Op.
 
     Ops forward(int rank) const {
-        Op& op = co_await Ops::workplace;
+        Op& op = co_await Ops::op_storage;
         bool continues = false;
         int last = ranks() - 1;
         while (last >= 0 && !needs(rank, behind(rank, last))) --last;
@@ -90,7 +90,7 @@ private:
     }
 
     Ops backward(int rank) const {
-        Op& op = co_await Ops::workplace;
+        Op& op = co_await Ops::op_storage;
         bool continues = false;
         std::array<bool, 2> begun{};  // by group
         // Distance 0 comes twice: the first head group of the own block, and after all other blocks the rest of it.
@@ -138,7 +138,7 @@ private:
     enum Channel : int { kv_channel, dkv_channel };
 
     int groups_;  // number of equal groups of kv heads
-    bool alike_ = ranks_see_alike(*this);
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_pull(
@@ -147,7 +147,7 @@ const ScheduleRegistration registered_pull(
     "to all in one launch",
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int parts = parse_parts_of_heads(arguments, problem);
+        const int parts = parse_head_groups(arguments, problem);
         return std::make_unique<PullSchedule>(problem, mask, layout, options, parts);
     });
 

@@ -23,10 +23,10 @@ public:
         return options().pass == Pass::forward ? forward(self) : backward(self);
     }
 
-    bool ranks_are_alike() const override { return alike_; }
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
 
 private:
-    bool alike_ = ranks_see_alike(*this);
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
 const ScheduleRegistration registered_ring(

@@ -71,7 +71,7 @@ private:
         return first;
     }
     std::int64_t pairs(int rows_group, int keys_group) const {
-        return cells(first_rows_ + rows_group, first_block_ + keys_group);
+        return pair_count(first_rows_ + rows_group, first_block_ + keys_group);
     }
     /// Whether `is` holds for any group. Tries `nearest` first, because most rows see keys of their own group.
     template <class Is>

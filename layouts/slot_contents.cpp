@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::size_t index(Pool pool) { return static_cast<std::size_t>(pool); }
 
-bool meet(HeadRange a, HeadRange b) { return a.begin < b.end && b.begin < a.end; }
-bool meet(Interval a, Interval b) { return a.begin < b.end && b.begin < a.end; }
+bool overlap(HeadRange a, HeadRange b) { return a.begin < b.end && b.begin < a.end; }
+bool overlap(Interval a, Interval b) { return a.begin < b.end && b.begin < a.end; }
 
 }  // namespace
 
@@ -28,7 +28,7 @@ bool SlotContents::covered(Rectangle wanted, std::span<const Rectangle> by) {
     if (heads.count() <= 0 || tokens.size() == 0) return true;
     for (std::size_t i = 0; i < by.size(); ++i) {
         const auto& piece = by[i];
-        if (!meet(heads, piece.heads) || !meet(tokens, piece.tokens)) continue;
+        if (!overlap(heads, piece.heads) || !overlap(tokens, piece.tokens)) continue;
         const auto rest = by.subspan(i + 1);
         const Interval middle{std::max(tokens.begin, piece.tokens.begin), std::min(tokens.end, piece.tokens.end)};
         const HeadRange shared{std::max(heads.begin, piece.heads.begin), std::min(heads.end, piece.heads.end)};
@@ -57,11 +57,11 @@ bool SlotContents::covers_own(Pool pool) const {
 }
 
 /// A write to a scratch slot that is of another block, or of heads that the slot does not hold, discards its contents.
-void SlotContents::displace(Slot& slot, const Operand& operand) const {
+void SlotContents::replace_contents(Slot& slot, const Operand& operand) const {
     const auto& part = operand.part;
     const bool fits = slot.block == part.block && slot.heads.contains(part.heads);
     if (operand.slot == 0 || fits) return;
-    ++slot.frame;
+    ++slot.generation;
     slot.block = part.block;
     slot.heads = part.heads;
     slot.written.clear();
@@ -71,8 +71,8 @@ void SlotContents::check_order(OpIndex which, const Operand& operand, const Slot
     const bool writes = operand.access != Access::read;
     for (const auto& visit : slot.visits) {
         if (visit.op == which || (!writes && !visit.writes) || before(visit.op, which)) continue;
-        const bool apart = visit.frame == slot.frame && (!meet(visit.where.heads, operand.part.heads) ||
-                                                         !meet(visit.where.tokens, operand.part.tokens));
+        const bool apart = visit.generation == slot.generation && (!overlap(visit.where.heads, operand.part.heads) ||
+                                                         !overlap(visit.where.tokens, operand.part.tokens));
         require(apart, "nothing makes it wait for operation {}, which also accesses {} slot {}", visit.op,
                 to_string(operand.pool), operand.slot);
     }
@@ -87,7 +87,7 @@ int SlotContents::use(OpIndex which, const Operand& operand, const Before& befor
     const auto& [pool, number, part, access, last] = operand;
     auto& slot = slots_[index(pool)][static_cast<std::size_t>(number)];
     const bool reads = access != Access::write, writes = access != Access::read;
-    if (!reads) displace(slot, operand);
+    if (!reads) replace_contents(slot, operand);
     const Rectangle where{part.heads, part.tokens};
     if (reads) {
         require(slot.block == part.block && slot.heads.contains(part.heads),
@@ -98,13 +98,13 @@ int SlotContents::use(OpIndex which, const Operand& operand, const Before& befor
                     : fmt::format("holds heads {}..{} of block {}", slot.heads.begin, slot.heads.end - 1, slot.block));
         const bool there = covered(where, slot.written);
         require(there || is_given(operand), "{} slot {} is read before all of it was written", to_string(pool), number);
-        if (number == 0 && !there) needs_zero_[index(pool)] = true;
+        if (number == 0 && !there) read_before_write_[index(pool)] = true;
     }
     check_order(which, operand, slot, before);
     if (writes) {
-        std::erase_if(slot.visits, [&](const Visit& visit) {
+        std::erase_if(slot.visits, [&](const SlotAccess& visit) {
             return before(visit.op, which) &&
-                   (visit.frame != slot.frame ||
+                   (visit.generation != slot.generation ||
                     (part.heads.contains(visit.where.heads) && part.tokens.begin <= visit.where.tokens.begin &&
                      visit.where.tokens.end <= part.tokens.end));
         });
@@ -116,7 +116,7 @@ int SlotContents::use(OpIndex which, const Operand& operand, const Before& befor
         });
     if (writes && !last) slot.written.push_back(where);
     const bool never_written = number == 0 && is_input(pool);
-    if (!never_written) slot.visits.push_back({which, slot.frame, where, writes});
+    if (!never_written) slot.visits.push_back({which, slot.generation, where, writes});
     return slot.heads.begin;
 }
 

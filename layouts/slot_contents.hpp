@@ -25,41 +25,41 @@ public:
 
     /// Whether slot 0 of a gradient must be 0 at the start: it is added to before it is written, or not all of it is
     /// ever written.
-    bool sums_from_zero(Pool gradient) const {
-        return schedule_.keeps(gradient) && (needs_zero_[static_cast<std::size_t>(gradient)] || !covers_own(gradient));
+    bool needs_zeroed(Pool gradient) const {
+        return schedule_.keeps(gradient) && (read_before_write_[static_cast<std::size_t>(gradient)] || !covers_own(gradient));
     }
     /// Whether some of slot 0 of the output is never written.
-    bool leaves_output() const { return !covers_own(Pool::output); }
+    bool has_unwritten_output() const { return !covers_own(Pool::output); }
 
 private:
     struct Rectangle {
         HeadRange heads;
         Interval tokens;
     };
-    struct Visit {
+    struct SlotAccess {
         OpIndex op;
-        int frame;
+        int generation;
         Rectangle where;
         bool writes;
     };
     struct Slot {
-        int frame = 0;  // counts how often the contents were replaced
+        int generation = 0;  // counts how often the contents were replaced
         int block = -1;
         HeadRange heads;
         std::vector<Rectangle> written;
-        std::vector<Visit> visits;
+        std::vector<SlotAccess> visits;
     };
 
     static bool covered(Rectangle wanted, std::span<const Rectangle> by);
     bool is_given(const Operand& operand) const;
     bool is_input(Pool pool) const;
     bool covers_own(Pool pool) const;
-    void displace(Slot& slot, const Operand& operand) const;
+    void replace_contents(Slot& slot, const Operand& operand) const;
     void check_order(OpIndex which, const Operand& operand, const Slot& slot, const Before& before) const;
 
     const Schedule& schedule_;
     int rank_;
-    std::array<bool, pool_count> needs_zero_{};
+    std::array<bool, pool_count> read_before_write_{};
     std::array<std::vector<Slot>, pool_count> slots_;
 };
 

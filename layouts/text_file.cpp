@@ -23,6 +23,6 @@ std::string read_text_from_disk(const std::filesystem::path& path, std::string_v
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void read_texts_by(TextReader reader) { current_reader = std::move(reader); }
+void set_text_reader(TextReader reader) { current_reader = std::move(reader); }
 
 }  // namespace ringlab::layouts

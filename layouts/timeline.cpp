@@ -25,7 +25,7 @@ Picoseconds covered(std::vector<Interval> intervals) {
 std::int64_t pairs_of(const Op& attend, int query_heads) {
     // Pairs of heads [0, h), rounded down; differences of these prefix sums add up exactly. cells * h could overflow.
     const auto below = [&](int h) {
-        return attend.cells / query_heads * h + attend.cells % query_heads * h / query_heads;
+        return attend.pair_count / query_heads * h + attend.pair_count % query_heads * h / query_heads;
     };
     return below(attend.rows().heads.end) - below(attend.rows().heads.begin);
 }
@@ -40,7 +40,7 @@ Span span_of(int rank, OpIndex index, const Op& op, int query_heads) {
     span.pool = op.pool;
     span.peer = op.peer;
     span.block = op.part.block;
-    span.cells = op.kind == OpKind::attend ? pairs_of(op, query_heads) : 0;
+    span.pair_count = op.kind == OpKind::attend ? pairs_of(op, query_heads) : 0;
     span.bytes = op.bytes;
     return span;
 }
@@ -84,7 +84,7 @@ std::vector<RankTotals> totals(const Timeline& timeline) {
         if (span.lane == compute_lane) {
             computes[rank].push_back({span.begin, span.end});
             total.compute += span.busy;
-            if (span.kind == OpKind::attend) total.cells += span.cells;
+            if (span.kind == OpKind::attend) total.pair_count += span.pair_count;
         } else {
             transfers[rank].push_back({span.begin, span.end});
             posted[rank].push_back({span.posted, span.end});
@@ -99,7 +99,7 @@ std::vector<RankTotals> totals(const Timeline& timeline) {
     return all;
 }
 
-Picoseconds waited_for_peers(const Timeline& timeline, int rank) {
+Picoseconds time_waiting_for_peers(const Timeline& timeline, int rank) {
     std::vector<Interval> busy, busy_or_posted;
     auto begin = std::numeric_limits<Picoseconds>::max();
     for (const auto& span : timeline.spans)

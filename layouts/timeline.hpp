@@ -22,7 +22,7 @@ struct Span {
     Picoseconds begin = 0;   ///< messages: when both sides were ready, so that bytes could move; others: as posted
     Picoseconds end = 0;
     Picoseconds busy = 0;    ///< time spent on it: CPU time of the rank on CPU ranks, elsewhere end - begin
-    std::int64_t cells = 0;  ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
+    std::int64_t pair_count = 0;  ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
     std::int64_t bytes = 0;  ///< as in Op
 };
 
@@ -48,7 +48,7 @@ struct RankTotals {
     Picoseconds waiting = 0;  ///< time in which some transfer was posted and waited for its peer, and none was moving
     Picoseconds exposed = 0;  ///< time up to the rank's last span during which its compute lane had nothing running
     Picoseconds end = 0;      ///< end of the rank's last span
-    std::int64_t cells = 0;   ///< as in Span
+    std::int64_t pair_count = 0;   ///< as in Span
     std::int64_t bytes_sent = 0;
     std::int64_t bytes_received = 0;
 };
@@ -64,7 +64,7 @@ std::vector<RankTotals> totals(const Timeline& timeline);
 
 /// Time in which the rank waits for late peers. After its first compute operation began, this is the time in which it
 /// computes nothing and moves nothing while a message is posted whose other side is not.
-Picoseconds waited_for_peers(const Timeline& timeline, int rank);
+Picoseconds time_waiting_for_peers(const Timeline& timeline, int rank);
 
 /// Largest over mean: 1 is perfect balance. Returns 1 for all zeros. `values` must not be empty.
 double imbalance(const std::vector<double>& values);

@@ -5,7 +5,7 @@
 
 namespace ringlab::layouts {
 
-bool fall_evenly(std::span<const ItemReach> items) {
+bool fall_linearly(std::span<const WorkTileReach> items) {
     if (items.empty()) return false;
     const auto length = [&](std::size_t i) { return static_cast<double>(items[i].entries); };
     const auto last = items.size() - 1;
@@ -18,40 +18,40 @@ bool fall_evenly(std::span<const ItemReach> items) {
     return true;
 }
 
-bool are_alike(std::int64_t entries, std::int64_t longest, std::int64_t items) {
+bool have_similar_lengths(std::int64_t entries, std::int64_t longest, std::int64_t items) {
     constexpr double near = 0.75;  // of the longest, on average
     return static_cast<double>(entries) > near * static_cast<double>(longest * items);
 }
 
-std::optional<UnitOrder> order_in_step(std::int64_t items, std::int64_t heads, std::int64_t places, bool alike) {
+std::optional<WorkTileOrder> lockstep_order(std::int64_t items, std::int64_t heads, std::int64_t places, bool similar) {
     constexpr double enough = 0.9;  // of the places, and of the work tiles
     const auto nearly = [](std::int64_t part, std::int64_t all) {
         return static_cast<double>(part) >= enough * static_cast<double>(all);
     };
-    for (std::int64_t together = 1; together <= std::min(heads, places); ++together) {
-        if (heads % together != 0) continue;
-        const auto most = places / together, fewest = std::max<std::int64_t>(items / most, 1);
-        for (const auto chunks : {fewest, fewest + 1}) {
-            const auto chunk = std::min(most, items / chunks);
-            const bool are_paired = chunks * heads / together % 2 == 0 || alike;
-            if (are_paired && nearly(chunk * together, places) && nearly(chunk * chunks, items))
-                return UnitOrder{.first_items = static_cast<int>(chunk * chunks),
-                                 .together = static_cast<int>(together),
-                                 .chunk = static_cast<int>(chunk),
-                                 .chunks = static_cast<int>(chunks),
-                                 .in_step = true};
+    for (std::int64_t heads_at_a_time = 1; heads_at_a_time <= std::min(heads, places); ++heads_at_a_time) {
+        if (heads % heads_at_a_time != 0) continue;
+        const auto most = places / heads_at_a_time, fewest = std::max<std::int64_t>(items / most, 1);
+        for (const auto sections : {fewest, fewest + 1}) {
+            const auto section_tiles = std::min(most, items / sections);
+            const bool are_paired = sections * heads / heads_at_a_time % 2 == 0 || similar;
+            if (are_paired && nearly(section_tiles * heads_at_a_time, places) && nearly(section_tiles * sections, items))
+                return WorkTileOrder{.leading_tiles = static_cast<int>(section_tiles * sections),
+                                 .heads_at_a_time = static_cast<int>(heads_at_a_time),
+                                 .section_tiles = static_cast<int>(section_tiles),
+                                 .sections = static_cast<int>(sections),
+                                 .in_lockstep = true};
         }
     }
     return std::nullopt;
 }
 
-std::optional<UnitOrder> joined_order_in_step(std::span<const std::uint32_t> block_items, std::int64_t heads,
+std::optional<WorkTileOrder> fused_lockstep_order(std::span<const std::uint32_t> block_items, std::int64_t heads,
                                               std::int64_t places) {
     if (block_items.empty()) return std::nullopt;
     const auto each = block_items.front();
     if (!std::ranges::all_of(block_items, [&](std::uint32_t items) { return items == each; })) return std::nullopt;
-    const auto order = order_in_step(each, heads, places, false);
-    return order && order->first_items == static_cast<std::int64_t>(each) ? order : std::nullopt;
+    const auto order = lockstep_order(each, heads, places, false);
+    return order && order->leading_tiles == static_cast<std::int64_t>(each) ? order : std::nullopt;
 }
 
 }  // namespace ringlab::layouts

@@ -190,7 +190,7 @@ std::int64_t pairs_in(const Mask& mask, const MaskSegment& segment, const Run& r
         pairs += sum(segment.end, valid) - sum(segment.begin, valid);
         for (const auto& range : segment.earlier) pairs += sum(range.end, valid) - sum(range.begin, valid);
         const Interval sink{valid.begin, std::min(valid.end, segment.sink)};
-        if (sink.size() > 0) pairs += sum(segment.lead(), sink) - rows.count * keys.below(sink.begin);
+        if (sink.size() > 0) pairs += sum(segment.first_bound(), sink) - rows.count * keys.below(sink.begin);
     }
     return pairs;
 }
@@ -329,7 +329,7 @@ std::vector<RowHull> row_hulls(const Mask& mask, std::span<const Run> queries, s
 }
 
 TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns) {
-    TileWork work{{}, std::vector<TileRow>(columns.size())};
+    TileWork work{{}, std::vector<TileCounts>(columns.size())};
     work.queries.reserve(rows.size());
     for (const auto& hull : rows) {
         auto& row = work.queries.emplace_back();
@@ -351,15 +351,15 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
 
 /// If the longest work tile takes more than half of an SM's mean share of the work, the launch may have to wait for it.
 /// Then the choice is the one with the shortest estimated time.
-Sharing choose_sharing(const ItemLoad& load, std::int64_t processors, std::span<const Sharing> groups) {
-    Sharing best{1, processors};
-    if (2 * load.longest * processors <= load.entries || load.items == 0) return best;
+SmGroup choose_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups) {
+    SmGroup best{1, sms};
+    if (2 * load.longest * sms <= load.entries || load.items == 0) return best;
     constexpr double item = 7;  // fixed cost of a work tile in steps: 13 us, at 2 us a step, measured at head dim 128
-    const auto steps = [&](double entries) { return entries * static_cast<double>(load.steps_per_entry); };
+    const auto steps = [&](double entries) { return entries * static_cast<double>(load.steps_per_row_tile); };
     const auto mean = steps(static_cast<double>(load.entries)) / static_cast<double>(load.items);
-    const auto time_with = [&](const Sharing& sharing) {
+    const auto time_with = [&](const SmGroup& sharing) {
         const auto waves = static_cast<double>((load.items + sharing.at_a_time - 1) / sharing.at_a_time);
-        const auto blocks = static_cast<double>(sharing.processors);
+        const auto blocks = static_cast<double>(sharing.sms);
         return std::max(waves * (item + mean / blocks), item + steps(static_cast<double>(load.longest)) / blocks);
     };
     double least = time_with(best);

@@ -83,16 +83,16 @@ std::vector<KeyTile> key_tiles(const Mask& mask, std::span<const Run> keys, std:
 TileKind classify(const RowHull& rows, const KeyTile& keys);
 
 /// Number of key tiles that a query tile has to process, or of query tiles that a key tile has to process, by kind.
-struct TileRow {
+struct TileCounts {
     std::int64_t full = 0;
     std::int64_t partial = 0;
-    friend constexpr bool operator==(const TileRow&, const TileRow&) = default;
+    friend constexpr bool operator==(const TileCounts&, const TileCounts&) = default;
 };
 
 /// Tiles that a tiled kernel has to process for one head of an attend: `queries` has an element per query tile, `keys`
 /// one per key tile, both in local order.
 struct TileWork {
-    std::vector<TileRow> queries, keys;
+    std::vector<TileCounts> queries, keys;
 };
 TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, std::int64_t tile_rows,
                    std::int64_t tile_keys);
@@ -101,21 +101,21 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
 TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> columns);
 
 /// Work of a backward launch whose work tiles are key tiles, over all heads and batch elements.
-struct ItemLoad {
+struct BackwardLoad {
     std::int64_t items = 0;            ///< work tiles that have something to do
     std::int64_t entries = 0;          ///< row tiles that all work tiles together process
     std::int64_t longest = 0;          ///< row tiles of the longest work tile
-    std::int64_t steps_per_entry = 1;  ///< steps that a row tile takes: query heads per kv head
+    std::int64_t steps_per_row_tile = 1;  ///< steps that a row tile takes: query heads per kv head
 };
 
 /// How many SMs split a work tile between them (thread blocks of a cluster), and how many such groups run at a time.
-struct Sharing {
-    std::int64_t processors = 1;
+struct SmGroup {
+    std::int64_t sms = 1;
     std::int64_t at_a_time = 1;
 };
 
-/// Chooses how many of the device's `processors` (SMs) split each work tile: one of `groups`, or a single SM. Kernels
+/// Chooses how many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single SM. Kernels
 /// and the cost model both use this rule.
-Sharing choose_sharing(const ItemLoad& load, std::int64_t processors, std::span<const Sharing> groups);
+SmGroup choose_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
 
 }  // namespace ringlab::layouts

@@ -119,8 +119,8 @@ void print_rate(std::int64_t kv_heads) {
     const auto inputs = make_inputs(problem);
     const double pairs = 0.5 * tokens * tokens * static_cast<double>(problem.query_heads);
     Dgemm dgemm;
-    const double forward_flop = pairs * problem.forward_flop_per_cell();
-    const double backward_flop = pairs * problem.backward_flop_per_cell();
+    const double forward_flop = pairs * problem.forward_flop_per_pair();
+    const double backward_flop = pairs * problem.backward_flop_per_pair();
     std::vector<double> dgemm_rates, forward_rates, backward_rates, rates, ratios, processor_ratios;
     for (int n = 0; n < repeats; ++n) {
         reference::Outputs out;

@@ -39,7 +39,7 @@ std::span<const std::int64_t> part(std::span<const std::int64_t> positions, layo
 /// The rows and keys of a patch that a Tile processes at once, as ranges of indices.
 struct Piece {
     layouts::Interval rows, keys;
-    bool hides;  // whether some pair may be hidden by the mask
+    bool may_hide_pairs;  // whether some pair may be hidden by the mask
 };
 
 /// A patch cut into tiles, with what is needed to find out which tiles have visible pairs. Memory is linear in rows and
@@ -66,7 +66,7 @@ public:
     }
 
     /// The first key tile from `j` on that is not empty for row tile `i`; key_tiles() if there is none.
-    std::int64_t next_work(std::int64_t i, std::int64_t j) const {
+    std::int64_t next_tile(std::int64_t i, std::int64_t j) const {
         while (j < key_tiles() && kind(i, j) == layouts::TileKind::empty) ++j;
         return j;
     }
@@ -135,7 +135,7 @@ TileOperands operands(const Patch& patch, const Piece& piece, std::int64_t batch
             tokens_view(patch.v, batch, kv_head, piece.keys),
             part(patch.rows, piece.rows),
             part(patch.keys, piece.keys),
-            piece.hides,
+            piece.may_hide_pairs,
             batch,
             query_head};
 }
@@ -159,7 +159,7 @@ void patch_forward(const Patch& patch, Tensor& o, Lse& lse, const BlockedOptions
         const auto b = task % heads / problem.query_heads, h = task % problem.query_heads;
         const auto rows = plan.rows(i);
         tile.begin_rows(rows.size());
-        for (auto j = plan.next_work(i, 0); j < plan.key_tiles(); j = plan.next_work(i, j + 1))
+        for (auto j = plan.next_tile(i, 0); j < plan.key_tiles(); j = plan.next_tile(i, j + 1))
             plan.for_each_piece(i, j, [&](const Piece& piece) {
                 tile.attend(operands(patch, piece, b, h), piece.rows.begin - rows.begin,
                             tokens_view(o, b, h, piece.rows));
@@ -179,13 +179,13 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
     // A task owns the dk and dv of one key tile. The tasks of all key tiles add to the dq of a row tile, in the order
     // of key tiles (ordered accumulation), so the sum is the same for any number of threads. A task waits only for
     // tasks that started before it, so there is no deadlock.
-    const auto turn_index = [&](std::int64_t b, std::int64_t h, std::int64_t i) {
+    const auto row_tile_index = [&](std::int64_t b, std::int64_t h, std::int64_t i) {
         return size((b * problem.query_heads + h) * plan.row_tiles() + i);
     };
-    std::vector<std::atomic<std::int64_t>> turns(turn_index(problem.batch, 0, 0));
+    std::vector<std::atomic<std::int64_t>> next_key_tile(row_tile_index(problem.batch, 0, 0));
     for (std::int64_t b = 0; b < problem.batch; ++b)
         for (std::int64_t h = 0; h < problem.query_heads; ++h)
-            for (std::int64_t i = 0; i < plan.row_tiles(); ++i) turns[turn_index(b, h, i)] = plan.next_work(i, 0);
+            for (std::int64_t i = 0; i < plan.row_tiles(); ++i) next_key_tile[row_tile_index(b, h, i)] = plan.next_tile(i, 0);
 
     const auto group = problem.query_heads_per_kv_head();
     const auto heads = problem.batch * problem.kv_heads;
@@ -194,7 +194,7 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
         for (auto h = g * group; h < (g + 1) * group; ++h)
             for (std::int64_t i = 0; i < plan.row_tiles(); ++i) {
                 if (plan.kind(i, j) == layouts::TileKind::empty) continue;
-                auto& turn = turns[turn_index(b, h, i)];
+                auto& turn = next_key_tile[row_tile_index(b, h, i)];
                 plan.for_each_piece(i, j, [&](const Piece& piece) {
                     const auto operand = operands(patch, piece, b, h);
                     const auto dout_rows = tokens_view(dout, b, h, piece.rows);
@@ -209,7 +209,7 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
                     }
                 });
                 wait_for(turn, j);
-                turn = plan.next_work(i, j + 1);
+                turn = plan.next_tile(i, j + 1);
                 turn.notify_all();
             }
     });

@@ -61,7 +61,7 @@ void add(ConstMatrix from, Matrix to) {
 Tile::Tile(const layouts::Problem& problem, const layouts::Mask& mask, const BlockedOptions& options)
     : problem_(problem),
       mask_(mask),
-      dropping_(problem.dropout),
+      dropout_factors_(problem.dropout),
       stride_(whole_vectors(options.tile_keys)),
       s_storage_(storage(options.tile_rows, stride_)),
       ds_storage_(s_storage_.size()),
@@ -89,8 +89,8 @@ void Tile::score(const TileOperands& operands) {
     // So that the elements after the last key add nothing in loops over whole vectors.
     for (std::int64_t r = 0; r < s_.rows; ++r)
         std::fill(s_.row(r) + s_.columns, s_.row(r) + whole_vectors(s_.columns), -infinity);
-    if (operands.hides) hide(operands);
-    if (dropping_.drops()) draw(operands);
+    if (operands.may_hide_pairs) hide(operands);
+    if (dropout_factors_.drops()) draw(operands);
 }
 
 void Tile::hide(const TileOperands& operands) {
@@ -107,12 +107,12 @@ void Tile::hide(const TileOperands& operands) {
 // d of every pair, which is 0 or 1 / (1 - probability)
 void Tile::draw(const TileOperands& operands) {
     for (std::int64_t r = 0; r < s_.rows; ++r)
-        dropping_.draw(std::span(factors_.data() + r * stride_, operands.keys.size()), operands.keys,
+        dropout_factors_.draw(std::span(factors_.data() + r * stride_, operands.keys.size()), operands.keys,
                        {operands.batch, operands.head, operands.rows[static_cast<std::size_t>(r)]});
 }
 
 void Tile::drop(Matrix numbers) const {
-    if (!dropping_.drops()) return;
+    if (!dropout_factors_.drops()) return;
     for (std::int64_t r = 0; r < numbers.rows; ++r)
         for (std::int64_t c = 0; c < numbers.columns; ++c) numbers.row(r)[c] *= factors_[size(r * stride_ + c)];
 }

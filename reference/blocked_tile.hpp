@@ -22,7 +22,7 @@ struct StridedView {
 struct TileOperands {
     ConstMatrix q, k, v;
     std::span<const std::int64_t> rows, keys;  ///< global positions
-    bool hides = false;                        ///< whether some pair may be hidden by the mask
+    bool may_hide_pairs = false;                        ///< whether some pair may be hidden by the mask
     std::int64_t batch = 0, head = 0;          ///< query head, on which dropout depends
 };
 
@@ -58,7 +58,7 @@ private:
 
     const layouts::Problem& problem_;
     const layouts::Mask& mask_;
-    const Dropping dropping_;
+    const DropoutFactors dropout_factors_;
     std::int64_t stride_;  // of s and ds: tile_keys rounded up to whole vectors
     std::vector<double> s_storage_, ds_storage_, dq_storage_;
     std::vector<double> factors_;        // dropout factors of the tile's pairs

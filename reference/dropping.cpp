@@ -31,7 +31,7 @@ std::array<DrawnWords, 4> philox_lanes(std::uint32_t first, const DrawnWords& se
 }  // namespace
 
 template <class Real>
-void Dropping::draw(std::span<Real> factors, std::span<const std::int64_t> keys, const Row& row) const {
+void DropoutFactors::draw(std::span<Real> factors, std::span<const std::int64_t> keys, const Row& row) const {
     const auto number = [](std::int64_t n) { return static_cast<std::uint32_t>(n); };
     const auto factor = static_cast<Real>(factor_);
     for (std::size_t first = 0; first < factors.size(); first += drawn_lanes) {
@@ -49,7 +49,7 @@ void Dropping::draw(std::span<Real> factors, std::span<const std::int64_t> keys,
     }
 }
 
-template void Dropping::draw(std::span<float>, std::span<const std::int64_t>, const Row&) const;
-template void Dropping::draw(std::span<double>, std::span<const std::int64_t>, const Row&) const;
+template void DropoutFactors::draw(std::span<float>, std::span<const std::int64_t>, const Row&) const;
+template void DropoutFactors::draw(std::span<double>, std::span<const std::int64_t>, const Row&) const;
 
 }  // namespace ringlab::reference

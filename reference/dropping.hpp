@@ -8,9 +8,9 @@
 namespace ringlab::reference {
 
 /// Draws the dropout factors of p, row by row, on a CPU.
-class Dropping {
+class DropoutFactors {
 public:
-    explicit Dropping(const layouts::Dropout& dropout)
+    explicit DropoutFactors(const layouts::Dropout& dropout)
         : drops_(dropout.drops()), factor_(dropout.factor()), draw_(layouts::dropout_draw(dropout)) {}
 
     bool drops() const { return drops_; }

@@ -17,17 +17,17 @@ std::vector<std::int64_t> all_tokens(std::size_t count) {
 }  // namespace
 
 void Rotation::set_position(std::int64_t position) {
-    for (std::size_t i = 0; i < turns_.size(); ++i)
-        turns_[i] = std::polar(table_.amplitude, static_cast<double>(position) * table_.frequencies[i]);
+    for (std::size_t i = 0; i < rotations_.size(); ++i)
+        rotations_[i] = std::polar(table_.amplitude, static_cast<double>(position) * table_.frequencies[i]);
 }
 
 void Rotation::apply(double* dims, Way way) const {
     const auto distance = table_.distance();
-    const double shrink = way == Way::back_undone ? 1 / (table_.amplitude * table_.amplitude) : 1;
-    for (std::size_t i = 0; i < turns_.size(); ++i) {
+    const double shrink = way == Way::inverse_of_back ? 1 / (table_.amplitude * table_.amplitude) : 1;
+    for (std::size_t i = 0; i < rotations_.size(); ++i) {
         double& x = dims[table_.dim_of(static_cast<std::int64_t>(i))];
         double& y = *(&x + distance);
-        const auto turn = way == Way::back ? std::conj(turns_[i]) : shrink * turns_[i];
+        const auto turn = way == Way::back ? std::conj(rotations_[i]) : shrink * rotations_[i];
         const auto turned = turn * std::complex<double>(x, y);
         x = turned.real();
         y = turned.imag();

@@ -17,10 +17,10 @@ public:
     enum class Way {
         ahead,        ///< forward, as q and k are rotated
         back,         ///< the transpose of that: turns gradients of rotated tensors into those of the tensors before it
-        back_undone,  ///< the inverse of `back`
+        inverse_of_back,  ///< the inverse of `back`
     };
 
-    explicit Rotation(layouts::RotaryTable table) : table_(std::move(table)), turns_(table_.frequencies.size()) {}
+    explicit Rotation(layouts::RotaryTable table) : table_(std::move(table)), rotations_(table_.frequencies.size()) {}
 
     /// Sets the position for the following calls of apply().
     void set_position(std::int64_t position);
@@ -30,7 +30,7 @@ public:
 
 private:
     layouts::RotaryTable table_;
-    std::vector<std::complex<double>> turns_;  // amplitude * exp(i * position * frequency), by pair
+    std::vector<std::complex<double>> rotations_;  // amplitude * exp(i * position * frequency), by pair
 };
 
 /// Rotates a tensor of all tokens in global order or, if `tokens` is not empty, of the tokens at these positions.

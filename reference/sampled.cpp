@@ -33,7 +33,7 @@ Tensor take_tokens(const Tensor& tensor, const std::vector<std::int64_t>& positi
 }
 
 Tensor take_rows(const layouts::Problem& problem, const Tensor& tensor, const std::vector<std::int64_t>& positions) {
-    return take_tokens(tensor, problem.rows_at(positions));
+    return take_tokens(tensor, problem.row_indices_of(positions));
 }
 
 SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& mask, const Inputs& inputs,
@@ -41,7 +41,7 @@ SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& m
     require_inputs(problem, mask, inputs);
     require_positions("rows", rows, problem.tokens);
     for (const auto row : rows)
-        require(problem.row_at(row + 1) > problem.row_at(row), "position {} has no query row; sample those that have",
+        require(problem.rows_below(row + 1) > problem.rows_below(row), "position {} has no query row; sample those that have",
                 row);
     SampledRows sample;
     sample.rows = std::move(rows);

@@ -25,7 +25,7 @@ void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, c
     const auto row_count = static_cast<std::int64_t>(rows.size()), key_count = static_cast<std::int64_t>(keys.size());
     std::vector<double> s_storage(size(side * side)), dp_storage(size(side * side)),
         dropped_storage(size(side * side), 1);
-    const Dropping dropping(problem.dropout);
+    const DropoutFactors dropout_factors(problem.dropout);
     std::vector<char> visible(size(side * side));
     std::vector<char> valid;
     for (const auto key : keys) valid.push_back(mask.key_is_valid(key));
@@ -51,8 +51,8 @@ void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, c
                              transpose(head_view(k, b, g, j, width)), s);
                     multiply(1, head_view(dout, b, h, i, height), transpose(head_view(v, b, g, j, width)), dp);
                     for (std::int64_t r = 0; r < height; ++r) {
-                        if (dropping.drops())
-                            dropping.draw(std::span(dropped.row(r), size(width)),
+                        if (dropout_factors.drops())
+                            dropout_factors.draw(std::span(dropped.row(r), size(width)),
                                           std::span(keys).subspan(size(j), size(width)), {b, h, rows[size(i + r)]});
                         for (std::int64_t c = 0; c < width; ++c) {
                             dp.row(r)[c] *= dropped.row(r)[c];

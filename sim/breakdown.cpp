@@ -26,7 +26,7 @@ Picoseconds imbalance_of(const std::vector<RankTotals>& ranks) {
     Picoseconds most = 0, sum = 0;
     for (const auto& rank : ranks) {
         most = std::max(most, rank.compute);
-        sum = layouts::later(sum, rank.compute);
+        sum = layouts::checked_sum(sum, rank.compute);
     }
     return most - sum / static_cast<Picoseconds>(ranks.size());
 }
@@ -69,11 +69,11 @@ Breakdown break_down(const Schedule& schedule, const Machine& machine, const Sim
     const auto last =
         static_cast<int>(std::ranges::max_element(played.ranks, {}, &RankTotals::end) - played.ranks.begin());
     if (!played.timeline.spans.empty()) {
-        found.late_peers = layouts::waited_for_peers(played.timeline, last);
+        found.late_peers = layouts::time_waiting_for_peers(played.timeline, last);
     } else {
         other.free.reset();
         other.trace = true;
-        found.late_peers = layouts::waited_for_peers(simulate(schedule, machine, other, tiles).timeline, last);
+        found.late_peers = layouts::time_waiting_for_peers(simulate(schedule, machine, other, tiles).timeline, last);
     }
     found.tail = tail_of(schedule, machine, options, played, tiles, last);
     found.imbalance = imbalance_of(played.ranks);

@@ -19,7 +19,7 @@ struct Breakdown {
     std::array<Picoseconds, causes.size()> saved{};
 
     // These three lie within the entries above; they do not add to them.
-    Picoseconds late_peers = 0;  ///< the rank that ends last waits for its peers, see layouts::waited_for_peers()
+    Picoseconds late_peers = 0;  ///< the rank that ends last waits for its peers, see layouts::time_waiting_for_peers()
     Picoseconds tail = 0;        ///< same rank: time of its attends, minus that of their tiles spread evenly over all
                                  ///< SMs; so launches, costs of work tiles and idle SMs
     Picoseconds imbalance = 0;   ///< compute time of the rank that computes longest, minus the mean of all ranks

@@ -102,7 +102,7 @@ double CostModel::slower(int rank, layouts::OpIndex index) const {
 
 /// Added in the rate model, which counts only visible pairs.
 double CostModel::dropout_seconds(const Op& op, int rank) const {
-    const auto pairs = static_cast<double>(op.cells) * static_cast<double>(schedule_.problem().batch) *
+    const auto pairs = static_cast<double>(op.pair_count) * static_cast<double>(schedule_.problem().batch) *
                        static_cast<double>(op.rows().heads.count());
     const auto tiles = pairs / (static_cast<double>(attention_.tile_rows) * static_cast<double>(attention_.tile_keys));
     return std::max(0.0, attention_.dropout_tile_seconds) * tiles / (machine_.multiprocessors * clock(rank));
@@ -115,7 +115,7 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     double seconds = op.fused ? 0 : attention_.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
         // K and V have to be read whatever is computed. For few rows and a long cache that takes longest.
-        const auto keys = static_cast<double>(std::min(op.part.tokens.size(), op.cells));
+        const auto keys = static_cast<double>(std::min(op.part.tokens.size(), op.pair_count));
         const auto all = static_cast<double>(op.part.tokens.size());
         const auto read =
             all == 0 ? 0 : keys / all * static_cast<double>(schedule_.bytes(layouts::Pool::kv, 0, op.part));
@@ -132,9 +132,9 @@ double CostModel::attend_seconds(const Op& op, int rank) {
 double CostModel::powered_flop(const Op& op) const {
     if (is_free(Cause::attends)) return 0;
     const auto visible = schedule_.flop(op);
-    if (op.cells == 0 || options_.compute != ComputeModel::tiles || has_few_rows(schedule_, op, machine_))
+    if (op.pair_count == 0 || options_.compute != ComputeModel::tiles || has_few_rows(schedule_, op, machine_))
         return visible;
-    return visible * tiles_->pairs_in_tiles(op.rows(), op.part) / static_cast<double>(op.cells);
+    return visible * tiles_->pairs_in_tiles(op.rows(), op.part) / static_cast<double>(op.pair_count);
 }
 
 /// Expanding takes one matrix product for K and one for V, limited by arithmetic or memory, and copies the numbers that
@@ -215,7 +215,7 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
         if (message.is_cut) rate = std::min(rate, cost.link->pieces_bytes_per_second);
         if (message.pieces > 1)
             cost.latency =
-                layouts::later(cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
+                layouts::checked_sum(cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
     }
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
@@ -259,7 +259,7 @@ Picoseconds CostModel::behind_pass(int rank) const {
 
 Picoseconds CostModel::start(int rank) const {
     const auto given = options_.start.empty() ? 0 : options_.start[static_cast<std::size_t>(rank)];
-    return layouts::later(given, ticks(draws_.start_seconds(rank)));
+    return layouts::checked_sum(given, ticks(draws_.start_seconds(rank)));
 }
 
 std::vector<Picoseconds> CostModel::starts() const {

@@ -45,10 +45,10 @@ public:
         bool begins = true, ends = true;
     };
 
-    /// From the share `from` of the block's undisturbed time on, `processors` SMs are not available to it.
+    /// From the share `from` of the block's undisturbed time on, `sms` SMs are not available to it.
     struct Without {
         double from = 0;
-        double processors = 0;
+        double sms = 0;
     };
 
     /// Time of a block of key tiles while some SMs are missing, divided by its time on all SMs. `without` is sorted by
@@ -65,9 +65,9 @@ public:
     /// within partial tiles.
     double pairs_in_tiles(const Part& rows, const Part& keys);
 
-    /// Time of the block with `processors` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
+    /// Time of the block with `sms` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
     /// a few missing SMs can cost a whole wave.
-    double longer_without(double processors, const Part& rows, const Part& keys, Turn turn);
+    double longer_without(double sms, const Part& rows, const Part& keys, Turn turn);
 
     /// One attend of a fused launch: several attends of a rank in one kernel launch.
     struct Joint {
@@ -87,7 +87,7 @@ public:
 
     /// The work tiles of one launch.
     struct Items {
-        std::vector<layouts::TileRow> tiles;  ///< that each work tile of a head meets
+        std::vector<layouts::TileCounts> tiles;  ///< that each work tile of a head meets
         std::vector<int> visits{};  ///< blocks of the launch in which a work tile meets any tile; empty: one each
         std::int64_t copies = 1;    ///< heads (of keys for key tiles) times batch elements: each has these work tiles
         int in_turn = 1;            ///< query heads that a work tile takes one after another
@@ -95,7 +95,7 @@ public:
         // one work tile after those of another, and the index of each one's first range.
         std::vector<layouts::Interval> ranges{};
         std::vector<std::size_t> first_range{};
-        bool fall_evenly = false;  ///< see layouts::fall_evenly()
+        bool fall_linearly = false;  ///< see layouts::fall_linearly()
         /// Only for work tiles of queries: numbers of O, bytes of Q, bytes of K and V.
         struct Sizes {
             double outputs = 0, queries = 0, keys = 0;
@@ -111,8 +111,8 @@ public:
 
     /// How a launch goes through the work tiles of its blocks.
     struct Way {
-        layouts::Sharing sharing{};
-        layouts::UnitOrder order{};  ///< of the work tiles of each block
+        layouts::SmGroup sharing{};
+        layouts::WorkTileOrder order{};  ///< of the work tiles of each block
         double longer = 1;           ///< factor on the time of every work tile
     };
     Way way_of(std::span<const KeyPart> parts, bool waits) const;
@@ -136,19 +136,19 @@ private:
         double item = 0;   ///< seconds of its longest work tile
         double tiles = 0;  ///< seconds of all tiles on one SM
     };
-    layouts::Sharing sharing_of(std::span<const KeyPart> parts) const;
-    layouts::UnitOrder order_of(std::span<const KeyPart> parts, std::int64_t blocks) const;
+    layouts::SmGroup sharing_of(std::span<const KeyPart> parts) const;
+    layouts::WorkTileOrder order_of(std::span<const KeyPart> parts, std::int64_t blocks) const;
     double rereading_seconds(std::span<const KeyPart> parts, const Way& way) const;
-    double item_seconds(const layouts::TileRow& tiles, int heads_in_turn, std::int64_t processors) const {
-        return item_seconds(tiles, {}, heads_in_turn, processors, 1, 0);
+    double item_seconds(const layouts::TileCounts& tiles, int heads_in_turn, std::int64_t sms) const {
+        return item_seconds(tiles, {}, heads_in_turn, sms, 1, 0);
     }
-    std::int64_t places(const layouts::Sharing& sharing, double without) const;
+    std::int64_t places(const layouts::SmGroup& sharing, double without) const;
     double tile_seconds(const Items& items) const;
     Launch launch(std::span<const Items> parts, Turn turn, const Part* keys, double without) const;
     Launch key_launch(const KeyPart& part, double without) const;
     struct Dealt {
         std::vector<ItemGroup> groups;
-        layouts::Sharing sharing{};
+        layouts::SmGroup sharing{};
         double seconds = 0;
     };
     const Dealt& dealt_block(const Part& rows, const Part& keys);
@@ -165,7 +165,7 @@ private:
     };
     RowBytes row_bytes(Turn turn) const;
     double missed_share(std::span<const Items> parts, Turn turn) const;
-    double item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
+    double item_seconds(const layouts::TileCounts& tiles, Turn turn, int heads_in_turn, std::int64_t sms,
                         int visits, double missed) const;
 
     const Schedule& schedule_;
@@ -193,7 +193,7 @@ struct TransferCost {
     const LinkCost* link = nullptr;
     Route route = Route::inside_host;
 
-    Picoseconds whole() const { return layouts::later(latency, duration); }
+    Picoseconds whole() const { return layouts::checked_sum(latency, duration); }
 };
 
 /// Bytes of q and k of a rank with `tokens` tokens (backward: of dq and dk) that a rotary embedding rotates; 0 without
@@ -277,7 +277,7 @@ public:
 
     /// The clock of a host that starts a pass at `start`.
     HostClock host_clock(Picoseconds start) const {
-        const auto begun = layouts::later(start, issue_pass());
+        const auto begun = layouts::checked_sum(start, issue_pass());
         return host_clock({.now = begun, .computed = begun});
     }
 

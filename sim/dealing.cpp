@@ -76,13 +76,13 @@ void Processors::delay(double seconds) {
     for (auto& some : free_) some.time += seconds;
 }
 
-double makespan(std::vector<ItemGroup> items, std::int64_t processors) {
+double makespan(std::vector<ItemGroup> items, std::int64_t sms) {
     std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
-    return makespan_in_order(items, processors);
+    return makespan_in_order(items, sms);
 }
 
-double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors) {
-    Processors all(processors);
+double makespan_in_order(std::span<const ItemGroup> items, std::int64_t sms) {
+    Processors all(sms);
     double end = 0;
     for (const auto& group : items) end = std::max(end, all.give(group));
     return end;

@@ -41,11 +41,11 @@ private:
     std::vector<Free> free_;  // a heap
 };
 
-/// Makespan, in seconds, of list scheduling on `processors` with the longest work tiles first.
-double makespan(std::vector<ItemGroup> items, std::int64_t processors);
+/// Makespan, in seconds, of list scheduling on `sms` with the longest work tiles first.
+double makespan(std::vector<ItemGroup> items, std::int64_t sms);
 
 /// The same in the given order.
-double makespan_in_order(std::span<const ItemGroup> items, std::int64_t processors);
+double makespan_in_order(std::span<const ItemGroup> items, std::int64_t sms);
 
 /// From `from` seconds on there are `count` processors, at least one.
 struct ProcessorCount {

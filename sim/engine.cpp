@@ -81,7 +81,7 @@ ActivityId Engine::start(const Activity& activity) {
 void Engine::wait(ActivityId id, Picoseconds delay) {
     auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return one.delay == delay; });
     if (line == lines_.end()) line = lines_.insert(line, Line{delay});
-    line->push({{layouts::later(now_, delay), queue_.take_number()}, id});
+    line->push({{layouts::checked_sum(now_, delay), queue_.take_number()}, id});
 }
 
 void Engine::Line::push(const Entry& entry) {
@@ -103,7 +103,7 @@ Engine::Line* Engine::first_line() {
 void Engine::begin(ActivityId id) {
     auto& state = states_[id];
     if (state.uses == 0) {
-        queue_.set(id + timers_, layouts::later(now_, state.updated));
+        queue_.set(id + timers_, layouts::checked_sum(now_, state.updated));
         return;
     }
     state.updated = now_;

@@ -66,7 +66,7 @@ public:
 
     /// Starts an activity that shares nothing: next() returns `tag` after `duration`. `tag` must be below `timers` and
     /// not in use. Costs no more than an entry of the queue.
-    void start_timer(std::uint32_t tag, Picoseconds duration) { queue_.set(tag, layouts::later(now_, duration)); }
+    void start_timer(std::uint32_t tag, Picoseconds duration) { queue_.set(tag, layouts::checked_sum(now_, duration)); }
 
     /// Advances time to the next end of an activity and returns its tag; false if nothing is running. Throws Error if
     /// everything that is left stands still because resources are exhausted.

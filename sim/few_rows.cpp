@@ -13,7 +13,7 @@ double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machin
     const auto& few = machine.few_rows;
     const auto all = static_cast<double>(attend.part.tokens.size());
     // Each visible key accounts for at least one pair.
-    const auto seen = all == 0 ? 0 : std::min(all, static_cast<double>(attend.cells)) / all;
+    const auto seen = all == 0 ? 0 : std::min(all, static_cast<double>(attend.pair_count)) / all;
     const auto bytes =
         seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, attend.slot(layouts::Pool::kv), attend.part));
     const auto kv_heads = schedule.problem().batch * attend.part.heads.count();
@@ -24,7 +24,7 @@ double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machin
     auto share = std::ceil(units / machine.multiprocessors) * unit_bytes;  // of the thread block that reads most
     for (const auto& some : few.groups)
         share = std::min(share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes /
-                                    static_cast<double>(some.processors));
+                                    static_cast<double>(some.sms));
     return few.launch_seconds + std::max(bytes / few.bytes_per_second, share / few.block_bytes_per_second);
 }
 

@@ -37,7 +37,7 @@ public:
     template <class Delay>
     Picoseconds issue(const layouts::Op& op, OpIndex self, Picoseconds cost, Delay delay) {
         auto& [now, computed, last, run] = state_;
-        const auto came = std::exchange(now, layouts::later(now, cost));
+        const auto came = std::exchange(now, layouts::checked_sum(now, cost));
         last = op.transfers() ? place_of(op) : 0;
         // A copy into a slot that this pass has not used yet is started by its sender alone.
         const bool begins_alone =
@@ -56,7 +56,7 @@ public:
             computed = std::max(computed, before - (first - 1 - begin) * cost - (begin - 1 - waits_for) * transfer_);
         }
         for (auto transfer = std::max(first, waits_for + 1); transfer < self; ++transfer) delay(transfer, cost);
-        return computed = layouts::later(computed, cost);
+        return computed = layouts::checked_sum(computed, cost);
     }
 
     const State& state() const { return state_; }

@@ -34,7 +34,7 @@ void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch
 
 std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank) {
     std::vector<JoinedAttends> launches;
-    layouts::JoinFinder finder(schedule.options().pass, schedule.lanes());
+    layouts::FusedLaunchFinder finder(schedule.options().pass, schedule.lanes());
     std::vector<std::size_t> first;  // by launch: the operation that is its first attend
     auto ops = schedule.ops(rank);
     for (std::size_t i = 0; const auto* op = ops.next(); ++i) {
@@ -49,7 +49,7 @@ std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank) {
     for (auto& join : std::move(finder).found()) {
         const auto launch = std::ranges::lower_bound(first, join.attends.front());
         if (launch != first.end() && *launch == join.attends.front())
-            launches[static_cast<std::size_t>(launch - first.begin())].breaks = std::move(join.breaks);
+            launches[static_cast<std::size_t>(launch - first.begin())].section_begins = std::move(join.section_begins);
     }
     return launches;
 }
@@ -68,13 +68,13 @@ bool joins_attends(const Schedule& schedule) {
 std::vector<double> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
                                 const AttentionCost& cost) {
     std::vector<double> times;
-    for (const auto& [attends, breaks] : read_launches(schedule, rank)) {
+    for (const auto& [attends, section_begins] : read_launches(schedule, rank)) {
         const auto first = times.size();
         times.resize(first + attends.size());
         const auto places = std::span(times).subspan(first);
         if (apart && attends.size() > 1) {
-            for (std::size_t stretch = 0, begin = 0; stretch <= breaks.size(); ++stretch) {
-                const auto end = stretch < breaks.size() ? breaks[stretch] : attends.size();
+            for (std::size_t stretch = 0, begin = 0; stretch <= section_begins.size(); ++stretch) {
+                const auto end = stretch < section_begins.size() ? section_begins[stretch] : attends.size();
                 price_apart(std::span(attends).subspan(begin, end - begin), tiles, cost.launch_seconds,
                             places.subspan(begin, end - begin));
                 begin = end;
@@ -128,7 +128,7 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         } else {
             auto& all = parts.back();
             all.sizes.keys += items.sizes.keys;
-            const auto meets = [](const layouts::TileRow& some) { return some.full + some.partial > 0; };
+            const auto meets = [](const layouts::TileCounts& some) { return some.full + some.partial > 0; };
             if (waits && all.visits.empty())
                 for (const auto& some : all.tiles) all.visits.push_back(meets(some));
             for (std::size_t i = 0; i < all.tiles.size(); ++i) {

@@ -15,9 +15,9 @@ namespace {
 
 /// Appends to `ranges` the ranges of row tiles that a tile of keys meets. Returns how many of them are full and
 /// partial.
-layouts::TileRow add_ranges(std::span<const layouts::RowHull> rows, const layouts::KeyTile& column,
+layouts::TileCounts add_ranges(std::span<const layouts::RowHull> rows, const layouts::KeyTile& column,
                             std::vector<layouts::Interval>& ranges) {
-    layouts::TileRow found;
+    layouts::TileCounts found;
     const auto before = ranges.size();
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const auto kind = classify(rows[i], column);
@@ -32,14 +32,14 @@ layouts::TileRow add_ranges(std::span<const layouts::RowHull> rows, const layout
     return found;
 }
 
-std::int64_t entries_of(const layouts::TileRow& tiles) { return tiles.full + tiles.partial; }
+std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + tiles.partial; }
 
 }  // namespace
 
 /// Sorts the tiles of keys as the kernel's work list does, longest first.
 void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
                           std::span<const layouts::KeyTile> columns) const {
-    std::vector<layouts::TileRow> tiles;
+    std::vector<layouts::TileCounts> tiles;
     std::vector<layouts::Interval> ranges;
     std::vector<std::size_t> first{0}, order(columns.size());
     for (const auto& column : columns) {
@@ -48,7 +48,7 @@ void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
     }
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return entries_of(tiles[i]); });
-    std::vector<layouts::ItemReach> reaches;
+    std::vector<layouts::WorkTileReach> reaches;
     for (const auto i : order) {
         items.tiles.push_back(tiles[i]);
         items.first_range.push_back(items.ranges.size());
@@ -56,7 +56,7 @@ void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
         if (entries_of(tiles[i]) > 0) reaches.push_back({entries_of(tiles[i]), items.ranges.back().end - 1});
     }
     items.first_range.push_back(items.ranges.size());
-    items.fall_evenly = layouts::fall_evenly(reaches);
+    items.fall_linearly = layouts::fall_linearly(reaches);
 }
 
 TileModel::KeyPart TileModel::key_part(const Part& rows, const Part& keys) {
@@ -66,45 +66,45 @@ TileModel::KeyPart TileModel::key_part(const Part& rows, const Part& keys) {
     return {known, rows.heads.begin * schedule_.problem().batch, rows.tokens.begin / cost_.tile_rows};
 }
 
-layouts::Sharing TileModel::sharing_of(std::span<const KeyPart> parts) const {
-    layouts::ItemLoad load;
+layouts::SmGroup TileModel::sharing_of(std::span<const KeyPart> parts) const {
+    layouts::BackwardLoad load;
     for (const auto& [items, first_head, first_tile] : parts) {
-        load.steps_per_entry = items->in_turn;
+        load.steps_per_row_tile = items->in_turn;
         for (const auto& tiles : items->tiles) {
             load.items += parts.size() > 1 || entries_of(tiles) > 0 ? items->copies : 0;
             load.entries += entries_of(tiles) * items->copies;
             load.longest = std::max(load.longest, entries_of(tiles));
         }
     }
-    return layouts::choose_sharing(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+    return layouts::choose_sm_group(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
 }
 
 /// In a fused launch whose blocks do not walk in step, each work tile is given out for all heads before the next one.
-layouts::UnitOrder TileModel::order_of(std::span<const KeyPart> parts, std::int64_t blocks) const {
-    const auto processors = static_cast<std::int64_t>(machine_.multiprocessors);
+layouts::WorkTileOrder TileModel::order_of(std::span<const KeyPart> parts, std::int64_t blocks) const {
+    const auto sms = static_cast<std::int64_t>(machine_.multiprocessors);
     const auto& first = *parts.front().items;
     if (parts.size() == 1) {
-        layouts::KeyItems load{.items = static_cast<std::int64_t>(first.tiles.size()),
-                               .fall_evenly = first.fall_evenly};
+        layouts::KeyWorkTiles load{.items = static_cast<std::int64_t>(first.tiles.size()),
+                               .fall_linearly = first.fall_linearly};
         for (const auto& tiles : first.tiles) {
             load.busy += entries_of(tiles) > 0;
             load.entries += entries_of(tiles);
             load.longest = std::max(load.longest, entries_of(tiles));
         }
         return layouts::backward_order(
-            load, {.heads = first.copies, .group = first.in_turn, .processors = processors, .blocks = blocks});
+            load, {.heads = first.copies, .group = first.in_turn, .sms = sms, .blocks = blocks});
     }
     std::vector<std::uint32_t> counts;
     for (const auto& part : parts) {
-        if (!part.items->fall_evenly) return {};
+        if (!part.items->fall_linearly) return {};
         counts.push_back(static_cast<std::uint32_t>(part.items->tiles.size()));
     }
-    return layouts::joined_order_in_step(counts, first.copies, processors / blocks).value_or(layouts::UnitOrder{});
+    return layouts::fused_lockstep_order(counts, first.copies, sms / blocks).value_or(layouts::WorkTileOrder{});
 }
 
 /// Time on one SM. Work tiles that walk in step find their rows in the cache, so they have no misses.
 double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& way) const {
-    if (cost_.reread_seconds == 0 || machine_.cache_bytes == 0 || way.order.in_step) return 0;
+    if (cost_.reread_seconds == 0 || machine_.cache_bytes == 0 || way.order.in_lockstep) return 0;
     const auto& p = schedule_.problem();
     const auto gradient = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
     const auto tile_bytes = static_cast<double>(cost_.tile_rows) *
@@ -124,7 +124,7 @@ double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& w
     }
     // SMs that share a work tile take its tiles in turns, so a step takes them less time.
     constexpr double longest_seam = 64;
-    const auto tile = cost_.full_tile_seconds / static_cast<double>(way.sharing.processors);
+    const auto tile = cost_.full_tile_seconds / static_cast<double>(way.sharing.sms);
     const auto seam = tile > 0 ? std::min(longest_seam, cost_.item_seconds / tile) : 0;
     return cost_.reread_seconds *
            reread_tiles(
@@ -134,11 +134,11 @@ double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& w
 
 TileModel::Way TileModel::way_of(std::span<const KeyPart> parts, bool waits) const {
     Way way{.sharing = sharing_of(parts)};
-    way.order = order_of(parts, way.sharing.processors);
+    way.order = order_of(parts, way.sharing.sms);
     double seconds = 0;  // on one SM
     for (const auto& part : parts)
         for (const auto& [each, count] : dealt(*part.items, way))
-            seconds += each * static_cast<double>(count * way.sharing.processors);
+            seconds += each * static_cast<double>(count * way.sharing.sms);
     if (seconds > 0) way.longer += rereading_seconds(parts, way) / seconds;
     if (waits) way.longer *= cost_.joined_ratio;
     return way;
@@ -146,10 +146,10 @@ TileModel::Way TileModel::way_of(std::span<const KeyPart> parts, bool waits) con
 
 std::vector<ItemGroup> TileModel::dealt(const Items& items, const Way& way) const {
     std::vector<ItemGroup> groups;
-    layouts::for_each_unit_run(
-        way.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::UnitRun& run) {
+    layouts::for_each_work_tile_run(
+        way.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::WorkTileRun& run) {
             const auto seconds = way.longer * item_seconds(items.tiles[static_cast<std::size_t>(run.item)],
-                                                           items.in_turn, way.sharing.processors);
+                                                           items.in_turn, way.sharing.sms);
             if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
             groups.back().count += run.heads;
         });
@@ -181,8 +181,8 @@ double TileModel::longer_beside(std::span<const Without> without, const Part& ro
     const auto& block = dealt_block(rows, keys);
     if (block.seconds == 0) return 1;
     std::vector<ProcessorCount> counts;
-    for (const auto& [from, processors] : without)
-        counts.push_back({from * block.seconds, places(block.sharing, processors)});
+    for (const auto& [from, sms] : without)
+        counts.push_back({from * block.seconds, places(block.sharing, sms)});
     return makespan_in_order(block.groups, counts) / block.seconds;
 }
 
@@ -190,7 +190,7 @@ double TileModel::idle_processors(const Part& rows, const Part& keys) {
     const auto& block = dealt_block(rows, keys);
     std::int64_t items = 0;
     for (const auto& group : block.groups) items += group.count;
-    return std::max(0.0, machine_.multiprocessors - static_cast<double>(items * block.sharing.processors));
+    return std::max(0.0, machine_.multiprocessors - static_cast<double>(items * block.sharing.sms));
 }
 
 }  // namespace ringlab::sim

@@ -23,14 +23,14 @@ enum class Item {
 /// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and tile_stretch()
 /// say what other dims cost.
 struct AttentionCost {
-    using Group = layouts::Sharing;
+    using Group = layouts::SmGroup;
 
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
     Item item = Item::query_tile;
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
-    std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; layouts::choose_sharing() picks one
+    std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; layouts::choose_sm_group() picks one
     double launch_seconds = 0;
     double item_seconds = 0;
     double full_tile_seconds = 0;
@@ -51,12 +51,12 @@ struct AttentionCost {
 
     /// SM admission: when a transfer that is a kernel gets SMs if it comes while an attend runs. It has priority, but
     /// thread blocks that run are not interrupted.
-    enum class Room {
+    enum class TransferStart {
         at_once,       ///< immediately: admission is not modelled
         as_items_end,  ///< when a work tile ends: thread blocks have one each
         at_the_end,    ///< when the attend ends: thread blocks take one work tile after another
     };
-    Room room = Room::at_once;
+    TransferStart transfer_start = TransferStart::at_once;
 
     // GPU time of a pass before its first attend and behind its last: a constant, and memory traffic in bytes per byte
     // of Q (begin) or of Q, K and V (end).
@@ -93,7 +93,7 @@ struct FewRows {
     double launch_seconds = 0;
     double bytes_per_second = std::numeric_limits<double>::infinity();        ///< of K and V, all SMs together
     double block_bytes_per_second = std::numeric_limits<double>::infinity();  ///< one thread block
-    std::vector<layouts::Sharing> groups{};                                   ///< thread blocks for one work tile
+    std::vector<layouts::SmGroup> groups{};                                   ///< thread blocks for one work tile
 };
 
 /// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).

@@ -46,7 +46,7 @@ public:
     template <class AnyMachine>
     void visit(AnyMachine& m) {
         using namespace ranges;
-        using Room = AttentionCost::Room;
+        using TransferStart = AttentionCost::TransferStart;
         fields_.text("name", m.name);
         fields_.text("description", m.description);
         fields_.number("topology.hosts", m.hosts, count, 1);
@@ -90,10 +90,10 @@ public:
             fields_.number("network.spine_latency_us", m.network.spine_latency_seconds, not_negative, micro);
         }
         if (fields_.section("room_for_transfers",
-                            m.forward.room != Room::at_once || m.backward.room != Room::at_once)) {
+                            m.forward.transfer_start != TransferStart::at_once || m.backward.transfer_start != TransferStart::at_once)) {
             const auto names = {"at once", "as items end", "at the end"};
-            fields_.choice("room_for_transfers.forward", m.forward.room, names);
-            fields_.choice("room_for_transfers.backward", m.backward.room, names);
+            fields_.choice("room_for_transfers.forward", m.forward.transfer_start, names);
+            fields_.choice("room_for_transfers.backward", m.backward.transfer_start, names);
         }
         auto& inside = m.inside_host;
         if (fields_.section("hidden_messages", inside.hidden.channels > 0)) {

@@ -45,12 +45,12 @@ public:
     }
 
     void groups(const std::string& key, const std::vector<AttentionCost::Group>& groups) {
-        std::vector<std::int64_t> processors, at_a_time;
+        std::vector<std::int64_t> sms, at_a_time;
         for (const auto& group : groups) {
-            processors.push_back(group.processors);
+            sms.push_back(group.sms);
             at_a_time.push_back(group.at_a_time);
         }
-        figure(key, fmt::format("[{}], at_a_time = [{}]", fmt::join(processors, ", "), fmt::join(at_a_time, ", ")));
+        figure(key, fmt::format("[{}], at_a_time = [{}]", fmt::join(sms, ", "), fmt::join(at_a_time, ", ")));
     }
 
     void channels(const std::string& key, const std::vector<LinkCost::Channels>& channels) {

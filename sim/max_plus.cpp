@@ -62,7 +62,7 @@ private:
 
     void read(std::size_t rank, Picoseconds host) {
         auto& state = ranks_[rank];
-        const auto prepared = layouts::later(host, cost_.before_pass(static_cast<int>(rank)));
+        const auto prepared = layouts::checked_sum(host, cost_.before_pass(static_cast<int>(rank)));
         state.lanes.resize(index(program_.lanes));
         auto clock = cost_.host_clock(host);
         for (const auto& made : program_.ranks[rank].code) {
@@ -110,13 +110,13 @@ private:
         if (node.ready == unknown) return false;
         if (partner < 0) {
             if (op.kind == OpKind::attend && !inside_.empty()) node.duration = time_inside(rank, which);
-            node.end = layouts::later(node.ready, node.duration);
+            node.end = layouts::checked_sum(node.ready, node.duration);
             return true;
         }
         auto& other = ranks_[index(op.peer)].nodes[index(partner)];
         if (other.ready == unknown) return false;
         node.duration = other.duration = std::max(node.duration, other.duration);
-        node.end = other.end = layouts::later(std::max(node.ready, other.ready), node.duration);
+        node.end = other.end = layouts::checked_sum(std::max(node.ready, other.ready), node.duration);
         ranks.push_back(index(op.peer));
         return true;
     }

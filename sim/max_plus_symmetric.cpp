@@ -67,7 +67,7 @@ public:
             for (std::size_t r = 0; r < ends.size(); ++r) ends[r] = std::max(ends[r], (*last.end)[r]);
         }
         check_cells();
-        for (auto& end : ends) end = layouts::later(end, cost_.behind_pass(0));
+        for (auto& end : ends) end = layouts::checked_sum(end, cost_.behind_pass(0));
         return ends;
     }
 
@@ -75,7 +75,7 @@ public:
     PlayedPass played(const Row& ends, const Machine& machine) const {
         PlayedPass pass{{}, {}, rank_powers(schedule_, machine, cost_.topology(), ranks_)};
         for (const auto& busy : of_rank_) {
-            pass.prediction.ranks.emplace_back().compute = layouts::later(of_all_.compute, busy.compute);
+            pass.prediction.ranks.emplace_back().compute = layouts::checked_sum(of_all_.compute, busy.compute);
             pass.flop.push_back(of_all_.flop + busy.flop);
         }
         pass.prediction.makespan = *std::max_element(ends.begin(), ends.end());
@@ -112,7 +112,7 @@ private:
         }
         for (const auto& lane : lanes_)
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
-        farthest_ = layouts::later(layouts::later(host.state().now, cost_.before_pass(0)),
+        farthest_ = layouts::checked_sum(layouts::checked_sum(host.state().now, cost_.before_pass(0)),
                                    *std::max_element(starts_.begin(), starts_.end()));
     }
 
@@ -181,7 +181,7 @@ private:
             const auto duration = cost_.compute(self.op, 0);
             reach(duration);
             for (auto& time : *self.ready) time += duration;
-            of_all_.compute = layouts::later(of_all_.compute, duration);
+            of_all_.compute = layouts::checked_sum(of_all_.compute, duration);
             if (attends) add_attend(of_all_, self.op, ranks_);
             return;
         }
@@ -191,12 +191,12 @@ private:
             if (attends && !uniform_cells_) {
                 op.rows() = shifted(schedule_, self.op.rows(), rank);
                 op.part = shifted(schedule_, self.op.part, rank);
-                op.cells = schedule_.cells(op.rows(), op.part);
+                op.pair_count = schedule_.pair_count(op.rows(), op.part);
             }
             auto& busy = of_rank_[static_cast<std::size_t>(rank)];
             if (attends) add_attend(busy, op, 1);
             durations_.push_back(cost_.compute(op, rank));
-            busy.compute = layouts::later(busy.compute, durations_.back());
+            busy.compute = layouts::checked_sum(busy.compute, durations_.back());
         }
         add_durations(self, durations_);
     }
@@ -208,12 +208,12 @@ private:
     };
 
     void add_attend(Busy& busy, const Op& op, int ranks) {
-        cells_ += Pairs{op.cells} * op.rows().heads.count() * ranks;
+        cells_ += Pairs{op.pair_count} * op.rows().heads.count() * ranks;
         busy.flop += cost_.powered_flop(op);
     }
 
     /// Adds to an upper bound of all times, which detects overflow: no path is longer than all operations in a row.
-    void reach(Picoseconds duration) { farthest_ = layouts::later(farthest_, duration); }
+    void reach(Picoseconds duration) { farthest_ = layouts::checked_sum(farthest_, duration); }
 
     /// Durations of a send or fetch, by the rank that has the operation. Kept, because they are the same from step to
     /// step.

@@ -11,14 +11,14 @@ class NaiveEstimate {
 public:
     void add_compute(int step, layouts::Picoseconds duration) {
         enter(step);
-        compute_ = layouts::later(compute_, duration);
+        compute_ = layouts::checked_sum(compute_, duration);
     }
     void add_transfer(int step, layouts::Picoseconds duration) {
         enter(step);
-        transfer_ = layouts::later(transfer_, duration);
+        transfer_ = layouts::checked_sum(transfer_, duration);
     }
-    layouts::Picoseconds overlapped() const { return layouts::later(overlapped_, std::max(compute_, transfer_)); }
-    layouts::Picoseconds serial() const { return layouts::later(serial_, layouts::later(compute_, transfer_)); }
+    layouts::Picoseconds overlapped() const { return layouts::checked_sum(overlapped_, std::max(compute_, transfer_)); }
+    layouts::Picoseconds serial() const { return layouts::checked_sum(serial_, layouts::checked_sum(compute_, transfer_)); }
 
 private:
     void enter(int step) {

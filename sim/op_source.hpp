@@ -19,15 +19,15 @@ class OpSource {
 public:
     /// `ranks` of all rings together; the schedule must outlive the source.
     OpSource(const Schedule& schedule, int ranks)
-        : schedule_(schedule), ranks_(ranks), alike_(schedule.ranks_are_alike()) {
-        for (int rank = 0; rank < (alike_ ? 1 : ranks); ++rank)
-            streams_.push_back(schedule.ops(rank % schedule.ranks()).made_in(workplace_));
+        : schedule_(schedule), ranks_(ranks), rank_symmetric_(schedule.is_rank_symmetric()) {
+        for (int rank = 0; rank < (rank_symmetric_ ? 1 : ranks); ++rank)
+            streams_.push_back(schedule.ops(rank % schedule.ranks()).with_op_storage(workplace_));
         const int other = schedule.ranks() - 1;
-        if (alike_) cells_ = {schedule.cells(0, 0), schedule.cells(other, 0), schedule.cells(0, other)};
+        if (rank_symmetric_) cells_ = {schedule.pair_count(0, 0), schedule.pair_count(other, 0), schedule.pair_count(0, other)};
     }
 
     /// Whether ranks are alike, and all ranks' attends of a step have equally many visible pairs.
-    bool attends_are_alike() const { return alike_ && cells_[1] == cells_[2]; }
+    bool attends_are_alike() const { return rank_symmetric_ && cells_[1] == cells_[2]; }
 
     /// Only the first `ranks` ranks will read. For schedules whose ranks are alike.
     void read_by(int ranks) { ranks_ = ranks; }
@@ -35,7 +35,7 @@ public:
     /// Operation `index` of `rank`, or nullptr behind its last one. The rank must have read all before it. Valid until
     /// the next call.
     const Op* next(int rank, std::uint32_t index) {
-        if (alike_) return next_of_alike(rank, index);
+        if (rank_symmetric_) return next_of_alike(rank, index);
         auto& stream = streams_[static_cast<std::size_t>(rank)];
         const auto* op = stream.next();
         if (!op) const Ops done = std::move(stream);
@@ -84,12 +84,12 @@ private:
         if (op.peer >= 0) shift(op.peer);
         if (!op.transfers()) shift(op.second.block);
         if (op.kind == layouts::OpKind::attend)
-            op.cells = cells_[op.rows().block == op.part.block ? 0 : op.rows().block > op.part.block ? 1 : 2];
+            op.pair_count = cells_[op.rows().block == op.part.block ? 0 : op.rows().block > op.part.block ? 1 : 2];
     }
 
     const Schedule& schedule_;
     int ranks_;
-    bool alike_;
+    bool rank_symmetric_;
     std::array<std::int64_t, 3> cells_{};  // visible pairs of rows with the keys of their own rank, of a lower and of a
                                            // higher one
     Op workplace_;                         // shared by all streams

@@ -17,8 +17,8 @@ public:
     Room(CostModel& cost, const Machine& machine, layouts::Pass pass)
         : cost_(cost),
           machine_(machine),
-          room_(machine.attention(pass).room),
-          deals_(room_ == AttentionCost::Room::as_items_end && !cost.joins() &&
+          start_(machine.attention(pass).transfer_start),
+          deals_(start_ == AttentionCost::TransferStart::as_items_end && !cost.joins() &&
                  machine.attention(pass).item == Item::key_tile) {
         ranks_.resize(static_cast<std::size_t>(cost.ranks()));
     }
@@ -38,7 +38,7 @@ public:
     /// How long a transfer waits that comes when the rank's first attend has run for `gone` of its `whole` duration. 0:
     /// until the attend ends.
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
-        if (room_ == AttentionCost::Room::at_the_end) return 0;
+        if (start_ == AttentionCost::TransferStart::at_the_end) return 0;
         const auto& [rows, keys, turn] = of(rank).attends.front();
         const auto item = std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, turn).item, rank));
         const auto wait = item - gone % item;
@@ -84,7 +84,7 @@ public:
     double left(int rank, double held) {
         const auto left = std::max(0.0, machine_.multiprocessors - held);
         // A fused launch has so many waves that one more does not count.
-        if (held == 0 || left == 0 || room_ == AttentionCost::Room::at_the_end || cost_.joins()) return left;
+        if (held == 0 || left == 0 || start_ == AttentionCost::TransferStart::at_the_end || cost_.joins()) return left;
         const auto& [rows, keys, turn] = of(rank).attends.front();
         return std::min(left, machine_.multiprocessors / cost_.tiles().longer_without(held, rows, keys, turn));
     }
@@ -110,7 +110,7 @@ private:
 
     CostModel& cost_;
     const Machine& machine_;
-    AttentionCost::Room room_;
+    AttentionCost::TransferStart start_;
     bool deals_;
     std::vector<Rank> ranks_;
 };

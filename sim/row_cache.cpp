@@ -83,10 +83,10 @@ private:
 /// The work tiles of a launch that meet any rows, in order. Others take hardly any time.
 class Units {
 public:
-    Units(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order) {
+    Units(std::span<const WalkedBlock> blocks, const layouts::WorkTileOrder& order) {
         for (const auto& block : blocks)
-            layouts::for_each_unit_run(order, static_cast<std::int64_t>(block.items.size()), block.kv_heads,
-                                       [&](const layouts::UnitRun& run) {
+            layouts::for_each_work_tile_run(order, static_cast<std::int64_t>(block.items.size()), block.kv_heads,
+                                       [&](const layouts::WorkTileRun& run) {
                                            if (!block.items[static_cast<std::size_t>(run.item)].empty())
                                                runs_.emplace_back(&block, run);
                                        });
@@ -101,7 +101,7 @@ public:
     }
 
 private:
-    std::vector<std::pair<const WalkedBlock*, layouts::UnitRun>> runs_;
+    std::vector<std::pair<const WalkedBlock*, layouts::WorkTileRun>> runs_;
     std::size_t next_ = 0;
     std::int64_t taken_ = 0;  // heads of the current run that were taken
 };
@@ -117,7 +117,7 @@ bool is_looked_at(std::uint64_t tile, std::uint64_t share) {
 
 }  // namespace
 
-double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, const Walks& walks) {
+double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::WorkTileOrder& order, const Walks& walks) {
     std::int64_t heads = 0, tiles = 0, steps = 0;
     for (const auto& block : blocks) {
         const auto query_heads = block.kv_heads * block.group;

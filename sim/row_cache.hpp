@@ -29,6 +29,6 @@ struct Walks {
 /// tile a step, all at the same pace.
 ///
 /// If there are very many steps, only a sample of the row tiles is followed, in a cache smaller by the same factor.
-double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::UnitOrder& order, const Walks& walks);
+double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::WorkTileOrder& order, const Walks& walks);
 
 }  // namespace ringlab::sim

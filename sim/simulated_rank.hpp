@@ -30,7 +30,7 @@ private:
 /// Execution state of one rank.
 struct alignas(64) SimulatedRank {
     SimulatedRank(int lanes, Picoseconds start, HostClock::State issued, Picoseconds before)
-        : window(lanes), prepared(layouts::later(start, before)) {
+        : window(lanes), prepared(layouts::checked_sum(start, before)) {
         give(issued);
     }
 

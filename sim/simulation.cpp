@@ -280,7 +280,7 @@ Prediction Simulation::result() {
     for (int id = 0; id < fold_.played(); ++id) {
         auto& rank = rank_of(id);
         auto& totals = totals_of(id);
-        totals.end = layouts::later(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
+        totals.end = layouts::checked_sum(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
         // Compute spans follow each other, so the rest of the time is not covered by compute.
         totals.exposed = totals.end - totals.compute;
         totals.waiting -= totals.communication;  // until here it was the time in which any transfer was posted

@@ -39,7 +39,7 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
                 schedule.options().pass == layouts::Pass::backward && !cost_.joins();
     const auto pass = schedule.options().pass;
     if (holds_ && options.compute == ComputeModel::tiles && !cost_.is_free(Cause::attends) &&
-        machine.attention(pass).room != AttentionCost::Room::at_once)
+        machine.attention(pass).transfer_start != AttentionCost::TransferStart::at_once)
         room_.emplace(cost_, machine, pass);
 }
 
@@ -88,14 +88,14 @@ void Simulation::read(int id, HostClock& host) {
 
 void Simulation::put_off(int id, layouts::OpIndex transfer, Picoseconds delay) {
     auto& time = rank_of(id).window[static_cast<std::uint32_t>(transfer)].time;
-    time = layouts::later(time, delay);
+    time = layouts::checked_sum(time, delay);
     if (trace_) trace_->put_off(id, transfer, delay);
 }
 
 void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
     switch (op.kind) {
         case OpKind::attend:
-            require(!__builtin_add_overflow(totals.cells, layouts::pairs_of(op, query_heads()), &totals.cells),
+            require(!__builtin_add_overflow(totals.pair_count, layouts::pairs_of(op, query_heads()), &totals.pair_count),
                     "rank {} has more than 2^63 visible pairs; give fewer --tokens", id);
             if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.powered_flop(op);
             [[fallthrough]];

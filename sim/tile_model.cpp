@@ -43,7 +43,7 @@ void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows
 }
 
 /// Share of the rows or columns of tiles that meet any tile.
-double share_with_tiles(std::span<const layouts::TileRow> all) {
+double share_with_tiles(std::span<const layouts::TileCounts> all) {
     const auto some = std::ranges::count_if(all, [](const auto& tiles) { return tiles.full + tiles.partial > 0; });
     return static_cast<double>(some) / std::max(1.0, static_cast<double>(all.size()));
 }
@@ -142,15 +142,15 @@ double TileModel::pairs_in_tiles(const Part& rows, const Part& keys) {
                tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
 }
 
-double TileModel::longer_without(double processors, const Part& rows, const Part& keys, Turn turn) {
+double TileModel::longer_without(double sms, const Part& rows, const Part& keys, Turn turn) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    const auto key = fmt::format("{} ", processors) + key_of(row_runs, key_runs, rows, keys, turn);
+    const auto key = fmt::format("{} ", sms) + key_of(row_runs, key_runs, rows, keys, turn);
     if (const auto found = longer_.find(key); found != longer_.end()) return found->second;
     const auto seconds = [&](double without) {
         return block_launch(row_runs, key_runs, rows, keys, turn, without).seconds;
     };
     const auto all = seconds(0);
-    return longer_[key] = all == 0 ? 1 : seconds(processors) / all;
+    return longer_[key] = all == 0 ? 1 : seconds(sms) / all;
 }
 
 TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
@@ -191,21 +191,21 @@ double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
     return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0);
 }
 
-/// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `processors` SMs, in `visits` blocks one
+/// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `sms` SMs, in `visits` blocks one
 /// after another. `missed`: see missed_share().
-double TileModel::item_seconds(const layouts::TileRow& tiles, Turn turn, int heads_in_turn, std::int64_t processors,
+double TileModel::item_seconds(const layouts::TileCounts& tiles, Turn turn, int heads_in_turn, std::int64_t sms,
                                int visits, double missed) const {
     // A work tile of keys belongs to one block, so it has no state to resume or finish.
     const bool keeps_rows = cost_.item == Item::query_tile;
     const auto more = keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0)
-                                 : cost_.share_seconds * std::log2(static_cast<double>(processors));
+                                 : cost_.share_seconds * std::log2(static_cast<double>(sms));
     if (tiles.full + tiles.partial == 0)
         return cost_.idle_item_seconds == 0
                    ? 0
                    : cost_.idle_item_seconds + more + cost_.idle_byte_seconds * missed * row_bytes(turn).read;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
-    return cost_.item_seconds * visits + more + work * heads_in_turn / static_cast<double>(processors);
+    return cost_.item_seconds * visits + more + work * heads_in_turn / static_cast<double>(sms);
 }
 
 TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
@@ -245,7 +245,7 @@ double TileModel::tile_seconds(const Items& items) const {
 }
 
 /// Work tiles that run at a time under `sharing` while `without` SMs are missing.
-std::int64_t TileModel::places(const layouts::Sharing& sharing, double without) const {
+std::int64_t TileModel::places(const layouts::SmGroup& sharing, double without) const {
     const auto all = machine_.multiprocessors;
     const auto left = static_cast<double>(sharing.at_a_time) * (all - without) / all;
     return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
@@ -282,12 +282,12 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, con
             layouts::forward_order(tiles, kv_heads, heads / kv_heads,
                                    keys->tokens.size() * (p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype));
         std::vector<ItemGroup> dealt;
-        layouts::for_each_unit_run(order, tiles, heads, [&](const layouts::UnitRun& run) {
+        layouts::for_each_work_tile_run(order, tiles, heads, [&](const layouts::WorkTileRun& run) {
             dealt.push_back({groups[static_cast<std::size_t>(run.item)].seconds, run.heads});
         });
         groups = std::move(dealt);
     }
-    const layouts::Sharing alone{1, static_cast<std::int64_t>(machine_.multiprocessors)};
+    const layouts::SmGroup alone{1, static_cast<std::int64_t>(machine_.multiprocessors)};
     found.seconds = makespan_in_order(groups, places(alone, without)) +
                     cost_.last_byte_seconds * missed * (read + written) *
                         std::min(1.0, static_cast<double>(count) / machine_.multiprocessors);

@@ -18,7 +18,7 @@ double tile_seconds(const AttentionCost& cost, Pass pass, double multiprocessors
     layouts::Problem problem;
     problem.head_dim = cost.head_dim;
     problem.value_dim = cost.value_dim;
-    const auto of_a_pair = pass == Pass::forward ? problem.forward_flop_per_cell() : problem.backward_flop_per_cell();
+    const auto of_a_pair = pass == Pass::forward ? problem.forward_flop_per_pair() : problem.backward_flop_per_pair();
     return static_cast<double>(cost.tile_rows * cost.tile_keys) * of_a_pair * multiprocessors / flops;
 }
 

@@ -116,9 +116,9 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
     sources["gpu.attention_memory_gigabytes_per_second"] = "none: what attends lose is in the multiprocessors";
     m.attention_memory_bytes_per_second = 0;
     // Whose blocks take item after item: those of the family for sm_90a, forward.
-    using Room = sim::AttentionCost::Room;
-    m.forward.room = kernels == "hopper" ? Room::at_the_end : Room::as_items_end;
-    m.backward.room = Room::as_items_end;
+    using TransferStart = sim::AttentionCost::TransferStart;
+    m.forward.transfer_start = kernels == "hopper" ? TransferStart::at_the_end : TransferStart::as_items_end;
+    m.backward.transfer_start = TransferStart::as_items_end;
 }
 
 /// Messages that have time: by size, neighbours that are about as quick together.

@@ -41,7 +41,7 @@ public:
         const gpu::DeviceScope scope(0);
         sim::Machine machine;
         machine.gpus_per_host = machine.nics_per_host = gpus();
-        machine.multiprocessors = devices_.front().multiprocessors;
+        machine.sms = devices_.front().multiprocessors;
         int cache = 0;
         RINGLAB_CUDA(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, 0));
         machine.cache_bytes = cache;

@@ -108,8 +108,8 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
             return sim::kernel_price(one.machine->machine, pass, problem).cost->flops;
         };
         one.floor_seconds = pairs * static_cast<double>(one.batch * problem.query_heads) *
-                            (problem.forward_flop_per_cell() / flops(layouts::Pass::forward) +
-                             problem.backward_flop_per_cell() / flops(layouts::Pass::backward));
+                            (problem.forward_flop_per_pair() / flops(layouts::Pass::forward) +
+                             problem.backward_flop_per_pair() / flops(layouts::Pass::backward));
     } catch (const Error& error) {
         one.verdict = Advised::Verdict::impossible;
         one.reason = error.what();

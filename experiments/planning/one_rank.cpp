@@ -50,7 +50,7 @@ public:
         for (const auto& node : nodes_) end = std::max(end, node.end);
         // What a direction of the link carries goes over it one after another, whatever the lanes say.
         for (const auto bytes_time : link_time_) end = std::max(end, bytes_time);
-        found_.seconds = layouts::to_seconds(layouts::later(end, behind_));
+        found_.seconds = layouts::to_seconds(layouts::checked_sum(end, behind_));
         return found_;
     }
 
@@ -91,7 +91,7 @@ private:
                     (sends ? cost_.transfer(rank, op->peer, op->bytes) : cost_.transfer(op->peer, rank, op->bytes))
                         .whole();
                 auto& carried = link_time_[sends ? 0 : 1];
-                carried = layouts::later(carried, added.duration);
+                carried = layouts::checked_sum(carried, added.duration);
             } else {
                 added.duration = cost_.compute(*op, rank);
                 found_.compute += layouts::to_seconds(added.duration);
@@ -136,13 +136,13 @@ private:
                     if (next < others.size()) {  // the half of the same number
                         auto& other = node(others[next]);
                         if (!make_ready(other)) break;
-                        other.end = layouts::later(std::max(self.ready, other.ready), other.duration);
-                        self.end = layouts::later(std::max(self.ready, other.ready), self.duration);
+                        other.end = layouts::checked_sum(std::max(self.ready, other.ready), other.duration);
+                        self.end = layouts::checked_sum(std::max(self.ready, other.ready), self.duration);
                         continue;
                     }
                 }
                 self.end = self.kind == OpKind::attend && inside_ ? end_inside(self)
-                                                                  : layouts::later(self.ready, self.duration);
+                                                                  : layouts::checked_sum(self.ready, self.duration);
             }
         return any;
     }
@@ -166,7 +166,7 @@ private:
             if (next >= ops.size()) continue;
             auto& self = node(ops[next]);
             if (!make_ready(self)) continue;
-            self.end = layouts::later(self.ready, self.duration);
+            self.end = layouts::checked_sum(self.ready, self.duration);
             return true;
         }
         return false;

@@ -25,11 +25,11 @@ FileState state_behind(const std::filesystem::path& path) {
 FilesRead::FilesRead() {
     require(current_account == nullptr, "files that are read are kept account of already");
     current_account = this;
-    layouts::read_texts_by([this](const auto& path, std::string_view what) { return text_of(path, what); });
+    layouts::set_text_reader([this](const auto& path, std::string_view what) { return text_of(path, what); });
 }
 
 FilesRead::~FilesRead() {
-    layouts::read_texts_by({});
+    layouts::set_text_reader({});
     current_account = nullptr;
 }
 

@@ -20,7 +20,7 @@ layouts::Registry<BackendFactory>& backends() {
 std::shared_ptr<const BackendKind> backend_kind(const Config& config) {
     const auto known = config.backends.find(config.backend);
     if (known != config.backends.end()) return known->second;
-    return layouts::find_typed(backends(), "backend", config.backend).factory();
+    return layouts::find_or_suggest(backends(), "backend", config.backend).factory();
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {

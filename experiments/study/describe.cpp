@@ -12,11 +12,11 @@ namespace {
 constexpr int most_ranks_for_pairs = 512;            // ranks x owners are written up to this many ranks
 constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are written up to this many
 
-double flop_of(const layouts::Schedule& schedule, const std::vector<double>& cells) {
+double flop_of(const layouts::Schedule& schedule, const std::vector<double>& pair_count) {
     const auto& problem = schedule.problem();
-    return std::accumulate(cells.begin(), cells.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
-           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
-                                                              : problem.backward_flop_per_cell());
+    return std::accumulate(pair_count.begin(), pair_count.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_pair()
+                                                              : problem.backward_flop_per_pair());
 }
 
 void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std::vector<double>& cells_of_rank) {
@@ -26,7 +26,7 @@ void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
     for (int rank = 0; rank < ranks; ++rank)
-        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.cells(schedule.row_block(rank), owner));
+        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
     run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
@@ -192,13 +192,13 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     if (plan.backward)
         run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
                       "scratch of a rank that the schedule of the backward pass asks for");
-    const auto cells = cells_by_rank(*plan.forward);
-    run.attribute("flop_forward", flop_of(*plan.forward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    const auto pair_count = cells_by_rank(*plan.forward);
+    run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP", "of the visible pairs, all ranks and heads");
     if (plan.backward)
-        run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP",
+        run.attribute("flop_backward", flop_of(*plan.backward, pair_count), "FLOP",
                       "of the visible pairs, all ranks and heads");
-    run.attribute("balance_cells", layouts::imbalance(cells), "1", "largest over mean of the ranks' visible pairs");
-    describe_pairs(run, *plan.forward, cells);
+    run.attribute("balance_cells", layouts::imbalance(pair_count), "1", "largest over mean of the ranks' visible pairs");
+    describe_pairs(run, *plan.forward, pair_count);
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
 }
 
@@ -280,11 +280,11 @@ void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
     const layouts::Run everything{0, 1, schedule.layout().tokens()};
     const layouts::KeyCounter keys(std::span(&everything, 1));
-    std::vector<double> cells;
+    std::vector<double> pair_count;
     for (int rank = 0; rank < schedule.ranks(); ++rank)
-        cells.push_back(static_cast<double>(
+        pair_count.push_back(static_cast<double>(
             layouts::visible_pairs(schedule.mask(), schedule.block(schedule.row_block(rank)), keys)));
-    return cells;
+    return pair_count;
 }
 
 std::vector<double> attend_seconds(const layouts::Timeline& timeline) {

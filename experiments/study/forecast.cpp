@@ -82,7 +82,7 @@ double operations_of(const Plan& plan) {
 
 double pairs_of(const layouts::Mask& mask, std::span<const layouts::Interval> queries = {}) {
     const layouts::Run all{0, 1, mask.tokens()};
-    const std::vector<layouts::Run> rows = queries.empty() ? std::vector{all} : layouts::meet({&all, 1}, queries);
+    const std::vector<layouts::Run> rows = queries.empty() ? std::vector{all} : layouts::intersect_runs({&all, 1}, queries);
     return static_cast<double>(layouts::visible_pairs(mask, rows, layouts::KeyCounter({&all, 1})));
 }
 
@@ -188,7 +188,7 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     constexpr double most_flop = 2e7;
     constexpr std::int64_t most_dims = 256;
     const auto flop_per_pair = [](const layouts::Problem& p) {
-        return p.forward_flop_per_cell() + p.backward_flop_per_cell();
+        return p.forward_flop_per_pair() + p.backward_flop_per_pair();
     };
     auto problem = like.expanded();
     problem.batch = problem.query_heads = problem.kv_heads = 1;
@@ -250,7 +250,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
 
     // A small sweep is done before its forecast would be.
     constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
-    const auto flop = pairs * heads * (problem.forward_flop_per_cell() + problem.backward_flop_per_cell());
+    const auto flop = pairs * heads * (problem.forward_flop_per_pair() + problem.backward_flop_per_pair());
     double seconds = 0;
     if (backend_kind(config_)->on_processors() && (flop * repeats > little_flop || steps * repeats > few_steps ||
                                                    ranks * replicas > few_ranks || heads * repeats > few_heads)) {

@@ -54,7 +54,7 @@ void note_attends(const layouts::Timeline& timeline, std::vector<Quickest>& of_r
     for (const auto& span : timeline.spans) {
         if (span.kind != layouts::OpKind::attend || span.busy <= 0) continue;
         const auto seconds = layouts::to_seconds(span.busy);
-        const auto [known, is_new] = of_rank[static_cast<std::size_t>(span.rank)].try_emplace(span.cells, seconds);
+        const auto [known, is_new] = of_rank[static_cast<std::size_t>(span.rank)].try_emplace(span.pair_count, seconds);
         if (!is_new) known->second = std::min(known->second, seconds);
     }
 }
@@ -62,10 +62,10 @@ void note_attends(const layouts::Timeline& timeline, std::vector<Quickest>& of_r
 /// By how much a rank is slower than the others' median at everything that they have in common; 0 if that is nothing.
 double slowness(const std::vector<Quickest>& of_rank, std::size_t rank) {
     double least = 0;
-    for (const auto& [cells, seconds] : of_rank[rank]) {
+    for (const auto& [pair_count, seconds] : of_rank[rank]) {
         std::vector<double> others;
         for (std::size_t other = 0; other < of_rank.size(); ++other)
-            if (const auto found = of_rank[other].find(cells); other != rank && found != of_rank[other].end())
+            if (const auto found = of_rank[other].find(pair_count); other != rank && found != of_rank[other].end())
                 others.push_back(found->second);
         // The half of the others at least.
         if (others.empty() || 2 * others.size() < of_rank.size() - 1) continue;

@@ -131,7 +131,7 @@ public:
         const auto items = tiles(forward ? rows.tokens.size() : keys.tokens.size());
         const auto across = tiles(forward ? keys.tokens.size() : rows.tokens.size());
         const auto all = static_cast<double>(rows.tokens.size()) * static_cast<double>(keys.tokens.size());
-        const auto seen = all > 0 ? static_cast<double>(attend.cells) / all : 0;
+        const auto seen = all > 0 ? static_cast<double>(attend.pair_count) / all : 0;
         bytes_ += 16 * items + counters;
         auto listed = static_cast<double>(across);  // once
         if (seen < 1) {

@@ -310,17 +310,17 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_backward<dims>(launch, shape.dtype, stream); });
 }
 
-hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks, bool with_turns) {
-    const layouts::KeyItems items{.items = tiles.items(),
+hopper::WorkTileOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks, bool with_turns) {
+    const layouts::KeyWorkTiles items{.items = tiles.items(),
                                   .busy = tiles.busy_items(),
                                   .entries = tiles.full() + tiles.partial(),
                                   .longest = tiles.longest(),
-                                  .fall_evenly = tiles.fall_evenly()};
-    const layouts::LaunchPlaces places{.heads = shape.batch * shape.kv_heads,
+                                  .fall_linearly = tiles.fall_linearly()};
+    const layouts::LaunchShape places{.heads = shape.batch * shape.kv_heads,
                                        .group = shape.query_heads_per_kv_head,
-                                       .processors = hopper::multiprocessors_of_device(),
+                                       .sms = hopper::multiprocessors_of_device(),
                                        .blocks = blocks};
-    return with_turns ? layouts::backward_order_with_turns(items, places) : layouts::backward_order(items, places);
+    return with_turns ? layouts::deterministic_backward_order(items, places) : layouts::backward_order(items, places);
 }
 
 }  // namespace
@@ -337,7 +337,7 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
         const int blocks = blocks_per_item({.items = tiles.busy_items() * shape.batch * shape.kv_heads,
                                             .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                             .longest = tiles.longest(),
-                                            .steps_per_entry = shape.query_heads_per_kv_head});
+                                            .steps_per_row_tile = shape.query_heads_per_kv_head});
         const auto order = unit_order(shape, tiles, blocks, turns != nullptr);
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);

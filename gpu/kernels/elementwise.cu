@@ -17,7 +17,7 @@ struct Row {
     bool exists;
 };
 
-__device__ Row row_at(const Sizes& sizes, std::uint32_t row) {
+__device__ Row rows_below(const Sizes& sizes, std::uint32_t row) {
     const auto heads = static_cast<std::uint32_t>(sizes.heads), tokens = static_cast<std::uint32_t>(sizes.tokens);
     const std::uint32_t token = row / heads;
     return {static_cast<int>(token / tokens), static_cast<int>(token % tokens), static_cast<int>(row % heads),
@@ -25,7 +25,7 @@ __device__ Row row_at(const Sizes& sizes, std::uint32_t row) {
 }
 
 /// The row of this warp: heads fastest, then tokens, as tensors usually lie.
-__device__ Row own_row(const Sizes& sizes) { return row_at(sizes, blockIdx.x * rows_per_block + threadIdx.x / 32); }
+__device__ Row own_row(const Sizes& sizes) { return rows_below(sizes, blockIdx.x * rows_per_block + threadIdx.x / 32); }
 
 /// Calls visit(column, count) for this lane's pairs of a row, of whose dims `count` are left from `column` on.
 template <class Visit>

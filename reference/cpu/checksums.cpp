@@ -28,14 +28,14 @@ private:
 };
 
 /// A message followed by its checksum.
-struct Envelope {
+struct CheckedMessage {
     Bytes bytes;
     bool is_free = false;
 };
 
-class SealedTransfer : public Transfer {
+class ChecksummedTransfer : public Transfer {
 public:
-    SealedTransfer(std::unique_ptr<Transfer> inner, Envelope& envelope, std::function<void()> arrived)
+    ChecksummedTransfer(std::unique_ptr<Transfer> inner, CheckedMessage& envelope, std::function<void()> arrived)
         : inner_(std::move(inner)), envelope_(envelope), arrived_(std::move(arrived)) {}
 
     std::optional<Clock::time_point> ended() override {
@@ -49,7 +49,7 @@ public:
 
 private:
     std::unique_ptr<Transfer> inner_;
-    Envelope& envelope_;
+    CheckedMessage& envelope_;
     std::function<void()> arrived_;
 };
 
@@ -62,7 +62,7 @@ public:
         const auto sum = checksum(from, sent_.next(rank(), peer, channel).seed);
         if (!from.empty()) std::memcpy(envelope.bytes.data(), from.data(), from.size());
         std::memcpy(envelope.bytes.data() + from.size(), &sum, sizeof(sum));
-        return std::make_unique<SealedTransfer>(inner_.send(envelope.bytes, peer, channel), envelope, nullptr);
+        return std::make_unique<ChecksummedTransfer>(inner_.send(envelope.bytes, peer, channel), envelope, nullptr);
     }
 
     std::unique_ptr<Transfer> receive(std::span<std::byte> into, int peer, int channel) override {
@@ -78,7 +78,7 @@ public:
                     rank(), peer, number + 1, channel, into.size(), found, stated);
             if (!into.empty()) std::memcpy(into.data(), envelope.bytes.data(), into.size());
         };
-        return std::make_unique<SealedTransfer>(inner_.receive(envelope.bytes, peer, channel), envelope,
+        return std::make_unique<ChecksummedTransfer>(inner_.receive(envelope.bytes, peer, channel), envelope,
                                                 std::move(open));
     }
 
@@ -90,16 +90,16 @@ public:
     }
 
 private:
-    Envelope& take(std::size_t bytes) {
+    CheckedMessage& take(std::size_t bytes) {
         auto free = std::find_if(envelopes_.begin(), envelopes_.end(), [](const auto& one) { return one->is_free; });
-        if (free == envelopes_.end()) free = envelopes_.insert(free, std::make_unique<Envelope>());
+        if (free == envelopes_.end()) free = envelopes_.insert(free, std::make_unique<CheckedMessage>());
         (*free)->is_free = false;
         (*free)->bytes.resize(bytes + sizeof(std::uint64_t));
         return **free;
     }
 
     Numbering sent_, received_;
-    std::vector<std::unique_ptr<Envelope>> envelopes_;  // kept until the end of the run, see World::run()
+    std::vector<std::unique_ptr<CheckedMessage>> envelopes_;  // kept until the end of the run, see World::run()
 };
 
 }  // namespace

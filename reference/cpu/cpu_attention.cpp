@@ -98,7 +98,7 @@ KeyPlan plan_keys(const layouts::Mask& mask, std::span<const layouts::Run> shard
 template <class Real>
 BlockAttention<Real>::BlockAttention(const layouts::Problem& problem, const TileSizes& sizes)
     : problem_(problem),
-      dropping_(problem.dropout),
+      dropout_factors_(problem.dropout),
       stride_(whole_vectors<Real>(sizes.keys)),
       s_storage_(static_cast<std::size_t>(sizes.rows * stride_)),
       ds_storage_(s_storage_.size()),
@@ -111,7 +111,7 @@ std::int64_t BlockAttention<Real>::workspace_bytes() const {
 
 /// s = cap(scale * q k^T), and -inf where the mask hides the key.
 template <class Real>
-void BlockAttention<Real>::score(const TileOf& tile, TileKind kind, ConstView q, ConstView k) {
+void BlockAttention<Real>::score(const TileLocation& tile, TileKind kind, ConstView q, ConstView k) {
     using Vector = xsimd::batch<Real>;
     s_ = {s_storage_.data(), q.rows, k.rows, stride_};
     ds_ = {ds_storage_.data(), q.rows, k.rows, stride_};
@@ -134,17 +134,17 @@ void BlockAttention<Real>::score(const TileOf& tile, TileKind kind, ConstView q,
             s[c] = visible ? s[c] : -infinity<Real>;
         }
     }
-    if (dropping_.drops()) draw(tile);
+    if (dropout_factors_.drops()) draw(tile);
 }
 
 /// d of every pair of the tile, which is 0 or 1 / (1 - probability).
 template <class Real>
-void BlockAttention<Real>::draw(const TileOf& tile) {
+void BlockAttention<Real>::draw(const TileLocation& tile) {
     const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
     const auto keys =
         std::span(tile.keys.positions).subspan(at(tile.columns.begin), at(tile.columns.end - tile.columns.begin));
     for (std::int64_t r = 0; r < s_.rows; ++r)
-        dropping_.draw(std::span(factors_.data() + r * stride_, keys.size()), keys,
+        dropout_factors_.draw(std::span(factors_.data() + r * stride_, keys.size()), keys,
                        {tile.head.batch, tile.head.head, tile.rows.positions[at(tile.first_row + r)]});
 }
 
@@ -157,7 +157,7 @@ void BlockAttention<Real>::drop(std::int64_t row, Real* numbers) const {
 
 /// m' = max(m, m_b); l' = l*exp(m - m') + sum exp(s - m'); o' = o*exp(m - m') + d exp(s - m') v
 template <class Real>
-void BlockAttention<Real>::accumulate(const TileOf& tile, ConstView v, const Softmax& state) {
+void BlockAttention<Real>::accumulate(const TileLocation& tile, ConstView v, const Softmax& state) {
     const auto first_row = tile.first_row;
     for (std::int64_t r = 0; r < s_.rows; ++r) {
         const auto row = static_cast<std::size_t>(first_row + r);
@@ -171,7 +171,7 @@ void BlockAttention<Real>::accumulate(const TileOf& tile, ConstView v, const Sof
             maximum = larger;
         }
         state.sum[row] += exponentiate(s_.row(r), s_.columns, finite_or_zero(maximum));
-        if (dropping_.drops()) drop(r, s_.row(r));
+        if (dropout_factors_.drops()) drop(r, s_.row(r));
         round_in_place(std::span(s_.row(r), static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
     product<Real>(1, s_, Order::as_is, v, Order::as_is, 1, rows_of(state.o, first_row, first_row + s_.rows));
@@ -185,7 +185,7 @@ void BlockAttention<Real>::forward(const RowPlan& rows, const KeyPlan& keys, Hea
         for (const auto& columns : keys.tiles) {
             const auto kind = classify(rows.tiles[static_cast<std::size_t>(tile)], columns);
             if (kind == TileKind::empty) continue;
-            const TileOf of{head, rows, first, keys, columns};
+            const TileLocation of{head, rows, first, keys, columns};
             score(of, kind, q_tile, rows_of(k, columns.begin, columns.end));
             accumulate(of, rows_of(v, columns.begin, columns.end), state);
         }
@@ -207,7 +207,7 @@ void BlockAttention<Real>::finish(const Softmax& state) {
 /// Replaces s by d p, with p = exp(s - lse), and computes ds = p * (d dout v^T - delta) * cap' with cap' = 1 -
 /// (s/cap)^2.
 template <class Real>
-void BlockAttention<Real>::differentiate(const TileOf& tile, const Rows& rows, ConstView v) {
+void BlockAttention<Real>::differentiate(const TileLocation& tile, const Rows& rows, ConstView v) {
     using Vector = xsimd::batch<Real>;
     const auto first_row = tile.first_row;
     product<Real>(1, rows_of(rows.dout, first_row, first_row + s_.rows), Order::as_is, v, Order::transposed, 0, ds_);
@@ -218,7 +218,7 @@ void BlockAttention<Real>::differentiate(const TileOf& tile, const Rows& rows, C
         const Vector lse(finite_or_zero(rows.lse[row]));
         Real* ds = ds_.row(r);
         Real* s = s_.row(r);
-        if (dropping_.drops()) drop(r, ds);
+        if (dropout_factors_.drops()) drop(r, ds);
         for (std::int64_t c = 0; c < s_.columns; ++c) ds[c] -= delta;
         if (cap > 0)
             for (std::int64_t c = 0; c < s_.columns; ++c) {
@@ -232,7 +232,7 @@ void BlockAttention<Real>::differentiate(const TileOf& tile, const Rows& rows, C
             p.store_unaligned(at);
             (p * Vector::load_unaligned(gradient)).store_unaligned(gradient);
         });
-        if (dropping_.drops()) drop(r, s);
+        if (dropout_factors_.drops()) drop(r, s);
         round_in_place(std::span(s, static_cast<std::size_t>(s_.columns)), problem_.dtype);
         round_in_place(std::span(ds, static_cast<std::size_t>(s_.columns)), problem_.dtype);
     }
@@ -249,7 +249,7 @@ void BlockAttention<Real>::backward(const RowPlan& plan, const KeyPlan& keys, He
             const auto kind = classify(plan.tiles[static_cast<std::size_t>(tile)], columns);
             if (kind == TileKind::empty) continue;
             const auto k_tile = rows_of(k, columns.begin, columns.end), v_tile = rows_of(v, columns.begin, columns.end);
-            const TileOf of{head, plan, first, keys, columns};
+            const TileLocation of{head, plan, first, keys, columns};
             score(of, kind, q, k_tile);
             differentiate(of, rows, v_tile);
             product<Real>(1, s_, Order::transposed, dout, Order::as_is, 1, rows_of(dv, columns.begin, columns.end));

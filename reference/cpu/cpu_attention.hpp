@@ -83,21 +83,21 @@ public:
 
 private:
     /// Where a tile is: head, first row and keys.
-    struct TileOf {
+    struct TileLocation {
         Head head;
         const RowPlan& rows;
         std::int64_t first_row;
         const KeyPlan& keys;
         const layouts::KeyTile& columns;
     };
-    void score(const TileOf& tile, layouts::TileKind kind, ConstView q, ConstView k);
-    void draw(const TileOf& tile);
+    void score(const TileLocation& tile, layouts::TileKind kind, ConstView q, ConstView k);
+    void draw(const TileLocation& tile);
     void drop(std::int64_t row, Real* numbers) const;
-    void accumulate(const TileOf& tile, ConstView v, const Softmax& state);
-    void differentiate(const TileOf& tile, const Rows& rows, ConstView v);
+    void accumulate(const TileLocation& tile, ConstView v, const Softmax& state);
+    void differentiate(const TileLocation& tile, const Rows& rows, ConstView v);
 
     const layouts::Problem& problem_;
-    const Dropping dropping_;
+    const DropoutFactors dropout_factors_;
     std::int64_t stride_;  // of s and ds: the tile's keys in whole vectors
     std::vector<Real> s_storage_, ds_storage_;
     std::vector<Real> factors_;  // dropout factors of the tile's pairs

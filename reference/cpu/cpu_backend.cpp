@@ -26,7 +26,7 @@ void require_pass(const Schedule& schedule, Pass pass) {
         require(gradients == DType::fp64, "with an fp64 problem dK and dV must travel as fp64, not as {}",
                 to_string(gradients));
     else
-        require(storable<float>(gradients), "with a {} problem dK and dV travel as fp32, bf16 or fp16, not as {}",
+        require(is_storable<float>(gradients), "with a {} problem dK and dV travel as fp32, bf16 or fp16, not as {}",
                 to_string(dtype), to_string(gradients));
 }
 
@@ -134,7 +134,7 @@ CpuRun assemble(const Schedule& schedule, bool with_backward, std::span<const Ra
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
         const auto& part = ranks[static_cast<std::size_t>(rank)];
         const auto positions = schedule.layout().positions(rank);
-        const auto rows = schedule.row_places(rank);
+        const auto rows = schedule.row_indices(rank);
         gather(part.o, rows, out.o);
         gather(part.o_unrounded, rows, run.o_unrounded);
         gather(part.lse, rows, out.lse);
@@ -176,7 +176,7 @@ std::vector<CpuRun> run(World& world, const Schedule& forward, const Schedule* b
     require_pass(forward, Pass::forward);
     if (backward) {
         require_pass(*backward, Pass::backward);
-        require_same_work(forward, *backward);
+        require_same_problem(forward, *backward);
     }
     require(forward.ranks() == group.ring, "the schedule is for {} ranks, but the rings have {}", forward.ranks(),
             group.ring);

@@ -10,7 +10,7 @@ namespace {
 
 template <class Real>
 void check(std::size_t values, layouts::DType dtype, std::size_t bytes) {
-    require(storable<Real>(dtype), "numbers of {} bytes cannot be stored as {}", sizeof(Real), to_string(dtype));
+    require(is_storable<Real>(dtype), "numbers of {} bytes cannot be stored as {}", sizeof(Real), to_string(dtype));
     require(bytes == values * static_cast<std::size_t>(layouts::bytes_of(dtype)),
             "{} numbers of type {} do not fill {} bytes", values, to_string(dtype), bytes);
 }

@@ -17,7 +17,7 @@ void load_elements(std::span<const std::byte> memory, layouts::DType dtype, std:
 
 /// Whether store_elements() and load_elements() of Real support `dtype`.
 template <class Real>
-constexpr bool storable(layouts::DType dtype) {
+constexpr bool is_storable(layouts::DType dtype) {
     return dtype == (sizeof(Real) == 8 ? layouts::DType::fp64 : layouts::DType::fp32) || layouts::bytes_of(dtype) == 2;
 }
 

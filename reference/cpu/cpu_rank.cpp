@@ -53,7 +53,7 @@ public:
             matrices_.emplace(problem_, inputs.v);
         else
             load(scatter(inputs.v, positions_), Pool::kv, values);
-        auto q = scatter(inputs.q, problem_.rows_at(row_positions_)), k = scatter(inputs.k, positions_);
+        auto q = scatter(inputs.q, problem_.row_indices_of(row_positions_)), k = scatter(inputs.k, positions_);
         rotate(q, k, Pass::forward, Rotation::Way::ahead);
         load(std::move(q), Pool::q);
         load(std::move(k), given_keys());
@@ -74,7 +74,7 @@ public:
 
     void end() override {
         if (!backward()) add_sinks();
-        note_memory();
+        update_workspace_bytes();
         slots_.drop_scratch();
     }
 
@@ -310,7 +310,7 @@ private:
             if (pass_->keeps(pool)) slots_.make_own(pool);
         if (matrices_) matrices_->begin_gradient();
         has_gradients_ = true;
-        load(scatter(inputs_.dout, problem_.rows_at(row_positions_)), Pool::dout);
+        load(scatter(inputs_.dout, problem_.row_indices_of(row_positions_)), Pool::dout);
         const auto dout = own(Pool::dout), output = own(Pool::output);
         for_each_head(dout.heads, [&](int head, std::int64_t b) {
             std::ranges::copy(slots_.vector(output, head, b, lse_field),
@@ -405,7 +405,7 @@ private:
     }
 
     /// Updates workspace_bytes_: all memory besides own tensors and the scratch slots as the schedule counts them.
-    void note_memory() {
+    void update_workspace_bytes() {
         auto bytes = slots_.scratch_bytes() - pass_->scratch_bytes() + attention_.workspace_bytes() +
                      static_cast<std::int64_t>(exposed_.capacity());
         for (const auto& message : messages_) bytes += static_cast<std::int64_t>(message.capacity());

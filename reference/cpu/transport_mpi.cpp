@@ -128,7 +128,7 @@ public:
     }
 
     void withdraw() override {
-        peers_.barrier("the others, at the end of a pass", meeting_limit());
+        peers_.barrier("the others, at the end of a pass", barrier_limit());
         if (!has_window()) return;
         blocking(session_, "MPI_Win_unlock_all", [&] { return MPI_Win_unlock_all(window_); });
         blocking(session_, "MPI_Win_free", [&] { return MPI_Win_free(&window_); });
@@ -159,9 +159,9 @@ public:
 
     Clock::time_point start_together() override {
         constexpr const char* what = "the others, at the start of a pass";
-        peers_.barrier(what, meeting_limit());
+        peers_.barrier(what, barrier_limit());
         // No rank returns before it has received rank 0's instant, so no operation begins before that instant.
-        const auto start = peers_.broadcast(Clock::now().time_since_epoch().count(), what, meeting_limit());
+        const auto start = peers_.broadcast(Clock::now().time_since_epoch().count(), what, barrier_limit());
         return Clock::time_point(Clock::duration(start)) - clock_.ahead;
     }
 
@@ -179,14 +179,14 @@ private:
     }
 
     /// Longer than any other wait, so that a rank that is stuck in an operation reports first; it knows more.
-    Clock::duration meeting_limit() const { return 2 * timeout_; }
+    Clock::duration barrier_limit() const { return 2 * timeout_; }
 
     /// Returns when all ranks have called it.
     std::vector<std::uint64_t> sizes_of_all(std::uint64_t mine) {
         Bytes bytes(sizeof(mine));
         std::memcpy(bytes.data(), &mine, sizeof(mine));
         std::vector<std::uint64_t> sizes;
-        for (const auto& theirs : peers_.all_gather(bytes, meeting_limit()))
+        for (const auto& theirs : peers_.all_gather(bytes, barrier_limit()))
             std::memcpy(&sizes.emplace_back(), theirs.data(), sizeof(mine));
         return sizes;
     }

@@ -72,7 +72,7 @@ public:
         auto& inbox = inboxes_[static_cast<std::size_t>(rank)];
         inbox.changed.wait_for(lock, limit, [&] { return stopped_ || inbox.signals != inbox.seen; });
         inbox.seen = inbox.signals;
-        stop_here_too();
+        throw_if_stopped();
     }
 
     void set_computing(bool computing) { computing_ += computing ? 1 : -1; }
@@ -81,7 +81,7 @@ public:
     /// Returns the instant at which the last rank arrived.
     Clock::time_point barrier(int rank) {
         std::unique_lock lock(mutex_);
-        stop_here_too();
+        throw_if_stopped();
         const auto generation = barrier_generation_;
         if (++arrived_ == static_cast<int>(inboxes_.size())) {
             arrived_ = 0;
@@ -92,7 +92,7 @@ public:
         }
         // No time-out: a missing rank is computing, waits with its own time-out, or has left.
         barrier_passed_.wait(lock, [&] { return stopped_ || left_ > 0 || generation != barrier_generation_; });
-        stop_here_too();
+        throw_if_stopped();
         require(generation != barrier_generation_, "rank {} waits at a barrier, but {} of {} ranks have ended", rank,
                 left_, inboxes_.size());
         return barrier_time_;
@@ -136,7 +136,7 @@ private:
         if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
     }
 
-    void stop_here_too() const {
+    void throw_if_stopped() const {
         if (stopped_) throw Stopped{};
     }
 
@@ -145,7 +145,7 @@ private:
                                       Copy copy_between) {
         auto completion = std::make_shared<Completion>();
         std::unique_lock lock(mutex_);
-        stop_here_too();
+        throw_if_stopped();
         auto& queues = routes_[route];
         if ((queues.*theirs).empty()) {
             (queues.*mine).push_back({buffer, completion});

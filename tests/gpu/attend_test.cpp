@@ -301,11 +301,11 @@ BOOST_DATA_TEST_CASE(chunks_of_items_in_step_agree_with_items_in_order,
     const auto mask = layouts::make_mask(mask_name, c.problem.tokens);
     const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
     const auto inputs = random_inputs(c.problem, 23);
-    const auto in_step = run_on_device(c, mask, layout, inputs).exact;
+    const auto in_lockstep = run_on_device(c, mask, layout, inputs).exact;
     c.deterministic = true;
     const auto in_order = run_on_device(c, mask, layout, inputs).exact;
     BOOST_TEST((run_on_device(c, mask, layout, inputs).exact.dq == in_order.dq));
-    const auto d = reference::deviations(in_step, in_order);
+    const auto d = reference::deviations(in_lockstep, in_order);
     const auto products = chunks.tokens * c.problem.query_heads_per_kv_head() / 16;
     const double most = static_cast<double>(products) * std::ldexp(1.0, -23);
     BOOST_TEST(d.dq.relative_rms <= most);

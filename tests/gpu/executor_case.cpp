@@ -193,7 +193,7 @@ void check_against(const RingCase& c, const gpu::HostOutputs& measured, const re
                             .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
     auto found = to_reference(measured);
     if (c.problem.rotary.rotates()) {
-        const auto way = reference::Rotation::Way::back_undone;
+        const auto way = reference::Rotation::Way::inverse_of_back;
         found.dq = rotated(found.dq, c.problem, mask, way);
         found.dk = rotated(found.dk, c.problem.with_latent_as_key(), mask, way);
     }

@@ -28,12 +28,12 @@ bool same(const Schedule& schedule, const Op& a, const Op& b) {
            a.fused == b.fused && a.channel == b.channel && a.step == b.step && a.peer == b.peer &&
            a.source == b.source && a.part == b.part && (a.transfers() || a.second == b.second) && a.slots == b.slots &&
            a.bytes == b.bytes && std::ranges::equal(a.after(), b.after()) &&
-           (!attends || (b.cells > 0 && b.cells == schedule.cells(b.rows(), b.part) && schedule.is_whole(b.rows()) &&
+           (!attends || (b.pair_count > 0 && b.pair_count == schedule.pair_count(b.rows(), b.part) && schedule.is_whole(b.rows()) &&
                          schedule.is_whole(b.part)));
 }
 
 bool ring_is_alike(const std::string& mask, const std::string& layout, const std::string& algorithm = "ring") {
-    return schedule_of(exact_case(mask, layout, 64, 4), {.algorithm = algorithm})->ranks_are_alike();
+    return schedule_of(exact_case(mask, layout, 64, 4), {.algorithm = algorithm})->is_rank_symmetric();
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ BOOST_DATA_TEST_CASE(alike_ranks_have_the_operations_of_rank_0_moved_around_the_
                 for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
                     const auto made = schedule_of(make_case(mask, layout, ranks),
                                                   {.algorithm = algorithm, .pass = pass, .accumulation = accumulation});
-                    if (!made->ranks_are_alike()) continue;
+                    if (!made->is_rank_symmetric()) continue;
                     const auto all = written(*made);
                     for (int rank = 1; rank < ranks; ++rank) {
                         const auto& ops = all[static_cast<std::size_t>(rank)];
@@ -70,13 +70,13 @@ BOOST_AUTO_TEST_CASE(pairs_that_order_decides_are_the_same_for_all_ranks_in_that
             for (const int ranks : rank_counts()) {
                 const auto shown = make_mask(mask, 48 * ranks);
                 const auto schedule = schedule_of({shown, make_case_layout(layout, shown, ranks)}, {});
-                if (!order_decides_pairs(schedule->mask(), schedule->layout())) continue;
+                if (!pairs_depend_on_rank_order(schedule->mask(), schedule->layout())) continue;
                 ++decided;
                 for (int rows = 0; rows < ranks; ++rows)
                     for (int keys = 0; keys < ranks; ++keys) {
                         const int low = 0, high = rows == keys ? 0 : ranks - 1;
-                        const auto expected = rows < keys ? schedule->cells(low, high) : schedule->cells(high, low);
-                        BOOST_TEST(schedule->cells(rows, keys) == expected, mask << ", " << layout << ", rows of "
+                        const auto expected = rows < keys ? schedule->pair_count(low, high) : schedule->pair_count(high, low);
+                        BOOST_TEST(schedule->pair_count(rows, keys) == expected, mask << ", " << layout << ", rows of "
                                                                                  << rows << " and keys of " << keys
                                                                                  << " of " << ranks << " ranks");
                     }

@@ -25,7 +25,7 @@ std::string said_of(const std::function<void(Work&)>& change) {
     const auto forward = schedule_of(work, Pass::forward);
     change(work);
     try {
-        require_same_work(*forward, *schedule_of(work, Pass::backward));
+        require_same_problem(*forward, *schedule_of(work, Pass::backward));
     } catch (const ringlab::Error& error) {
         return error.what();
     }

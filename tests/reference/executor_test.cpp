@@ -236,7 +236,7 @@ BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_sched
                 BOOST_TEST(span->op == static_cast<layouts::OpIndex>(ends.size()));
                 BOOST_TEST((span->kind == op->kind && span->lane == op->lane() && span->peer == op->peer));
                 if (op->kind == layouts::OpKind::attend)
-                    BOOST_TEST(span->cells == layouts::pairs_of(*op, static_cast<int>(c.problem.query_heads)));
+                    BOOST_TEST(span->pair_count == layouts::pairs_of(*op, static_cast<int>(c.problem.query_heads)));
                 BOOST_TEST(span->bytes == op->bytes);
                 BOOST_TEST(span->posted >= lane_free[op->lane()]);
                 for (const auto before : op->after())

@@ -124,7 +124,7 @@ public:
         CostModel cost(ring_, machine_, alone);
         const auto attend = [&](int step) {
             layouts::Op op;
-            op.cells = ring_.cells(0, (ranks - step) % ranks);
+            op.pair_count = ring_.pair_count(0, (ranks - step) % ranks);
             op.rows().heads = {0, 32};
             return cost.compute(op, 0);
         };

@@ -137,14 +137,14 @@ BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_o
         };
         const auto before = seconds();
         const auto tiles = tokens / 16;
-        const ringlab::layouts::ItemLoad load{
-            .items = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_entry = 2};
-        const auto sharing = ringlab::layouts::choose_sharing(load, 16, machine.backward.groups);
+        const ringlab::layouts::BackwardLoad load{
+            .items = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_row_tile = 2};
+        const auto sharing = ringlab::layouts::choose_sm_group(load, 16, machine.backward.groups);
         machine.backward.share_seconds = 1e-6;
         const auto waves = (load.items + sharing.at_a_time - 1) / sharing.at_a_time;
-        BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.processors)) * double(waves),
+        BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.sms)) * double(waves),
                    boost::test_tools::tolerance(1e-9));
-        if (tokens == 64) BOOST_TEST(sharing.processors > 1, tokens);
+        if (tokens == 64) BOOST_TEST(sharing.sms > 1, tokens);
     }
 }
 

@@ -194,16 +194,16 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
             const ringlab::layouts::Run all{0, 1, schedule->problem().tokens};
             const auto pairs =
                 ringlab::layouts::visible_pairs(schedule->mask(), {&all, 1}, ringlab::layouts::KeyCounter({&all, 1}));
-            std::int64_t cells = 0, sent = 0, received = 0, fetched = 0;
+            std::int64_t pair_count = 0, sent = 0, received = 0, fetched = 0;
             for (const auto& span : prediction.timeline.spans) {
                 BOOST_TEST(span.end >= span.begin);
                 BOOST_TEST(span.begin >= span.posted);
                 if (span.kind == OpKind::send) sent += span.bytes;
                 if (span.kind == OpKind::receive) received += span.bytes;
                 if (span.kind == OpKind::fetch) fetched += span.bytes;
-                cells += span.cells;
+                pair_count += span.pair_count;
             }
-            BOOST_TEST(cells == pairs * options.replicas);
+            BOOST_TEST(pair_count == pairs * options.replicas);
             BOOST_TEST(sent == received);
             // Totals that were kept on the fly are those of the timeline.
             const auto totals = ringlab::layouts::totals(prediction.timeline);
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
                 BOOST_TEST(a.waiting == b.waiting);
                 BOOST_TEST(a.exposed == b.exposed);
                 BOOST_TEST(a.end == b.end);
-                BOOST_TEST(a.cells == b.cells);
+                BOOST_TEST(a.pair_count == b.pair_count);
                 BOOST_TEST(a.bytes_sent == b.bytes_sent);
                 BOOST_TEST(a.bytes_received == b.bytes_received);
                 total_in += a.bytes_received;

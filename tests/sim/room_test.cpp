@@ -8,19 +8,19 @@ namespace ringlab::sim {
 namespace {
 
 using layouts::OpKind;
-using AttentionRoom = AttentionCost::Room;
+using TransferStart = AttentionCost::TransferStart;
 using test::Scenario;
 
 constexpr Picoseconds us = 1000000;
 
 /// 12 multiprocessors, two turns of 12 items of 4 us for a block of the scenario; messages of 1 us and of whatever size
 /// are a kernel on one multiprocessor at each end.
-Machine twelve_processors(AttentionRoom room) {
+Machine twelve_processors(TransferStart start) {
     Machine machine;
     machine.multiprocessors = 12;
     machine.forward.tile_rows = machine.forward.tile_keys = 16;
     machine.forward.full_tile_seconds = machine.forward.partial_tile_seconds = 1e-6;
-    machine.forward.room = room;
+    machine.forward.transfer_start = start;
     machine.inside_host.latency_seconds = 1e-6;
     machine.inside_host.multiprocessors_per_channel = 1;
     return machine;
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_SUITE(room)
 // Own block out and neighbour's in, in the first us, hold 2 of 12: the attend loses a sixth of it. What has come is
 // passed on at once, which costs as much again.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_multiprocessors_at_once_where_nothing_else_is_said) {
-    const auto times = times_of(twelve_processors(AttentionRoom::at_once));
+    const auto times = times_of(twelve_processors(TransferStart::at_once));
     check(times.posted, 1);
     check(times.begin, 1);
     check(times.attended, 8 + 2.0 / 6);
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_multiprocessors_at_once_where_not
 
 // The second message waits for the attend, which is disturbed by the first alone.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) {
-    const auto times = times_of(twelve_processors(AttentionRoom::at_the_end));
+    const auto times = times_of(twelve_processors(TransferStart::at_the_end));
     check(times.posted, 1);
     check(times.begin, 8 + 1.0 / 6);
     check(times.attended, 8 + 1.0 / 6);
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) 
 
 // One that has time has the place of the one before it, which the attend's blocks did not get.
 BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
-    auto machine = twelve_processors(AttentionRoom::at_the_end);
+    auto machine = twelve_processors(TransferStart::at_the_end);
     constexpr auto no_bound = std::numeric_limits<double>::infinity();
     machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_a_byte = 1e-9};
     const auto times = times_of(machine);
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
 // Ten multiprocessors take three turns for what twelve do in two: while 2 are held, for 1 us from the beginning and for
 // 1 us behind the first item, the attend runs at 2/3 of its speed.
 BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_item_and_attends_beside_them_take_whole_turns) {
-    const auto times = times_of(twelve_processors(AttentionRoom::as_items_end));
+    const auto times = times_of(twelve_processors(TransferStart::as_items_end));
     check(times.posted, 1);
     check(times.begin, 4);
     check(times.attended, 8 + 2.0 / 3);
@@ -94,11 +94,11 @@ namespace {
 
 /// End of the first attend of a backward ring of two, whose block is 8 items of a head's keys, on so many processors.
 Picoseconds first_backward_attend(double multiprocessors) {
-    auto machine = twelve_processors(AttentionRoom::at_once);
+    auto machine = twelve_processors(TransferStart::at_once);
     machine.multiprocessors = multiprocessors;
     machine.backward = machine.forward;
     machine.backward.item = Item::key_tile;
-    machine.backward.room = AttentionRoom::as_items_end;
+    machine.backward.transfer_start = TransferStart::as_items_end;
     machine.inside_host.halves = LinkCost::Halves::together_backward;
     const auto schedule = Scenario{.ranks = 2,
                                    .tokens_per_rank = 64,

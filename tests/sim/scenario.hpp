@@ -54,7 +54,7 @@ inline Machine cell_machine(const Scenario& scenario, double picoseconds_per_cel
     Machine machine;
     const auto schedule = scenario.schedule();
     layouts::Op op;
-    op.cells = 1;
+    op.pair_count = 1;
     op.rows().heads = {0, static_cast<int>(scenario.query_heads)};
     machine.forward.flops = machine.backward.flops = schedule->flop(op) / (picoseconds_per_cell * 1e-12);
     return machine;

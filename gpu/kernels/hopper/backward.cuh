@@ -44,7 +44,7 @@ struct BackwardKernelParams {
     CUtensorMap q, k, v, dout, dq;
     BackwardParams params;
     Joined joined;
-    UnitOrder order;
+    WorkTileOrder order;
     const int* turns;
     int* flags;  // to take turns by
 };
@@ -181,9 +181,9 @@ __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& 
     const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
     const int blocks = blocks_of_cluster();
     int unit = static_cast<int>(blockIdx.x) / blocks, first_item = 0;
-    if (all.joined.blocks && all.order.in_step) {  // of each block in turn
-        const int units = all.order.first_items * heads * geometry.batch;
-        first_item = unit / units * all.order.first_items;
+    if (all.joined.blocks && all.order.in_lockstep) {  // of each block in turn
+        const int units = all.order.leading_tiles * heads * geometry.batch;
+        first_item = unit / units * all.order.leading_tiles;
         unit %= units;
     }
     const Place place = place_of(unit, all.order, heads * geometry.batch);
@@ -191,7 +191,7 @@ __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& 
     if (all.joined.blocks) share.kv_head += all.joined.blocks[share.item.w].first_head;
     const int all_steps = (share.item.z - share.item.y) * geometry.group;
     share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
-    share.from_end = all.order.in_step ? section_of(unit, all.order) % 2 == 0 : all.turns != nullptr;
+    share.from_end = all.order.in_lockstep ? section_of(unit, all.order) % 2 == 0 : all.turns != nullptr;
     return share;
 }
 
@@ -218,7 +218,7 @@ struct GradientTarget {
 
 /// The query tiles of a share. Blocks that share an item take steps in turns.
 ///
-/// Head by head; or, in step with other blocks (UnitOrder), all heads of a tile. So do items that add to dq in order,
+/// Head by head; or, in step with other blocks (WorkTileOrder), all heads of a tile. So do items that add to dq in order,
 /// from the last tile to the first, which most have in common: each is a step or two behind the one before it.
 struct QueryTiles {
     const int *entries, *turns;
@@ -233,7 +233,7 @@ struct QueryTiles {
           end(share.item.z),
           group(all.params.geometry.group),
           first_head(share.kv_head * group),
-          by_tile(turns || all.order.in_step),
+          by_tile(turns || all.order.in_lockstep),
           from_end(share.from_end),
           e(begin),
           head(first_head) {

@@ -9,7 +9,7 @@ struct BackwardLaunch {
     BackwardParams params;
     Joined joined;        // of several blocks: then maps, dk and dv are theirs
     int blocks_per_item;  // thread blocks that share an item: 1, 2, 4 or 8
-    UnitOrder order;      // of items and kv heads
+    WorkTileOrder order;      // of items and kv heads
     const int* turns;     // for dq in order: TileList::device_turns(); otherwise null
 };
 

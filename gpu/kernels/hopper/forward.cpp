@@ -78,7 +78,7 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
     launch.order =
         layouts::forward_order(params.work.count, shape.batch * shape.kv_heads, shape.query_heads_per_kv_head,
                                keys * (shape.head_dim + shape.value_dim) * layouts::bytes_of(shape.dtype));
-    launch.order.together /= launch.blocks;
+    launch.order.heads_at_a_time /= launch.blocks;
     return launch;
 }
 

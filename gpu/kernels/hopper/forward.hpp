@@ -22,7 +22,7 @@ struct ForwardLaunch {
     std::uint32_t* counter;  // of units given out; 0, and 0 again after the launch
     int blocks;              // that make a pair, 2, or 1: each block by itself
     int units;               // items x heads x batch, or pairs of heads
-    UnitOrder order;         // but for joined launches
+    WorkTileOrder order;         // but for joined launches
     bool prefetch_carry;
 };
 

@@ -4,7 +4,7 @@
 
 namespace ringlab::gpu::hopper {
 
-using layouts::UnitOrder;
+using layouts::WorkTileOrder;
 
 int multiprocessors_of_device();
 

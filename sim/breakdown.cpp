@@ -17,7 +17,7 @@ Picoseconds tail_of(const Schedule& schedule, const Machine& machine, const SimO
     while (const auto* op = ops.next()) {
         if (op->kind != layouts::OpKind::attend) continue;
         const auto price = cost.compute(*op, rank);
-        tail += price - cost.evenly_spread(*op, rank, price);
+        tail += price - cost.time_of_tiles_alone(*op, rank, price);
     }
     return tail;
 }

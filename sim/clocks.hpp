@@ -19,27 +19,27 @@ namespace ringlab::sim {
 /// `prediction` was made at the clocks `before`; when a rank computes for longer, its period is assumed to grow by the
 /// same time. `flop` counts all pairs of all tiles that are computed, visible or masked, because both take power.
 /// `powers` are the FLOP/s that each rank's GPU could sustain at the clock of the calibration. Both are by rank.
-std::vector<double> sustained_clocks(const Prediction& prediction, std::span<const double> before,
+std::vector<double> clocks_within_power(const Prediction& prediction, std::span<const double> before,
                                      std::span<const double> flop, std::span<const double> powers,
                                      const SimOptions& options);
 
 /// FLOP/s that the GPU of each of the first `ranks` ranks could sustain at the clock of the calibration.
-std::vector<double> rank_powers(const layouts::Schedule& schedule, const Machine& machine, const Topology& topology,
+std::vector<double> sustained_flops_by_rank(const layouts::Schedule& schedule, const Machine& machine, const Topology& topology,
                                 int ranks);
 
-/// A pass played at given clocks. FLOP and powers by rank, as sustained_clocks() takes them.
+/// A pass played at given clocks. FLOP and powers by rank, as clocks_within_power() takes them.
 struct PlayedPass {
     Prediction prediction;
     std::vector<double> flop, powers;
 };
 
 /// Whether power determines the clocks: sustained clocks are asked for, and the machine's power is limited.
-bool power_sets_clocks(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
+bool power_limits_clocks(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 
 /// Clocks of `ranks` ranks at which they use the power that there is. Calls `play` with clocks to get the pass at
 /// these, first at full clock: clocks depend on how busy ranks are, which depends a little on the clocks. Stops early
 /// if power limits no rank.
-std::vector<double> settled_clocks(std::size_t ranks, const SimOptions& options,
+std::vector<double> find_sustained_clocks(std::size_t ranks, const SimOptions& options,
                                    const std::function<PlayedPass(const std::vector<double>&)>& play);
 
 }  // namespace ringlab::sim

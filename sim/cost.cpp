@@ -40,8 +40,8 @@ double rotation_seconds(const Schedule& schedule, const Machine& machine, std::i
     const auto calibrated =
         schedule.options().pass == Pass::forward ? machine.rotate_memory_ratio : machine.rotate_back_memory_ratio;
     constexpr int launches = 2;
-    constexpr double of_an_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
-    const auto ratio = calibrated > 0 ? calibrated : of_an_add * machine.add_memory_ratio;
+    constexpr double fraction_of_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
+    const auto ratio = calibrated > 0 ? calibrated : fraction_of_add * machine.add_memory_ratio;
     return launches * machine.accumulate_launch_seconds + ratio * bytes / machine.memory_bytes_per_second;
 }
 
@@ -54,18 +54,18 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       topology_(ranks(), machine, options),
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
-      computes_first_(machine.transfer_issue_seconds > 0 && machine.inside_host.multiprocessors_per_channel == 0),
+      issues_compute_early_(machine.transfer_issue_seconds > 0 && machine.inside_host.sms_per_channel == 0),
       issue_compute_(issue_time(machine.compute_issue_seconds)),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
-      issue_next_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
+      issue_following_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
                                                           : issue_transfer_),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
-      issue_fetch_(machine.inside_host.multiprocessors_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
+      issue_fetch_(machine.inside_host.sms_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
       tiles_(std::move(tiles)) {
     if (options.compute == ComputeModel::tiles) {
         if (!tiles_) tiles_ = std::make_shared<TileModel>(schedule, machine);
-        joins_ = joins() && !is_free(Cause::attends);
+        prices_fused_launches_ = prices_fused_launches() && !is_free(Cause::attends);
     }
     require(options.start.empty() || static_cast<int>(options.start.size()) == ranks(),
             "{} start times for {} ranks; give one each, or none", options.start.size(), ranks());
@@ -75,20 +75,20 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
 
 Picoseconds CostModel::issue_time(double seconds) const { return is_free(Cause::issue) ? 0 : ticks(seconds); }
 
-bool CostModel::joins() const { return machine_.multiprocessors > 1 && joins_attends(schedule_); }
+bool CostModel::prices_fused_launches() const { return machine_.sms > 1 && has_fused_launches(schedule_); }
 
 /// Price of the rank's next attend. All attends of a rank with fused launches are priced at the first call.
-double CostModel::joined_seconds(int rank) {
-    joined_.resize(static_cast<std::size_t>(ranks()));
-    auto& [times, next] = joined_[static_cast<std::size_t>(rank)];
-    if (times.empty()) times = launches_of(schedule_, rank % schedule_.ranks(), launches_apart(), *tiles_, attention_);
+double CostModel::next_fused_seconds(int rank) {
+    fused_prices_.resize(static_cast<std::size_t>(ranks()));
+    auto& [times, next] = fused_prices_[static_cast<std::size_t>(rank)];
+    if (times.empty()) times = attend_seconds_of_rank(schedule_, rank % schedule_.ranks(), splits_fused_launches(), *tiles_, attention_);
     const auto found = times.at(next++);
     if (next == times.size()) times = {}, next = 0;
     return found / clock(rank);
 }
 
-bool CostModel::waits_for_gradients() const {
-    return joins_ && options_.compute == ComputeModel::tiles && !launches_apart() &&
+bool CostModel::waits_inside_kernel() const {
+    return prices_fused_launches_ && options_.compute == ComputeModel::tiles && !splits_fused_launches() &&
            schedule_.options().pass == Pass::backward;
 }
 
@@ -105,13 +105,13 @@ double CostModel::dropout_seconds(const Op& op, int rank) const {
     const auto pairs = static_cast<double>(op.pair_count) * static_cast<double>(schedule_.problem().batch) *
                        static_cast<double>(op.rows().heads.count());
     const auto tiles = pairs / (static_cast<double>(attention_.tile_rows) * static_cast<double>(attention_.tile_keys));
-    return std::max(0.0, attention_.dropout_tile_seconds) * tiles / (machine_.multiprocessors * clock(rank));
+    return std::max(0.0, attention_.dropout_tile_seconds) * tiles / (machine_.sms * clock(rank));
 }
 
 double CostModel::attend_seconds(const Op& op, int rank) {
     const bool by_tiles = options_.compute == ComputeModel::tiles;
-    if (by_tiles && has_few_rows(schedule_, op, machine_)) return few_rows_seconds(schedule_, op, machine_);
-    if (joins_ && by_tiles) return joined_seconds(rank);
+    if (by_tiles && uses_split_kv(schedule_, op, machine_)) return split_kv_seconds(schedule_, op, machine_);
+    if (prices_fused_launches_ && by_tiles) return next_fused_seconds(rank);
     double seconds = op.fused ? 0 : attention_.launch_seconds;
     if (options_.compute == ComputeModel::rate) {
         // K and V have to be read whatever is computed. For few rows and a long cache that takes longest.
@@ -129,12 +129,12 @@ double CostModel::attend_seconds(const Op& op, int rank) {
     return seconds;
 }
 
-double CostModel::powered_flop(const Op& op) const {
+double CostModel::computed_flop(const Op& op) const {
     if (is_free(Cause::attends)) return 0;
     const auto visible = schedule_.flop(op);
-    if (op.pair_count == 0 || options_.compute != ComputeModel::tiles || has_few_rows(schedule_, op, machine_))
+    if (op.pair_count == 0 || options_.compute != ComputeModel::tiles || uses_split_kv(schedule_, op, machine_))
         return visible;
-    return visible * tiles_->pairs_in_tiles(op.rows(), op.part) / static_cast<double>(op.pair_count);
+    return visible * tiles_->computed_pairs(op.rows(), op.part) / static_cast<double>(op.pair_count);
 }
 
 /// Expanding takes one matrix product for K and one for V, limited by arithmetic or memory, and copies the numbers that
@@ -171,8 +171,8 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
 }
 
-Picoseconds CostModel::evenly_spread(const Op& attend, int rank, Picoseconds price) {
-    if (options_.compute == ComputeModel::rate || has_few_rows(schedule_, attend, machine_)) return price;
+Picoseconds CostModel::time_of_tiles_alone(const Op& attend, int rank, Picoseconds price) {
+    if (options_.compute == ComputeModel::rate || uses_split_kv(schedule_, attend, machine_)) return price;
     return at_clock(tiles_->block(attend.rows(), attend.part, {attend.begins, attend.ends}).continued, rank);
 }
 
@@ -196,23 +196,23 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     known_bytes = bytes;
     known_message = message;
     if (is_free(Cause::links)) return;
-    cost.multiprocessors =
-        cost.link->multiprocessors_per_channel == 0 ? 0 : cost.link->multiprocessors(static_cast<double>(bytes));
+    cost.sms =
+        cost.link->sms_per_channel == 0 ? 0 : cost.link->sms(static_cast<double>(bytes));
     cost.latency =
         ticks(cost.link->latency_seconds + (route == Route::spine ? machine_.network.spine_latency_seconds : 0));
     auto rate = cost.link->rate(static_cast<double>(bytes), slower);
-    cost.crowded_speed = cost.link->busy_speed_ratio;
+    cost.speed_beside_attend = cost.link->busy_speed_ratio;
     if (route == Route::inside_host) {
-        if (message.has_time) {
+        if (message.is_hidden) {
             const auto& hidden = cost.link->hidden;
             rate = std::min(
                 rate, cost.link->hidden_rate(static_cast<double>(bytes / std::max<std::int64_t>(1, message.pieces))));
             // A rank sends and receives at the same time, and the thread blocks of both kernels run on the same SMs. In
             // timelines with 2k tokens per rank both fitted where an attend had left four SMs.
-            cost.multiprocessors = hidden.channels * cost.link->multiprocessors_per_channel / 2;
-            cost.crowded_speed = hidden.busy_speed_ratio;
+            cost.sms = hidden.channels * cost.link->sms_per_channel / 2;
+            cost.speed_beside_attend = hidden.busy_speed_ratio;
         }
-        if (message.is_cut) rate = std::min(rate, cost.link->pieces_bytes_per_second);
+        if (message.is_split_by_heads) rate = std::min(rate, cost.link->pieces_bytes_per_second);
         if (message.pieces > 1)
             cost.latency =
                 layouts::checked_sum(cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
@@ -223,7 +223,7 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
 
 Picoseconds CostModel::issue_pass() const { return issue_time(machine_.pass_issue_seconds); }
 
-Picoseconds CostModel::before_pass(int rank) const {
+Picoseconds CostModel::begin_of_pass(int rank) const {
     if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
@@ -237,13 +237,13 @@ Picoseconds CostModel::before_pass(int rank) const {
 double CostModel::sink_seconds(std::int64_t rows) const {
     const auto& p = schedule_.problem();
     if (p.sinks.empty() || schedule_.options().pass == Pass::backward) return 0;
-    constexpr double of_an_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
+    constexpr double fraction_of_add = 2.0 / 3;  // an add reads two numbers for each that it writes, this one
     const auto bytes = p.batch * rows * p.query_heads * p.value_dim * bytes_of(schedule_.accumulator());
     return machine_.accumulate_launch_seconds +
-           of_an_add * machine_.add_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second;
+           fraction_of_add * machine_.add_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second;
 }
 
-Picoseconds CostModel::behind_pass(int rank) const {
+Picoseconds CostModel::end_of_pass(int rank) const {
     if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const int ring_rank = rank % schedule_.ranks();

@@ -41,36 +41,36 @@ public:
     };
 
     /// Whether a block is the first or the last one that its query rows attend to.
-    struct Turn {
+    struct BlockPosition {
         bool begins = true, ends = true;
     };
 
     /// From the share `from` of the block's undisturbed time on, `sms` SMs are not available to it.
-    struct Without {
+    struct MissingSms {
         double from = 0;
         double sms = 0;
     };
 
-    /// Time of a block of key tiles while some SMs are missing, divided by its time on all SMs. `without` is sorted by
+    /// Time of a block of key tiles while some SMs are missing, divided by its time on all SMs. `missing` is sorted by
     /// time and its first entry is from 0.
-    double longer_beside(std::span<const Without> without, const Part& rows, const Part& keys);
+    double slowdown_while_sms_missing(std::span<const MissingSms> missing, const Part& rows, const Part& keys);
 
     /// SMs that the block leaves idle because it has fewer work tiles of keys than SMs; 0 if it fills them.
-    double idle_processors(const Part& rows, const Part& keys);
+    double idle_sms(const Part& rows, const Part& keys);
 
     /// Time of the block of `rows` and `keys`, all heads of both.
-    Time block(const Part& rows, const Part& keys, Turn turn);
+    Time block(const Part& rows, const Part& keys, BlockPosition position);
 
     /// Pairs of a row and a key in all tiles that the block computes, for one head. Includes pairs that the mask hides
     /// within partial tiles.
-    double pairs_in_tiles(const Part& rows, const Part& keys);
+    double computed_pairs(const Part& rows, const Part& keys);
 
     /// Time of the block with `sms` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
     /// a few missing SMs can cost a whole wave.
-    double longer_without(double sms, const Part& rows, const Part& keys, Turn turn);
+    double slowdown_without_sms(double sms, const Part& rows, const Part& keys, BlockPosition position);
 
     /// One attend of a fused launch: several attends of a rank in one kernel launch.
-    struct Joint {
+    struct FusedAttend {
         Part rows, keys;
         bool begins = true, ends = true;  ///< forward: whether it is the first or last block of its rows
         bool waits = false;               ///< whether it waits for a message
@@ -83,14 +83,14 @@ public:
     /// Until a block arrives only the first work tiles have made progress. So an attend before the last of its rows
     /// takes as long as the longest work tile needs for it, and the last one takes all the rest. Backward, a work tile
     /// belongs to one block, and blocks follow each other: see KeyLaunch.
-    std::vector<double> joined(std::span<const Joint> attends);
+    std::vector<double> fused_times(std::span<const FusedAttend> attends);
 
     /// The work tiles of one launch.
-    struct Items {
+    struct WorkTiles {
         std::vector<layouts::TileCounts> tiles;  ///< that each work tile of a head meets
         std::vector<int> visits{};  ///< blocks of the launch in which a work tile meets any tile; empty: one each
         std::int64_t copies = 1;    ///< heads (of keys for key tiles) times batch elements: each has these work tiles
-        int in_turn = 1;            ///< query heads that a work tile takes one after another
+        int query_heads_in_turn = 1;            ///< query heads that a work tile takes one after another
         // Only for work tiles of keys, which are sorted longest first: the ranges of row tiles that they meet, those of
         // one work tile after those of another, and the index of each one's first range.
         std::vector<layouts::Interval> ranges{};
@@ -103,22 +103,22 @@ public:
     };
 
     /// Work tiles of keys of one block, and the first head and row tile of its rows among those of the rank.
-    struct KeyPart {
-        std::shared_ptr<const Items> items;
+    struct KeyTilesOfBlock {
+        std::shared_ptr<const WorkTiles> items;
         std::int64_t first_head = 0, first_tile = 0;
     };
-    KeyPart key_part(const Part& rows, const Part& keys);
+    KeyTilesOfBlock key_tiles_of_block(const Part& rows, const Part& keys);
 
     /// How a launch goes through the work tiles of its blocks.
-    struct Way {
+    struct LaunchPlan {
         layouts::SmGroup sharing{};
         layouts::WorkTileOrder order{};  ///< of the work tiles of each block
         double longer = 1;           ///< factor on the time of every work tile
     };
-    Way way_of(std::span<const KeyPart> parts, bool waits) const;
+    LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const;
 
     /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
-    std::vector<ItemGroup> dealt(const Items& items, const Way& way) const;
+    std::vector<WorkTileGroup> in_launch_order(const WorkTiles& items, const LaunchPlan& plan) const;
 
     /// Number of memo entries, that is of blocks that were tiled one by one. For tests.
     std::size_t distinct_blocks() const { return memo_.size(); }
@@ -126,46 +126,46 @@ public:
 private:
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
-    Items items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+    WorkTiles work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                    const Part& keys) const;
-    void list_keys(Items& items, std::span<const layouts::RowHull> rows,
+    void list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
                    std::span<const layouts::KeyTile> columns) const;
-    std::vector<double> joined_keys(std::span<const Joint> attends);
+    std::vector<double> fused_times_of_key_tiles(std::span<const FusedAttend> attends);
     struct Launch {
         double seconds = 0;
         double item = 0;   ///< seconds of its longest work tile
         double tiles = 0;  ///< seconds of all tiles on one SM
     };
-    layouts::SmGroup sharing_of(std::span<const KeyPart> parts) const;
-    layouts::WorkTileOrder order_of(std::span<const KeyPart> parts, std::int64_t blocks) const;
-    double rereading_seconds(std::span<const KeyPart> parts, const Way& way) const;
-    double item_seconds(const layouts::TileCounts& tiles, int heads_in_turn, std::int64_t sms) const {
-        return item_seconds(tiles, {}, heads_in_turn, sms, 1, 0);
+    layouts::SmGroup sharing_of(std::span<const KeyTilesOfBlock> parts) const;
+    layouts::WorkTileOrder order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const;
+    double l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const;
+    double work_tile_seconds(const layouts::TileCounts& tiles, int heads_in_turn, std::int64_t sms) const {
+        return work_tile_seconds(tiles, {}, heads_in_turn, sms, 1, 0);
     }
-    std::int64_t places(const layouts::SmGroup& sharing, double without) const;
-    double tile_seconds(const Items& items) const;
-    Launch launch(std::span<const Items> parts, Turn turn, const Part* keys, double without) const;
-    Launch key_launch(const KeyPart& part, double without) const;
-    struct Dealt {
-        std::vector<ItemGroup> groups;
+    std::int64_t concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const;
+    double tile_seconds(const WorkTiles& items) const;
+    Launch launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys, double missing) const;
+    Launch key_launch(const KeyTilesOfBlock& part, double missing) const;
+    struct ScheduledBlock {
+        std::vector<WorkTileGroup> groups;
         layouts::SmGroup sharing{};
         double seconds = 0;
     };
-    const Dealt& dealt_block(const Part& rows, const Part& keys);
+    const ScheduledBlock& scheduled_block(const Part& rows, const Part& keys);
     Launch block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                        const Part& keys, Turn turn, double without = 0) const;
+                        const Part& keys, BlockPosition position, double missing = 0) const;
     std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
-                       Turn turn);
+                       BlockPosition position);
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                           const Part& keys, Turn turn) const;
-    Items::Sizes sizes_of(const Part& rows, const Part& keys) const;
+                           const Part& keys, BlockPosition position) const;
+    WorkTiles::Sizes sizes_of(const Part& rows, const Part& keys) const;
     /// Bytes that a launch reads and writes for each number of O.
     struct RowBytes {
         double read, written;
     };
-    RowBytes row_bytes(Turn turn) const;
-    double missed_share(std::span<const Items> parts, Turn turn) const;
-    double item_seconds(const layouts::TileCounts& tiles, Turn turn, int heads_in_turn, std::int64_t sms,
+    RowBytes row_bytes(BlockPosition position) const;
+    double l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const;
+    double work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn, std::int64_t sms,
                         int visits, double missed) const;
 
     const Schedule& schedule_;
@@ -174,9 +174,9 @@ private:
     std::vector<std::int64_t> key_;               // scratch memory of describe()
     std::vector<Run> row_storage_, key_storage_;  // scratch memory of runs()
     std::unordered_map<std::string, Time> memo_;
-    std::unordered_map<std::string, double> longer_, pairs_;
-    std::unordered_map<std::string, Dealt> dealt_;
-    std::unordered_map<std::string, std::shared_ptr<const Items>> listed_;  // work tiles of keys
+    std::unordered_map<std::string, double> slowdowns_, pairs_;
+    std::unordered_map<std::string, ScheduledBlock> scheduled_blocks_;
+    std::unordered_map<std::string, std::shared_ptr<const WorkTiles>> key_work_tiles_;  // work tiles of keys
     // What depends only on the rows or only on the keys of a whole block, by block. Kept because each block of rows
     // meets every block of keys.
     mutable std::vector<std::vector<layouts::RowHull>> hulls_;
@@ -188,8 +188,8 @@ struct TransferCost {
     Picoseconds latency = 0;
     Picoseconds duration = 0;     ///< after the latency, if it has the link to itself
     double bytes_per_second = 0;  ///< at full speed; 0 if the message takes no time
-    double multiprocessors = 0;   ///< SMs held at each end from when that end is ready; 0 for copy engines
-    double crowded_speed = 1;     ///< speed while an attend runs, relative to alone
+    double sms = 0;   ///< SMs held at each end from when that end is ready; 0 for copy engines
+    double speed_beside_attend = 1;     ///< speed while an attend runs, relative to alone
     const LinkCost* link = nullptr;
     Route route = Route::inside_host;
 
@@ -225,7 +225,7 @@ public:
 
     /// The part of `price`, which compute() gave for this attend, that its tiles take if they are spread evenly over
     /// all SMs. All of `price` if it is not made of tiles.
-    Picoseconds evenly_spread(const Op& attend, int rank, Picoseconds price);
+    Picoseconds time_of_tiles_alone(const Op& attend, int rank, Picoseconds price);
 
     /// Cost of a message between two ranks; includes a slow link of the source. The reference is valid until the next
     /// call.
@@ -246,33 +246,33 @@ public:
     /// Whether the rank's backward attends are one fused launch that waits, inside the kernel, for blocks and for the
     /// gradients that it adds to. Then key_launches() tells when each attend ends, and compute() tells how long it
     /// takes if everything has arrived.
-    bool waits_for_gradients() const;
+    bool waits_inside_kernel() const;
     KeyLaunches key_launches(int rank) const;
 
     /// Factor on the calibrated time of compute operation `index` of a rank: its clock, slow GPUs and noise.
     double slower(int rank, layouts::OpIndex index) const;
 
     /// Whether the schedule has fused launches, and the machine prices them as such.
-    bool joins() const;
+    bool prices_fused_launches() const;
 
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
     Picoseconds at_clock(double seconds, int rank) const;
 
     /// FLOP of an attend that take power: those of all pairs of the tiles that it computes.
-    double powered_flop(const Op& op) const;
+    double computed_flop(const Op& op) const;
 
     /// Host time of a pass before its first operation, and host time to issue an operation. `follows`: see HostClock.
     Picoseconds issue_pass() const;
     Picoseconds issue(const Op& op, bool follows) const {
         if (!op.transfers()) return op.fused ? 0 : issue_compute_;
         const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_
-                             : follows                         ? issue_next_
+                             : follows                         ? issue_following_
                                                                : issue_transfer_;
         return issue_piece_ == 0 ? message : message + issue_piece_ * (pieces_of(schedule_, op) - 1);
     }
     HostClock host_clock(HostClock::State state, OpIndex first = 0) const {
-        return {state, computes_first_, std::min(issue_transfer_, issue_next_), first};
+        return {state, issues_compute_early_, std::min(issue_transfer_, issue_following_), first};
     }
 
     /// The clock of a host that starts a pass at `start`.
@@ -282,8 +282,8 @@ public:
     }
 
     /// GPU time of a rank's pass before its first operation on the compute lane, and behind its last operation.
-    Picoseconds before_pass(int rank) const;
-    Picoseconds behind_pass(int rank) const;
+    Picoseconds begin_of_pass(int rank) const;
+    Picoseconds end_of_pass(int rank) const;
     const Topology& topology() const { return topology_; }
 
     /// When a rank starts the pass; starts() has all ranks.
@@ -299,8 +299,8 @@ private:
     double attend_seconds(const Op& op, int rank);
     double dropout_seconds(const Op& op, int rank) const;
     double sink_seconds(std::int64_t rows) const;
-    double joined_seconds(int rank);
-    bool launches_apart() const { return machine_.inside_host.multiprocessors_per_channel > 0; }
+    double next_fused_seconds(int rank);
+    bool splits_fused_launches() const { return machine_.inside_host.sms_per_channel > 0; }
     double latent_seconds(const Op& op, int rank) const;
 
     const Schedule& schedule_;
@@ -310,15 +310,15 @@ private:
     Topology topology_;
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: all 1
-    bool computes_first_;
-    Picoseconds issue_compute_, issue_transfer_, issue_next_, issue_fetch_, issue_piece_;
+    bool issues_compute_early_;
+    Picoseconds issue_compute_, issue_transfer_, issue_following_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
-    bool joins_ = false;  // fused launches are priced by tiles
-    struct Joined {
+    bool prices_fused_launches_ = false;  // fused launches are priced by tiles
+    struct FusedPrices {
         std::vector<double> times;
         std::size_t next = 0;
     };
-    std::vector<Joined> joined_;  // by rank: prices of attends that were not asked for yet
+    std::vector<FusedPrices> fused_prices_;  // by rank: prices of attends that were not asked for yet
     struct Known {
         std::int64_t bytes = -1;
         Message message;

@@ -9,15 +9,15 @@ namespace ringlab::sim {
 /// Assigns most of a very large group at once, with the result of assigning one by one: each processor takes the work
 /// tiles that it can begin before a common time. Returns how many were assigned. Small groups are assigned one by one,
 /// which keeps sums the same to the last bit.
-std::int64_t Processors::give_at_once(const ItemGroup& items) {
+std::int64_t ListScheduler::assign_large_group(const WorkTileGroup& items) {
     constexpr std::int64_t few = 1 << 16;
     if (items.count <= few || items.seconds == 0) return items.seconds == 0 ? items.count : 0;
-    const auto dealt_by = [&](double time, double level) {
+    const auto assigned_by = [&](double time, double level) {
         return level > time ? std::floor((level - time) / items.seconds) : 0;
     };
-    const auto dealt = [&](double level) {
+    const auto assigned = [&](double level) {
         double sum = 0;
-        for (const auto& some : free_) sum += some.count * dealt_by(some.time, level);
+        for (const auto& some : free_) sum += some.count * assigned_by(some.time, level);
         return sum;
     };
     double low = free_.front().time;
@@ -27,10 +27,10 @@ std::int64_t Processors::give_at_once(const ItemGroup& items) {
     const auto most = static_cast<double>(items.count - few / 2);
     for (int halvings = 0; halvings < 200; ++halvings) {
         const auto middle = low + (high - low) / 2;
-        (dealt(middle) <= most ? low : high) = middle;
+        (assigned(middle) <= most ? low : high) = middle;
     }
-    auto given = static_cast<std::int64_t>(dealt(low));
-    for (auto& some : free_) some.time += dealt_by(some.time, low) * items.seconds;
+    auto given = static_cast<std::int64_t>(assigned(low));
+    for (auto& some : free_) some.time += assigned_by(some.time, low) * items.seconds;
     if (items.count - given > 2 * few) {  // work tiles so short that rounding hides them
         for (auto& some : free_)
             some.time += static_cast<double>(items.count - given) / static_cast<double>(count_) * items.seconds;
@@ -40,7 +40,7 @@ std::int64_t Processors::give_at_once(const ItemGroup& items) {
     return given;
 }
 
-double Processors::give(const ItemGroup& items, double begin, double end) {
+double ListScheduler::give(const WorkTileGroup& items, double begin, double end) {
     double last = 0;
     const auto put = [&](Free some) {
         if (some.count == 0) return;
@@ -50,7 +50,7 @@ double Processors::give(const ItemGroup& items, double begin, double end) {
     const bool wait = std::max(begin, end) > free_.front().time;
     auto left = items.count;
     if (!wait && left > 0) {
-        left -= give_at_once(items);
+        left -= assign_large_group(items);
         for (const auto& some : free_) last = left == 0 ? std::max(last, some.time) : last;
     }
     while (left > 0) {
@@ -72,23 +72,23 @@ double Processors::give(const ItemGroup& items, double begin, double end) {
     return last;
 }
 
-void Processors::delay(double seconds) {
+void ListScheduler::delay(double seconds) {
     for (auto& some : free_) some.time += seconds;
 }
 
-double makespan(std::vector<ItemGroup> items, std::int64_t sms) {
-    std::sort(items.begin(), items.end(), [](const ItemGroup& a, const ItemGroup& b) { return a.seconds > b.seconds; });
-    return makespan_in_order(items, sms);
+double makespan(std::vector<WorkTileGroup> items, std::int64_t sms) {
+    std::sort(items.begin(), items.end(), [](const WorkTileGroup& a, const WorkTileGroup& b) { return a.seconds > b.seconds; });
+    return list_schedule(items, sms);
 }
 
-double makespan_in_order(std::span<const ItemGroup> items, std::int64_t sms) {
-    Processors all(sms);
+double list_schedule(std::span<const WorkTileGroup> items, std::int64_t sms) {
+    ListScheduler all(sms);
     double end = 0;
     for (const auto& group : items) end = std::max(end, all.give(group));
     return end;
 }
 
-double makespan_in_order(std::span<const ItemGroup> items, std::span<const ProcessorCount> counts) {
+double list_schedule(std::span<const WorkTileGroup> items, std::span<const ProcessorsFrom> counts) {
     std::vector<double> free(static_cast<std::size_t>(counts.front().count), 0.0);  // a heap, the first on top
     const auto later = std::greater<>{};
     const auto come_and_go = [&] {

@@ -11,7 +11,7 @@ namespace ringlab::sim {
 void Engine::reserve(std::size_t activities, std::size_t resources) {
     queue_.reserve(timers_ + places_ + activities);
     states_.reserve(places_ + activities);
-    uses_.reserve((places_ + activities) * room_);
+    uses_.reserve((places_ + activities) * uses_per_activity_);
     resources_.reserve(resources);
 }
 
@@ -37,7 +37,7 @@ ActivityId Engine::take_place(ActivityId wanted) {
         require(states_.size() < EventQueue::most_ids - timers_, "more than {} activities at a time",
                 EventQueue::most_ids - timers_);
         states_.emplace_back();
-        uses_.resize(states_.size() * room_);
+        uses_.resize(states_.size() * uses_per_activity_);
         return static_cast<ActivityId>(states_.size() - 1);
     }
     const auto id = free_.back();
@@ -45,15 +45,15 @@ ActivityId Engine::take_place(ActivityId wanted) {
     return id;
 }
 
-void Engine::make_room(std::size_t demands) {
+void Engine::widen_uses(std::size_t demands) {
     HugeVector<Use> wider(states_.size() * demands);
-    for (std::size_t id = 0; id < states_.size(); ++id) std::copy_n(&uses_[id * room_], room_, &wider[id * demands]);
+    for (std::size_t id = 0; id < states_.size(); ++id) std::copy_n(&uses_[id * uses_per_activity_], uses_per_activity_, &wider[id * demands]);
     uses_ = std::move(wider);
-    room_ = demands;
+    uses_per_activity_ = demands;
 }
 
 ActivityId Engine::start(const Activity& activity) {
-    if (activity.demands.size() > room_) make_room(activity.demands.size());
+    if (activity.demands.size() > uses_per_activity_) widen_uses(activity.demands.size());
     const auto id = take_place(activity.place);
     auto& state = states_[id];
     state.remaining = static_cast<double>(activity.duration);
@@ -61,13 +61,13 @@ ActivityId Engine::start(const Activity& activity) {
     state.tag = activity.tag;
     state.uses = static_cast<std::uint8_t>(activity.demands.size());
     state.priority = activity.priority;
-    state.crowds = activity.crowds;
+    state.slows_transfers = activity.slows_transfers;
     state.place = nowhere;
     state.limit = none;
     state.runs = true;
-    state.late = false;
+    state.ends_later = false;
     state.weight = static_cast<float>(activity.weight);
-    state.crowded_speed = static_cast<float>(activity.crowded_speed);
+    state.speed_beside_attend = static_cast<float>(activity.speed_beside_attend);
     for (auto* use = uses(id).data(); const auto& demand : activity.demands) {
         use->amount = static_cast<float>(demand.amount);
         use++->resource = demand.resource;
@@ -109,18 +109,18 @@ void Engine::begin(ActivityId id) {
     state.updated = now_;
     state.speed = state.bound = 0;
     link(id);
-    fresh_.push_back(id);
+    unset_speeds_.push_back(id);
 }
 
 // Speeds change more often than activities end. An activity that becomes slower stays where it is in the queue; when it
 // comes up too early, it is put back. So compute that several copies slow down and leave again moves once, not for each
 // copy.
-EventQueue::Turn Engine::settled_first() {
+EventQueue::EventOrder Engine::first_valid_end() {
     while (!queue_.empty()) {
-        const auto [turn, id] = queue_.first();
-        if (id < timers_ || !states_[id - timers_].late) return turn;
+        const auto [event_order, id] = queue_.first();
+        if (id < timers_ || !states_[id - timers_].ends_later) return event_order;
         auto& state = states_[id - timers_];
-        state.late = false;
+        state.ends_later = false;
         queue_.set(id, {end_of(state), state.number});
     }
     return {never, ~std::uint64_t{0}};
@@ -135,11 +135,11 @@ Picoseconds Engine::end_of(const State& state) {
 bool Engine::next(std::uint32_t& tag) {
     for (;;) {
         auto* line = first_line();
-        const auto begins = line ? line->at(line->first).begin : EventQueue::Turn{never, ~std::uint64_t{0}};
-        auto ends = settled_first();
+        const auto begins = line ? line->at(line->first).begin : EventQueue::EventOrder{never, ~std::uint64_t{0}};
+        auto ends = first_valid_end();
         if (!solved() && begins.time > now_ && ends.time > now_) {
             solve();
-            ends = settled_first();
+            ends = first_valid_end();
         }
         if (line && begins < ends) {
             now_ = begins.time;
@@ -177,7 +177,7 @@ void Engine::touch(ResourceId resource) {
 
 void Engine::link(ActivityId id) {
     const auto& state = states_[id];
-    sensitive_ += state.crowded_speed < 1;
+    slowable_transfers_ += state.speed_beside_attend < 1;
     transfers_ += state.priority == Priority::transfer;
     for (Link self = id << link_bits; auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
@@ -186,19 +186,19 @@ void Engine::link(ActivityId id) {
         use.next = head;
         if (head != none) use_of(head).previous = self;
         head = self++;
-        if (state.crowds) {
-            require(++resource.crowding != 0, "more than 4095 attends use one resource at a time");
-            resource.crowd_changed = true;
+        if (state.slows_transfers) {
+            require(++resource.slowing_users != 0, "more than 4095 attends use one resource at a time");
+            resource.slowing_users_changed = true;
         }
-        if (state.crowded_speed < 1)
-            require(++resource.sensitive != 0, "more than 65535 messages use one resource at a time");
+        if (state.speed_beside_attend < 1)
+            require(++resource.slowable_users != 0, "more than 65535 messages use one resource at a time");
         touch(use.resource);
     }
 }
 
 void Engine::unlink(ActivityId id) {
     const auto& state = states_[id];
-    sensitive_ -= state.crowded_speed < 1;
+    slowable_transfers_ -= state.speed_beside_attend < 1;
     transfers_ -= state.priority == Priority::transfer;
     for (auto& use : uses(id)) {
         auto& resource = resources_[use.resource];
@@ -209,20 +209,20 @@ void Engine::unlink(ActivityId id) {
         (use.previous == none ? resource.users[static_cast<std::size_t>(state.priority)] : use_of(use.previous).next) =
             use.next;
         if (use.next != none) use_of(use.next).previous = use.previous;
-        if (state.crowds) {
-            --resource.crowding;
-            resource.crowd_changed = true;
+        if (state.slows_transfers) {
+            --resource.slowing_users;
+            resource.slowing_users_changed = true;
         }
-        if (state.crowded_speed < 1) --resource.sensitive;
+        if (state.speed_beside_attend < 1) --resource.slowable_users;
         touch(use.resource);
     }
 }
 
 float Engine::bound_of(ActivityId id) {
     const auto& state = states_[id];
-    if (state.crowded_speed < 1)
+    if (state.speed_beside_attend < 1)
         for (const auto& use : uses(id))
-            if (resources_[use.resource].crowding > 0) return state.crowded_speed;
+            if (resources_[use.resource].slowing_users > 0) return state.speed_beside_attend;
     return 1;
 }
 
@@ -251,8 +251,8 @@ void Engine::set_speed(ActivityId id, float speed) {
     state.updated = now_;
     state.speed = speed;
     const auto end = end_of(state);
-    state.late = queue_.leaves_by(id + timers_, end);
-    if (state.late)
+    state.ends_later = queue_.leaves_by(id + timers_, end);
+    if (state.ends_later)
         state.number = queue_.take_number();
     else
         queue_.set(id + timers_, end);

@@ -33,8 +33,8 @@ struct Activity {
     std::span<const Demand> demands{};  ///< at most Engine::most_demands
     Priority priority = Priority::transfer;
     double weight = 1;         ///< where a resource is too small, speeds are proportional to the weights
-    double crowded_speed = 1;  ///< largest speed while an activity with `crowds` uses one of its resources
-    bool crowds = false;
+    double speed_beside_attend = 1;  ///< largest speed while an activity with `slows_transfers` uses one of its resources
+    bool slows_transfers = false;
     std::uint32_t tag = 0;      ///< returned by Engine::next() when it ends
     std::uint32_t place = ~0u;  ///< wanted index in memory, see Engine::Engine()
 };
@@ -55,7 +55,7 @@ public:
     /// Tags below `timers` belong to timers, one each. Activities may ask for one of `places` indices, so that those
     /// that are used together lie together in memory.
     explicit Engine(std::uint32_t timers = 0, std::uint32_t places = 0)
-        : timers_(timers), places_(places), states_(places), uses_(places * room_) {}
+        : timers_(timers), places_(places), states_(places), uses_(places * uses_per_activity_) {}
 
     /// `capacity` is per unit of time, in a unit that the caller chooses; demands are in the same unit.
     ResourceId add_resource(double capacity);
@@ -108,14 +108,14 @@ private:
         float speed;
         float bound;  // the largest speed, limited by crowding alone
         float weight;
-        float crowded_speed;
+        float speed_beside_attend;
         std::uint32_t tag;
         std::uint8_t uses;
         Priority priority;
-        bool crowds;
+        bool slows_transfers;
         bool runs = false;
         std::uint32_t place : 31;  // index in the part being solved; `nowhere` outside it
-        std::uint32_t late : 1;    // it ends later than its queue entry says; the entry moves, with `number`, when it
+        std::uint32_t ends_later : 1;    // it ends later than its queue entry says; the entry moves, with `number`, when it
                                    // comes up
         ResourceId limit;          // the full resource that limits a transfer; none: its bound limits it
         std::uint64_t number;
@@ -125,7 +125,7 @@ private:
     /// Activities whose delay has not ended yet, in order of time. All of a line have the same delay.
     struct Line {
         struct Entry {
-            EventQueue::Turn begin;
+            EventQueue::EventOrder begin;
             ActivityId id;
         };
         Picoseconds delay;
@@ -146,11 +146,11 @@ private:
         std::int64_t used = 0;                  // by all transfers at their speeds
         std::array<Link, 2> users{none, none};  // heads of the lists of users, by priority
         float capacity = 0;
-        std::uint32_t crowding : 12 = 0;   // number of users with `crowds`
-        std::uint32_t sensitive : 16 = 0;  // number of transfers with a crowded_speed below 1
+        std::uint32_t slowing_users : 12 = 0;   // number of users with `slows_transfers`
+        std::uint32_t slowable_users : 16 = 0;  // number of transfers with a speed_beside_attend below 1
         std::uint32_t dirty : 1 = 0;
-        std::uint32_t crowd_changed : 1 = 0;
-        std::uint32_t tight : 1 = 0;  // demand exceeded capacity when last solved
+        std::uint32_t slowing_users_changed : 1 = 0;
+        std::uint32_t over_capacity : 1 = 0;  // demand exceeded capacity when last solved
         std::uint32_t marked : 1 = 0;
 
         bool short_of_capacity() const { return demand > whole(capacity); }
@@ -159,17 +159,17 @@ private:
 
     static ActivityId activity_of(Link link) { return link >> link_bits; }
     State& state_of(Link link) { return states_[activity_of(link)]; }
-    Use& use_of(Link link) { return uses_[std::size_t{activity_of(link)} * room_ + (link & ((1u << link_bits) - 1))]; }
-    std::span<Use> uses(ActivityId id) { return {&uses_[std::size_t{id} * room_], states_[id].uses}; }
-    void make_room(std::size_t demands);
+    Use& use_of(Link link) { return uses_[std::size_t{activity_of(link)} * uses_per_activity_ + (link & ((1u << link_bits) - 1))]; }
+    std::span<Use> uses(ActivityId id) { return {&uses_[std::size_t{id} * uses_per_activity_], states_[id].uses}; }
+    void widen_uses(std::size_t demands);
 
     ActivityId take_place(ActivityId wanted);
     void wait(ActivityId id, Picoseconds delay);
     void begin(ActivityId id);
     Line* first_line();
     static Picoseconds end_of(const State& state);
-    EventQueue::Turn settled_first();
-    bool solved() const { return fresh_.empty() && dirty_.empty(); }
+    EventQueue::EventOrder first_valid_end();
+    bool solved() const { return unset_speeds_.empty() && dirty_.empty(); }
     void touch(ResourceId resource);
     void link(ActivityId id);
     void unlink(ActivityId id);
@@ -180,15 +180,15 @@ private:
     void solve_transfers();
     void solve_compute();
     static bool limits(const Resource& resource);
-    void note_tightness(Resource& resource);
+    void update_over_capacity(Resource& resource);
     void take_users(ResourceId id, Priority priority);
     void take_resource(ResourceId id);
     bool gather(ResourceId start, Priority priority);
-    void leave_part();
+    void clear_part_indices();
     void fill(Priority priority);
-    void fill_near();
-    void gather_near();
-    bool is_felt(ResourceId id);
+    void fill_local();
+    void gather_local();
+    bool affects_others(ResourceId id);
     void keep_speeds();
     void fill_part(Priority priority);
     void begin_filling(Priority priority);
@@ -209,22 +209,22 @@ private:
     EventQueue queue_;         // ids are tags of timers, then `timers_` + activity
     std::vector<Line> lines_;  // by delay; machines have few different latencies
     HugeVector<State> states_;
-    std::size_t room_ = 2;  // demands reserved for each activity: the most that any has had; two on most machines
-    HugeVector<Use> uses_;  // `room_` entries for each activity
+    std::size_t uses_per_activity_ = 2;  // demands reserved for each activity: the most that any has had; two on most machines
+    HugeVector<Use> uses_;  // `uses_per_activity_` entries for each activity
     std::vector<ActivityId> free_;
     HugeVector<Resource> resources_;
     Picoseconds now_ = 0;
     std::uint64_t events_ = 0;
 
     std::uint32_t transfers_ = 0;  // number of transfers that have begun
-    std::uint32_t sensitive_ = 0;  // number of activities with a crowded_speed below 1
-    std::uint32_t tight_ = 0;      // number of resources that are `tight`
+    std::uint32_t slowable_transfers_ = 0;  // number of activities with a speed_beside_attend below 1
+    std::uint32_t resources_over_capacity_ = 0;      // number of resources that are `over_capacity`
     bool may_be_short_ = false;    // a resource may have become too small since the last solution
     bool shared_out_ = false;
 
-    std::vector<ActivityId> fresh_;  // activities whose speed must be set: new, or with another bound
+    std::vector<ActivityId> unset_speeds_;  // activities whose speed must be set: new, or with another bound
     std::vector<ResourceId> dirty_;  // resources on which something changed since the last solution
-    std::vector<ResourceId> near_;   // resources to solve in fill_near()
+    std::vector<ResourceId> local_resources_;   // resources to solve in fill_local()
     // Scratch memory of the solver: the part that is being solved, that is some activities and resources.
     std::vector<ActivityId> part_;
     std::vector<ResourceId> part_resources_;

@@ -10,39 +10,39 @@ namespace ringlab::sim {
 void Engine::solve() {
     solve_transfers();
     solve_compute();
-    for (const auto resource : dirty_) resources_[resource].dirty = resources_[resource].crowd_changed = false;
+    for (const auto resource : dirty_) resources_[resource].dirty = resources_[resource].slowing_users_changed = false;
     dirty_.clear();
-    fresh_.clear();
+    unset_speeds_.clear();
 }
 
 void Engine::solve_transfers() {
-    for (const auto id : fresh_) set_bound(id, bound_of(id));
+    for (const auto id : unset_speeds_) set_bound(id, bound_of(id));
     // The list grows during this loop, because a changed bound makes more resources dirty.
-    for (std::size_t i = 0; sensitive_ > 0 && i < dirty_.size(); ++i) {
+    for (std::size_t i = 0; slowable_transfers_ > 0 && i < dirty_.size(); ++i) {
         const auto& resource = resources_[dirty_[i]];
-        if (!resource.crowd_changed || resource.sensitive == 0) continue;
+        if (!resource.slowing_users_changed || resource.slowable_users == 0) continue;
         for (auto at = resource.users[static_cast<std::size_t>(Priority::transfer)]; at != none; at = use_of(at).next) {
             const auto id = activity_of(at);
             const auto bound = bound_of(id);
             if (bound == states_[id].bound) continue;
             set_bound(id, bound);
-            fresh_.push_back(id);
+            unset_speeds_.push_back(id);
             for (const auto& use : uses(id)) touch(use.resource);
         }
     }
-    const bool some_short = may_be_short_ || tight_ > 0;
+    const bool some_short = may_be_short_ || resources_over_capacity_ > 0;
     may_be_short_ = false;
-    near_.clear();
+    local_resources_.clear();
     for (std::size_t i = 0; some_short && i < dirty_.size(); ++i) {
         if (!limits(resources_[dirty_[i]])) continue;
-        gather(dirty_[i], Priority::transfer) ? fill(Priority::transfer) : near_.push_back(dirty_[i]);
+        gather(dirty_[i], Priority::transfer) ? fill(Priority::transfer) : local_resources_.push_back(dirty_[i]);
     }
-    if (!near_.empty()) fill_near();
-    for (const auto id : fresh_) {
+    if (!local_resources_.empty()) fill_local();
+    for (const auto id : unset_speeds_) {
         auto& state = states_[id];
         if (state.priority != Priority::transfer) continue;
-        const bool limited = tight_ > 0 && std::ranges::any_of(uses(id), [&](const Use& use) {
-                                 return resources_[use.resource].tight != 0;
+        const bool limited = resources_over_capacity_ > 0 && std::ranges::any_of(uses(id), [&](const Use& use) {
+                                 return resources_[use.resource].over_capacity != 0;
                              });
         if (!limited) set_speed(id, state.bound);
     }
@@ -66,12 +66,12 @@ void Engine::solve_compute() {
 }
 
 /// For transfers: whether the resource limits any of them, or did when last solved.
-bool Engine::limits(const Resource& resource) { return resource.short_of_capacity() || resource.tight; }
+bool Engine::limits(const Resource& resource) { return resource.short_of_capacity() || resource.over_capacity; }
 
-void Engine::note_tightness(Resource& resource) {
-    tight_ -= resource.tight;
-    resource.tight = resource.short_of_capacity();
-    tight_ += resource.tight;
+void Engine::update_over_capacity(Resource& resource) {
+    resources_over_capacity_ -= resource.over_capacity;
+    resource.over_capacity = resource.short_of_capacity();
+    resources_over_capacity_ += resource.over_capacity;
 }
 
 /// Adds the users of a resource, with the given priority, to the part.
@@ -110,13 +110,13 @@ bool Engine::gather(ResourceId start, Priority priority) {
     }
     for (const auto id : part_resources_) {
         resources_[id].marked = false;
-        if (priority == Priority::transfer && is_all) note_tightness(resources_[id]);
+        if (priority == Priority::transfer && is_all) update_over_capacity(resources_[id]);
     }
-    if (!is_all) leave_part();
+    if (!is_all) clear_part_indices();
     return is_all;
 }
 
-void Engine::leave_part() {
+void Engine::clear_part_indices() {
     for (const auto id : part_) states_[id].place = nowhere;
 }
 
@@ -139,7 +139,7 @@ float Engine::speed_alone(ActivityId id, Priority priority) {
 void Engine::fill(Priority priority) {
     shared_out_ = true;
     if (part_.size() == 1) {
-        leave_part();
+        clear_part_indices();
         set_speed(part_.front(), speed_alone(part_.front(), priority));
         return;
     }
@@ -150,35 +150,35 @@ void Engine::fill(Priority priority) {
 // Among many connected transfers a change affects few. So only resources where something changed are solved first, with
 // their users; other activities keep their speeds. The solution is complete unless another full resource now limits one
 // of these users, or has users whose share changes. Then that resource is solved as well.
-void Engine::fill_near() {
+void Engine::fill_local() {
     shared_out_ = true;
-    for (const auto id : near_) note_tightness(resources_[id]);
-    for (std::size_t before = 0; before != near_.size();) {
-        before = near_.size();
-        gather_near();
+    for (const auto id : local_resources_) update_over_capacity(resources_[id]);
+    for (std::size_t before = 0; before != local_resources_.size();) {
+        before = local_resources_.size();
+        gather_local();
         fill_part(Priority::transfer);
         for (auto k = before; k < part_resources_.size(); ++k)
-            if (is_felt(part_resources_[k])) near_.push_back(part_resources_[k]);
-        if (near_.size() != before) leave_part();
+            if (affects_others(part_resources_[k])) local_resources_.push_back(part_resources_[k]);
+        if (local_resources_.size() != before) clear_part_indices();
     }
     keep_speeds();
 }
 
-/// Makes a part of the users of the resources in `near_`. Behind these resources it has all others that limit the same
+/// Makes a part of the users of the resources in `local_resources_`. Behind these resources it has all others that limit the same
 /// users.
-void Engine::gather_near() {
+void Engine::gather_local() {
     part_.clear();
     part_resources_.clear();
-    for (const auto id : near_) take_resource(id);
-    for (const auto id : near_) take_users(id, Priority::transfer);
+    for (const auto id : local_resources_) take_resource(id);
+    for (const auto id : local_resources_) take_users(id, Priority::transfer);
     for (const auto id : part_)
         for (const auto& use : uses(id))
-            if (resources_[use.resource].tight) take_resource(use.resource);
+            if (resources_[use.resource].over_capacity) take_resource(use.resource);
     for (const auto id : part_resources_) resources_[id].marked = false;
 }
 
 /// Whether a resource has users outside the part whose speeds would change with those of its users in it.
-bool Engine::is_felt(ResourceId id) {
+bool Engine::affects_others(ResourceId id) {
     bool limits_some = false, has_others = false, limited_others = false, moves = false;
     for (auto at = resources_[id].users[static_cast<std::size_t>(Priority::transfer)]; at != none;
          at = use_of(at).next) {

@@ -31,17 +31,17 @@ public:
     std::size_t size() const { return size_ - hole_; }
 
     /// When an event leaves. `number` counts calls of set() and decides among equal times.
-    struct Turn {
+    struct EventOrder {
         Picoseconds time;
         std::uint64_t number;
-        bool operator<(const Turn& other) const {
+        bool operator<(const EventOrder& other) const {
             return time != other.time ? time < other.time : number < other.number;
         }
     };
 
     /// The earliest event; the queue must not be empty.
     struct First {
-        Turn turn;
+        EventOrder event_order;
         std::uint32_t id;
     };
     First first() const {
@@ -64,9 +64,9 @@ public:
     void set(std::uint32_t id, Picoseconds time) { set(id, {time, sequence_++}); }
 
     /// The same with a number from take_number().
-    void set(std::uint32_t id, const Turn& turn) {
+    void set(std::uint32_t id, const EventOrder& event_order) {
         if (id >= position_.size()) position_.resize(id + 1, absent);
-        const auto entry = Entry{static_cast<std::uint64_t>(turn.time)} << 64 | (turn.number << id_bits | id);
+        const auto entry = Entry{static_cast<std::uint64_t>(event_order.time)} << 64 | (event_order.number << id_bits | id);
         const auto before = position_[id];
         if (before != absent) {
             entry < at(before) ? rise(before, entry) : sink(before, entry);

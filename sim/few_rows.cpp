@@ -5,12 +5,12 @@
 
 namespace ringlab::sim {
 
-bool has_few_rows(const Schedule& schedule, const Op& attend, const Machine& machine) {
-    return schedule.options().pass == layouts::Pass::forward && attend.rows().tokens.size() <= machine.few_rows.rows;
+bool uses_split_kv(const Schedule& schedule, const Op& attend, const Machine& machine) {
+    return schedule.options().pass == layouts::Pass::forward && attend.rows().tokens.size() <= machine.split_kv.rows;
 }
 
-double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machine& machine) {
-    const auto& few = machine.few_rows;
+double split_kv_seconds(const Schedule& schedule, const Op& attend, const Machine& machine) {
+    const auto& few = machine.split_kv;
     const auto all = static_cast<double>(attend.part.tokens.size());
     // Each visible key accounts for at least one pair.
     const auto seen = all == 0 ? 0 : std::min(all, static_cast<double>(attend.pair_count)) / all;
@@ -21,7 +21,7 @@ double few_rows_seconds(const Schedule& schedule, const Op& attend, const Machin
     const auto units =
         static_cast<double>(kv_heads * ((attend.rows().tokens.size() * group + few.rows - 1) / few.rows));
     const auto unit_bytes = bytes / static_cast<double>(kv_heads);
-    auto share = std::ceil(units / machine.multiprocessors) * unit_bytes;  // of the thread block that reads most
+    auto share = std::ceil(units / machine.sms) * unit_bytes;  // of the thread block that reads most
     for (const auto& some : few.groups)
         share = std::min(share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes /
                                     static_cast<double>(some.sms));

@@ -7,7 +7,7 @@ namespace ringlab::sim {
 namespace {
 
 /// Whether options treat all ranks the same.
-bool are_given_the_same(const SimOptions& options) {
+bool options_treat_ranks_alike(const SimOptions& options) {
     const auto& jitter = options.jitter;
     return options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 && jitter.slow_links == 0 &&
            jitter.compute_noise == 0 && jitter.transfer_noise == 0 && jitter.start_skew_seconds == 0;
@@ -15,10 +15,10 @@ bool are_given_the_same(const SimOptions& options) {
 
 /// Whether sums of the SMs that transfers hold are exact in a float, in any order: they are multiples of a small power
 /// of two.
-bool holds_exactly(const LinkCost& link) {
+bool has_exact_sums(const LinkCost& link) {
     constexpr double smallest = 1.0 / 64, most = 1 << 12;
     const auto is_exact = [&](double count) {
-        const auto held = count * link.multiprocessors_per_channel;
+        const auto held = count * link.sms_per_channel;
         return held < most && std::fmod(held, smallest) == 0;
     };
     for (const auto& channels : link.channels)
@@ -27,7 +27,7 @@ bool holds_exactly(const LinkCost& link) {
 }
 
 /// Whether equal work gives all GPUs the same clock.
-bool have_one_clock(const Machine& machine, const SimOptions& options) {
+bool equal_work_gives_equal_clocks(const Machine& machine, const SimOptions& options) {
     const auto& powers = machine.power_of_gpus;
     return options.clock == Clock::calibrated ||
            std::all_of(powers.begin(), powers.end(), [&](double power) { return power == powers.front(); });
@@ -48,9 +48,9 @@ int period(const Schedule& schedule, const Machine& machine, const Topology& top
 Fold::Fold(const OpSource& ops, const Schedule& schedule, const Machine& machine, const Topology& topology,
            const SimOptions& options)
     : played_(schedule.ranks() * options.replicas) {
-    if (!options.fold || options.trace || !have_one_clock(machine, options) || options.compute != ComputeModel::rate ||
-        !ops.attends_are_alike() || !are_given_the_same(options) || machine.inside_host.looks_at_messages() ||
-        !holds_exactly(machine.inside_host) || !holds_exactly(machine.between_hosts))
+    if (!options.fold || options.trace || !equal_work_gives_equal_clocks(machine, options) || options.compute != ComputeModel::rate ||
+        !ops.attends_are_alike() || !options_treat_ranks_alike(options) || machine.inside_host.depends_on_more_than_bytes() ||
+        !has_exact_sums(machine.inside_host) || !has_exact_sums(machine.between_hosts))
         return;
     const auto ranks = period(schedule, machine, topology);
     if (schedule.ranks() % ranks == 0) played_ = ranks;

@@ -26,11 +26,11 @@ public:
     };
 
     /// For operations from index `first` on. `transfer` is the least time to issue a transfer.
-    HostClock(State state, bool computes_first, Picoseconds transfer, OpIndex first = 0)
-        : state_(state), computes_first_(computes_first), transfer_(transfer), first_(first), before_(state.now) {}
+    HostClock(State state, bool issues_compute_early, Picoseconds transfer, OpIndex first = 0)
+        : state_(state), issues_compute_early_(issues_compute_early), transfer_(transfer), first_(first), before_(state.now) {}
 
     /// Whether `op` is a transfer directly behind another one on the same lane and with the same peer.
-    bool follows(const layouts::Op& op) const { return op.transfers() && place_of(op) == state_.last; }
+    bool follows(const layouts::Op& op) const { return op.transfers() && lane_and_peer(op) == state_.last; }
 
     /// Returns when operation `self` is issued; issuing it takes `cost`. If it goes ahead of transfers that were given
     /// before, calls delay(transfer, cost) for each of them.
@@ -38,11 +38,11 @@ public:
     Picoseconds issue(const layouts::Op& op, OpIndex self, Picoseconds cost, Delay delay) {
         auto& [now, computed, last, run] = state_;
         const auto came = std::exchange(now, layouts::checked_sum(now, cost));
-        last = op.transfers() ? place_of(op) : 0;
+        last = op.transfers() ? lane_and_peer(op) : 0;
         // A copy into a slot that this pass has not used yet is started by its sender alone.
         const bool begins_alone =
-            computes_first_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
-        if (!computes_first_ || op.transfers()) return begins_alone ? came : now;
+            issues_compute_early_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
+        if (!issues_compute_early_ || op.transfers()) return begins_alone ? came : now;
         const auto first = std::exchange(first_, self + 1);
         const auto before = std::exchange(before_, now);
         const auto run_before = std::exchange(run, self == first ? run + 1 : 1);
@@ -62,16 +62,16 @@ public:
     const State& state() const { return state_; }
 
     /// Whether an operation still to come may be issued ahead of one that was given.
-    bool is_open(OpIndex next) const { return computes_first_ && first_ < next; }
+    bool is_open(OpIndex next) const { return issues_compute_early_ && first_ < next; }
 
 private:
     /// Never 0, which stands for the compute lane.
-    static std::uint32_t place_of(const layouts::Op& op) {
+    static std::uint32_t lane_and_peer(const layouts::Op& op) {
         return static_cast<std::uint32_t>(op.peer) * 32 + static_cast<std::uint32_t>(op.lane());
     }
 
     State state_;
-    bool computes_first_;
+    bool issues_compute_early_;
     Picoseconds transfer_;
     OpIndex first_;       // index behind the last operation that computes
     Picoseconds before_;  // when everything before that index was issued

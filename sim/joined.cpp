@@ -9,14 +9,14 @@ namespace ringlab::sim {
 namespace {
 
 using layouts::OpKind;
-using Joint = TileModel::Joint;
+using FusedAttend = TileModel::FusedAttend;
 
 /// Prices a fused launch as two launches: attends that wait for nothing, and the rest. The time of each is given to one
 /// attend, the first of the one and the last of the other: the last one has waited for everything that its launch waits
 /// for.
-void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch_seconds, std::span<double> times) {
+void price_split_launch(std::span<const FusedAttend> attends, TileModel& tiles, double launch_seconds, std::span<double> times) {
     for (const bool waits : {false, true}) {
-        std::vector<Joint> part;
+        std::vector<FusedAttend> part;
         std::vector<std::size_t> places;
         for (std::size_t i = 0; i < attends.size(); ++i)
             if (attends[i].waits == waits) {
@@ -26,14 +26,14 @@ void price_apart(std::span<const Joint> attends, TileModel& tiles, double launch
         if (part.empty()) continue;
         auto& seconds = times[waits ? places.back() : places.front()];
         seconds += launch_seconds;
-        for (const auto each : tiles.joined(part)) seconds += each;
+        for (const auto each : tiles.fused_times(part)) seconds += each;
     }
 }
 
 }  // namespace
 
-std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank) {
-    std::vector<JoinedAttends> launches;
+std::vector<FusedLaunch> launches_of_rank(const Schedule& schedule, int rank) {
+    std::vector<FusedLaunch> launches;
     layouts::FusedLaunchFinder finder(schedule.options().pass, schedule.lanes());
     std::vector<std::size_t> first;  // by launch: the operation that is its first attend
     auto ops = schedule.ops(rank);
@@ -54,7 +54,7 @@ std::vector<JoinedAttends> read_launches(const Schedule& schedule, int rank) {
     return launches;
 }
 
-bool joins_attends(const Schedule& schedule) {
+bool has_fused_launches(const Schedule& schedule) {
     int looked_at = 0;
     auto ops = schedule.ops(0);
     while (const auto* op = ops.next()) {
@@ -65,65 +65,65 @@ bool joins_attends(const Schedule& schedule) {
     return false;
 }
 
-std::vector<double> launches_of(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
+std::vector<double> attend_seconds_of_rank(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
                                 const AttentionCost& cost) {
     std::vector<double> times;
-    for (const auto& [attends, section_begins] : read_launches(schedule, rank)) {
+    for (const auto& [attends, section_begins] : launches_of_rank(schedule, rank)) {
         const auto first = times.size();
         times.resize(first + attends.size());
         const auto places = std::span(times).subspan(first);
         if (apart && attends.size() > 1) {
             for (std::size_t stretch = 0, begin = 0; stretch <= section_begins.size(); ++stretch) {
                 const auto end = stretch < section_begins.size() ? section_begins[stretch] : attends.size();
-                price_apart(std::span(attends).subspan(begin, end - begin), tiles, cost.launch_seconds,
+                price_split_launch(std::span(attends).subspan(begin, end - begin), tiles, cost.launch_seconds,
                             places.subspan(begin, end - begin));
                 begin = end;
             }
             continue;
         }
-        const auto each = tiles.joined(attends);
+        const auto each = tiles.fused_times(attends);
         std::copy(each.begin(), each.end(), places.begin());
         places.front() += cost.launch_seconds;
     }
     return times;
 }
 
-std::vector<double> TileModel::joined_keys(std::span<const Joint> attends) {
+std::vector<double> TileModel::fused_times_of_key_tiles(std::span<const FusedAttend> attends) {
     KeyLaunch launch(*this, attends);
     launch.begin(0);
     std::vector<double> times;
     for (double done = 0; !launch.is_done();) {
-        const auto now = std::max(done, launch.end_of_next(0, 0, 1));
+        const auto now = std::max(done, launch.end_of_next_attend(0, 0, 1));
         times.push_back(now - done);
         done = now;
     }
     return times;
 }
 
-std::vector<double> TileModel::joined(std::span<const Joint> attends) {
-    if (cost_.item == Item::key_tile) return joined_keys(attends);
+std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends) {
+    if (cost_.item == WorkTile::key_tile) return fused_times_of_key_tiles(attends);
     struct Known {
         double longest;
         std::size_t group;
     };
     std::vector<Known> known;   // by attend
     std::vector<Launch> up_to;  // by group of heads: time of the launch up to the group's end
-    std::vector<Items> parts;   // by group of heads: work tiles through all blocks
+    std::vector<WorkTiles> parts;   // by group of heads: work tiles through all blocks
     // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = !attends.front().waits &&
-                       std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.waits; });
-    const auto ratio = attends.size() > 1 && waits ? cost_.joined_ratio : 1;
-    const Turn turn{std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.begins; }),
-                    std::any_of(attends.begin(), attends.end(), [](const Joint& one) { return one.ends; })};
+                       std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.waits; });
+    const auto ratio = attends.size() > 1 && waits ? cost_.fused_ratio : 1;
+    const BlockPosition position{std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.begins; }),
+                    std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.ends; })};
     int heads = -1;  // first head of the current group
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
-        auto items = items_of(row_runs, key_runs, attend.rows, attend.keys);
+        auto items = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
         double longest = 0;
         for (const auto& tiles : items.tiles)
-            longest = std::max(longest, item_seconds(tiles, {true, false}, items.in_turn, 1, 1, 0));
+            longest = std::max(longest, work_tile_seconds(tiles, {true, false}, items.query_heads_in_turn, 1, 1, 0));
         if (heads != attend.rows.heads.begin) {
-            if (!parts.empty()) up_to.push_back(launch(parts, turn, nullptr, 0));
+            if (!parts.empty()) up_to.push_back(launch(parts, position, nullptr, 0));
             parts.push_back(std::move(items));
         } else {
             auto& all = parts.back();
@@ -140,7 +140,7 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         heads = attend.rows.heads.begin;
         known.push_back({longest, parts.size() - 1});
     }
-    up_to.push_back(launch(parts, turn, nullptr, 0));
+    up_to.push_back(launch(parts, position, nullptr, 0));
 
     std::vector<double> times;
     double done = 0;  // part of the launch that is done
@@ -149,7 +149,7 @@ std::vector<double> TileModel::joined(std::span<const Joint> attends) {
         const bool begins = i == 0 || known[i - 1].group != group;
         const bool ends = i + 1 == known.size() || known[i + 1].group != group;
         // Work tiles of later groups run beside these, so this is at most the time of the group.
-        const auto first_items = done + longest - (begins ? 0 : cost_.item_seconds);
+        const auto first_items = done + longest - (begins ? 0 : cost_.work_tile_seconds);
         const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
         times.push_back(ratio * (now - done));
         done = now;

@@ -17,13 +17,13 @@ KernelPrice kernel_price(const Machine& machine, Pass pass, const Problem& probl
         const KernelPrice price{&cost, problem.head_dim <= cost.head_dim && problem.value_dim <= cost.value_dim,
                                 scores == wanted};
         const auto rank = [](const KernelPrice& one) {
-            return std::tuple(!one.holds_dims, !one.has_scores, one.cost->head_dim + one.cost->value_dim);
+            return std::tuple(!one.fits_dims, !one.fits_scores, one.cost->head_dim + one.cost->value_dim);
         };
-        if (price.holds_dims && (!best.holds_dims || rank(price) < rank(best))) best = price;
+        if (price.fits_dims && (!best.fits_dims || rank(price) < rank(best))) best = price;
     };
     consider(machine.attention(pass), Scores::plain);
     for (const auto& kernel : machine.kernels) consider(kernel.attention(pass), kernel.scores);
-    if (!best.holds_dims) best.has_scores = wanted == Scores::plain;
+    if (!best.fits_dims) best.fits_scores = wanted == Scores::plain;
     return best;
 }
 
@@ -31,11 +31,11 @@ const AttentionCost& attention_cost(const Machine& machine, const Schedule& sche
     return *kernel_price(machine, schedule.options().pass, schedule.problem()).cost;
 }
 
-double tile_stretch(const Machine& machine, const Schedule& schedule) {
+double tile_time_factor(const Machine& machine, const Schedule& schedule) {
     const auto& p = schedule.problem();
     const auto pass = schedule.options().pass;
     const auto price = kernel_price(machine, pass, p);
-    if (price.holds_dims && !machine.kernels.empty()) return 1;
+    if (price.fits_dims && !machine.kernels.empty()) return 1;
     const auto flop = [&](std::int64_t d, std::int64_t v) {
         return static_cast<double>(pass == Pass::forward ? d + v : 3 * d + 2 * v);
     };
@@ -47,17 +47,17 @@ std::vector<std::string> notes_of_kernel(const Machine& machine, const Schedule&
     const auto price = kernel_price(machine, schedule.options().pass, p);
     const auto& cost = *price.cost;
     std::vector<std::string> notes;
-    if (tile_stretch(machine, schedule) != 1)
+    if (tile_time_factor(machine, schedule) != 1)
         notes.push_back(fmt::format(
             "tile times were calibrated for head and value dims {} and {}; for {} and {} they are scaled by FLOP",
             cost.head_dim, cost.value_dim, p.head_dim, p.value_dim));
     if (cost.tiles_from_rate)
         notes.push_back(fmt::format("the machine file has no tile prices: they are computed from teraflops, {:.4g}",
                                     cost.flops / 1e12));
-    if (const auto rates = disagreement_of_rates(cost, schedule.options().pass, machine.multiprocessors);
+    if (const auto rates = contradiction_of_rates(cost, schedule.options().pass, machine.sms);
         !rates.empty())
         notes.push_back("tile prices and teraflops of the machine file disagree: " + rates);
-    if (!price.has_scores)
+    if (!price.fits_scores)
         notes.push_back(p.soft_cap > 0
                             ? fmt::format("the machine file has no kernel with a soft cap for head and value dims {} "
                                           "and {}: the prediction assumes that the cap takes no time",

@@ -17,13 +17,13 @@ namespace ringlab::sim {
 /// still to be done.
 class KeyLaunch {
 public:
-    KeyLaunch(TileModel& tiles, std::span<const TileModel::Joint> attends);
+    KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends);
 
     void begin(double seconds);
 
     /// Returns when all work tiles of the next attend have ended. Its block arrives at `block`, the gradient that it
     /// adds to at `gradient`, and work tiles take `slower` times their price. All in seconds.
-    double end_of_next(double block, double gradient, double slower);
+    double end_of_next_attend(double block, double gradient, double slower);
 
     bool is_done() const { return next_ == parts_.size(); }
 
@@ -32,24 +32,24 @@ public:
 
 private:
     const TileModel* tiles_;
-    std::vector<TileModel::KeyPart> parts_;  // by attend
+    std::vector<TileModel::KeyTilesOfBlock> parts_;  // by attend
     std::size_t next_ = 0;
-    TileModel::Way way_;
-    Processors processors_;
+    TileModel::LaunchPlan plan_;
+    ListScheduler processors_;
 };
 
 /// The fused launches of a rank, one after another; each proceeds as what it waits for arrives.
 class KeyLaunches {
 public:
-    /// `schedule` and `tiles` must outlive it. Reads the rank's schedule at the first call of end_of_next().
+    /// `schedule` and `tiles` must outlive it. Reads the rank's schedule at the first call of end_of_next_attend().
     KeyLaunches(const Schedule& schedule, int rank, TileModel& tiles, double launch_seconds)
         : schedule_(&schedule), rank_(rank), tiles_(&tiles), launch_seconds_(launch_seconds) {}
 
     /// Returns when the next attend of the rank ends. `ready`: when the compute lane has reached it and everything that
     /// it waits for has ended. `block` and `gradient`: times of arrival, 0 if it waits for none.
-    Picoseconds end_of_next(Picoseconds ready, Picoseconds block, Picoseconds gradient, double slower);
+    Picoseconds end_of_next_attend(Picoseconds ready, Picoseconds block, Picoseconds gradient, double slower);
 
-    /// The attend that end_of_next() was last called for has ended.
+    /// The attend that end_of_next_attend() was last called for has ended.
     void ended(Picoseconds now);
 
 private:
@@ -60,13 +60,13 @@ private:
     bool read_ = false;
     std::deque<KeyLaunch> launches_;  // the current one and those to come
     bool begun_ = false;              // the first of them has begun
-    Picoseconds promised_ = 0;
+    Picoseconds expected_end_ = 0;
 };
 
 /// KeyLaunches of one rank, fed by an event engine: it notes arrivals as they happen.
-class WaitingInside {
+class ArrivalTracker {
 public:
-    explicit WaitingInside(KeyLaunches launches) : launches_(std::move(launches)) {}
+    explicit ArrivalTracker(KeyLaunches launches) : launches_(std::move(launches)) {}
 
     /// Adds an attend, in the rank's order.
     void read(const Op& attend) { attends_.push_back({attend.after_storage, attend.after_count}); }
@@ -74,7 +74,7 @@ public:
     void arrived(std::int64_t transfer, bool gradient, Picoseconds now);
 
     /// End of the first attend that was read and has not ended; `ready` and `slower` as in KeyLaunches.
-    Picoseconds end_of_next(Picoseconds ready, double slower);
+    Picoseconds end_of_next_attend(Picoseconds ready, double slower);
     void ended(Picoseconds now);
 
 private:

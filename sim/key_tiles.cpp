@@ -37,7 +37,7 @@ std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + 
 }  // namespace
 
 /// Sorts the tiles of keys as the kernel's work list does, longest first.
-void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
+void TileModel::list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
                           std::span<const layouts::KeyTile> columns) const {
     std::vector<layouts::TileCounts> tiles;
     std::vector<layouts::Interval> ranges;
@@ -59,29 +59,29 @@ void TileModel::list_keys(Items& items, std::span<const layouts::RowHull> rows,
     items.fall_linearly = layouts::fall_linearly(reaches);
 }
 
-TileModel::KeyPart TileModel::key_part(const Part& rows, const Part& keys) {
+TileModel::KeyTilesOfBlock TileModel::key_tiles_of_block(const Part& rows, const Part& keys) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    auto& known = listed_[key_of(row_runs, key_runs, rows, keys, {})];
-    if (!known) known = std::make_shared<const Items>(items_of(row_runs, key_runs, rows, keys));
+    auto& known = key_work_tiles_[key_of(row_runs, key_runs, rows, keys, {})];
+    if (!known) known = std::make_shared<const WorkTiles>(work_tiles_of(row_runs, key_runs, rows, keys));
     return {known, rows.heads.begin * schedule_.problem().batch, rows.tokens.begin / cost_.tile_rows};
 }
 
-layouts::SmGroup TileModel::sharing_of(std::span<const KeyPart> parts) const {
+layouts::SmGroup TileModel::sharing_of(std::span<const KeyTilesOfBlock> parts) const {
     layouts::BackwardLoad load;
     for (const auto& [items, first_head, first_tile] : parts) {
-        load.steps_per_row_tile = items->in_turn;
+        load.steps_per_row_tile = items->query_heads_in_turn;
         for (const auto& tiles : items->tiles) {
             load.items += parts.size() > 1 || entries_of(tiles) > 0 ? items->copies : 0;
             load.entries += entries_of(tiles) * items->copies;
             load.longest = std::max(load.longest, entries_of(tiles));
         }
     }
-    return layouts::choose_sm_group(load, static_cast<std::int64_t>(machine_.multiprocessors), cost_.groups);
+    return layouts::choose_sm_group(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
 }
 
 /// In a fused launch whose blocks do not walk in step, each work tile is given out for all heads before the next one.
-layouts::WorkTileOrder TileModel::order_of(std::span<const KeyPart> parts, std::int64_t blocks) const {
-    const auto sms = static_cast<std::int64_t>(machine_.multiprocessors);
+layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const {
+    const auto sms = static_cast<std::int64_t>(machine_.sms);
     const auto& first = *parts.front().items;
     if (parts.size() == 1) {
         layouts::KeyWorkTiles load{.items = static_cast<std::int64_t>(first.tiles.size()),
@@ -92,7 +92,7 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyPart> parts, std::
             load.longest = std::max(load.longest, entries_of(tiles));
         }
         return layouts::backward_order(
-            load, {.heads = first.copies, .group = first.in_turn, .sms = sms, .blocks = blocks});
+            load, {.heads = first.copies, .group = first.query_heads_in_turn, .sms = sms, .blocks = blocks});
     }
     std::vector<std::uint32_t> counts;
     for (const auto& part : parts) {
@@ -103,18 +103,18 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyPart> parts, std::
 }
 
 /// Time on one SM. Work tiles that walk in step find their rows in the cache, so they have no misses.
-double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& way) const {
-    if (cost_.reread_seconds == 0 || machine_.cache_bytes == 0 || way.order.in_lockstep) return 0;
+double TileModel::l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const {
+    if (cost_.l2_miss_seconds == 0 || machine_.cache_bytes == 0 || plan.order.in_lockstep) return 0;
     const auto& p = schedule_.problem();
     const auto gradient = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
     const auto tile_bytes = static_cast<double>(cost_.tile_rows) *
                             (static_cast<double>((p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype)) +
                              static_cast<double>(p.head_dim) * gradient);  // of Q and dO, then of dQ
-    std::vector<WalkedBlock> blocks;
+    std::vector<CachedBlock> blocks;
     for (const auto& [items, first_head, first_tile] : parts) {
         auto& block = blocks.emplace_back();
         block.kv_heads = items->copies;
-        block.group = items->in_turn;
+        block.group = items->query_heads_in_turn;
         block.first_head = first_head;
         block.first_tile = first_tile;
         for (std::size_t i = 0; i < items->tiles.size(); ++i) {
@@ -123,74 +123,74 @@ double TileModel::rereading_seconds(std::span<const KeyPart> parts, const Way& w
         }
     }
     // SMs that share a work tile take its tiles in turns, so a step takes them less time.
-    constexpr double longest_seam = 64;
-    const auto tile = cost_.full_tile_seconds / static_cast<double>(way.sharing.sms);
-    const auto seam = tile > 0 ? std::min(longest_seam, cost_.item_seconds / tile) : 0;
-    return cost_.reread_seconds *
-           reread_tiles(
-               blocks, way.order,
-               {.places = way.sharing.at_a_time, .seam = std::lround(seam), .room = machine_.cache_bytes / tile_bytes});
+    constexpr double most_gap_steps = 64;
+    const auto tile = cost_.full_tile_seconds / static_cast<double>(plan.sharing.sms);
+    const auto gap_steps = tile > 0 ? std::min(most_gap_steps, cost_.work_tile_seconds / tile) : 0;
+    return cost_.l2_miss_seconds *
+           count_l2_misses(
+               blocks, plan.order,
+               {.concurrent_work_tiles = plan.sharing.at_a_time, .gap_steps = std::lround(gap_steps), .room = machine_.cache_bytes / tile_bytes});
 }
 
-TileModel::Way TileModel::way_of(std::span<const KeyPart> parts, bool waits) const {
-    Way way{.sharing = sharing_of(parts)};
-    way.order = order_of(parts, way.sharing.sms);
+TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const {
+    LaunchPlan plan{.sharing = sharing_of(parts)};
+    plan.order = order_of(parts, plan.sharing.sms);
     double seconds = 0;  // on one SM
     for (const auto& part : parts)
-        for (const auto& [each, count] : dealt(*part.items, way))
-            seconds += each * static_cast<double>(count * way.sharing.sms);
-    if (seconds > 0) way.longer += rereading_seconds(parts, way) / seconds;
-    if (waits) way.longer *= cost_.joined_ratio;
-    return way;
+        for (const auto& [each, count] : in_launch_order(*part.items, plan))
+            seconds += each * static_cast<double>(count * plan.sharing.sms);
+    if (seconds > 0) plan.longer += l2_miss_sm_seconds(parts, plan) / seconds;
+    if (waits) plan.longer *= cost_.fused_ratio;
+    return plan;
 }
 
-std::vector<ItemGroup> TileModel::dealt(const Items& items, const Way& way) const {
-    std::vector<ItemGroup> groups;
+std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& items, const LaunchPlan& plan) const {
+    std::vector<WorkTileGroup> groups;
     layouts::for_each_work_tile_run(
-        way.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::WorkTileRun& run) {
-            const auto seconds = way.longer * item_seconds(items.tiles[static_cast<std::size_t>(run.item)],
-                                                           items.in_turn, way.sharing.sms);
+        plan.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::WorkTileRun& run) {
+            const auto seconds = plan.longer * work_tile_seconds(items.tiles[static_cast<std::size_t>(run.item)],
+                                                           items.query_heads_in_turn, plan.sharing.sms);
             if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
             groups.back().count += run.heads;
         });
     return groups;
 }
 
-TileModel::Launch TileModel::key_launch(const KeyPart& part, double without) const {
-    const auto way = way_of({&part, 1}, false);
-    const auto groups = dealt(*part.items, way);
-    Launch found{.seconds = makespan_in_order(groups, places(way.sharing, without)),
-                 .tiles = way.longer * tile_seconds(*part.items)};
+TileModel::Launch TileModel::key_launch(const KeyTilesOfBlock& part, double missing) const {
+    const auto plan = plan_of({&part, 1}, false);
+    const auto groups = in_launch_order(*part.items, plan);
+    Launch found{.seconds = list_schedule(groups, concurrent_work_tiles(plan.sharing, missing)),
+                 .tiles = plan.longer * tile_seconds(*part.items)};
     for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
     return found;
 }
 
-const TileModel::Dealt& TileModel::dealt_block(const Part& rows, const Part& keys) {
+const TileModel::ScheduledBlock& TileModel::scheduled_block(const Part& rows, const Part& keys) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    auto [known, is_new] = dealt_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
+    auto [known, is_new] = scheduled_blocks_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
     if (!is_new) return known->second;
-    const auto part = key_part(rows, keys);
-    const auto way = way_of({&part, 1}, false);
+    const auto part = key_tiles_of_block(rows, keys);
+    const auto plan = plan_of({&part, 1}, false);
     auto& block = known->second;
-    block = {dealt(*part.items, way), way.sharing, 0};
-    block.seconds = makespan_in_order(block.groups, way.sharing.at_a_time);
+    block = {in_launch_order(*part.items, plan), plan.sharing, 0};
+    block.seconds = list_schedule(block.groups, plan.sharing.at_a_time);
     return block;
 }
 
-double TileModel::longer_beside(std::span<const Without> without, const Part& rows, const Part& keys) {
-    const auto& block = dealt_block(rows, keys);
+double TileModel::slowdown_while_sms_missing(std::span<const MissingSms> missing, const Part& rows, const Part& keys) {
+    const auto& block = scheduled_block(rows, keys);
     if (block.seconds == 0) return 1;
-    std::vector<ProcessorCount> counts;
-    for (const auto& [from, sms] : without)
-        counts.push_back({from * block.seconds, places(block.sharing, sms)});
-    return makespan_in_order(block.groups, counts) / block.seconds;
+    std::vector<ProcessorsFrom> counts;
+    for (const auto& [from, sms] : missing)
+        counts.push_back({from * block.seconds, concurrent_work_tiles(block.sharing, sms)});
+    return list_schedule(block.groups, counts) / block.seconds;
 }
 
-double TileModel::idle_processors(const Part& rows, const Part& keys) {
-    const auto& block = dealt_block(rows, keys);
+double TileModel::idle_sms(const Part& rows, const Part& keys) {
+    const auto& block = scheduled_block(rows, keys);
     std::int64_t items = 0;
     for (const auto& group : block.groups) items += group.count;
-    return std::max(0.0, machine_.multiprocessors - static_cast<double>(items * block.sharing.sms));
+    return std::max(0.0, machine_.sms - static_cast<double>(items * block.sharing.sms));
 }
 
 }  // namespace ringlab::sim

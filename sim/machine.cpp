@@ -33,7 +33,7 @@ public:
         const auto* node = find(key);
         if (!node) return;
         const auto found = node->value<std::string>();
-        if (!found || found->empty()) complain(*node, "{} must be a non-empty text in quotes", key);
+        if (!found || found->empty()) fail_at(*node, "{} must be a non-empty text in quotes", key);
         value = *found;
     }
 
@@ -43,7 +43,7 @@ public:
         text(key, name);
         if (name.empty()) return;  // the key is missing
         const auto found = std::find(names.begin(), names.end(), name);
-        if (found == names.end()) complain_about(key, fmt::format("must be \"{}\"", fmt::join(names, "\" or \"")));
+        if (found == names.end()) fail_at_key(key, fmt::format("must be \"{}\"", fmt::join(names, "\" or \"")));
         value = static_cast<Enum>(found - names.begin());
     }
 
@@ -66,16 +66,16 @@ public:
         const auto* figure = figure_at(key);
         if (!figure) return;
         const auto [limits, values] = lists_in(*figure, key, "up_to_mebibytes", "value");
-        if (limits->empty()) complain(*figure, "{} must have at least one size", key);
+        if (limits->empty()) fail_at(*figure, "{} must have at least one size", key);
         double before = 0;
         classes.clear();
         for (std::size_t i = 0; i < values->size(); ++i) {
             const auto limit = to_number(key + ".up_to_mebibytes", *limits->get(i), {1e-6, 1e12, false, true});
-            if (limit <= before) complain(*limits->get(i), "{}.up_to_mebibytes must grow from entry to entry", key);
+            if (limit <= before) fail_at(*limits->get(i), "{}.up_to_mebibytes must grow from entry to entry", key);
             before = limit;
             classes.push_back({limit * mebi, record(key, *values->get(i), {1, 1024}, source(key, *figure))});
         }
-        if (std::isfinite(before)) complain(*figure, "{}.up_to_mebibytes must end in inf, to cover every message", key);
+        if (std::isfinite(before)) fail_at(*figure, "{}.up_to_mebibytes must end in inf, to cover every message", key);
     }
 
     void groups(const std::string& key, std::vector<AttentionCost::Group>& groups) {
@@ -98,20 +98,20 @@ public:
         all.clear();
         if (!table) return;
         for (const auto& [key, node] : *table) {
-            if (!node.is_table()) complain(node, "{}.{} must be a section", name, key.str());
+            if (!node.is_table()) fail_at(node, "{}.{} must be a section", name, key.str());
             begin(all.emplace_back());
             all.back().name = key.str();
         }
     }
 
-    [[noreturn]] void complain_about(const std::string& key, std::string_view what) {
-        complain(*find(key), "{} {}", key, what);
+    [[noreturn]] void fail_at_key(const std::string& key, std::string_view what) {
+        fail_at(*find(key), "{} {}", key, what);
     }
 
-    void refuse_unknown() const { refuse_unknown(root_, ""); }
+    void reject_unknown_keys() const { reject_unknown_keys(root_, ""); }
 
     /// Reports all missing keys at once. A section that is missing as a whole is reported by its name.
-    void refuse_missing() const {
+    void reject_missing_keys() const {
         std::vector<std::string> names;
         for (const auto& key : missing_) {
             const auto dot = key.rfind('.');
@@ -142,14 +142,14 @@ private:
         if (!node) return nullptr;
         const auto* figure = node->as_table();
         if (!figure || !figure->contains("value") || !figure->contains("source"))
-            complain(*node, "{} must be written as {{ value = ..., source = \"where it comes from\" }}", key);
+            fail_at(*node, "{} must be written as {{ value = ..., source = \"where it comes from\" }}", key);
         for (const auto* part : {"value", "source", "up_to_mebibytes", "at_a_time"}) known_.insert(key + "." + part);
         return figure;
     }
 
     const toml::array* array_in(const toml::table& figure, const std::string& key, const char* part) {
         const auto* node = figure.get(part);
-        if (!node || !node->is_array()) complain(figure, "{}.{} must be a list [..., ...]", key, part);
+        if (!node || !node->is_array()) fail_at(figure, "{}.{} must be a list [..., ...]", key, part);
         return node->as_array();
     }
 
@@ -157,14 +157,14 @@ private:
                                                                const char* first, const char* second) {
         const auto *a = array_in(figure, key, first), *b = array_in(figure, key, second);
         if (a->size() != b->size())
-            complain(figure, "{} has {} entries of {} and {} of {}; the numbers must be equal", key, a->size(), first,
+            fail_at(figure, "{} has {} entries of {} and {} of {}; the numbers must be equal", key, a->size(), first,
                      b->size(), second);
         return {a, b};
     }
 
     std::string source(const std::string& key, const toml::table& figure) {
         const auto text = figure.get("source")->value<std::string>();
-        if (!text || text->empty()) complain(figure, "{}.source must say in quotes where the figure comes from", key);
+        if (!text || text->empty()) fail_at(figure, "{}.source must say in quotes where the figure comes from", key);
         return *text;
     }
 
@@ -176,18 +176,18 @@ private:
 
     double to_number(const std::string& key, const toml::node& node, Range range) {
         const auto value = node.is_number() ? node.value<double>() : std::nullopt;
-        if (!value) complain(node, "{} must be a number", key);
+        if (!value) fail_at(node, "{} must be a number", key);
         if (range.may_be_infinite && *value == std::numeric_limits<double>::infinity()) return *value;
         if (!(*value >= range.low && *value <= range.high))
-            complain(node, "{} is {}; it must be from {} to {}{}", key, *value, range.low, range.high,
+            fail_at(node, "{} is {}; it must be from {} to {}{}", key, *value, range.low, range.high,
                      range.may_be_infinite ? ", or inf" : "");
         if (range.whole && *value != std::floor(*value))
-            complain(node, "{} is {}; it must be a whole number", key, *value);
+            fail_at(node, "{} is {}; it must be a whole number", key, *value);
         return *value;
     }
 
     template <class... Args>
-    [[noreturn]] void complain(const toml::node& node, fmt::format_string<Args...> message, Args&&... args) const {
+    [[noreturn]] void fail_at(const toml::node& node, fmt::format_string<Args...> message, Args&&... args) const {
         const auto& source = node.source();  // where two files are combined, the one that the node is from
         fail("{}:{}: {}", source.path ? *source.path : file_, source.begin.line,
              one_line(fmt::format(message, std::forward<Args>(args)...)));
@@ -199,11 +199,11 @@ private:
         return at != known_.end() && (*at == key || known_.lower_bound(key + ".") != known_.lower_bound(key + "/"));
     }
 
-    void refuse_unknown(const toml::table& table, const std::string& prefix) const {
+    void reject_unknown_keys(const toml::table& table, const std::string& prefix) const {
         for (const auto& [name, node] : table) {
             const auto key = prefix + std::string(name.str());
-            if (!known(key)) complain(node, "unknown key '{}'; the files in experiments/machines show all keys", key);
-            if (const auto* inner = node.as_table()) refuse_unknown(*inner, key + ".");
+            if (!known(key)) fail_at(node, "unknown key '{}'; the files in experiments/machines show all keys", key);
+            if (const auto* inner = node.as_table()) reject_unknown_keys(*inner, key + ".");
         }
     }
 
@@ -216,7 +216,7 @@ private:
 /// Network ports only matter with several hosts. On one host a wrong number of ports is set right and noted.
 void check_ports(Reader& reader, Machine& machine) {
     if (machine.gpus_per_host % machine.nics_per_host == 0) return;
-    if (machine.hosts > 1) reader.complain_about("topology.nics_per_host", "must divide topology.gpus_per_host");
+    if (machine.hosts > 1) reader.fail_at_key("topology.nics_per_host", "must divide topology.gpus_per_host");
     machine.notes.push_back(fmt::format("topology.nics_per_host, {} for {} GPUs, has no effect on one host",
                                         machine.nics_per_host, machine.gpus_per_host));
     machine.nics_per_host = machine.gpus_per_host;
@@ -225,28 +225,28 @@ void check_ports(Reader& reader, Machine& machine) {
 Machine read_machine(Reader& reader) {
     Machine machine;
     MachineFields(reader).visit(machine);
-    reader.refuse_missing();
+    reader.reject_missing_keys();
     check_ports(reader, machine);
     if (machine.attention_memory_bytes_per_second > machine.memory_bytes_per_second)
-        reader.complain_about("gpu.attention_memory_gigabytes_per_second",
+        reader.fail_at_key("gpu.attention_memory_gigabytes_per_second",
                               "must not exceed gpu.memory_gigabytes_per_second");
     if (const auto count = machine.power_of_gpus.size();
         count > 0 && count != static_cast<std::size_t>(machine.gpus_per_host))
-        reader.complain_about("power.of_gpus",
+        reader.fail_at_key("power.of_gpus",
                               fmt::format("has {} entries; there must be one for each of {} GPUs of a host", count,
                                           machine.gpus_per_host));
     const auto held = [&](const LinkCost& link) {
         double most = 0;
         for (const auto& channels : link.channels) most = std::max(most, channels.count);
-        return most * link.multiprocessors_per_channel;
+        return most * link.sms_per_channel;
     };
     // Two messages in each direction at a time must leave SMs to compute on.
-    if (4 * std::max(held(machine.inside_host), held(machine.between_hosts)) >= machine.multiprocessors)
-        reader.complain_about("gpu.multiprocessors",
+    if (4 * std::max(held(machine.inside_host), held(machine.between_hosts)) >= machine.sms)
+        reader.fail_at_key("gpu.multiprocessors",
                               "must exceed four times the multiprocessors that a transfer holds");
-    reader.refuse_unknown();
+    reader.reject_unknown_keys();
     machine.figures = std::move(reader.figures);
-    settle_tiles_and_rates(machine);
+    complete_tile_prices(machine);
     return machine;
 }
 

@@ -13,38 +13,38 @@
 namespace ringlab::sim {
 
 /// What one work tile of an attention kernel is, for one batch element.
-enum class Item {
+enum class WorkTile {
     query_tile,  ///< a tile of query rows of one query head
     key_tile,    ///< a tile of keys of one kv head, for its query heads one after another
 };
 
 /// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of {item +
 /// full_tile * (full tiles) + partial_tile * (partial tiles)}, longest first. In the rate model it takes launch + FLOP
-/// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and tile_stretch()
+/// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and tile_time_factor()
 /// say what other dims cost.
 struct AttentionCost {
     using Group = layouts::SmGroup;
 
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
-    Item item = Item::query_tile;
+    WorkTile item = WorkTile::query_tile;
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
     std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; layouts::choose_sm_group() picks one
     double launch_seconds = 0;
-    double item_seconds = 0;
+    double work_tile_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
-    double idle_item_seconds = 0;  ///< a work tile that meets no tile but still writes something; 0: it costs nothing
+    double idle_work_tile_seconds = 0;  ///< a work tile that meets no tile but still writes something; 0: it costs nothing
     double resume_seconds = 0;     ///< added to a query tile but in its rows' first block: reads the fp32 state
     double finish_seconds = 0;     ///< added to a query tile if this is the last block of its rows
-    double share_seconds = 0;      ///< added to a work tile for each doubling of the SMs that share it: partial sums
-    double reread_seconds = 0;     ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
+    double cluster_seconds = 0;      ///< added to a work tile for each doubling of the SMs that share it: partial sums
+    double l2_miss_seconds = 0;     ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
     // For query tiles, if L2 does not hold what a launch touches. idle_byte: added to a work tile that meets no tile,
     // per byte that is read for a number of O. last_byte: added to a launch, whose last work tiles all wait for memory
     // at once, per byte that is read or written for a number of O.
-    double idle_byte_seconds = 0, last_byte_seconds = 0;
-    double joined_ratio = 1;           ///< factor on the work tiles of a fused launch that waits for messages
+    double idle_tile_seconds_per_byte = 0, tail_seconds_per_byte = 0;
+    double fused_ratio = 1;           ///< factor on the work tiles of a fused launch that waits for messages
     double dropout_tile_seconds = -1;  ///< added to each tile, full or partial, under dropout; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
     bool tiles_from_rate = false;  ///< the file has no tile prices: they are computed from `flops`
@@ -64,7 +64,7 @@ struct AttentionCost {
     double end_seconds = 0, end_memory_ratio = 0;
 
     /// Largest sustained FLOP/s that power allows at the clock of short runs, counting all pairs of all tiles. At a
-    /// lower clock more FLOP/s are allowed: see sustained_clocks().
+    /// lower clock more FLOP/s are allowed: see clocks_within_power().
     double power_flops = std::numeric_limits<double>::infinity();
 };
 
@@ -86,8 +86,8 @@ struct AttentionKernel {
     }
 };
 
-/// Split-KV forward kernel for few query rows and a long cache: thread blocks share the keys. See few_rows_seconds().
-struct FewRows {
+/// Split-KV forward kernel for few query rows and a long cache: thread blocks share the keys. See split_kv_seconds().
+struct SplitKvCost {
     std::int64_t rows = 0;  ///< the most query tokens that it is used for, and rows of one of its work tiles; 0: there
                             ///< is no such kernel
     double launch_seconds = 0;
@@ -105,17 +105,17 @@ struct LinkCost {
 
     /// Messages that are hidden behind an attend of the sender. They use kernels of another communicator, with fewer
     /// channels.
-    struct Hidden {
+    struct HiddenMessages {
         double channels = 0;            ///< 0: there are none
         std::vector<Channels> rates{};  ///< of all channels together, in GB/s instead of a number of channels
         double busy_speed_ratio = 1;
-        double flop_a_byte = 0;  ///< FLOP of the attend per byte of the message, from which on the message is hidden
+        double flop_per_byte = 0;  ///< FLOP of the attend per byte of the message, from which on the message is hidden
     };
 
     /// When the two kernels of a message, its send and its receive, begin to hold SMs.
-    enum class Halves {
+    enum class SmHoldStart {
         apart,              ///< each when it is ready itself; it then waits for the other
-        together_backward,  ///< in backward passes both when both are ready, except beside fused launches
+        both_ready_backward,  ///< in backward passes both when both are ready, except beside fused launches
     };
 
     double latency_seconds = 0;
@@ -124,24 +124,24 @@ struct LinkCost {
     std::vector<Channels> channels{};        ///< by growing message size, the last for all above; empty: one channel
     double messages_per_block = 1;           ///< messages that a block travels as; their size chooses the channels
     double busy_speed_ratio = 1;             ///< speed while an attention kernel runs, relative to alone
-    double multiprocessors_per_channel = 0;  ///< SMs held at both ends, also while waiting for the peer; 0: copy engine
+    double sms_per_channel = 0;  ///< SMs held at both ends, also while waiting for the peer; 0: copy engine
     double send_memory_ratio = 0;            ///< memory traffic at the sender, in bytes per byte sent
     double receive_memory_ratio = 0;
     double piece_seconds = 0;        ///< added for each piece of memory of a message but the first
     double piece_issue_seconds = 0;  ///< the same for the host's issue time
     double pieces_bytes_per_second = std::numeric_limits<double>::infinity();  ///< of a message cut by heads
-    Hidden hidden{};
-    Halves halves = Halves::apart;
+    HiddenMessages hidden{};
+    SmHoldStart halves = SmHoldStart::apart;
 
     /// Whether a message's cost depends on more than its bytes.
-    bool looks_at_messages() const { return piece_seconds > 0 || hidden.channels > 0; }
+    bool depends_on_more_than_bytes() const { return piece_seconds > 0 || hidden.channels > 0; }
 
     double hidden_rate(double bytes) const;
 
     /// Channels, bytes per second and SMs of a message of `bytes` bytes that has the link to itself.
     double channels_for(double bytes) const;
     double rate(double bytes, double slow_link_factor = 1) const;
-    double multiprocessors(double bytes) const { return channels_for(bytes) * multiprocessors_per_channel; }
+    double sms(double bytes) const { return channels_for(bytes) * sms_per_channel; }
 };
 
 /// Two levels of switches: a leaf switch joins the ports of several hosts, the spine joins leaf switches. A leaf has
@@ -176,7 +176,7 @@ struct Machine {
     int gpus_per_host = 1 << 20;
     int nics_per_host = 1;  ///< network ports, each shared by gpus_per_host / nics_per_host GPUs
 
-    double multiprocessors = 1;
+    double sms = 1;
     double memory_bytes_per_second = std::numeric_limits<double>::infinity();
     double attention_memory_bytes_per_second = 0;  ///< memory bandwidth that an attend needs to keep its speed beside
                                                    ///< messages; 0: none
@@ -194,7 +194,7 @@ struct Machine {
     AttentionCost forward;
     AttentionCost backward;
     std::vector<AttentionKernel> kernels;  ///< with prices of their own; kernel_price() chooses
-    FewRows few_rows;
+    SplitKvCost split_kv;
 
     double accumulate_launch_seconds = 0;  ///< of a merge or an add
     double merge_memory_ratio = 0;         ///< memory traffic, in bytes per byte of the operand that is merged or added

@@ -52,7 +52,7 @@ public:
         fields_.number("topology.hosts", m.hosts, count, 1);
         fields_.number("topology.gpus_per_host", m.gpus_per_host, count, 1);
         fields_.number("topology.nics_per_host", m.nics_per_host, count, 1);
-        fields_.number("gpu.multiprocessors", m.multiprocessors, {1, 1 << 16, true}, 1);
+        fields_.number("gpu.multiprocessors", m.sms, {1, 1 << 16, true}, 1);
         fields_.number("gpu.memory_gigabytes_per_second", m.memory_bytes_per_second, bandwidth, giga);
         fields_.number("gpu.attention_memory_gigabytes_per_second", m.attention_memory_bytes_per_second, {0, 1e9},
                        giga);
@@ -65,12 +65,12 @@ public:
             fields_.numbers("power.of_gpus", m.power_of_gpus, {0.1, 10});
         attention("attention.forward", m.forward);
         attention("attention.backward", m.backward);
-        if (fields_.section("few_rows", m.few_rows.rows > 0)) {
-            fields_.number("few_rows.rows", m.few_rows.rows, count, 1);
-            fields_.number("few_rows.launch_us", m.few_rows.launch_seconds, not_negative, micro);
-            fields_.number("few_rows.gigabytes_per_second", m.few_rows.bytes_per_second, bandwidth, giga);
-            fields_.number("few_rows.block_gigabytes_per_second", m.few_rows.block_bytes_per_second, bandwidth, giga);
-            fields_.groups("few_rows.groups", m.few_rows.groups);
+        if (fields_.section("few_rows", m.split_kv.rows > 0)) {
+            fields_.number("few_rows.rows", m.split_kv.rows, count, 1);
+            fields_.number("few_rows.launch_us", m.split_kv.launch_seconds, not_negative, micro);
+            fields_.number("few_rows.gigabytes_per_second", m.split_kv.bytes_per_second, bandwidth, giga);
+            fields_.number("few_rows.block_gigabytes_per_second", m.split_kv.block_bytes_per_second, bandwidth, giga);
+            fields_.groups("few_rows.groups", m.split_kv.groups);
         }
         fields_.number("accumulate.launch_us", m.accumulate_launch_seconds, not_negative, micro);
         fields_.number("accumulate.merge_memory_ratio", m.merge_memory_ratio, ratio, 1);
@@ -100,7 +100,7 @@ public:
             fields_.number("hidden_messages.channels", inside.hidden.channels, {1, 1024}, 1);
             fields_.channels("hidden_messages.gigabytes_per_second", inside.hidden.rates);
             fields_.number("hidden_messages.busy_speed_ratio", inside.hidden.busy_speed_ratio, fraction, 1);
-            fields_.number("hidden_messages.flop_a_byte", inside.hidden.flop_a_byte, not_negative, 1);
+            fields_.number("hidden_messages.flop_a_byte", inside.hidden.flop_per_byte, not_negative, 1);
             fields_.choice("hidden_messages.halves", inside.halves, {"apart", "together, backward"});
         }
         if (fields_.section("pieces", inside.piece_seconds > 0)) {
@@ -110,9 +110,9 @@ public:
         }
         if (fields_.section("messages_in_a_row", m.next_transfer_issue_seconds > 0))
             fields_.number("messages_in_a_row.issue_us", m.next_transfer_issue_seconds, not_negative, micro);
-        if (fields_.section("joined_launches", m.forward.joined_ratio != 1 || m.backward.joined_ratio != 1)) {
-            fields_.number("joined_launches.forward_ratio", m.forward.joined_ratio, {0.1, 10}, 1);
-            fields_.number("joined_launches.backward_ratio", m.backward.joined_ratio, {0.1, 10}, 1);
+        if (fields_.section("joined_launches", m.forward.fused_ratio != 1 || m.backward.fused_ratio != 1)) {
+            fields_.number("joined_launches.forward_ratio", m.forward.fused_ratio, {0.1, 10}, 1);
+            fields_.number("joined_launches.backward_ratio", m.backward.fused_ratio, {0.1, 10}, 1);
         }
         if (fields_.section("matrix_product", m.matrix_product_flops > 0))
             fields_.number("matrix_product.teraflops", m.matrix_product_flops, bandwidth, tera);
@@ -129,8 +129,8 @@ public:
             kernel.forward = m.forward;
             kernel.backward = m.backward;
             for (auto* cost : {&kernel.forward, &kernel.backward})
-                for (auto* own : {&cost->full_tile_seconds, &cost->partial_tile_seconds, &cost->share_seconds,
-                                  &cost->idle_byte_seconds, &cost->last_byte_seconds, &cost->reread_seconds})
+                for (auto* own : {&cost->full_tile_seconds, &cost->partial_tile_seconds, &cost->cluster_seconds,
+                                  &cost->idle_tile_seconds_per_byte, &cost->tail_seconds_per_byte, &cost->l2_miss_seconds})
                     *own = 0;
         });
         for (auto& one : m.kernels) kernel("kernels." + one.name, one);
@@ -172,16 +172,16 @@ private:
     template <class Cost>
     void ends_of_items(const std::string& section, Cost& c) {
         const auto ends = section + ".ends";
-        if (!fields_.section(ends, c.share_seconds > 0 || c.idle_byte_seconds > 0 || c.last_byte_seconds > 0)) return;
-        fields_.number(ends + ".share_us", c.share_seconds, ranges::not_negative, micro);
-        fields_.number(ends + ".idle_byte_us", c.idle_byte_seconds, ranges::not_negative, micro);
-        fields_.number(ends + ".last_byte_us", c.last_byte_seconds, ranges::not_negative, micro);
+        if (!fields_.section(ends, c.cluster_seconds > 0 || c.idle_tile_seconds_per_byte > 0 || c.tail_seconds_per_byte > 0)) return;
+        fields_.number(ends + ".share_us", c.cluster_seconds, ranges::not_negative, micro);
+        fields_.number(ends + ".idle_byte_us", c.idle_tile_seconds_per_byte, ranges::not_negative, micro);
+        fields_.number(ends + ".last_byte_us", c.tail_seconds_per_byte, ranges::not_negative, micro);
     }
 
     template <class Cost>
     void reread(const std::string& section, Cost& c) {
-        if (fields_.section(section + ".reread", c.reread_seconds > 0))
-            fields_.number(section + ".reread.tile_us", c.reread_seconds, ranges::not_negative, micro);
+        if (fields_.section(section + ".reread", c.l2_miss_seconds > 0))
+            fields_.number(section + ".reread.tile_us", c.l2_miss_seconds, ranges::not_negative, micro);
     }
 
     template <class Cost>
@@ -207,10 +207,10 @@ private:
         number(".tile_keys", c.tile_keys, count, 1);
         if (needed || fields_.given(section + ".groups")) fields_.groups(section + ".groups", c.groups);
         fields_.number(section + ".launch_us", c.launch_seconds, not_negative, micro);
-        number(".item_us", c.item_seconds, not_negative, micro);
+        number(".item_us", c.work_tile_seconds, not_negative, micro);
         number(".full_tile_us", c.full_tile_seconds, not_negative, micro);
         number(".partial_tile_us", c.partial_tile_seconds, not_negative, micro);
-        number(".idle_item_us", c.idle_item_seconds, not_negative, micro);
+        number(".idle_item_us", c.idle_work_tile_seconds, not_negative, micro);
         number(".resume_us", c.resume_seconds, not_negative, micro);
         number(".finish_us", c.finish_seconds, not_negative, micro);
         fields_.number(section + ".teraflops", c.flops, bandwidth, tera);
@@ -228,7 +228,7 @@ private:
         fields_.channels(section + ".channels", c.channels);
         number(".messages_per_block", c.messages_per_block, {1, 1024, true}, 1);
         number(".busy_speed_ratio", c.busy_speed_ratio, fraction, 1);
-        number(".multiprocessors_per_channel", c.multiprocessors_per_channel, {0, 1024}, 1);
+        number(".multiprocessors_per_channel", c.sms_per_channel, {0, 1024}, 1);
         number(".send_memory_ratio", c.send_memory_ratio, ratio, 1);
         number(".receive_memory_ratio", c.receive_memory_ratio, ratio, 1);
     }

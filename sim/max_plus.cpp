@@ -32,9 +32,9 @@ public:
         : cost_(schedule, machine, options), program_(layouts::resolve(schedule)), ranks_(program_.ranks.size()) {
         const auto starts = cost_.starts();
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) read(rank, starts[rank]);
-        if (!cost_.waits_for_gradients()) return;
+        if (!cost_.waits_inside_kernel()) return;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-            inside_.push_back(cost_.key_launches(static_cast<int>(rank)));
+            key_launches_.push_back(cost_.key_launches(static_cast<int>(rank)));
     }
 
     /// Every operation gets an end, because resolve() accepts only schedules that can finish.
@@ -62,7 +62,7 @@ private:
 
     void read(std::size_t rank, Picoseconds host) {
         auto& state = ranks_[rank];
-        const auto prepared = layouts::checked_sum(host, cost_.before_pass(static_cast<int>(rank)));
+        const auto begin_ended = layouts::checked_sum(host, cost_.begin_of_pass(static_cast<int>(rank)));
         state.lanes.resize(index(program_.lanes));
         auto clock = cost_.host_clock(host);
         for (const auto& made : program_.ranks[rank].code) {
@@ -72,7 +72,7 @@ private:
                             [&](OpIndex transfer, Picoseconds delay) { state.nodes[index(transfer)].issued += delay; });
             auto& lane = state.lanes[index(op.lane())].ops;
             auto& node = state.nodes.emplace_back();
-            node.issued = op.transfers() ? issued : std::max(issued, prepared);
+            node.issued = op.transfers() ? issued : std::max(issued, begin_ended);
             node.duration = duration(static_cast<int>(rank), op, static_cast<OpIndex>(state.nodes.size() - 1));
             if (!lane.empty()) node.before = lane.back();
             lane.push_back(static_cast<OpIndex>(state.nodes.size() - 1));
@@ -109,7 +109,7 @@ private:
         if (node.ready == unknown) node.ready = ready(rank, node, op);
         if (node.ready == unknown) return false;
         if (partner < 0) {
-            if (op.kind == OpKind::attend && !inside_.empty()) node.duration = time_inside(rank, which);
+            if (op.kind == OpKind::attend && !key_launches_.empty()) node.duration = time_inside(rank, which);
             node.end = layouts::checked_sum(node.ready, node.duration);
             return true;
         }
@@ -144,8 +144,8 @@ private:
         }
         const auto ready = ranks_[rank].nodes[which].ready;
         const auto slower = cost_.slower(static_cast<int>(rank), static_cast<OpIndex>(which));
-        const auto end = inside_[rank].end_of_next(ready, block, gradient, slower);
-        inside_[rank].ended(end);
+        const auto end = key_launches_[rank].end_of_next_attend(ready, block, gradient, slower);
+        key_launches_[rank].ended(end);
         return end - ready;
     }
 
@@ -168,14 +168,14 @@ private:
     CostModel cost_;
     layouts::Program program_;
     std::vector<RankState> ranks_;
-    std::vector<KeyLaunches> inside_;  // by rank, if fused launches wait inside the kernel
+    std::vector<KeyLaunches> key_launches_;  // by rank, if fused launches wait inside the kernel
 };
 
 }  // namespace
 
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
     require(!options.sharing, "the max-plus recurrence holds only with sharing off");
-    require(!power_sets_clocks(schedule, machine, options), "the max-plus recurrence needs Clock::calibrated");
+    require(!power_limits_clocks(schedule, machine, options), "the max-plus recurrence needs Clock::calibrated");
     require(options.replicas == 1, "{} rings side by side; the max-plus recurrence plays one", options.replicas);
     return Recurrence(schedule, machine, options).run();
 }

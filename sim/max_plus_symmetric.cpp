@@ -22,7 +22,7 @@ __extension__ using Pairs = __int128;
 /// One time per rank.
 using Row = std::vector<Picoseconds>;
 
-struct OpOfAllRanks {
+struct OpRow {
     Op op;  // of rank 0
     Picoseconds issued = 0;
     OpIndex before = -1;  // on the same lane
@@ -41,11 +41,11 @@ public:
         : schedule_(schedule),
           ranks_(schedule.ranks()),
           cost_(schedule, machine, options, clocks),
-          one_clock_(std::adjacent_find(clocks.begin(), clocks.end(), std::not_equal_to<>()) == clocks.end()),
+          same_clock_(std::adjacent_find(clocks.begin(), clocks.end(), std::not_equal_to<>()) == clocks.end()),
           of_rank_(static_cast<std::size_t>(ranks_)),
           starts_(cost_.starts()),
           lanes_(schedule.lanes()) {
-        require(!cost_.waits_for_gradients(),
+        require(!cost_.waits_inside_kernel(),
                 "fused launches that wait for gradients are not modelled by the symmetric recurrence");
         read();
     }
@@ -67,13 +67,13 @@ public:
             for (std::size_t r = 0; r < ends.size(); ++r) ends[r] = std::max(ends[r], (*last.end)[r]);
         }
         check_cells();
-        for (auto& end : ends) end = layouts::checked_sum(end, cost_.behind_pass(0));
+        for (auto& end : ends) end = layouts::checked_sum(end, cost_.end_of_pass(0));
         return ends;
     }
 
-    /// The pass that run() played, for settled_clocks().
+    /// The pass that run() played, for find_sustained_clocks().
     PlayedPass played(const Row& ends, const Machine& machine) const {
-        PlayedPass pass{{}, {}, rank_powers(schedule_, machine, cost_.topology(), ranks_)};
+        PlayedPass pass{{}, {}, sustained_flops_by_rank(schedule_, machine, cost_.topology(), ranks_)};
         for (const auto& busy : of_rank_) {
             pass.prediction.ranks.emplace_back().compute = layouts::checked_sum(of_all_.compute, busy.compute);
             pass.flop.push_back(of_all_.flop + busy.flop);
@@ -89,7 +89,7 @@ private:
     };
 
     LaneQueue& lane_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
-    OpOfAllRanks& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
+    OpRow& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
     void read() {
         auto symmetric = read_symmetric(schedule_);
         uniform_cells_ = symmetric.uniform_cells;
@@ -98,9 +98,9 @@ private:
             const auto issued =
                 host.issue(op, static_cast<OpIndex>(nodes_.size()), cost_.issue(op, host.follows(op)),
                            [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
-            OpOfAllRanks added;
+            OpRow added;
             added.op = op;
-            added.issued = op.transfers() ? issued : std::max(issued, cost_.before_pass(0));
+            added.issued = op.transfers() ? issued : std::max(issued, cost_.begin_of_pass(0));
             auto& lane = lane_of(op.lane()).ops;
             if (!lane.empty()) {
                 added.before = lane.back();
@@ -112,7 +112,7 @@ private:
         }
         for (const auto& lane : lanes_)
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
-        farthest_ = layouts::checked_sum(layouts::checked_sum(host.state().now, cost_.before_pass(0)),
+        latest_possible_ = layouts::checked_sum(layouts::checked_sum(host.state().now, cost_.begin_of_pass(0)),
                                    *std::max_element(starts_.begin(), starts_.end()));
     }
 
@@ -150,7 +150,7 @@ private:
     }
 
     /// Maximum over everything that an operation waits for.
-    std::unique_ptr<Row> ready_row(const OpOfAllRanks& self) {
+    std::unique_ptr<Row> ready_row(const OpRow& self) {
         std::array<const Picoseconds*, 6> inputs{};
         std::size_t waits = 0;
         if (self.before >= 0) inputs[waits++] = node(self.before).end->data();
@@ -175,11 +175,11 @@ private:
         return row;
     }
 
-    void add_compute(OpOfAllRanks& self) {
+    void add_compute(OpRow& self) {
         const bool attends = self.op.kind == OpKind::attend;
-        if (one_clock_ && (!attends || uniform_cells_)) {
+        if (same_clock_ && (!attends || uniform_cells_)) {
             const auto duration = cost_.compute(self.op, 0);
-            reach(duration);
+            extend_latest(duration);
             for (auto& time : *self.ready) time += duration;
             of_all_.compute = layouts::checked_sum(of_all_.compute, duration);
             if (attends) add_attend(of_all_, self.op, ranks_);
@@ -209,11 +209,11 @@ private:
 
     void add_attend(Busy& busy, const Op& op, int ranks) {
         cells_ += Pairs{op.pair_count} * op.rows().heads.count() * ranks;
-        busy.flop += cost_.powered_flop(op);
+        busy.flop += cost_.computed_flop(op);
     }
 
     /// Adds to an upper bound of all times, which detects overflow: no path is longer than all operations in a row.
-    void reach(Picoseconds duration) { farthest_ = layouts::checked_sum(farthest_, duration); }
+    void extend_latest(Picoseconds duration) { latest_possible_ = layouts::checked_sum(latest_possible_, duration); }
 
     /// Durations of a send or fetch, by the rank that has the operation. Kept, because they are the same from step to
     /// step.
@@ -232,13 +232,13 @@ private:
         return transfers_;
     }
 
-    void add_durations(OpOfAllRanks& self, const Row& durations) {
-        reach(*std::max_element(durations.begin(), durations.end()));
+    void add_durations(OpRow& self, const Row& durations) {
+        extend_latest(*std::max_element(durations.begin(), durations.end()));
         for (std::size_t r = 0; r < durations.size(); ++r) (*self.ready)[r] += durations[r];
     }
 
     /// Ends the send of rank r and the receive of rank r + peer together, if both are ready.
-    bool meet(OpOfAllRanks& self) {
+    bool meet(OpRow& self) {
         const bool sends = self.op.kind == OpKind::send;
         const auto& [ops, next] = lane_of(counterpart(self.op.lane()));
         if (next >= ops.size()) return false;
@@ -247,7 +247,7 @@ private:
         auto& send = sends ? self : other;
         auto& receive = sends ? other : self;
         const auto& durations = transfer_row(send.op);
-        reach(*std::max_element(durations.begin(), durations.end()));
+        extend_latest(*std::max_element(durations.begin(), durations.end()));
         const auto shift = static_cast<std::size_t>(send.op.peer), ranks = durations.size();
         auto *from = send.ready->data(), *to = receive.ready->data();
         const auto* duration = durations.data();
@@ -263,7 +263,7 @@ private:
         return true;
     }
 
-    void finish(OpOfAllRanks& self) {
+    void finish(OpRow& self) {
         self.done = true;
         const auto release = [&](OpIndex index) {
             auto& other = node(index);
@@ -283,17 +283,17 @@ private:
     const Schedule& schedule_;
     int ranks_;
     CostModel cost_;
-    bool one_clock_;             // all ranks run at the same clock
+    bool same_clock_;             // all ranks run at the same clock
     Busy of_all_;                // if ranks are alike
     std::vector<Busy> of_rank_;  // by rank, if they differ
     Row starts_;
-    std::vector<OpOfAllRanks> nodes_;
+    std::vector<OpRow> nodes_;
     std::vector<LaneQueue> lanes_;
     std::vector<std::unique_ptr<Row>> free_;
     bool uniform_cells_ = true;
     Pairs cells_ = 0;
     Row durations_;  // scratch
-    Picoseconds farthest_ = 0;
+    Picoseconds latest_possible_ = 0;
     Row transfers_;
     int row_peer_ = -1;
     std::int64_t row_bytes_ = -1;
@@ -311,8 +311,8 @@ std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, c
             "the symmetric max-plus recurrence plays one ring, whose ranks may differ only in their start times");
     require(options.compute == ComputeModel::rate, "the symmetric max-plus recurrence needs the rate compute model");
     std::vector<double> clocks;
-    if (power_sets_clocks(schedule, machine, options))
-        clocks = settled_clocks(static_cast<std::size_t>(schedule.ranks()), options, [&](const auto& at) {
+    if (power_limits_clocks(schedule, machine, options))
+        clocks = find_sustained_clocks(static_cast<std::size_t>(schedule.ranks()), options, [&](const auto& at) {
             SymmetricProgram program(schedule, machine, options, at);
             return program.played(program.run(), machine);
         });

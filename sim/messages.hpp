@@ -12,8 +12,8 @@ namespace ringlab::sim {
 /// What a message's cost depends on besides its bytes.
 struct Message {
     std::int64_t pieces = 1;  ///< separate pieces of memory that it comes from, or goes to
-    bool is_cut = false;      ///< it is cut by heads into pieces of equal size; else one piece is nearly all of it
-    bool has_time = false;    ///< the attend beside it is long enough to hide it, see LinkCost::Hidden
+    bool is_split_by_heads = false;      ///< it is cut by heads into pieces of equal size; else one piece is nearly all of it
+    bool is_hidden = false;    ///< the attend beside it is long enough to hide it, see LinkCost::Hidden
     friend bool operator==(const Message&, const Message&) = default;
 };
 
@@ -22,10 +22,10 @@ struct Message {
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
 /// Whether the message is only some tokens of a block, which lie in separate pieces for each head.
-bool is_cut(const layouts::Schedule& schedule, const layouts::Op& transfer);
+bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
 /// For each rank, the messages that were read from its schedule and have not ended, if their cost depends on more than
-/// bytes. Decides which are hidden (`has_time`). A message is hidden if the rank's next attend has enough FLOP per byte
+/// bytes. Decides which are hidden (`is_hidden`). A message is hidden if the rank's next attend has enough FLOP per byte
 /// of it and does not wait for it. An attend that continues a fused launch waits for nothing here. Send and receive are
 /// each judged by their own rank's next attend; a send counts as waited for if the attend waits for a receive on the
 /// same channel.
@@ -33,7 +33,7 @@ class Messages {
 public:
     Messages(const layouts::Schedule& schedule, const Machine& machine, int ranks)
         : schedule_(schedule),
-          flop_a_byte_(machine.inside_host.hidden.flop_a_byte),
+          flop_per_byte_(machine.inside_host.hidden.flop_per_byte),
           lanes_(static_cast<std::size_t>(schedule.lanes())),
           queues_(lanes_ * static_cast<std::size_t>(ranks)),
           undecided_(static_cast<std::size_t>(ranks)) {}
@@ -62,7 +62,7 @@ private:
     void decide(int rank, double flop, std::span<const layouts::OpIndex> awaited);
 
     const layouts::Schedule& schedule_;
-    const double flop_a_byte_;
+    const double flop_per_byte_;
     const std::size_t lanes_;
     std::vector<std::deque<Queued>> queues_;       // by rank and lane
     std::vector<std::vector<Queued*>> undecided_;  // by rank; pointers stay valid because a deque does not move its

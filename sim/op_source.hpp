@@ -21,7 +21,7 @@ public:
     OpSource(const Schedule& schedule, int ranks)
         : schedule_(schedule), ranks_(ranks), rank_symmetric_(schedule.is_rank_symmetric()) {
         for (int rank = 0; rank < (rank_symmetric_ ? 1 : ranks); ++rank)
-            streams_.push_back(schedule.ops(rank % schedule.ranks()).with_op_storage(workplace_));
+            streams_.push_back(schedule.ops(rank % schedule.ranks()).with_op_storage(current_op_));
         const int other = schedule.ranks() - 1;
         if (rank_symmetric_) cells_ = {schedule.pair_count(0, 0), schedule.pair_count(other, 0), schedule.pair_count(0, other)};
     }
@@ -44,7 +44,7 @@ public:
 
 private:
     /// An operation of rank 0, and the number of ranks that have not read it yet.
-    struct Kept {
+    struct SharedOp {
         Op op;
         int readers;
     };
@@ -54,28 +54,28 @@ private:
         if (index == end_) {
             const auto* op = streams_.front().next();
             if (!op) return nullptr;
-            if (end_ - first_ == kept_.size()) grow();
-            kept(end_++) = {*op, ranks_};
+            if (end_ - first_ == shared_ops_.size()) grow();
+            shared_op(end_++) = {*op, ranks_};
         }
-        auto& [op, readers] = kept(index);
-        workplace_ = op;
+        auto& [op, readers] = shared_op(index);
+        current_op_ = op;
         --readers;
-        while (first_ != end_ && kept(first_).readers == 0) ++first_;
+        while (first_ != end_ && shared_op(first_).readers == 0) ++first_;
         move(rank % schedule_.ranks());
-        return &workplace_;
+        return &current_op_;
     }
 
-    Kept& kept(std::uint32_t index) { return kept_[index & (static_cast<std::uint32_t>(kept_.size()) - 1)]; }
+    SharedOp& shared_op(std::uint32_t index) { return shared_ops_[index & (static_cast<std::uint32_t>(shared_ops_.size()) - 1)]; }
 
     void grow() {
-        std::vector<Kept> larger(std::max<std::size_t>(8, 2 * kept_.size()));
-        for (auto i = first_; i != end_; ++i) larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = kept(i);
-        kept_ = std::move(larger);
+        std::vector<SharedOp> larger(std::max<std::size_t>(8, 2 * shared_ops_.size()));
+        for (auto i = first_; i != end_; ++i) larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = shared_op(i);
+        shared_ops_ = std::move(larger);
     }
 
     /// Turns the operation of rank 0 into that of another rank of its ring.
     void move(int rank) {
-        auto& op = workplace_;
+        auto& op = current_op_;
         const auto shift = [&](int& number) {
             number += rank;
             if (number >= schedule_.ranks()) number -= schedule_.ranks();
@@ -92,9 +92,9 @@ private:
     bool rank_symmetric_;
     std::array<std::int64_t, 3> cells_{};  // visible pairs of rows with the keys of their own rank, of a lower and of a
                                            // higher one
-    Op workplace_;                         // shared by all streams
+    Op current_op_;                         // shared by all streams
     std::vector<Ops> streams_;
-    std::vector<Kept> kept_;  // ring buffer, its size a power of two: operations from `first_` to before `end_`
+    std::vector<SharedOp> shared_ops_;  // ring buffer, its size a power of two: operations from `first_` to before `end_`
     std::uint32_t first_ = 0, end_ = 0;
 };
 

@@ -59,10 +59,10 @@ public:
     std::uint32_t head(Lane lane) const { return knows(lane) ? ends(lane).head : none; }
 
     /// Whether every lane has a head.
-    bool knows_all() const { return known_ == (1u << lanes_) - 1; }
+    bool every_lane_has_head() const { return lanes_with_ops_ == (1u << lanes_) - 1; }
 
     /// Moves the head of a lane from state `waiting` to another one.
-    void leave_waiting(Lane lane, OpState to) {
+    void set_head_state(Lane lane, OpState to) {
         (*this)[head(lane)].state = to;
         waiting_ &= ~(1u << lane);
     }
@@ -82,22 +82,22 @@ public:
         pending.peer = op.peer < 0 ? op.peer : first_rank + op.peer;
         pending.kind_code = static_cast<std::uint8_t>(op.kind) & 15;
         pending.pool_code = static_cast<std::uint8_t>(op.pool) & 15;
-        if (is_far()) far(self) = {};
+        if (has_wide_distances()) upper_halves(self) = {};
         for (std::size_t i = 0; const auto index : op.after()) {
             const auto distance = self - static_cast<std::uint32_t>(index);
             if (distance > self - base_ || (*this)[self - distance].state == OpState::done) continue;
             pending.after[i] = low(distance);
-            if (is_far()) far(self).after[i] = high(distance);
+            if (has_wide_distances()) upper_halves(self).after[i] = high(distance);
             ++i;
         }
         const auto lane = op.lane();
         auto& [head, tail] = ends(lane);
         if (knows(lane)) {
             (*this)[tail].next_in_lane = low(self - tail);
-            if (is_far()) far(tail).next_in_lane = high(self - tail);
+            if (has_wide_distances()) upper_halves(tail).next_in_lane = high(self - tail);
         } else {
             head = self;
-            known_ |= 1u << lane;
+            lanes_with_ops_ |= 1u << lane;
             waiting_ |= 1u << lane;
         }
         tail = self;
@@ -107,7 +107,7 @@ public:
     bool may_run(std::uint32_t op) {
         const auto& after = (*this)[op].after;
         for (std::size_t i = 0; i < after.size(); ++i) {
-            const auto distance = is_far() ? after[i] | std::uint32_t{far(op).after[i]} << 16 : after[i];
+            const auto distance = has_wide_distances() ? after[i] | std::uint32_t{upper_halves(op).after[i]} << 16 : after[i];
             if (distance != 0 && distance <= op - base_ && (*this)[op - distance].state != OpState::done) return false;
         }
         return true;
@@ -118,10 +118,10 @@ public:
         auto& head = ends(lane).head;
         auto& pending = (*this)[head];
         pending.state = OpState::done;
-        const auto next = is_far() ? pending.next_in_lane | std::uint32_t{far(head).next_in_lane} << 16
+        const auto next = has_wide_distances() ? pending.next_in_lane | std::uint32_t{upper_halves(head).next_in_lane} << 16
                                    : std::uint32_t{pending.next_in_lane};
         head += next;
-        next == 0 ? known_ &= ~(1u << lane) : waiting_ |= 1u << lane;
+        next == 0 ? lanes_with_ops_ &= ~(1u << lane) : waiting_ |= 1u << lane;
         while (base_ != end_ && ops()[first_].state == OpState::done) {
             ++base_;
             if (++first_ == capacity_) first_ = 0;
@@ -135,7 +135,7 @@ private:
     };
 
     /// The upper 16 bits of an operation's distances. Only a large window needs them.
-    struct Far {
+    struct UpperHalves {
         std::array<std::uint16_t, 4> after{};
         std::uint16_t next_in_lane = 0;
     };
@@ -145,7 +145,7 @@ private:
     static std::uint16_t low(std::uint32_t distance) { return static_cast<std::uint16_t>(distance); }
     static std::uint16_t high(std::uint32_t distance) { return static_cast<std::uint16_t>(distance >> 16); }
 
-    bool knows(Lane lane) const { return known_ >> lane & 1; }
+    bool knows(Lane lane) const { return lanes_with_ops_ >> lane & 1; }
     const Ends& ends(Lane lane) const { return reinterpret_cast<const Ends*>(memory_.get())[lane]; }
     Ends& ends(Lane lane) { return reinterpret_cast<Ends*>(memory_.get())[lane]; }
     std::size_t ends_bytes() const { return lanes_ * sizeof(Ends); }
@@ -156,23 +156,23 @@ private:
     }
 
     /// Whether distances may need more than 16 bits.
-    bool is_far() const { return is_far(capacity_); }
-    static bool is_far(std::uint32_t capacity) { return capacity > 0xffff; }
-    Far& far(std::uint32_t op) { return reinterpret_cast<Far*>(ops() + capacity_)[place_of(op)]; }
+    bool has_wide_distances() const { return has_wide_distances(capacity_); }
+    static bool has_wide_distances(std::uint32_t capacity) { return capacity > 0xffff; }
+    UpperHalves& upper_halves(std::uint32_t op) { return reinterpret_cast<UpperHalves*>(ops() + capacity_)[place_of(op)]; }
 
     /// By an eighth, or by one: small steps, because there is a window for each rank.
     void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
 
     void resize(std::uint32_t capacity) {
-        const auto bytes = ends_bytes() + capacity * (sizeof(PendingOp) + (is_far(capacity) ? sizeof(Far) : 0));
+        const auto bytes = ends_bytes() + capacity * (sizeof(PendingOp) + (has_wide_distances(capacity) ? sizeof(UpperHalves) : 0));
         auto larger = std::make_unique<std::byte[]>(bytes);
         if (memory_) {
             std::copy_n(memory_.get(), ends_bytes(), larger.get());
             auto* to = reinterpret_cast<PendingOp*>(larger.get() + ends_bytes());
-            auto* to_far = reinterpret_cast<Far*>(to + capacity);
+            auto* to_far = reinterpret_cast<UpperHalves*>(to + capacity);
             for (auto op = base_; op != end_; ++op) {
                 *to++ = (*this)[op];
-                if (is_far()) *to_far++ = far(op);
+                if (has_wide_distances()) *to_far++ = upper_halves(op);
             }
         }
         memory_ = std::move(larger);
@@ -185,7 +185,7 @@ private:
     std::unique_ptr<std::byte[]> memory_;
     std::uint32_t base_ = 0, end_ = 0;
     std::uint32_t first_ = 0, capacity_ = 0;  // of the ring buffer: the index of `base_`, and its size
-    std::uint32_t known_ = 0;                 // a bit for each lane that has unfinished operations here
+    std::uint32_t lanes_with_ops_ = 0;                 // a bit for each lane that has unfinished operations here
     std::uint32_t waiting_ = 0;               // a bit for each lane whose head is in state `waiting`
     std::uint8_t lanes_;
 };

@@ -7,9 +7,9 @@ namespace ringlab::sim {
 namespace {
 
 /// A cache of tiles that evicts the least recently used one.
-class LeastRecent {
+class LruCache {
 public:
-    LeastRecent(std::size_t tiles, std::int64_t room) : room_(room), links_(tiles + 1), state_(tiles, State::unread) {
+    LruCache(std::size_t tiles, std::int64_t room) : capacity_(room), links_(tiles + 1), state_(tiles, State::unread) {
         links_[ends()] = {ends(), ends()};
     }
 
@@ -20,7 +20,7 @@ public:
         const auto before = state_[tile];
         if (before == State::held) take_out(tile);
         put_first(tile);
-        if (before != State::held && ++held_ > room_) {
+        if (before != State::held && ++held_ > capacity_) {
             const auto last = links_[ends()].before;
             take_out(last);
             state_[last] = State::lost;
@@ -47,17 +47,17 @@ private:
         state_[tile] = State::held;
     }
 
-    std::int64_t room_, held_ = 0;
+    std::int64_t capacity_, held_ = 0;
     std::vector<Links> links_;
     std::vector<State> state_;
 };
 
 /// A work tile under way, at one of its row tiles.
-class Walker {
+class RunningWorkTile {
 public:
-    Walker(std::span<const layouts::Interval> item, const WalkedBlock& block, std::int64_t kv_head, std::int64_t tiles,
-           std::int64_t seam)
-        : item_(item), tiles_(tiles), waits_(seam), heads_(block.group) {
+    RunningWorkTile(std::span<const layouts::Interval> item, const CachedBlock& block, std::int64_t kv_head, std::int64_t tiles,
+           std::int64_t gap_steps)
+        : item_(item), tiles_(tiles), waits_(gap_steps), heads_(block.group) {
         first_ = (block.first_head + kv_head * block.group) * tiles + block.first_tile;
     }
 
@@ -83,7 +83,7 @@ private:
 /// The work tiles of a launch that meet any rows, in order. Others take hardly any time.
 class Units {
 public:
-    Units(std::span<const WalkedBlock> blocks, const layouts::WorkTileOrder& order) {
+    Units(std::span<const CachedBlock> blocks, const layouts::WorkTileOrder& order) {
         for (const auto& block : blocks)
             layouts::for_each_work_tile_run(order, static_cast<std::int64_t>(block.items.size()), block.kv_heads,
                                        [&](const layouts::WorkTileRun& run) {
@@ -93,21 +93,21 @@ public:
     }
 
     bool is_at_end() const { return next_ == runs_.size(); }
-    Walker take(std::int64_t tiles, std::int64_t seam) {
+    RunningWorkTile take(std::int64_t tiles, std::int64_t gap_steps) {
         const auto& [block, run] = runs_[next_];
         const auto head = run.first_head + taken_;
         if (++taken_ == run.heads) ++next_, taken_ = 0;
-        return {block->items[static_cast<std::size_t>(run.item)], *block, head, tiles, seam};
+        return {block->items[static_cast<std::size_t>(run.item)], *block, head, tiles, gap_steps};
     }
 
 private:
-    std::vector<std::pair<const WalkedBlock*, layouts::WorkTileRun>> runs_;
+    std::vector<std::pair<const CachedBlock*, layouts::WorkTileRun>> runs_;
     std::size_t next_ = 0;
     std::int64_t taken_ = 0;  // heads of the current run that were taken
 };
 
 /// Chooses one in `share` of the tiles, without a pattern.
-bool is_looked_at(std::uint64_t tile, std::uint64_t share) {
+bool is_sampled(std::uint64_t tile, std::uint64_t share) {
     if (share == 1) return true;
     auto x = tile * 0x9e3779b97f4a7c15u;  // as SplitMix64
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -117,7 +117,7 @@ bool is_looked_at(std::uint64_t tile, std::uint64_t share) {
 
 }  // namespace
 
-double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::WorkTileOrder& order, const Walks& walks) {
+double count_l2_misses(std::span<const CachedBlock> blocks, const layouts::WorkTileOrder& order, const L2Model& model) {
     std::int64_t heads = 0, tiles = 0, steps = 0;
     for (const auto& block : blocks) {
         const auto query_heads = block.kv_heads * block.group;
@@ -128,32 +128,32 @@ double reread_tiles(std::span<const WalkedBlock> blocks, const layouts::WorkTile
                 steps += range.size() * query_heads;
             }
     }
-    if (static_cast<double>(heads * tiles) <= walks.room) return 0;
+    if (static_cast<double>(heads * tiles) <= model.room) return 0;
     constexpr double many_steps = 1 << 18, fewest_held = 64;
     const auto share = static_cast<std::uint64_t>(
-        std::max(1.0, std::min(static_cast<double>(steps) / many_steps, walks.room / fewest_held)));
-    LeastRecent cache(static_cast<std::size_t>(heads * tiles),
-                      static_cast<std::int64_t>(walks.room / static_cast<double>(share)));
+        std::max(1.0, std::min(static_cast<double>(steps) / many_steps, model.room / fewest_held)));
+    LruCache cache(static_cast<std::size_t>(heads * tiles),
+                      static_cast<std::int64_t>(model.room / static_cast<double>(share)));
     Units units(blocks, order);
-    std::vector<Walker> walkers;
-    while (!units.is_at_end() && static_cast<std::int64_t>(walkers.size()) < walks.places)
-        walkers.push_back(units.take(tiles, walks.seam));
-    std::uint64_t reread = 0;
-    for (bool walk = !walkers.empty(); walk;) {
+    std::vector<RunningWorkTile> running_tiles;
+    while (!units.is_at_end() && static_cast<std::int64_t>(running_tiles.size()) < model.concurrent_work_tiles)
+        running_tiles.push_back(units.take(tiles, model.gap_steps));
+    std::uint64_t misses = 0;
+    for (bool walk = !running_tiles.empty(); walk;) {
         walk = false;
-        for (auto& walker : walkers) {
-            if (walker.is_at_end()) {
+        for (auto& running_tile : running_tiles) {
+            if (running_tile.is_at_end()) {
                 if (units.is_at_end()) continue;
-                walker = units.take(tiles, walks.seam);
+                running_tile = units.take(tiles, model.gap_steps);
             }
             walk = true;
-            if (walker.waits()) continue;
-            const auto tile = walker.tile();
-            if (is_looked_at(tile, share) && cache.ask(tile) == LeastRecent::State::lost) reread += share;
-            walker.advance();
+            if (running_tile.waits()) continue;
+            const auto tile = running_tile.tile();
+            if (is_sampled(tile, share) && cache.ask(tile) == LruCache::State::lost) misses += share;
+            running_tile.advance();
         }
     }
-    return static_cast<double>(reread);
+    return static_cast<double>(misses);
 }
 
 }  // namespace ringlab::sim

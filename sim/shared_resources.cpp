@@ -12,8 +12,8 @@ SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const
       machine_(machine),
       cost_(cost),
       fold_(fold),
-      kernels_(machine.inside_host.multiprocessors_per_channel > 0 ||
-               machine.between_hosts.multiprocessors_per_channel > 0),
+      kernels_(machine.inside_host.sms_per_channel > 0 ||
+               machine.between_hosts.sms_per_channel > 0),
       one_channel_(schedule.channels().size() == 1) {
     const auto ranks = static_cast<std::size_t>(fold.played());
     const bool memory = std::isfinite(machine_.memory_bytes_per_second) && !cost.is_free(Cause::memory);
@@ -23,7 +23,7 @@ SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const
     gpus_.resize(ranks);
     for (auto& gpu : gpus_) {
         if (memory) gpu.memory = engine_.add_resource(machine_.memory_bytes_per_second);
-        if (kernels_) gpu.multiprocessors = engine_.add_resource(machine_.multiprocessors);
+        if (kernels_) gpu.sms = engine_.add_resource(machine_.sms);
     }
     add_ports();
 }
@@ -37,11 +37,11 @@ void SharedResources::add_ports() {
     if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as there are leaves
     for (const auto rank : cost_.draws().slow_links())                       // the port is slow also for others that
                                                                              // share it
-        made(port_of(rank).out, machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
+        make_if_missing(port_of(rank).out, machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
 }
 
 /// Makes the resource at its first use, unless its capacity is infinite.
-ResourceId SharedResources::made(ResourceId& resource, double capacity) {
+ResourceId SharedResources::make_if_missing(ResourceId& resource, double capacity) {
     if (resource == none && std::isfinite(capacity)) resource = engine_.add_resource(capacity);
     return resource;
 }
@@ -50,7 +50,7 @@ SharedResources::Demands SharedResources::of_compute(int rank, bool attends, dou
     Demands demands;
     const auto& gpu = gpu_of(rank);
     demands.add(gpu.memory, attends ? machine_.attention_memory_bytes_per_second : machine_.memory_bytes_per_second);
-    if (attends) demands.add(gpu.multiprocessors, parts * machine_.multiprocessors);
+    if (attends) demands.add(gpu.sms, parts * machine_.sms);
     return demands;
 }
 
@@ -72,16 +72,16 @@ SharedResources::Demands SharedResources::of_transfer(int source, int destinatio
     if (has_link_alone(id, source, cost.route)) {
         // Such a link is never too small.
     } else if (cost.route == Route::inside_host) {
-        demands.add(made(from.egress, capacity / cost_.draws().link_factor(source)), rate);
-        demands.add(made(to.ingress, capacity), rate);
+        demands.add(make_if_missing(from.egress, capacity / cost_.draws().link_factor(source)), rate);
+        demands.add(make_if_missing(to.ingress, capacity), rate);
     } else if (!ports_.empty()) {
-        demands.add(made(port_of(source).out, capacity), rate);
-        demands.add(made(port_of(destination).in, capacity), rate);
+        demands.add(make_if_missing(port_of(source).out, capacity), rate);
+        demands.add(make_if_missing(port_of(destination).in, capacity), rate);
     }
     if (cost.route == Route::spine && !leaves_.empty()) {
         const auto uplinks = machine_.leaf_bytes_per_second();
-        demands.add(made(leaf_of(source).out, uplinks), rate);
-        demands.add(made(leaf_of(destination).in, uplinks), rate);
+        demands.add(make_if_missing(leaf_of(source).out, uplinks), rate);
+        demands.add(make_if_missing(leaf_of(destination).in, uplinks), rate);
     }
     demands.add(from.memory, rate * cost.link->send_memory_ratio);
     demands.add(to.memory, rate * cost.link->receive_memory_ratio);

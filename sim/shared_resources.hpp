@@ -36,8 +36,8 @@ public:
 
     /// Whether transfers are kernels, which take SMs.
     bool kernels() const { return kernels_; }
-    void leave_to_compute(int rank, double multiprocessors) {
-        engine_.set_capacity(gpu_of(rank).multiprocessors, multiprocessors);
+    void leave_to_compute(int rank, double sms) {
+        engine_.set_capacity(gpu_of(rank).sms, sms);
     }
 
 private:
@@ -45,20 +45,20 @@ private:
 
     /// Resources of one rank's GPU; `none` for those that never limit anything.
     struct Gpu {
-        ResourceId egress = none, ingress = none, memory = none, multiprocessors = none;
+        ResourceId egress = none, ingress = none, memory = none, sms = none;
     };
 
     /// The two directions of a port, or of a leaf switch to and from the spine.
-    struct TwoWays {
+    struct Directions {
         ResourceId out = none, in = none;
     };
     Gpu& gpu_of(int rank) { return gpus_[static_cast<std::size_t>(fold_.of(rank))]; }
     const Gpu& gpu_of(int rank) const { return gpus_[static_cast<std::size_t>(fold_.of(rank))]; }
-    TwoWays& port_of(int rank) { return ports_[static_cast<std::size_t>(cost_.topology().port(fold_.of(rank)))]; }
-    TwoWays& leaf_of(int rank) { return leaves_[static_cast<std::size_t>(cost_.topology().leaf(fold_.of(rank)))]; }
+    Directions& port_of(int rank) { return ports_[static_cast<std::size_t>(cost_.topology().port(fold_.of(rank)))]; }
+    Directions& leaf_of(int rank) { return leaves_[static_cast<std::size_t>(cost_.topology().leaf(fold_.of(rank)))]; }
 
     void add_ports();
-    ResourceId made(ResourceId& resource, double capacity);
+    ResourceId make_if_missing(ResourceId& resource, double capacity);
     bool has_link_alone(int id, int source, Route route);
 
     Engine& engine_;
@@ -67,7 +67,7 @@ private:
     const Fold& fold_;
     bool kernels_, one_channel_, sends_ = false, fetches_ = false;
     std::vector<Gpu> gpus_;                // by simulated rank
-    std::vector<TwoWays> ports_, leaves_;  // empty if they never limit anything
+    std::vector<Directions> ports_, leaves_;  // empty if they never limit anything
 };
 
 }  // namespace ringlab::sim

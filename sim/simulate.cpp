@@ -57,10 +57,10 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
             "longer",
             options.pause_seconds, options.pause_busy_seconds);
     Player player(schedule, machine, options, tiles);
-    if (!power_sets_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
+    if (!power_limits_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
     std::pair<std::vector<double>, Prediction> last;
     const auto ranks = static_cast<std::size_t>(schedule.ranks()) * static_cast<std::size_t>(options.replicas);
-    const auto clocks = settled_clocks(ranks, options, [&](const std::vector<double>& at) {
+    const auto clocks = find_sustained_clocks(ranks, options, [&](const std::vector<double>& at) {
         auto found = player.play(at, false);
         last = {at, found.prediction};
         return found;

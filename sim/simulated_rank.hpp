@@ -30,7 +30,7 @@ private:
 /// Execution state of one rank.
 struct alignas(64) SimulatedRank {
     SimulatedRank(int lanes, Picoseconds start, HostClock::State issued, Picoseconds before)
-        : window(lanes), prepared(layouts::checked_sum(start, before)) {
+        : window(lanes), begin_ended(layouts::checked_sum(start, before)) {
         give(issued);
     }
 
@@ -50,7 +50,7 @@ private:
     std::uint32_t issued_last_ = 0;
 
 public:
-    Picoseconds prepared;  // end of the work before the first operation on the compute lane
+    Picoseconds begin_ended;  // end of the work before the first operation on the compute lane
     [[no_unique_address]] NaiveEstimate naive;
 
 private:

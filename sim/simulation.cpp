@@ -22,24 +22,24 @@ std::optional<Prediction> Simulation::run() {
     }
 }
 
-void Simulation::hold(int rank, double multiprocessors) {
-    if (multiprocessors == 0) return;
+void Simulation::hold(int rank, double sms) {
+    if (sms == 0) return;
     auto& held = rank_of(rank).held;
-    held += static_cast<float>(multiprocessors);
+    held += static_cast<float>(sms);
     leave(rank);
 }
 
 void Simulation::leave(int rank) {
     const auto held = static_cast<double>(rank_of(rank).held);
-    const auto* attend = room_ ? attending(rank) : nullptr;
-    const auto left = !attend          ? std::max(0.0, machine_.multiprocessors - held)
-                      : room_->deals() ? Room::parts * machine_.multiprocessors *
-                                             room_->speed(rank, held, engine_.now() - attend->time, attend->work)
-                                       : room_->left(rank, held);
+    const auto* attend = admission_ ? running_attend(rank) : nullptr;
+    const auto left = !attend          ? std::max(0.0, machine_.sms - held)
+                      : admission_->schedules_attends() ? SmAdmission::parts * machine_.sms *
+                                             admission_->speed(rank, held, engine_.now() - attend->time, attend->work)
+                                       : admission_->left(rank, held);
     resources_->leave_to_compute(rank, left);
 }
 
-const PendingOp* Simulation::attending(int rank) {
+const PendingOp* Simulation::running_attend(int rank) {
     auto& window = rank_of(rank).window;
     const auto head = window.head(compute_lane);
     if (head == OpWindow::none) return nullptr;
@@ -53,42 +53,42 @@ void Simulation::advance(int rank) {
         try_start(rank, std::countr_zero(lanes));
 }
 
-bool Simulation::waits_for_room(int id, Lane lane, PendingOp& op) {
-    const auto* attend = attending(id);
-    const auto multiprocessors = transfer_cost(id, lane, op).multiprocessors;
-    if (!attend || comes_before(*attend) || multiprocessors == 0) return false;
-    if (room_->is_beside(id, static_cast<double>(rank_of(id).held), multiprocessors)) return false;
-    if (room_->left_at(id) == engine_.now() && messages_ && messages_->first(id, lane).has_time) return false;
+bool Simulation::waits_for_sms(int id, Lane lane, PendingOp& op) {
+    const auto* attend = running_attend(id);
+    const auto sms = transfer_cost(id, lane, op).sms;
+    if (!attend || precedes_attend(*attend) || sms == 0) return false;
+    if (admission_->fits_on_idle_sms(id, static_cast<double>(rank_of(id).held), sms)) return false;
+    if (admission_->last_transfer_end(id) == engine_.now() && messages_ && messages_->first(id, lane).is_hidden) return false;
     op.state = OpState::issuing;
     op.time = engine_.now();
-    const auto wait = room_->wait(id, engine_.now() - attend->time, attend->work);
-    (wait > 0 ? room_->admitted(id) : room_->waiting(id)) |= 1u << lane;
+    const auto wait = admission_->wait(id, engine_.now() - attend->time, attend->work);
+    (wait > 0 ? admission_->admitted(id) : admission_->waiting(id)) |= 1u << lane;
     if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
     return true;
 }
 
-bool Simulation::is_met(int id, Lane lane, const PendingOp& op) {
+bool Simulation::peer_is_posted(int id, Lane lane, const PendingOp& op) {
     const int by = fold_.of(op.peer);
     auto& other = rank_of(by).window;
     const auto head = other.head(counterpart(lane));
-    return head != OpWindow::none && other[head].state == OpState::posted && awaited_by(other[head], op.peer, by) == id;
+    return head != OpWindow::none && other[head].state == OpState::posted && peer_awaited_by(other[head], op.peer, by) == id;
 }
 
-bool Simulation::wait_for_room(int id, Lane lane, PendingOp& op) {
-    const auto multiprocessors = transfer_cost(id, lane, op).multiprocessors;
-    if (!is_met(id, lane, op) || multiprocessors == 0) return false;
+bool Simulation::waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op) {
+    const auto sms = transfer_cost(id, lane, op).sms;
+    if (!peer_is_posted(id, lane, op) || sms == 0) return false;
     Picoseconds longest = 0;
     for (const auto rank : {id, op.peer}) {
-        const auto* attend = attending(rank);
-        if (!attend || comes_before(*attend)) continue;
-        if (room_->is_beside(rank, static_cast<double>(rank_of(rank).held), multiprocessors)) continue;
+        const auto* attend = running_attend(rank);
+        if (!attend || precedes_attend(*attend)) continue;
+        if (admission_->fits_on_idle_sms(rank, static_cast<double>(rank_of(rank).held), sms)) continue;
         const auto gone = engine_.now() - attend->time;
-        const auto wait = room_->wait(rank, gone, attend->work);
+        const auto wait = admission_->wait(rank, gone, attend->work);
         longest = std::max(longest, wait > 0 ? wait : attend->work - gone);
     }
     if (longest <= 0) return false;
     op.state = OpState::issuing;
-    room_->admitted(id) |= 1u << lane;
+    admission_->admitted(id) |= 1u << lane;
     engine_.start_timer(tags_.of(id, lane), longest);
     return true;
 }
@@ -98,19 +98,19 @@ void Simulation::try_start(int id, Lane lane, bool admitted) {
     const auto head = window.head(lane);
     auto& op = window[head];
     if (!window.may_run(head)) return;
-    window.leave_waiting(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
+    window.set_head_state(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
     if (op.state == OpState::issuing) {
         engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
         return;
     }
     if (trace_ && !admitted) trace_->post(id, head, engine_.now());
     if (lane == compute_lane) return start_compute(id, op);
-    if (room_ && !admitted && (begins_together(op) ? wait_for_room(id, lane, op) : waits_for_room(id, lane, op)))
+    if (admission_ && !admitted && (takes_sms_together(op) ? waits_for_sms_at_both_ends(id, lane, op) : waits_for_sms(id, lane, op)))
         return;
     if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
-    if (holds_ && !begins_together(op)) hold(id, transfer_cost(id, lane, op).multiprocessors);
+    if (transfers_hold_sms_ && !takes_sms_together(op)) hold(id, transfer_cost(id, lane, op).sms);
     if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
-    if (!is_met(id, lane, op)) return;
+    if (!peer_is_posted(id, lane, op)) return;
     const auto other_lane = counterpart(lane);
     const int by = fold_.of(op.peer);
     check_match(id, op, head_of(by, other_lane));
@@ -128,25 +128,25 @@ void Simulation::start_compute(int id, PendingOp& op) {
     op.time = engine_.now();
     const auto tag = tags_.of(id, compute_lane);
     const bool attends = op.kind() == OpKind::attend;
-    if (attends && !inside_.empty()) {
+    if (attends && !arrivals_.empty()) {
         const auto slower = cost_.slower(id, static_cast<layouts::OpIndex>(rank_of(id).window.head(compute_lane)));
-        op.work = inside_[static_cast<std::size_t>(id)].end_of_next(op.time, slower) - op.time;
+        op.work = arrivals_[static_cast<std::size_t>(id)].end_of_next_attend(op.time, slower) - op.time;
     }
     SharedResources::Demands demands;
     if (resources_)
         demands = resources_->of_compute(id, attends,
-                                         attends && room_ && room_->deals() ? Room::parts * Room::most_speed : 1);
-    if (room_ && attends) leave(id);
+                                         attends && admission_ && admission_->schedules_attends() ? SmAdmission::parts * SmAdmission::most_speed : 1);
+    if (admission_ && attends) leave(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
     // leave() sets the capacity so that the attend runs at the speed that Room gives.
-    const bool deals = attends && room_ && room_->deals();
+    const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
     engine_.start(
-        {.duration = deals ? static_cast<Picoseconds>(static_cast<double>(op.work) / Room::most_speed) : op.work,
+        {.duration = schedules_attends ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed) : op.work,
          .demands = demands.span(),
          .priority = Priority::compute,
-         .crowds = attends,
+         .slows_transfers = attends,
          .tag = tag,
-         .place = place_of(id, compute_lane)});
+         .place = activity_index(id, compute_lane)});
 }
 
 void Simulation::start_transfer(int id, Lane lane) {
@@ -158,9 +158,9 @@ void Simulation::start_transfer(int id, Lane lane) {
     if (op.kind() == OpKind::send) {
         const auto other = counterpart(lane);
         if (messages_) whole = transfer_of_both(id, lane, op);
-        if (begins_together(op)) {
-            hold(id, transfer_cost(id, lane, op).multiprocessors);
-            hold(peer, transfer_cost(peer, other, head_of(peer, other)).multiprocessors);
+        if (takes_sms_together(op)) {
+            hold(id, transfer_cost(id, lane, op).sms);
+            hold(peer, transfer_cost(peer, other, head_of(peer, other)).sms);
         }
     }
     const auto cost = cost_.with_noise(whole, id, rank_of(id).window.head(lane));
@@ -176,9 +176,9 @@ void Simulation::start_flow(int source, int destination, const TransferCost& cos
                    .delay = cost.latency,
                    .demands = demands.span(),
                    .weight = 1e9 / cost.bytes_per_second,  // so that flows on a full link get equal rates
-                   .crowded_speed = cost.crowded_speed,
+                   .speed_beside_attend = cost.speed_beside_attend,
                    .tag = tags_.of(id, lane),
-                   .place = place_of(id, lane)});
+                   .place = activity_index(id, lane)});
 }
 
 void Simulation::begin_span(int id, PendingOp& op) {
@@ -192,44 +192,44 @@ void Simulation::handle(int rank, Lane lane) {
     auto& op = head_of(rank, lane);
     if (op.state == OpState::issuing) {
         op.state = OpState::waiting;
-        if (!room_) return try_start(rank, lane);
-        const auto admitted = room_->admitted(rank);
-        room_->admitted(rank) &= ~(1u << lane);
+        if (!admission_) return try_start(rank, lane);
+        const auto admitted = admission_->admitted(rank);
+        admission_->admitted(rank) &= ~(1u << lane);
         return try_start(rank, lane, admitted >> lane & 1);
     }
     const int peer = op.kind() == OpKind::send ? fold_.of(op.peer) : -1;
     const bool attended = op.kind() == OpKind::attend;
     finish(rank, lane);
     if (peer >= 0) finish(peer, counterpart(lane));
-    if (room_ && (attended || lane != compute_lane)) {
+    if (admission_ && (attended || lane != compute_lane)) {
         if (attended) {
-            room_->drop(rank);
-            make_room(rank, 0);
+            admission_->drop(rank);
+            admit_waiting(rank, 0);
         } else {
-            take_over(rank);
-            if (peer >= 0) take_over(peer);
+            pass_on_sms(rank);
+            if (peer >= 0) pass_on_sms(peer);
         }
     }
-    behind_compute_ = room_ && room_->deals() && lane == compute_lane;
+    after_compute_ = admission_ && admission_->schedules_attends() && lane == compute_lane;
     advance(rank);
-    behind_compute_ = false;
+    after_compute_ = false;
     if (peer >= 0) advance(peer);
 }
 
-void Simulation::make_room(int rank, Picoseconds least_wait) {
-    for (auto lanes = room_->waiting(rank); lanes != 0; lanes &= lanes - 1) {
+void Simulation::admit_waiting(int rank, Picoseconds least_wait) {
+    for (auto lanes = admission_->waiting(rank); lanes != 0; lanes &= lanes - 1) {
         const Lane lane = std::countr_zero(lanes);
         auto& op = head_of(rank, lane);
         if (engine_.now() - op.time < least_wait) continue;
-        room_->waiting(rank) &= ~(1u << lane);
+        admission_->waiting(rank) &= ~(1u << lane);
         op.state = OpState::waiting;
         try_start(rank, lane, true);
     }
 }
 
-void Simulation::take_over(int rank) {
-    room_->leave(rank, engine_.now());
-    make_room(rank, layouts::to_picoseconds(machine_.inside_host.latency_seconds));
+void Simulation::pass_on_sms(int rank) {
+    admission_->leave(rank, engine_.now());
+    admit_waiting(rank, layouts::to_picoseconds(machine_.inside_host.latency_seconds));
 }
 
 void Simulation::finish(int id, Lane lane) {
@@ -240,8 +240,8 @@ void Simulation::finish(int id, Lane lane) {
     const auto& op = rank.window[index];
     const auto length = now - op.time;
     if (trace_) trace_->end(id, index, op.time, now);
-    if (!inside_.empty()) {
-        auto& inside = inside_[static_cast<std::size_t>(id)];
+    if (!arrivals_.empty()) {
+        auto& inside = arrivals_[static_cast<std::size_t>(id)];
         if (op.kind() == OpKind::attend) inside.ended(now);
         if (lane != compute_lane) inside.arrived(index, op.pool() == Pool::dkv, now);
     }
@@ -251,7 +251,7 @@ void Simulation::finish(int id, Lane lane) {
     } else {
         if (--rank.moving == 0) totals.communication += now - rank.moving_since;
         if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
-        if (holds_) hold(id, -transfer_cost(id, lane, op).multiprocessors);
+        if (transfers_hold_sms_) hold(id, -transfer_cost(id, lane, op).sms);
         if (messages_) messages_->pop(id, lane);
     }
     rank.window.finish_head(lane);
@@ -280,7 +280,7 @@ Prediction Simulation::result() {
     for (int id = 0; id < fold_.played(); ++id) {
         auto& rank = rank_of(id);
         auto& totals = totals_of(id);
-        totals.end = layouts::checked_sum(std::max(totals.end, rank.prepared), cost_.behind_pass(id));
+        totals.end = layouts::checked_sum(std::max(totals.end, rank.begin_ended), cost_.end_of_pass(id));
         // Compute spans follow each other, so the rest of the time is not covered by compute.
         totals.exposed = totals.end - totals.compute;
         totals.waiting -= totals.communication;  // until here it was the time in which any transfer was posted

@@ -53,18 +53,18 @@ private:
     /// First rank of the ring that `rank` belongs to.
     int ring_of(int rank) const { return options_.replicas == 1 ? 0 : rank - rank % schedule_.ranks(); }
 
-    std::uint32_t place_of(int rank, Lane lane) const {
+    std::uint32_t activity_index(int rank, Lane lane) const {
         return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
     }
 
     /// Transfers that are kernels take this many SMs of the rank, or give them back if negative.
-    void hold(int rank, double multiprocessors);
+    void hold(int rank, double sms);
 
     /// Gives compute the SMs that transfers do not hold.
     void leave(int rank);
 
     /// The attend that the rank is running, or null.
-    const PendingOp* attending(int rank);
+    const PendingOp* running_attend(int rank);
 
     // ---- Reading the schedule ----
 
@@ -78,7 +78,7 @@ private:
     void read(int id, HostClock& host);
 
     /// The host issues a transfer later, which was read and has not started.
-    void put_off(int id, layouts::OpIndex transfer, Picoseconds delay);
+    void delay_issue(int id, layouts::OpIndex transfer, Picoseconds delay);
 
     void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);
 
@@ -87,28 +87,28 @@ private:
     void advance(int rank);
 
     /// Whether a ready transfer, if it is a kernel, must wait until an attend leaves it SMs. Starts its wait.
-    bool waits_for_room(int id, Lane lane, PendingOp& op);
+    bool waits_for_sms(int id, Lane lane, PendingOp& op);
 
     /// Whether a transfer that is ready now comes before an attend that begins now. It does not if it waited for the
     /// operation that the attend follows: the attend is next in its own stream, and another stream learns later that
     /// the operation has ended.
-    bool comes_before(const PendingOp& attend) const { return attend.time == engine_.now() && !behind_compute_; }
+    bool precedes_attend(const PendingOp& attend) const { return attend.time == engine_.now() && !after_compute_; }
 
-    /// waits_for_room() for messages whose two kernels begin together.
-    bool wait_for_room(int id, Lane lane, PendingOp& op);
+    /// waits_for_sms() for messages whose two kernels begin together.
+    bool waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op);
 
     /// The rank that the head of rank `peer` waits for, if rank `by` is simulated for `peer` and `op` is by's head:
     /// the peer of `op`, shifted by the distance between the two.
-    int awaited_by(const PendingOp& op, int peer, int by) const {
+    int peer_awaited_by(const PendingOp& op, int peer, int by) const {
         const int from = op.peer + (peer - by);
         return peer == by || from < schedule_.ranks() ? from : from - schedule_.ranks();
     }
 
     /// Whether the other half of a message is ready too.
-    bool is_met(int id, Lane lane, const PendingOp& op);
+    bool peer_is_posted(int id, Lane lane, const PendingOp& op);
 
     /// Whether both halves of the message take SMs only when both are ready.
-    bool begins_together(const PendingOp& op) const { return together_ && op.kind() != OpKind::fetch; }
+    bool takes_sms_together(const PendingOp& op) const { return halves_together_ && op.kind() != OpKind::fetch; }
 
     /// Starts the head of a lane if it can start. `admitted`: it is a transfer that has already waited for SMs.
     void try_start(int id, Lane lane, bool admitted = false);
@@ -134,7 +134,7 @@ private:
         auto message = messages_->first(id, lane);
         const auto& other = messages_->first(send.peer, counterpart(lane));
         message.pieces = std::max(message.pieces, other.pieces);
-        message.is_cut |= other.is_cut;
+        message.is_split_by_heads |= other.is_split_by_heads;
         return cost_.transfer(id, send.peer, send.work, message);
     }
 
@@ -150,10 +150,10 @@ private:
     void handle(int rank, Lane lane);
 
     /// Admits transfers that have waited for SMs for `least_wait` or longer.
-    void make_room(int rank, Picoseconds least_wait);
+    void admit_waiting(int rank, Picoseconds least_wait);
 
     /// A transfer of the rank has ended: its SMs go to transfers whose kernels have been launched by then.
-    void take_over(int rank);
+    void pass_on_sms(int rank);
 
     void finish(int id, Lane lane);
 
@@ -173,15 +173,15 @@ private:
     Fold fold_;
     int places_;  // activities of a rank: compute, and for each channel what it sends or fetches
     Engine engine_;
-    bool holds_ = false;           // transfers take SMs
-    bool together_ = false;        // the two halves of a message take SMs together
-    bool behind_compute_ = false;  // what starts now has waited for an operation of its rank's compute lane
+    bool transfers_hold_sms_ = false;           // transfers take SMs
+    bool halves_together_ = false;        // the two halves of a message take SMs together
+    bool after_compute_ = false;  // what starts now has waited for an operation of its rank's compute lane
     std::optional<Messages> messages_;
-    std::optional<Room> room_;
+    std::optional<SmAdmission> admission_;
     Prediction prediction_;              // totals of ranks grow during the run
     HugeVector<SimulatedRank> ranks_;    // the ranks that are simulated
     std::vector<double> flop_;           // by rank, for the sustained clock
-    std::vector<WaitingInside> inside_;  // by rank, if fused launches wait inside the kernel
+    std::vector<ArrivalTracker> arrivals_;  // by rank, if fused launches wait inside the kernel
     std::optional<Trace> trace_;
     std::optional<SharedResources> resources_;
 };

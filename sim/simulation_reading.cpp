@@ -26,25 +26,25 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     prediction_.ranks.resize(played);
     for (int rank = 0; rank < fold_.played(); ++rank)
         ranks_.emplace_back(lanes_, cost_.start(rank), cost_.host_clock(cost_.start(rank)).state(),
-                            cost_.before_pass(rank));
+                            cost_.begin_of_pass(rank));
     if (options.trace) trace_.emplace(ranks_.size(), query_heads());
-    if (cost_.waits_for_gradients())
-        for (int rank = 0; rank < cost_.ranks(); ++rank) inside_.emplace_back(cost_.key_launches(rank));
+    if (cost_.waits_inside_kernel())
+        for (int rank = 0; rank < cost_.ranks(); ++rank) arrivals_.emplace_back(cost_.key_launches(rank));
     if (options.clock == Clock::sustained) flop_.resize(ranks_.size());
-    if (machine.inside_host.looks_at_messages()) messages_.emplace(schedule, machine, cost_.ranks());
+    if (machine.inside_host.depends_on_more_than_bytes()) messages_.emplace(schedule, machine, cost_.ranks());
     if (!options.sharing) return;
     resources_.emplace(engine_, schedule, machine, cost_, fold_);
-    holds_ = resources_->kernels();
-    together_ = holds_ && machine.inside_host.halves == LinkCost::Halves::together_backward &&
-                schedule.options().pass == layouts::Pass::backward && !cost_.joins();
+    transfers_hold_sms_ = resources_->kernels();
+    halves_together_ = transfers_hold_sms_ && machine.inside_host.halves == LinkCost::SmHoldStart::both_ready_backward &&
+                schedule.options().pass == layouts::Pass::backward && !cost_.prices_fused_launches();
     const auto pass = schedule.options().pass;
-    if (holds_ && options.compute == ComputeModel::tiles && !cost_.is_free(Cause::attends) &&
+    if (transfers_hold_sms_ && options.compute == ComputeModel::tiles && !cost_.is_free(Cause::attends) &&
         machine.attention(pass).transfer_start != AttentionCost::TransferStart::at_once)
-        room_.emplace(cost_, machine, pass);
+        admission_.emplace(cost_, machine, pass);
 }
 
 std::vector<double> Simulation::powers() const {
-    return of_all(rank_powers(schedule_, machine_, cost_.topology(), fold_.played()));
+    return of_all(sustained_flops_by_rank(schedule_, machine_, cost_.topology(), fold_.played()));
 }
 
 std::vector<double> Simulation::of_all(const std::vector<double>& played) const {
@@ -55,10 +55,10 @@ std::vector<double> Simulation::of_all(const std::vector<double>& played) const 
 
 void Simulation::refill(int id) {
     auto& rank = rank_of(id);
-    if (rank.window.knows_all() && !(messages_ && messages_->is_open(id))) return;
+    if (rank.window.every_lane_has_head() && !(messages_ && messages_->is_open(id))) return;
     auto host = cost_.host_clock(rank.host(), next_of(rank));
     while (rank.more &&
-           (!rank.window.knows_all() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))))
+           (!rank.window.every_lane_has_head() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))))
         read(id, host);
     rank.give(host.state());
 }
@@ -75,21 +75,21 @@ void Simulation::read(int id, HostClock& host) {
             schedule_.channels().size());
     const auto issue = cost_.issue(*op, host.follows(*op));
     const auto issued = host.issue(*op, next_of(rank), issue,
-                                   [&](layouts::OpIndex transfer, Picoseconds delay) { put_off(id, transfer, delay); });
+                                   [&](layouts::OpIndex transfer, Picoseconds delay) { delay_issue(id, transfer, delay); });
     const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
     const bool attends = op->kind == OpKind::attend;
-    if (room_ && attends) room_->add(id, *op);
+    if (admission_ && attends) admission_->add(id, *op);
     if (messages_) messages_->read(id, *op, next_of(rank));
-    if (!inside_.empty() && attends) inside_[static_cast<std::size_t>(id)].read(*op);
-    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.prepared) : issued, work);
+    if (!arrivals_.empty() && attends) arrivals_[static_cast<std::size_t>(id)].read(*op);
+    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.begin_ended) : issued, work);
     count(rank.naive, totals_of(id), id, *op, work);
     if (trace_) trace_->read(id, ring_of(id), *op, {issued - issue, issued});
 }
 
-void Simulation::put_off(int id, layouts::OpIndex transfer, Picoseconds delay) {
+void Simulation::delay_issue(int id, layouts::OpIndex transfer, Picoseconds delay) {
     auto& time = rank_of(id).window[static_cast<std::uint32_t>(transfer)].time;
     time = layouts::checked_sum(time, delay);
-    if (trace_) trace_->put_off(id, transfer, delay);
+    if (trace_) trace_->delay_issue(id, transfer, delay);
 }
 
 void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
@@ -97,7 +97,7 @@ void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const O
         case OpKind::attend:
             require(!__builtin_add_overflow(totals.pair_count, layouts::pairs_of(op, query_heads()), &totals.pair_count),
                     "rank {} has more than 2^63 visible pairs; give fewer --tokens", id);
-            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.powered_flop(op);
+            if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.computed_flop(op);
             [[fallthrough]];
         case OpKind::merge:
         case OpKind::add:

@@ -18,7 +18,7 @@ using layouts::Bound;
 namespace {
 
 // With more pairs of (piece of rows, run of keys), a block's memo key is its parts, not its description.
-constexpr std::size_t most_described_pairs = 64;
+constexpr std::size_t max_described_pairs = 64;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
 
@@ -43,7 +43,7 @@ void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows
 }
 
 /// Share of the rows or columns of tiles that meet any tile.
-double share_with_tiles(std::span<const layouts::TileCounts> all) {
+double busy_share(std::span<const layouts::TileCounts> all) {
     const auto some = std::ranges::count_if(all, [](const auto& tiles) { return tiles.full + tiles.partial > 0; });
     return static_cast<double>(some) / std::max(1.0, static_cast<double>(all.size()));
 }
@@ -63,7 +63,7 @@ void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
 
 TileModel::TileModel(const Schedule& schedule, const Machine& machine)
     : schedule_(schedule), machine_(machine), cost_(attention_cost(machine, schedule)) {
-    const auto stretch = tile_stretch(machine, schedule);
+    const auto stretch = tile_time_factor(machine, schedule);
     cost_.full_tile_seconds *= stretch;
     cost_.partial_tile_seconds *= stretch;
     if (!schedule.problem().dropout.drops()) return;
@@ -99,10 +99,10 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
     for (const auto& run : key_runs) key_.push_back(run.count);
     std::size_t pairs = 0;
     for (const auto& run : row_runs) {
-        if (pairs > most_described_pairs) return by_name();
+        if (pairs > max_described_pairs) return by_name();
         for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& piece) {
             pairs += key_runs.size();
-            if (pairs > most_described_pairs) return;
+            if (pairs > max_described_pairs) return;
             // A row that sees no key at all counts differently in a tile's bounds from one that sees no key of this
             // block.
             const bool blind =
@@ -120,48 +120,48 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
             }
         });
     }
-    if (pairs > most_described_pairs) by_name();
+    if (pairs > max_described_pairs) by_name();
 }
 
 std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                              const Part& keys, Turn turn) {
+                              const Part& keys, BlockPosition position) {
     describe(rows, keys, row_runs, key_runs);
-    key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * turn.begins + turn.ends});
+    key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * position.begins + position.ends});
     return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
 }
 
-double TileModel::pairs_in_tiles(const Part& rows, const Part& keys) {
+double TileModel::computed_pairs(const Part& rows, const Part& keys) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     const auto [found, is_new] = pairs_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
     if (!is_new) return found->second;
     double tiles = 0;
-    for (const auto& [full, partial] : items_of(row_runs, key_runs, rows, keys).tiles)
+    for (const auto& [full, partial] : work_tiles_of(row_runs, key_runs, rows, keys).tiles)
         tiles += static_cast<double>(full + partial);
     const auto of_a_tile = [](std::int64_t most, std::int64_t all) { return static_cast<double>(std::min(most, all)); };
     return found->second =
                tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
 }
 
-double TileModel::longer_without(double sms, const Part& rows, const Part& keys, Turn turn) {
+double TileModel::slowdown_without_sms(double sms, const Part& rows, const Part& keys, BlockPosition position) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    const auto key = fmt::format("{} ", sms) + key_of(row_runs, key_runs, rows, keys, turn);
-    if (const auto found = longer_.find(key); found != longer_.end()) return found->second;
-    const auto seconds = [&](double without) {
-        return block_launch(row_runs, key_runs, rows, keys, turn, without).seconds;
+    const auto key = fmt::format("{} ", sms) + key_of(row_runs, key_runs, rows, keys, position);
+    if (const auto found = slowdowns_.find(key); found != slowdowns_.end()) return found->second;
+    const auto seconds = [&](double missing) {
+        return block_launch(row_runs, key_runs, rows, keys, position, missing).seconds;
     };
     const auto all = seconds(0);
-    return longer_[key] = all == 0 ? 1 : seconds(sms) / all;
+    return slowdowns_[key] = all == 0 ? 1 : seconds(sms) / all;
 }
 
-TileModel::Time TileModel::block(const Part& rows, const Part& keys, Turn turn) {
+TileModel::Time TileModel::block(const Part& rows, const Part& keys, BlockPosition position) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
-    const auto key = key_of(row_runs, key_runs, rows, keys, turn);
+    const auto key = key_of(row_runs, key_runs, rows, keys, position);
     const auto found = memo_.find(key);
     if (found != memo_.end()) return found->second;
-    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, turn)).first->second;
+    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, position)).first->second;
 }
 
-TileModel::Items::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) const {
+TileModel::WorkTiles::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) const {
     const auto& p = schedule_.problem();
     const auto row_heads = static_cast<double>(p.batch * rows.tokens.size() * rows.heads.count());
     const auto key_heads = static_cast<double>(p.batch * keys.tokens.size() * keys.heads.count());
@@ -170,21 +170,21 @@ TileModel::Items::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) 
             key_heads * static_cast<double>(p.head_dim + p.value_dim) * bytes};
 }
 
-TileModel::RowBytes TileModel::row_bytes(Turn turn) const {
+TileModel::RowBytes TileModel::row_bytes(BlockPosition position) const {
     const auto kept = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
     const auto rounded = static_cast<double>(layouts::bytes_of(schedule_.problem().dtype));
-    return {turn.begins ? 0 : kept, kept + (turn.ends ? rounded : 0)};
+    return {position.begins ? 0 : kept, kept + (position.ends ? rounded : 0)};
 }
 
 /// Share of a launch's memory traffic that L2 misses: 0 if the launch touches at most half of L2's size, 1 from one and
 /// a half times its size on. These bounds are not derived.
-double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
-    if (cost_.item != Item::query_tile || machine_.cache_bytes == 0) return 0;
-    const auto [read, written] = row_bytes(turn);
-    const bool in_place = !turn.begins && !turn.ends;
+double TileModel::l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const {
+    if (cost_.item != WorkTile::query_tile || machine_.cache_bytes == 0) return 0;
+    const auto [read, written] = row_bytes(position);
+    const bool in_place = !position.begins && !position.ends;
     double touched = 0;
     for (const auto& part : parts) {
-        const auto busy = share_with_tiles(part.tiles);
+        const auto busy = busy_share(part.tiles);
         touched += part.sizes.outputs * (in_place ? busy * written : read + written) + part.sizes.queries * busy +
                    part.sizes.keys;
     }
@@ -192,23 +192,23 @@ double TileModel::missed_share(std::span<const Items> parts, Turn turn) const {
 }
 
 /// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `sms` SMs, in `visits` blocks one
-/// after another. `missed`: see missed_share().
-double TileModel::item_seconds(const layouts::TileCounts& tiles, Turn turn, int heads_in_turn, std::int64_t sms,
+/// after another. `missed`: see l2_miss_share().
+double TileModel::work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn, std::int64_t sms,
                                int visits, double missed) const {
     // A work tile of keys belongs to one block, so it has no state to resume or finish.
-    const bool keeps_rows = cost_.item == Item::query_tile;
-    const auto more = keeps_rows ? (turn.begins ? 0 : cost_.resume_seconds) + (turn.ends ? cost_.finish_seconds : 0)
-                                 : cost_.share_seconds * std::log2(static_cast<double>(sms));
+    const bool keeps_rows = cost_.item == WorkTile::query_tile;
+    const auto more = keeps_rows ? (position.begins ? 0 : cost_.resume_seconds) + (position.ends ? cost_.finish_seconds : 0)
+                                 : cost_.cluster_seconds * std::log2(static_cast<double>(sms));
     if (tiles.full + tiles.partial == 0)
-        return cost_.idle_item_seconds == 0
+        return cost_.idle_work_tile_seconds == 0
                    ? 0
-                   : cost_.idle_item_seconds + more + cost_.idle_byte_seconds * missed * row_bytes(turn).read;
+                   : cost_.idle_work_tile_seconds + more + cost_.idle_tile_seconds_per_byte * missed * row_bytes(position).read;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
-    return cost_.item_seconds * visits + more + work * heads_in_turn / static_cast<double>(sms);
+    return cost_.work_tile_seconds * visits + more + work * heads_in_turn / static_cast<double>(sms);
 }
 
-TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                                      const Part& keys) const {
     const auto known = [&](auto& by_block, const Part& part, auto make) {
         using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
@@ -221,58 +221,58 @@ TileModel::Items TileModel::items_of(std::span<const Run> row_runs, std::span<co
     const auto& mask = schedule_.mask();
     const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
     const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
-    const bool by_keys = cost_.item == Item::key_tile;
-    Items items;
+    const bool by_keys = cost_.item == WorkTile::key_tile;
+    WorkTiles items;
     items.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
-    items.in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
+    items.query_heads_in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
     if (by_keys) {
-        list_keys(items, *hulls, *columns);
+        list_key_tiles(items, *hulls, *columns);
     } else {
         auto work = layouts::tile_work(*hulls, *columns);
         items.tiles = std::move(work.queries);
         items.sizes = sizes_of(rows, keys);
-        items.sizes.keys *= share_with_tiles(work.keys);
+        items.sizes.keys *= busy_share(work.keys);
     }
     return items;
 }
 
-double TileModel::tile_seconds(const Items& items) const {
+double TileModel::tile_seconds(const WorkTiles& items) const {
     double seconds = 0;
     for (const auto& [full, partial] : items.tiles)
         seconds += cost_.full_tile_seconds * static_cast<double>(full) +
                    cost_.partial_tile_seconds * static_cast<double>(partial);
-    return seconds * items.in_turn * static_cast<double>(items.copies);
+    return seconds * items.query_heads_in_turn * static_cast<double>(items.copies);
 }
 
-/// Work tiles that run at a time under `sharing` while `without` SMs are missing.
-std::int64_t TileModel::places(const layouts::SmGroup& sharing, double without) const {
-    const auto all = machine_.multiprocessors;
-    const auto left = static_cast<double>(sharing.at_a_time) * (all - without) / all;
+/// Work tiles that run at a time under `sharing` while `missing` SMs are missing.
+std::int64_t TileModel::concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const {
+    const auto all = machine_.sms;
+    const auto left = static_cast<double>(sharing.at_a_time) * (all - missing) / all;
     return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
 }
 
-/// Work tiles of queries of all `parts` in one launch, while `without` SMs are missing. If they are of one block, of
+/// Work tiles of queries of all `parts` in one launch, while `missing` SMs are missing. If they are of one block, of
 /// `keys`, they come longest first for some heads, then for others.
-TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, const Part* keys, double without) const {
+TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys, double missing) const {
     // A kernel in the middle of its rows' blocks leaves work tiles without tiles out of its work list.
-    const bool visits_idle = turn.begins || turn.ends;
-    const auto missed = missed_share(parts, turn);
-    const auto [read, written] = row_bytes(turn);
+    const bool visits_idle = position.begins || position.ends;
+    const auto missed = l2_miss_share(parts, position);
+    const auto [read, written] = row_bytes(position);
     Launch found;
-    std::vector<ItemGroup> groups;
+    std::vector<WorkTileGroup> groups;
     std::int64_t count = 0;
     for (const auto& part : parts) {
         for (std::size_t i = 0; i < part.tiles.size(); ++i) {
             const auto& tiles = part.tiles[i];
             if (!visits_idle && tiles.full + tiles.partial == 0) continue;
             const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
-            groups.push_back({item_seconds(tiles, turn, part.in_turn, 1, visits, missed), part.copies});
+            groups.push_back({work_tile_seconds(tiles, position, part.query_heads_in_turn, 1, visits, missed), part.copies});
             count += part.copies;
             found.item = std::max(found.item, groups.back().seconds);
         }
         found.tiles += tile_seconds(part);
     }
-    std::ranges::stable_sort(groups, std::greater{}, &ItemGroup::seconds);
+    std::ranges::stable_sort(groups, std::greater{}, &WorkTileGroup::seconds);
     // The order of heads is known only for kernels whose machine file gives the cache.
     if (keys && keys->heads.count() > 0 && machine_.cache_bytes > 0) {
         const auto& p = schedule_.problem();
@@ -281,30 +281,30 @@ TileModel::Launch TileModel::launch(std::span<const Items> parts, Turn turn, con
         const auto order =
             layouts::forward_order(tiles, kv_heads, heads / kv_heads,
                                    keys->tokens.size() * (p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype));
-        std::vector<ItemGroup> dealt;
+        std::vector<WorkTileGroup> ordered;
         layouts::for_each_work_tile_run(order, tiles, heads, [&](const layouts::WorkTileRun& run) {
-            dealt.push_back({groups[static_cast<std::size_t>(run.item)].seconds, run.heads});
+            ordered.push_back({groups[static_cast<std::size_t>(run.item)].seconds, run.heads});
         });
-        groups = std::move(dealt);
+        groups = std::move(ordered);
     }
-    const layouts::SmGroup alone{1, static_cast<std::int64_t>(machine_.multiprocessors)};
-    found.seconds = makespan_in_order(groups, places(alone, without)) +
-                    cost_.last_byte_seconds * missed * (read + written) *
-                        std::min(1.0, static_cast<double>(count) / machine_.multiprocessors);
+    const layouts::SmGroup alone{1, static_cast<std::int64_t>(machine_.sms)};
+    found.seconds = list_schedule(groups, concurrent_work_tiles(alone, missing)) +
+                    cost_.tail_seconds_per_byte * missed * (read + written) *
+                        std::min(1.0, static_cast<double>(count) / machine_.sms);
     return found;
 }
 
 TileModel::Launch TileModel::block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                          const Part& rows, const Part& keys, Turn turn, double without) const {
-    auto items = items_of(row_runs, key_runs, rows, keys);
-    if (cost_.item == Item::query_tile) return launch({&items, 1}, turn, &keys, without);
-    return key_launch({std::make_shared<const Items>(std::move(items))}, without);
+                                          const Part& rows, const Part& keys, BlockPosition position, double missing) const {
+    auto items = work_tiles_of(row_runs, key_runs, rows, keys);
+    if (cost_.item == WorkTile::query_tile) return launch({&items, 1}, position, &keys, missing);
+    return key_launch({std::make_shared<const WorkTiles>(std::move(items))}, missing);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                             const Part& rows, const Part& keys, Turn turn) const {
-    const auto [seconds, item, tiles] = block_launch(row_runs, key_runs, rows, keys, turn);
-    return {.alone = seconds, .continued = tiles / machine_.multiprocessors, .item = item};
+                                             const Part& rows, const Part& keys, BlockPosition position) const {
+    const auto [seconds, item, tiles] = block_launch(row_runs, key_runs, rows, keys, position);
+    return {.alone = seconds, .continued = tiles / machine_.sms, .item = item};
 }
 
 }  // namespace ringlab::sim

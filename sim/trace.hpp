@@ -22,7 +22,7 @@ public:
     }
 
     /// The host issues the operation later by `delay`.
-    void put_off(int id, layouts::OpIndex op, Picoseconds delay) {
+    void delay_issue(int id, layouts::OpIndex op, Picoseconds delay) {
         auto& issued = issued_[static_cast<std::size_t>(id)][static_cast<std::size_t>(op)];
         issued = {issued.begin + delay, issued.end + delay};
     }

@@ -120,7 +120,7 @@ public:
     void fit() {
         for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
-            cost.launch_seconds = cost.item_seconds = 0;
+            cost.launch_seconds = cost.work_tile_seconds = 0;
             for (const auto& [key, why] : fit_attention(machine_, pass, attends(pass)))
                 source(fmt::format("attention.{}.{}", to_string(pass), key), why);
         }

@@ -20,22 +20,22 @@ struct Time {
     const char* key;  ///< in the section of its pass
     bool of_query_tiles = true, of_key_tiles = true;
 
-    bool is_of(sim::Item item) const { return item == sim::Item::query_tile ? of_query_tiles : of_key_tiles; }
+    bool is_of(sim::WorkTile item) const { return item == sim::WorkTile::query_tile ? of_query_tiles : of_key_tiles; }
 };
 
 // By importance: of times that always occur together, the first is found and the others are 0.
 constexpr std::array times{
     Time{&AttentionCost::launch_seconds, "launch_us"},
-    Time{&AttentionCost::item_seconds, "item_us"},
+    Time{&AttentionCost::work_tile_seconds, "item_us"},
     Time{&AttentionCost::full_tile_seconds, "full_tile_us"},
     Time{&AttentionCost::partial_tile_seconds, "partial_tile_us"},
-    Time{&AttentionCost::idle_item_seconds, "idle_item_us"},
+    Time{&AttentionCost::idle_work_tile_seconds, "idle_item_us"},
     Time{.seconds = &AttentionCost::resume_seconds, .key = "resume_us", .of_key_tiles = false},
     Time{.seconds = &AttentionCost::finish_seconds, .key = "finish_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::idle_byte_seconds, .key = "ends.idle_byte_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::last_byte_seconds, .key = "ends.last_byte_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::share_seconds, .key = "ends.share_us", .of_query_tiles = false},
-    Time{.seconds = &AttentionCost::reread_seconds, .key = "reread.tile_us", .of_query_tiles = false}};
+    Time{.seconds = &AttentionCost::idle_tile_seconds_per_byte, .key = "ends.idle_byte_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::tail_seconds_per_byte, .key = "ends.last_byte_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::cluster_seconds, .key = "ends.share_us", .of_query_tiles = false},
+    Time{.seconds = &AttentionCost::l2_miss_seconds, .key = "reread.tile_us", .of_query_tiles = false}};
 
 // The simulator knows no shorter times. What is found to be 0 is halved from round to round and gets no further.
 constexpr double tick = 1e-12;
@@ -62,7 +62,7 @@ double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machin
     sim::TileModel model(schedule, machine);
     const auto rows = schedule.part(attend.rank, {0, static_cast<int>(p.query_heads)});
     const auto keys = schedule.part(attend.block, {0, static_cast<int>(p.kv_heads)});
-    return sim::attention_cost(machine, schedule).launch_seconds + model.block(rows, keys, attend.turn).alone;
+    return sim::attention_cost(machine, schedule).launch_seconds + model.block(rows, keys, attend.position).alone;
 }
 
 /// A launch takes a sum of the times, each as often as it occurs on the multiprocessor that ends last. Which one that
@@ -84,7 +84,7 @@ SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, P
         const auto rows = static_cast<double>(attend->plan->layout().shard_tokens(attend->rank));
         const auto keys = static_cast<double>(attend->plan->layout().shard_tokens(attend->block));
         tiles = static_cast<double>(p.query_heads * p.batch) * rows * keys /
-                static_cast<double>(cost.tile_rows * cost.tile_keys) / machine.multiprocessors;
+                static_cast<double>(cost.tile_rows * cost.tile_keys) / machine.sms;
     }
     std::vector<Time> asked;
     SourcesOfZeros never_asked, undetermined;

@@ -15,7 +15,7 @@ namespace ringlab::experiments {
 struct TimedAttend {
     std::shared_ptr<const Plan> plan;
     int rank = 0, block = 0;
-    sim::TileModel::Turn turn;
+    sim::TileModel::BlockPosition position;
     double seconds = 0;
     bool held_out = false;
     std::string name = {};  ///< for people

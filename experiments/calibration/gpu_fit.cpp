@@ -18,7 +18,7 @@ namespace ringlab::experiments {
 namespace {
 
 using layouts::Pass;
-using Turn = sim::TileModel::Turn;
+using BlockPosition = sim::TileModel::BlockPosition;
 
 class GpuFit {
 public:
@@ -96,7 +96,7 @@ private:
                 if (op.kind != layouts::OpKind::attend || pass.transfers_between(begin, begin + seconds)) continue;
                 const bool backward = pass.pass == Pass::backward;
                 in_passes_[pass.pass].push_back({pass.plan, rank, op.part.block,
-                                                 backward ? Turn{} : Turn{op.begins, op.ends}, seconds + seam_,
+                                                 backward ? BlockPosition{} : BlockPosition{op.begins, op.ends}, seconds + seam_,
                                                  held_out, "in a pass"});
             }
         }

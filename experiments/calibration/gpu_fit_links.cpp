@@ -96,8 +96,8 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
     auto& m = fitted.machine;
     auto& sources = fitted.sources;
     m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1.25;
-    m.inside_host.multiprocessors_per_channel = 1;
-    const auto channels = std::max(1.0, std::round(m.multiprocessors * share / 2));
+    m.inside_host.sms_per_channel = 1;
+    const auto channels = std::max(1.0, std::round(m.sms * share / 2));
     m.inside_host.channels = {{std::numeric_limits<double>::infinity(), channels}};
     sources["inside_host"] = "the link's rate is that of all channels, each a multiprocessor at both ends";
     if (copies.bytes.size() >= 2) {
@@ -143,10 +143,10 @@ void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
         else
             rates.push_back({std::numeric_limits<double>::infinity(), rate});
         link.hidden.channels = sample->blocks;
-        link.hidden.flop_a_byte = sample->flop_a_byte;
+        link.hidden.flop_per_byte = sample->flop_per_byte;
     }
     if (link.hidden.channels == 0) return;
-    link.halves = sim::LinkCost::Halves::together_backward;
+    link.halves = sim::LinkCost::SmHoldStart::both_ready_backward;
     fitted.sources["hidden_messages"] = "the transport";
     fitted.sources["hidden_messages.gigabytes_per_second"] =
         "measured: messages in kernels of so many blocks, a kernel for each direction, beside nothing";
@@ -248,10 +248,10 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
 }
 
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
-    const auto is_cut = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
+    const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
     auto& m = fitted.machine;
     const auto calls_alone = m.transfer_issue_seconds;  // by fit_host(), of copies that wait for no other host
-    if (const auto found = issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_cut))) {
+    if (const auto found = issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
         m.transfer_issue_seconds = found->median;
         fitted.sources["host.transfer_issue_us"] = fmt::format(
             "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "
@@ -265,7 +265,7 @@ void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& 
     }
     auto& of_piece = m.inside_host.piece_issue_seconds;
     if (m.inside_host.piece_seconds == 0) return;
-    if (const auto found = issue_times(m, of_piece, passes, transport, is_cut)) {
+    if (const auto found = issue_times(m, of_piece, passes, transport, is_split_by_heads)) {
         of_piece = found->median;
         fitted.sources["pieces.issue_us"] = fmt::format(
             "fitted likewise to {} passes whose messages are of many pieces: median, quartiles {:.1f} and {:.1f}",

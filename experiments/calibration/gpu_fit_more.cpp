@@ -45,7 +45,7 @@ double predicted_attends(const ExecutedPass& pass, sim::Machine machine) {
     machine.gpus_per_host = machine.nics_per_host = 1 << 16;  // ranks take turns on one
     machine.power_of_gpus.clear();
     // Backward launches end where an attend waits for one of their own, as where transfers are kernels.
-    if (pass.pass == Pass::backward) machine.inside_host.multiprocessors_per_channel = 1e-9;
+    if (pass.pass == Pass::backward) machine.inside_host.sms_per_channel = 1e-9;
     const sim::SimOptions options;
     sim::CostModel model(*pass.plan->schedule(pass.pass), machine, options);
     double seconds = 0;
@@ -66,7 +66,7 @@ double longer(const ExecutedPass& pass, const sim::Machine& machine) {
 double share_rereading(const ExecutedPass& pass, const sim::Machine& machine) {
     if (pass.pass == Pass::forward) return 0;
     auto free = machine;
-    free.backward.reread_seconds = 0;
+    free.backward.l2_miss_seconds = 0;
     return predicted_attends(pass, machine) / predicted_attends(pass, free) - 1;
 }
 
@@ -145,7 +145,7 @@ void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) 
         auto& source = fitted.sources[fmt::format("joined_launches.{}_ratio", to_string(pass))];
         source = fmt::format("as those of attends one by one: {} passes are too few to fit it to", ratios.size());
         if (ratios.size() < enough_ratios) continue;
-        cost.joined_ratio = middle_of(ratios);
+        cost.fused_ratio = middle_of(ratios);
         source = fmt::format(
             "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, "
             "against those of attends one by one",
@@ -173,7 +173,7 @@ void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {
 /// Whether reading all of K and V or what one block reads takes longer depends on the rates, so both are found in
 /// turns.
 void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
-    auto& few = fitted.machine.few_rows;
+    auto& few = fitted.machine.split_kv;
     const auto timed = samples_of(samples, "few_rows");
     if (few.rows == 0 || timed.size() < 3) return;
     constexpr double first_guess = 3e12, of_a_block = 60e9, endless = std::numeric_limits<double>::infinity();
@@ -189,9 +189,9 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
         const auto attend = first_attend(*plan->forward);
         const auto seconds_with = [&](double all, double block) {
             auto machine = fitted.machine;
-            machine.few_rows.bytes_per_second = all;
-            machine.few_rows.block_bytes_per_second = block;
-            return sim::few_rows_seconds(*plan->forward, attend, machine);
+            machine.split_kv.bytes_per_second = all;
+            machine.split_kv.block_bytes_per_second = block;
+            return sim::split_kv_seconds(*plan->forward, attend, machine);
         };
         timings.push_back({sample->seconds, seconds_with(1, endless), seconds_with(endless, 1)});
     }
@@ -216,7 +216,7 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
     double most = 0;
     for (const auto* sample : timed) {
         const auto plan = plan_of(*sample, samples);
-        const auto predicted = sim::few_rows_seconds(*plan->forward, first_attend(*plan->forward), fitted.machine);
+        const auto predicted = sim::split_kv_seconds(*plan->forward, first_attend(*plan->forward), fitted.machine);
         most = std::max(most, std::abs(predicted / sample->seconds - 1));
     }
     const auto attends = fmt::format("{} attends of 1 and 16 rows, the last of up to 256Ki tokens", timed.size());

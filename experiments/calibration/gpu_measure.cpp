@@ -280,7 +280,7 @@ private:
                                     .seconds = timed.median,
                                     .spread = timed.spread,
                                     .blocks = static_cast<double>(found.blocks),
-                                    .flop_a_byte = found.flop_a_byte});
+                                    .flop_per_byte = found.flop_per_byte});
         // Beside a backward pass, whose blocks end now and then and leave them room.
         const Spot spot{"causal", "contiguous", 1, 0, 0, largest_tokens()};
         for (const auto& one : probe_.busy_links(*plan(spot), "backward_block", "nccl", true, {64 * mebibyte}))

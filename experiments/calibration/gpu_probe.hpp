@@ -27,7 +27,7 @@ struct TimedBusyLink {
 struct HiddenMessages {
     std::map<std::int64_t, Timed> by_bytes;
     int blocks = 0;          ///< of a kernel
-    double flop_a_byte = 0;  ///< that a message has beside it if it has time
+    double flop_per_byte = 0;  ///< that a message has beside it if it has time
 };
 
 /// A call that is repeated without any rest.

@@ -48,7 +48,7 @@ public:
         machine.forward = bare_cost(layouts::Pass::forward, problem.head_dim, problem.value_dim);
         machine.backward = bare_cost(layouts::Pass::backward, problem.head_dim, problem.value_dim);
         if (gpu::resolve(kernels_, problem.head_dim, problem.value_dim) == gpu::KernelFamily::hopper)
-            machine.few_rows.rows = gpu::hopper::few_rows;
+            machine.split_kv.rows = gpu::hopper::split_kv;
         const auto own = gpu::dim_class(problem.head_dim, problem.value_dim);
         for (const auto& [head, value] : gpu::dims_of_classes())
             for (const auto scores : {sim::Scores::plain, sim::Scores::capped}) {
@@ -59,7 +59,7 @@ public:
                                            scores, bare_cost(layouts::Pass::forward, head, value),
                                            bare_cost(layouts::Pass::backward, head, value)});
             }
-        if (machine.few_rows.rows > 0) machine.few_rows.groups = machine.backward.groups;  // clusters of as many blocks
+        if (machine.split_kv.rows > 0) machine.split_kv.groups = machine.backward.groups;  // clusters of as many blocks
         return machine;
     }
 
@@ -173,7 +173,7 @@ private:
         sim::AttentionCost cost;
         cost.head_dim = head_dim;
         cost.value_dim = value_dim;
-        cost.item = items.are_key_tiles ? sim::Item::key_tile : sim::Item::query_tile;
+        cost.item = items.are_key_tiles ? sim::WorkTile::key_tile : sim::WorkTile::query_tile;
         cost.tile_rows = items.tile.rows;
         cost.tile_keys = items.tile.keys;
         for (const int blocks : items.shared_by)

@@ -59,7 +59,7 @@ void for_each_sample_column(Samples& all, Visit visit) {
         [](auto& sample) -> auto& { return sample.blocks; });
     visit(
         "flop_a_byte", "FLOP/B", "that a hidden message has beside it",
-        [](auto& sample) -> auto& { return sample.flop_a_byte; });
+        [](auto& sample) -> auto& { return sample.flop_per_byte; });
     visit(
         "head_dim", "1", "of another kernel; 0: of the machine's own",
         [](auto& sample) -> auto& { return sample.head_dim; });

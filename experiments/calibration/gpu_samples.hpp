@@ -17,13 +17,13 @@ struct GpuSample {
     /// - "sustained": the same without rests
     /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
-    /// - "few_rows": an attend of few query rows, of one rank
+    /// - "split_kv": an attend of few query rows, of one rank
     /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel without rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
     /// - "hidden": a message over NCCL that has time, `blocks` thread blocks, which it has beside as many FLOP a byte
     /// as
-    ///   `flop_a_byte`; beside nothing
+    ///   `flop_per_byte`; beside nothing
     /// - "hidden beside": such messages beside attends ("message"), and those attends "alone" and "beside" them
     /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
@@ -39,7 +39,7 @@ struct GpuSample {
     double seconds = 0, spread = 0;  ///< median, and distance of the quartiles over it
     double posted = 0, begin = 0;    ///< of an operation: since the start of the pass
     double clock_hertz = 0;          ///< of what is sustained; 0: not known
-    double blocks = 0, flop_a_byte = 0;
+    double blocks = 0, flop_per_byte = 0;
     std::int64_t head_dim = 0, value_dim = 0;  ///< 0: those of all
     double soft_cap = 0;                       ///< 0: none
 };

@@ -8,9 +8,9 @@
 namespace ringlab::experiments {
 namespace {
 
-using Turn = sim::TileModel::Turn;
+using BlockPosition = sim::TileModel::BlockPosition;
 
-const std::map<std::string, Turn> forward_calls{{"forward_kept", {true, true}},
+const std::map<std::string, BlockPosition> forward_calls{{"forward_kept", {true, true}},
                                                 {"forward_first", {true, false}},
                                                 {"forward_carried", {false, false}},
                                                 {"forward_last_kept", {false, true}}};
@@ -37,7 +37,7 @@ std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared
     const bool is_backward = sample.call == "backward_block";
     if (forward == forward_calls.end() && !is_backward) return std::nullopt;
     return SampledAttend{is_backward ? layouts::Pass::backward : layouts::Pass::forward,
-                         {std::move(plan), sample.rank, sample.block, is_backward ? Turn{} : forward->second,
+                         {std::move(plan), sample.rank, sample.block, is_backward ? BlockPosition{} : forward->second,
                           sample.seconds, is_held_out(sample), sample.call}};
 }
 
@@ -48,7 +48,7 @@ std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pa
     const auto& schedule = *sustained.plan->schedule(pass);
     const sim::SimOptions options;
     auto ops = schedule.ops(0);
-    return sim::CostModel(schedule, machine, options).powered_flop(*ops.next()) / sustained.seconds * clock * clock;
+    return sim::CostModel(schedule, machine, options).computed_flop(*ops.next()) / sustained.seconds * clock * clock;
 }
 
 double flops_of(const TimedAttend& attend, layouts::Pass pass) {

@@ -36,7 +36,7 @@ std::vector<std::string> schedules_for(const Config& config, const sim::Machine&
     if (config.latent.is_given()) names = {"ring", "bidirectional", "all-gather", "ulysses", "expanded:ring"};
     if (ranks <= machine.gpus_per_host) names.emplace_back("pull");
     // Over kernels a launch cannot wait for blocks inside.
-    const bool copies = machine.inside_host.multiprocessors_per_channel == 0;
+    const bool copies = machine.inside_host.sms_per_channel == 0;
     if (ranks <= machine.gpus_per_host && copies) names.emplace_back("joined-ring");
     // Of a causal mask there is little to leave out, but little may win: of rings that can be simulated.
     constexpr double hides_much = 0.8, hides_some = 1.5;

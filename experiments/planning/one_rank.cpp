@@ -39,8 +39,8 @@ public:
                 std::move(tiles)),
           lanes_(static_cast<std::size_t>(schedule.lanes())) {
         read(schedule, rank);
-        if (cost_.waits_for_gradients()) inside_.emplace(cost_.key_launches(rank));
-        behind_ = cost_.behind_pass(rank);
+        if (cost_.waits_inside_kernel()) inside_.emplace(cost_.key_launches(rank));
+        behind_ = cost_.end_of_pass(rank);
     }
 
     OneRank play() {
@@ -55,11 +55,11 @@ public:
     }
 
     /// FLOP that take power.
-    double powered_flop() const { return powered_flop_; }
+    double computed_flop() const { return powered_flop_; }
 
     /// FLOP/s that the GPU of the rank could do without end at the clock of short runs.
     double power(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) const {
-        return sim::rank_powers(schedule, machine, cost_.topology(), rank + 1).back();
+        return sim::sustained_flops_by_rank(schedule, machine, cost_.topology(), rank + 1).back();
     }
 
 private:
@@ -82,7 +82,7 @@ private:
             added.kind = op->kind;
             added.lane = op->lane();
             added.moves_gradient = op->transfers() && op->pool == layouts::Pool::dkv;
-            added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(rank));
+            added.issued = op->transfers() ? issued : std::max(issued, cost_.begin_of_pass(rank));
             added.after = op->after_storage;
             added.after_count = op->after_count;
             if (op->transfers()) {
@@ -97,7 +97,7 @@ private:
                 found_.compute += layouts::to_seconds(added.duration);
                 const bool attends = op->kind == OpKind::attend;
                 if (attends) found_.flop += schedule.flop(*op);
-                if (attends) powered_flop_ += cost_.powered_flop(*op);
+                if (attends) powered_flop_ += cost_.computed_flop(*op);
             }
             auto& queue = lane(added.lane).ops;
             if (!queue.empty()) added.before = queue.back();
@@ -155,7 +155,7 @@ private:
             auto& time = before.moves_gradient ? gradient : block;
             time = std::max(time, before.end);
         }
-        const auto end = inside_->end_of_next(self.ready, block, gradient, 1);
+        const auto end = inside_->end_of_next_attend(self.ready, block, gradient, 1);
         inside_->ended(end);
         return end;
     }
@@ -189,15 +189,15 @@ OneRank play_one_rank(const layouts::Schedule& schedule, const sim::Machine& mac
     const auto tiles = options.compute == sim::ComputeModel::tiles
                            ? std::make_shared<sim::TileModel>(schedule, machine)
                            : std::shared_ptr<sim::TileModel>();
-    if (!sim::power_sets_clocks(schedule, machine, options))
+    if (!sim::power_limits_clocks(schedule, machine, options))
         return OneRankPlayer(schedule, machine, options, rank, 1, tiles).play();
     OneRank found;
     double found_at = 0;
-    const auto clock = sim::settled_clocks(1, options, [&](const std::vector<double>& clocks) {
+    const auto clock = sim::find_sustained_clocks(1, options, [&](const std::vector<double>& clocks) {
         found_at = clocks.front();
         OneRankPlayer player(schedule, machine, options, rank, found_at, tiles);
         found = player.play();
-        sim::PlayedPass pass{{}, {player.powered_flop()}, {player.power(schedule, machine, rank)}};
+        sim::PlayedPass pass{{}, {player.computed_flop()}, {player.power(schedule, machine, rank)}};
         pass.prediction.makespan = layouts::to_picoseconds(found.seconds);
         pass.prediction.ranks.emplace_back().compute = layouts::to_picoseconds(found.compute);
         return pass;

@@ -66,7 +66,7 @@ double engine_events_per_second(int ranks, std::uint64_t events) {
         engine.start({.duration = duration(),
                       .demands = {&demand, 1},
                       .priority = Priority::compute,
-                      .crowds = true,
+                      .slows_transfers = true,
                       .tag = 2 * rank});
     };
     const auto transfer = [&](std::uint32_t rank) {

@@ -8,7 +8,7 @@
 using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 
-BOOST_AUTO_TEST_SUITE(few_rows)
+BOOST_AUTO_TEST_SUITE(split_kv)
 
 BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the_blocks_that_share_it) {
     ringlab::layouts::Problem problem{.batch = 4, .tokens = 2048, .query_heads = 8, .kv_heads = 4, .head_dim = 128};
@@ -17,25 +17,25 @@ BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the
         ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", 2048),
                                         ringlab::layouts::make_layout("contiguous", 2048, 2), {"ring"});
     Machine machine;
-    machine.multiprocessors = 8;
+    machine.sms = 8;
     machine.forward.launch_seconds = 100e-6;  // of a kernel for many rows
-    machine.few_rows = {.rows = 16, .launch_seconds = 10e-6, .bytes_per_second = 4e12};
+    machine.split_kv = {.rows = 16, .launch_seconds = 10e-6, .bytes_per_second = 4e12};
     const auto seconds = [&] {
         auto ops = schedule->ops(1);
         const auto* op = ops.next();
         while (op->kind != ringlab::layouts::OpKind::attend) op = ops.next();
-        return ringlab::sim::few_rows_seconds(*schedule, *op, machine);
+        return ringlab::sim::split_kv_seconds(*schedule, *op, machine);
     };
     const double bytes = 4. * 4 * 1024 * 2 * 128 * 2;
     const auto close = boost::test_tools::tolerance(1e-12);
     BOOST_TEST(seconds() == 10e-6 + bytes / 4e12, close);
     // 16 units, two turns on 8 multiprocessors, of 512 KB each.
-    machine.few_rows.block_bytes_per_second = 1e9;
+    machine.split_kv.block_bytes_per_second = 1e9;
     BOOST_TEST(seconds() == 10e-6 + 2 * bytes / 16 / 1e9, close);
     // Four blocks share a unit, two units at a time: eight turns of a quarter are no less. Sixteen would be.
-    machine.few_rows.groups = {{4, 2}};
+    machine.split_kv.groups = {{4, 2}};
     BOOST_TEST(seconds() == 10e-6 + 2 * bytes / 16 / 1e9, close);
-    machine.few_rows.groups = {{4, 2}, {16, 4}};
+    machine.split_kv.groups = {{4, 2}, {16, 4}};
     BOOST_TEST(seconds() == 10e-6 + 4 * bytes / 16 / 16 / 1e9, close);
     // The whole pass goes by it.
     machine.inside_host.latency_seconds = 0;
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(a_decoded_token_takes_what_it_took_on_an_h200) {
             ringlab::layouts::make_schedule(problem, ringlab::layouts::make_mask("full", took.tokens),
                                             ringlab::layouts::make_layout("contiguous", took.tokens, 1), {"ring"});
         auto ops = schedule->ops(0);
-        const auto seconds = ringlab::sim::few_rows_seconds(*schedule, *ops.next(), machine);
+        const auto seconds = ringlab::sim::split_kv_seconds(*schedule, *ops.next(), machine);
         BOOST_TEST(std::abs(seconds * 1e6 / took.us - 1) < 0.09, seconds * 1e6 << " us for " << took.us);
     }
 }

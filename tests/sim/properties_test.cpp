@@ -56,7 +56,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
             const auto time = host.issue(
                 *op, OpIndex(ops[r].size()), cost.issue(*op, host.follows(*op)),
                 [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
-            issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.before_pass(rank)));
+            issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.begin_of_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {
                 const bool sends = op->kind == OpKind::send;
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
     for (int trial = 0; trial < trials; ++trial) {
         auto machine = busy_machine();
         if (trial % 2 == 1) {  // copy engines, for which hosts issue computing first
-            machine.inside_host.multiprocessors_per_channel = machine.between_hosts.multiprocessors_per_channel = 0;
+            machine.inside_host.sms_per_channel = machine.between_hosts.sms_per_channel = 0;
             machine.transfer_issue_seconds = pick<double>(bits, {0.7e-6, 4e-6});
             machine.next_transfer_issue_seconds = pick<double>(bits, {0, 0.4e-6, 6e-6});
         }
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
                 scenario.describe() << " rank " << a.rank << " operation " << a.op << ": " << a.begin << ".." << a.end
                                     << " against " << b.begin << ".." << b.end);
         }
-        if (!CostModel(*schedule, machine, options).waits_for_gradients())
+        if (!CostModel(*schedule, machine, options).waits_inside_kernel())
             BOOST_TEST(events.makespan() == critical_path(*schedule, machine, options), scenario.describe());
     }
 }

@@ -17,12 +17,12 @@ constexpr Picoseconds us = 1000000;
 /// are a kernel on one multiprocessor at each end.
 Machine twelve_processors(TransferStart start) {
     Machine machine;
-    machine.multiprocessors = 12;
+    machine.sms = 12;
     machine.forward.tile_rows = machine.forward.tile_keys = 16;
     machine.forward.full_tile_seconds = machine.forward.partial_tile_seconds = 1e-6;
     machine.forward.transfer_start = start;
     machine.inside_host.latency_seconds = 1e-6;
-    machine.inside_host.multiprocessors_per_channel = 1;
+    machine.inside_host.sms_per_channel = 1;
     return machine;
 }
 
@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) 
 BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
     auto machine = twelve_processors(TransferStart::at_the_end);
     constexpr auto no_bound = std::numeric_limits<double>::infinity();
-    machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_a_byte = 1e-9};
+    machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_per_byte = 1e-9};
     const auto times = times_of(machine);
     check(times.posted, 1);
     check(times.begin, 1);
@@ -93,13 +93,13 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_item_and_attends_beside_th
 namespace {
 
 /// End of the first attend of a backward ring of two, whose block is 8 items of a head's keys, on so many processors.
-Picoseconds first_backward_attend(double multiprocessors) {
+Picoseconds first_backward_attend(double sms) {
     auto machine = twelve_processors(TransferStart::at_once);
-    machine.multiprocessors = multiprocessors;
+    machine.sms = sms;
     machine.backward = machine.forward;
-    machine.backward.item = Item::key_tile;
+    machine.backward.item = WorkTile::key_tile;
     machine.backward.transfer_start = TransferStart::as_items_end;
-    machine.inside_host.halves = LinkCost::Halves::together_backward;
+    machine.inside_host.halves = LinkCost::SmHoldStart::both_ready_backward;
     const auto schedule = Scenario{.ranks = 2,
                                    .tokens_per_rank = 64,
                                    .layout = "contiguous",

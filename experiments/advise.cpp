@@ -1,6 +1,7 @@
 // How should a sequence be laid out, and over how many GPUs? Combinations of layout, schedule, ring size and machine,
 // ranked by simulated time, with what they hold in memory and where their time goes.
 
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/resources.hpp"

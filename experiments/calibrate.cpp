@@ -4,6 +4,7 @@
 
 #include "experiments/calibration/calibrate_cpu.hpp"
 #include "experiments/calibration/calibrate_gpu.hpp"
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/run_main.hpp"
 #include "experiments/study/backend.hpp"
 

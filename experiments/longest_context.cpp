@@ -2,6 +2,7 @@
 // kept of each layer for the backward pass.
 
 #include "experiments/benchmark/bench.hpp"
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/resources.hpp"

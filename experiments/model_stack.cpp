@@ -1,6 +1,7 @@
 // What does attention of a whole model take, whose layers differ? Every kind of layer predicted at full size, and,
 // scaled down, executed, measured, predicted again and judged against fp64; then all layers of the model one by one.
 
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"

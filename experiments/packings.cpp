@@ -1,6 +1,7 @@
 // How well do layouts balance packed documents? Many packings of documents with real lengths, each laid out in several
 // ways: visible pairs of each rank, predicted times on machines and, of some, processor time as executed.
 
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/resources.hpp"

@@ -1,6 +1,7 @@
 // What will it cost? The simulator alone: any machine file, layouts x masks x schedules x ring sizes x sequence
 // lengths, up to thousands of ranks.
 
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/run_main.hpp"

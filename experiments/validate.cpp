@@ -3,6 +3,7 @@
 
 #include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/resources.hpp"
 #include "experiments/console/run_main.hpp"

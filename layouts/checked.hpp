@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/problem.hpp"
+#include "layouts/units.hpp"
 
 #include <initializer_list>
 #include <optional>
@@ -20,10 +20,6 @@ constexpr std::optional<std::int64_t> checked_product(std::initializer_list<std:
     if (zero) return 0;
     return overflows ? std::nullopt : std::optional(product);
 }
-
-/// Bytes of Q, K, V, O, dO, dQ, dK and dV together, with elements of `bytes_each` bytes; nullopt if that does not fit
-/// into 64 bits.
-std::optional<std::int64_t> tensor_bytes(const Problem& problem, std::int64_t bytes_each);
 
 /// Throws the Error for a time that is longer than a timeline can hold.
 [[noreturn]] void fail_time_too_long();

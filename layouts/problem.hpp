@@ -5,6 +5,7 @@
 #include "layouts/units.hpp"
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -103,5 +104,9 @@ struct Problem {
 enum class Pass { forward, backward };
 
 constexpr const char* to_string(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+/// Bytes of Q, K, V, O, dO, dQ, dK and dV together, with elements of `bytes_each` bytes; nullopt if that does not fit
+/// into 64 bits.
+std::optional<std::int64_t> tensor_bytes(const Problem& problem, std::int64_t bytes_each);
 
 }  // namespace ringlab::layouts

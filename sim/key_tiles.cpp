@@ -2,8 +2,8 @@
 // TileModel.
 
 #include "layouts/launch_order.hpp"
-#include "sim/cost.hpp"
 #include "sim/row_cache.hpp"
+#include "sim/tile_model.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -138,7 +138,7 @@ void Simulation::start_compute(int id, PendingOp& op) {
                                          attends && admission_ && admission_->schedules_attends() ? SmAdmission::parts * SmAdmission::most_speed : 1);
     if (admission_ && attends) leave(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
-    // leave() sets the capacity so that the attend runs at the speed that Room gives.
+    // leave() sets the capacity so that the attend runs at the speed that SmAdmission gives.
     const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
     engine_.start(
         {.duration = schedules_attends ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed) : op.work,

@@ -1,8 +1,8 @@
 // Time of an attention kernel: list scheduling of its work tiles on SMs. See TileModel.
 
+#include "sim/tile_model.hpp"
+
 #include "layouts/launch_order.hpp"
-#include "sim/cost.hpp"
-#include "sim/dealing.hpp"
 #include "sim/kernels.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/provenance.hpp"
-#include "experiments/study/describe.hpp"
+#include "experiments/study/describe_clocks.hpp"
 #include "experiments/study/hosts.hpp"
 #include "experiments/study/parallel.hpp"
 #include "gpu/executor.hpp"

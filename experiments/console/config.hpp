@@ -175,11 +175,6 @@ struct Experiment {
     FileKind output = FileKind::record;
 };
 
-/// Reads command line, --config files and --preset, in this order of precedence, over the defaults in `config`.
-/// Returns nothing if --help, --list or --version was asked for and printed. Throws Error on anything it does not
-/// understand.
-std::optional<Config> parse(const Experiment& experiment, Config config, int argc, const char* const* argv);
-
 /// Tells a person on stderr what was chosen for them.
 void say_notes(const Config& config);
 

@@ -1,5 +1,6 @@
 #include "experiments/study/run_study.hpp"
 
+#include "experiments/console/command_line.hpp"
 #include "experiments/console/run_main.hpp"
 #include "experiments/study/backend.hpp"
 

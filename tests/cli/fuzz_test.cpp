@@ -1,5 +1,5 @@
 #include "fuzz.hpp"
-#include "experiments/console/config.hpp"
+#include "experiments/console/command_line.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/require.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"

@@ -1,5 +1,5 @@
 #include "experiments/record/files_read.hpp"
-#include "experiments/console/config.hpp"
+#include "experiments/console/command_line.hpp"
 #include "layouts/mask.hpp"
 #include "layouts/text_file.hpp"
 #include "record_support.hpp"

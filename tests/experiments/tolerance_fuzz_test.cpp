@@ -4,6 +4,7 @@
 //
 // RINGLAB_FUZZ_FIRST=4711 begins with that run of the seed: to go on in parts, or with RINGLAB_FUZZ=1 to repeat one.
 
+#include "experiments/console/command_line.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/judge.hpp"

@@ -1,6 +1,6 @@
 #include "gpu/cuda_check.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 

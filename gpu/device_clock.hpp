@@ -2,7 +2,7 @@
 
 #include "gpu/cuda_handles.hpp"
 #include "gpu/team.hpp"
-#include "layouts/units.hpp"
+#include "layouts/basics/basic_types.hpp"
 
 #include <optional>
 

@@ -1,8 +1,8 @@
 #include "gpu/executor.hpp"
 
 #include "gpu/member_run.hpp"
-#include "layouts/rehearsal.hpp"
-#include "layouts/same_work.hpp"
+#include "layouts/program/deadlock_check.hpp"
+#include "layouts/schedules/same_problem.hpp"
 #include "processes/session.hpp"
 
 #include <algorithm>

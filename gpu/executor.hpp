@@ -5,9 +5,9 @@
 #include "gpu/rank.hpp"
 #include "gpu/team.hpp"
 #include "gpu/transports/transport.hpp"
-#include "layouts/group.hpp"
-#include "layouts/schedule.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/basics/ring_group.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include <functional>
 #include <span>

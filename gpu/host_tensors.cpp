@@ -1,6 +1,6 @@
 #include "gpu/host_tensors.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -2,7 +2,7 @@
 
 #include "gpu/executor.hpp"
 #include "gpu/nvml.hpp"
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 
 #include <span>
 #include <vector>

@@ -5,7 +5,7 @@
 #include "gpu/elementwise.hpp"
 #include "gpu/kernels/attention.hpp"
 #include "gpu/slot_map.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <cublas_v2.h>
 #include <fmt/ranges.h>

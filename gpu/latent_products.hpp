@@ -3,7 +3,7 @@
 #include "gpu/device_buffer.hpp"
 #include "gpu/host_tensors.hpp"
 #include "gpu/kernels/views.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/views.hpp"
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 
 #include <array>
 #include <vector>

@@ -2,7 +2,7 @@
 
 #include "gpu/device_clock.hpp"
 #include "gpu/issuer.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include <vector>
 

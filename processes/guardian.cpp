@@ -1,6 +1,6 @@
 #include "processes/guardian.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
 #include "processes/neighbours.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <sys/types.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 // Compares the rate of the blocked reference with that of dgemm, and shows how its memory grows with tokens.
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/blas.hpp"
 #include "reference/blocked.hpp"
 

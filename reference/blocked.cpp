@@ -1,7 +1,7 @@
 #include "reference/blocked.hpp"
 
-#include "layouts/require.hpp"
-#include "layouts/work.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
 #include "reference/blocked_tile.hpp"
 #include "reference/counts.hpp"
 #include "reference/dense.hpp"

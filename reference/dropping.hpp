@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/dropout.hpp"
+#include "layouts/problem/dropout.hpp"
 
 #include <cstdint>
 #include <span>

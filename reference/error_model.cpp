@@ -1,6 +1,6 @@
 #include "reference/error_model.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/blas.hpp"
 #include "reference/counts.hpp"
 #include "reference/error_model_parts.hpp"

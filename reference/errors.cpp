@@ -1,6 +1,6 @@
 #include "reference/errors.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/ranges.h>
 

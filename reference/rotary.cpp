@@ -1,6 +1,6 @@
 #include "reference/rotary.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/rounding.hpp"
 
 #include <numeric>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 #include "reference/tensors.hpp"
 
 #include <complex>

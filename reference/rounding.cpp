@@ -1,6 +1,6 @@
 #include "reference/rounding.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::reference {
 namespace {

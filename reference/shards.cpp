@@ -1,6 +1,6 @@
 #include "reference/shards.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "sim/chrome_trace.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/lanes.hpp"
 
 #include <nlohmann/json.hpp>

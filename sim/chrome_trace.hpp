@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/timeline.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include <limits>
 #include <ostream>

@@ -1,6 +1,6 @@
 #include "sim/cost.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/few_rows.hpp"
 #include "sim/joined.hpp"
 #include "sim/kernels.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/checked.hpp"
+#include "layouts/basics/checked_arithmetic.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/huge_pages.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/checked.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/basics/checked_arithmetic.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "sim/jitter.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 #include <cmath>

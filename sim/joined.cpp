@@ -1,6 +1,6 @@
 #include "sim/joined.hpp"
 
-#include "layouts/joins.hpp"
+#include "layouts/program/fused_launch.hpp"
 #include "sim/key_launch.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Launches whose work tiles are tiles of keys: list scheduling in the kernel's order, and L2 misses on rows. See
 // TileModel.
 
-#include "layouts/launch_order.hpp"
+#include "layouts/tiling/launch_order.hpp"
 #include "sim/row_cache.hpp"
 #include "sim/tile_model.hpp"
 

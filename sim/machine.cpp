@@ -1,7 +1,7 @@
 #include "sim/machine_fields.hpp"
 
-#include "layouts/require.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/basics/text_file.hpp"
 #include "sim/tile_rates.hpp"
 
 #include <fmt/ranges.h>

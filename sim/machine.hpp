@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/problem.hpp"
-#include "layouts/work.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <filesystem>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "sim/machine_fields.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/ranges.h>
 

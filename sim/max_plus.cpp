@@ -1,7 +1,7 @@
 #include "sim/max_plus.hpp"
 
-#include "layouts/program.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/program/program.hpp"
 #include "sim/clocks.hpp"
 #include "sim/cost.hpp"
 #include "sim/key_launch.hpp"

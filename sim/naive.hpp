@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/checked.hpp"
+#include "layouts/basics/checked_arithmetic.hpp"
 
 #include <algorithm>
 

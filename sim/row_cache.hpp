@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/launch_order.hpp"
-#include "layouts/units.hpp"
+#include "layouts/basics/basic_types.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <cstdint>
 #include <span>

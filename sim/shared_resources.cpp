@@ -1,6 +1,6 @@
 #include "sim/shared_resources.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <cmath>
 

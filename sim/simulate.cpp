@@ -1,6 +1,6 @@
 #include "sim/simulate.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/clocks.hpp"
 #include "sim/parallel.hpp"
 #include "sim/simulation.hpp"

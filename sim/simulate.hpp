@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "sim/machine.hpp"
 #include "sim/options.hpp"
 

@@ -1,6 +1,6 @@
 #include "sim/simulation.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/clocks.hpp"
 #include "sim/simulation.hpp"
 

@@ -1,6 +1,6 @@
 #include "sim/symmetric_ops.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 

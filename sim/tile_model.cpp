@@ -2,7 +2,7 @@
 
 #include "sim/tile_model.hpp"
 
-#include "layouts/launch_order.hpp"
+#include "layouts/tiling/launch_order.hpp"
 #include "sim/kernels.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
-#include "layouts/unit_order.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 #include "sim/dealing.hpp"
 #include "sim/machine.hpp"
 

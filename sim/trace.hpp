@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/timeline.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "sim/simulate.hpp"
 
 #include <vector>

@@ -4,9 +4,9 @@
 #include "experiments/record/provenance.hpp"
 #include "experiments/study/case.hpp"
 #include "gpu/nvml.hpp"
-#include "layouts/group.hpp"
-#include "layouts/registry.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/basics/registry.hpp"
+#include "layouts/basics/ring_group.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include <functional>
 #include <memory>

@@ -2,7 +2,7 @@
 
 #include "experiments/console/values.hpp"
 #include "experiments/inputs/source.hpp"
-#include "layouts/registry.hpp"
+#include "layouts/basics/registry.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 
 #include "experiments/console/config.hpp"
 #include "experiments/study/case.hpp"
-#include "layouts/group.hpp"
+#include "layouts/basics/ring_group.hpp"
 
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 
 #include "experiments/calibration/machine_file.hpp"
 #include "experiments/study/least_squares.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/kernels.hpp"
 
 #include <algorithm>

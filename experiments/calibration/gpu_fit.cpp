@@ -7,7 +7,7 @@
 #include "experiments/calibration/gpu_measure.hpp"
 #include "experiments/calibration/machine_file.hpp"
 #include "experiments/calibration/timed_attends.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

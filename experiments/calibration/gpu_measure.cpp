@@ -4,7 +4,7 @@
 #include "experiments/calibration/timed_attends.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/inputs/source.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

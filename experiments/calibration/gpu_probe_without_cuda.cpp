@@ -1,5 +1,5 @@
 #include "experiments/calibration/gpu_probe.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::experiments {
 

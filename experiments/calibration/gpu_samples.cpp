@@ -2,7 +2,7 @@
 
 #include "experiments/record/read_record.hpp"
 #include "experiments/record/record.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <map>
 

@@ -1,6 +1,6 @@
 #include "experiments/calibration/machine_file.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/machine.hpp"
 
 #include <fmt/ranges.h>

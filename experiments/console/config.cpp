@@ -1,7 +1,7 @@
 #include "experiments/console/config.hpp"
 
 #include "experiments/console/values.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/text_file.hpp"
 
 #include <fmt/format.h>
 

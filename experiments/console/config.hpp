@@ -1,10 +1,10 @@
 #pragma once
 
 #include "experiments/record/file_guard.hpp"
-#include "layouts/group.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/basics/ring_group.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/options.hpp"
 
 #include <cstdint>

@@ -4,10 +4,10 @@
 #include "experiments/console/resources.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/study/machines.hpp"
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/schedule.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/text_file.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <fmt/format.h>
 

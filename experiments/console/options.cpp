@@ -1,7 +1,7 @@
 #include "experiments/console/options.hpp"
 
-#include "layouts/names.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/text_file.hpp"
+#include "layouts/basics/typed_names.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

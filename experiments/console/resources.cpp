@@ -1,6 +1,6 @@
 #include "experiments/console/resources.hpp"
 
-#include "layouts/names.hpp"
+#include "layouts/basics/typed_names.hpp"
 
 #include <fmt/ranges.h>
 

@@ -1,7 +1,7 @@
 #include "experiments/console/values.hpp"
 
 #include "experiments/console/options.hpp"
-#include "layouts/registry.hpp"
+#include "layouts/basics/registry.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/program.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/program/program.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <memory>
 

@@ -3,7 +3,7 @@
 #include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/inputs/inputs_random.hpp"
 #include "experiments/study/parallel.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/rounding.hpp"
 #include "reference/sampled.hpp"
 

@@ -3,7 +3,7 @@
 #include "experiments/inputs/untrusted.hpp"
 #include "experiments/record/files_read.hpp"
 #include "experiments/record/hdf5.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/rounding.hpp"
 
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/problem.hpp"
+#include "layouts/problem/problem.hpp"
 #include "reference/tensors.hpp"
 
 #include <cstdint>

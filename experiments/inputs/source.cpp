@@ -3,8 +3,8 @@
 #include "experiments/console/resources.hpp"
 #include "experiments/console/values.hpp"
 #include "experiments/inputs/inputs_random.hpp"
-#include "layouts/checked.hpp"
-#include "layouts/names.hpp"
+#include "layouts/basics/checked_arithmetic.hpp"
+#include "layouts/basics/typed_names.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

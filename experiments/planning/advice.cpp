@@ -5,7 +5,7 @@
 #include "experiments/planning/candidates.hpp"
 #include "experiments/study/causes.hpp"
 #include "experiments/study/in_order.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

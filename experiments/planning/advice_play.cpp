@@ -2,7 +2,7 @@
 
 #include "experiments/planning/candidates.hpp"
 #include "experiments/planning/one_rank.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/max_plus.hpp"
 #include "sim/simulate.hpp"
 

@@ -4,7 +4,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/file_guard.hpp"
 #include "experiments/study/causes.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -2,8 +2,8 @@
 
 #include "experiments/planning/scored_rings.hpp"
 #include "experiments/study/machines.hpp"
-#include "layouts/require.hpp"
-#include "layouts/work.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
 #include "sim/kernels.hpp"
 
 #include <fmt/format.h>

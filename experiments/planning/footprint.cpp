@@ -1,7 +1,7 @@
 #include "experiments/planning/footprint.hpp"
 
 #include "experiments/console/values.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

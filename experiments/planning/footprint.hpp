@@ -2,7 +2,7 @@
 
 #include "experiments/console/config.hpp"
 #include "experiments/study/memory.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/machine.hpp"
 
 #include <cstdint>

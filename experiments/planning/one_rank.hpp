@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/machine.hpp"
 #include "sim/options.hpp"
 

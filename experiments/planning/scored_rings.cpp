@@ -2,8 +2,8 @@
 
 #include "experiments/record/files_read.hpp"
 #include "experiments/record/hdf5.hpp"
-#include "layouts/require.hpp"
-#include "layouts/work.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/mask.hpp"
+#include "layouts/masks/mask.hpp"
 
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "experiments/record/digest.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>

@@ -4,7 +4,7 @@
 #include "experiments/record/hdf5.hpp"
 #include "experiments/record/record_files.hpp"
 #include "experiments/record/tensors_file.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "sim/chrome_trace.hpp"
 #include "sim/machine.hpp"
 

@@ -1,7 +1,7 @@
 #include "experiments/record/file_state.hpp"
 
 #include "experiments/console/message.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <sys/stat.h>
 

@@ -2,8 +2,8 @@
 
 #include "experiments/console/resources.hpp"
 #include "experiments/record/digest.hpp"
-#include "layouts/require.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/basics/text_file.hpp"
 
 #include <algorithm>
 #include <span>

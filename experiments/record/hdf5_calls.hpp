@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/record/hdf5.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 #include <hdf5.h>

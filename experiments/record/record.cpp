@@ -2,7 +2,7 @@
 
 #include "experiments/record/files_read.hpp"
 #include "experiments/record/record_paths.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "experiments/record/record_files.hpp"
 
 #include "experiments/console/message.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fcntl.h>
 #include <stdio.h>

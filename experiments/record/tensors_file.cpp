@@ -3,7 +3,7 @@
 #include "experiments/record/digest.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "experiments/record/record_files.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/dense.hpp"
 #include "reference/rounding.hpp"
 

@@ -2,8 +2,8 @@
 
 #include "experiments/record/file_state.hpp"
 #include "experiments/record/provenance.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 #include "reference/tensors.hpp"
 
 #include <filesystem>
@@ -34,14 +34,15 @@ struct TensorNotes {
 /// Datasets: q, k, v, do in the dtype of the problem (bf16 as uint16 bit patterns), o, lse, dq, dk, dv as computed, in
 /// fp64; row_begin, row_end, row_sink and key_valid: row i sees keys j with key_valid[j] and (row_begin[i] <= j <
 /// row_end[i] or j < row_sink[i]); where joined masks leave rows more than that, also row_earlier_begin and
-/// row_earlier_end: or row_earlier_begin[i, n] <= j < row_earlier_end[i, n] for any n. Attributes: scale, soft_cap, dtype, arithmetic (what the outputs were computed in),
-/// mask (lengths written out, over the first `tokens` tokens; the rest is padding), mask_as_typed, input, tokens, run;
-/// if q and k are rotated before they are attended to, rotary_frequency, rotary_first_dim, rotary_second_dim and
-/// rotary_position, with the attribute rotary_amplitude; with the attribute latent, RANK+SHARED, k and v are a latent
-/// and its matrices (layouts::Problem), and dk and dv their gradients; sinks (how many learned sink logits there are)
-/// and, if some, the datasets sinks and dsinks; dropout (a probability) and, unless that is 0, dropout_seed and
-/// dropout_below (see layouts/dropout.hpp); if the input has documents, document_lengths, padding as the last one; the
-/// group /provenance as in a record. q, k, v and do make the file fit for --input, too.
+/// row_earlier_end: or row_earlier_begin[i, n] <= j < row_earlier_end[i, n] for any n. Attributes: scale, soft_cap,
+/// dtype, arithmetic (what the outputs were computed in), mask (lengths written out, over the first `tokens` tokens;
+/// the rest is padding), mask_as_typed, input, tokens, run; if q and k are rotated before they are attended to,
+/// rotary_frequency, rotary_first_dim, rotary_second_dim and rotary_position, with the attribute rotary_amplitude; with
+/// the attribute latent, RANK+SHARED, k and v are a latent and its matrices (layouts::Problem), and dk and dv their
+/// gradients; sinks (how many learned sink logits there are) and, if some, the datasets sinks and dsinks; dropout (a
+/// probability) and, unless that is 0, dropout_seed and dropout_below (see layouts/problem/dropout.hpp); if the input
+/// has documents, document_lengths, padding as the last one; the group /provenance as in a record. q, k, v and do make
+/// the file fit for --input, too.
 ///
 /// Returns the file's path, which is tensors_path(), or a name beside it where others have put another file there than
 /// was `found` (none: whatever lies there may be replaced). Throws Error if shapes do not fit or the file cannot be

@@ -5,7 +5,7 @@
 #include "experiments/record/provenance.hpp"
 #include "experiments/study/hosts.hpp"
 #include "experiments/study/machine_fault.hpp"
-#include "layouts/names.hpp"
+#include "layouts/basics/typed_names.hpp"
 #include "processes/session.hpp"
 
 #include <thread>

@@ -5,8 +5,8 @@
 #include "experiments/console/options.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/case.hpp"
-#include "layouts/registry.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/basics/registry.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "reference/tensors.hpp"
 
 #include <array>

@@ -1,7 +1,7 @@
 #include "experiments/study/case.hpp"
 
 #include "experiments/console/values.hpp"
-#include "layouts/names.hpp"
+#include "layouts/basics/typed_names.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/console/config.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 #include "experiments/study/hosts.hpp"
 
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

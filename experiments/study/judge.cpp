@@ -1,6 +1,6 @@
 #include "experiments/study/judge.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/blocked.hpp"
 #include "reference/latent.hpp"
 #include "reference/rotary.hpp"

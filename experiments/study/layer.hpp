@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/inputs/inputs.hpp"
-#include "layouts/layout.hpp"
+#include "layouts/layouts/layout.hpp"
 
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "experiments/study/least_squares.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <lapacke.h>
 

@@ -2,7 +2,7 @@
 
 #include "experiments/console/resources.hpp"
 #include "experiments/planning/uncertainty.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 
 #include "experiments/study/backend.hpp"
 #include "experiments/study/case.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <array>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #include "experiments/study/stack.hpp"
 
 #include "experiments/console/resources.hpp"
-#include "layouts/names.hpp"
-#include "layouts/registry.hpp"
-#include "layouts/require.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/registry.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/basics/text_file.hpp"
+#include "layouts/basics/typed_names.hpp"
 
 #include <algorithm>
 #include <sstream>

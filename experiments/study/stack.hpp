@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/study/case.hpp"
-#include "layouts/problem.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <string>
 #include <vector>

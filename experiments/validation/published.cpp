@@ -6,7 +6,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/score.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/text_file.hpp"
 #include "sim/simulate.hpp"
 
 #include <fmt/format.h>

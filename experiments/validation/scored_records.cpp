@@ -3,7 +3,7 @@
 #include "experiments/console/resources.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "experiments/record/files_read.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <toml++/toml.h>
 

@@ -2,7 +2,7 @@
 #include "gpu/baselines/shared_library.hpp"
 #include "gpu/device_buffer.hpp"
 #include "gpu/elementwise.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <cublas_v2.h>
 

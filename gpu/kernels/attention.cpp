@@ -7,8 +7,8 @@
 #include "gpu/kernels/hopper/forward.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "gpu/kernels/params.hpp"
-#include "layouts/launch_order.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 #include "gpu/kernels/dropout_params.hpp"
 #include "gpu/kernels/forward.cuh"
 
-// The portable kernels with dropout (layouts/dropout.hpp), in translation units of their own.
+// The portable kernels with dropout (layouts/problem/dropout.hpp), in translation units of their own.
 //
 // What a thread keeps of its tile is drawn in a loop that is not unrolled, into one bit a pair, as positions alone say:
 // unrolled among the accumulators the generator's words would push those out of the registers. A call of it serves two

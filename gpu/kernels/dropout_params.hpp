@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/params.hpp"
-#include "layouts/dropout.hpp"
+#include "layouts/problem/dropout.hpp"
 
 namespace ringlab::gpu {
 

@@ -5,7 +5,7 @@
 #include "gpu/kernels/hopper/joined.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "gpu/kernels/tile_shape.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 #include <array>

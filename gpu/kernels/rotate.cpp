@@ -1,7 +1,7 @@
 #include "gpu/kernels/rotate.hpp"
 
 #include "gpu/kernels/rotate_params.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 

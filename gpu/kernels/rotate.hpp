@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/views.hpp"
-#include "layouts/rotary.hpp"
+#include "layouts/problem/rotary.hpp"
 
 #include <cuda_runtime_api.h>
 

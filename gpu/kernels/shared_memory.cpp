@@ -1,6 +1,6 @@
 #include "gpu/cuda_check.hpp"
 #include "gpu/kernels/params.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 #include <tuple>

@@ -7,7 +7,7 @@
 #include "gpu/kernels/hopper/few_rows_config.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/tile_config.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 namespace {

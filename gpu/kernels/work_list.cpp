@@ -3,9 +3,9 @@
 #include "gpu/cuda_check.hpp"
 #include "gpu/kernels/clusters.hpp"
 #include "gpu/kernels/hopper/few_rows.hpp"
-#include "layouts/require.hpp"
-#include "layouts/unit_order.hpp"
-#include "layouts/work.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 #include <algorithm>
 #include <array>

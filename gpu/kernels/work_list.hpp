@@ -2,10 +2,10 @@
 
 #include "gpu/device_buffer.hpp"
 #include "gpu/kernels/kernel_family.hpp"
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
-#include "layouts/work.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <array>
 #include <atomic>

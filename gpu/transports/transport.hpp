@@ -2,7 +2,7 @@
 
 #include "gpu/slot_map.hpp"
 #include "gpu/team.hpp"
-#include "layouts/group.hpp"
+#include "layouts/basics/ring_group.hpp"
 
 #include <cuda_runtime_api.h>
 

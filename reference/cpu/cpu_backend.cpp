@@ -1,6 +1,6 @@
 #include "reference/cpu/cpu_backend.hpp"
 
-#include "layouts/same_work.hpp"
+#include "layouts/schedules/same_problem.hpp"
 #include "reference/cpu/cpu_elements.hpp"
 #include "reference/cpu/cpu_rank.hpp"
 #include "reference/dense.hpp"

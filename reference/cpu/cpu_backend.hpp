@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "reference/cpu/cpu_attention.hpp"
 #include "reference/cpu/transport.hpp"
 #include "reference/tensors.hpp"

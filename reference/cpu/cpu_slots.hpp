@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 #include "reference/blas.hpp"
 #include "reference/cpu/transport.hpp"
 

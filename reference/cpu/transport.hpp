@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/group.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/basics/ring_group.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <chrono>
 #include <cstddef>

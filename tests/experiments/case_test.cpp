@@ -3,7 +3,7 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/study/judge.hpp"
 #include "experiments/study/least_squares.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/blocked.hpp"
 #include "reference/latent.hpp"
 #include "reference/rotary.hpp"

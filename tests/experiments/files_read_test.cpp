@@ -1,7 +1,7 @@
 #include "experiments/record/files_read.hpp"
 #include "experiments/console/command_line.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/text_file.hpp"
+#include "layouts/basics/text_file.hpp"
+#include "layouts/masks/mask.hpp"
 #include "record_support.hpp"
 
 #include <algorithm>
@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(a_library_that_is_given_by_path_is_noted_when_options_are_r
 // results does so by record_files.hpp.
 BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
     const std::set<std::string> allowed{
-        "layouts/text_file.cpp",                // the one reader of texts
+        "layouts/basics/text_file.cpp",         // the one reader of texts
         "experiments/record/digest.cpp",        // digests of files that were noted
         "experiments/record/file_guard.cpp",    // looks at what is to be replaced
         "experiments/record/hdf5_file.cpp",     // HDF5 for all others

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/record/record.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

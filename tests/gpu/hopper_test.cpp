@@ -3,7 +3,7 @@
 #include "gpu/cuda_check.hpp"
 #include "gpu/device_buffer.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/hopper_probe.hpp"

@@ -5,7 +5,7 @@
 #include "gpu/kernels/rotate.hpp"
 #include "gpu/kernels/sinks.hpp"
 #include "gpu/latent_products.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 namespace {

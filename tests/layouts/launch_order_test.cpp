@@ -1,4 +1,4 @@
-#include "layouts/launch_order.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,7 +1,7 @@
-#include "layouts/layout.hpp"
+#include "layouts/layouts/layout.hpp"
 
-#include "layouts/timeline.hpp"
-#include "layouts/work.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -1,5 +1,5 @@
-#include "layouts/pools.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/operations/pools.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,6 +1,6 @@
-#include "layouts/problem.hpp"
+#include "layouts/problem/problem.hpp"
 
-#include "layouts/checked.hpp"
+#include "layouts/basics/checked_arithmetic.hpp"
 
 #include "tests/layouts/cases.hpp"
 

@@ -1,7 +1,7 @@
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 
-#include "layouts/rehearsal.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/program/deadlock_check.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"

@@ -1,5 +1,5 @@
-#include "layouts/names.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/basics/typed_names.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include "tests/layouts/cases.hpp"
 

@@ -1,4 +1,4 @@
-#include "layouts/same_work.hpp"
+#include "layouts/schedules/same_problem.hpp"
 
 #include <boost/test/unit_test.hpp>
 

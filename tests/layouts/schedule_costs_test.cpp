@@ -1,7 +1,7 @@
 // What schedules cost, against closed forms: cells, hops, messages, launches, FLOP, memory.
 
-#include "layouts/schedule.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"

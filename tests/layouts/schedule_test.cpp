@@ -1,4 +1,4 @@
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include "tests/layouts/allocations.hpp"
 #include "tests/layouts/schedule_cases.hpp"

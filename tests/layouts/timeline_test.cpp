@@ -1,4 +1,4 @@
-#include "layouts/timeline.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include "tests/layouts/cases.hpp"
 

@@ -1,4 +1,4 @@
-#include "layouts/unit_order.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 #include <boost/test/unit_test.hpp>
 

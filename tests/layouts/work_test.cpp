@@ -1,4 +1,4 @@
-#include "layouts/work.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
 
 #include "tests/layouts/cases.hpp"
 

@@ -1,6 +1,6 @@
 #include "reference/blocked.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/blas.hpp"
 #include "reference/blocked_exp.hpp"
 #include "reference/dense.hpp"

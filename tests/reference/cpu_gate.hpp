@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "reference/cpu/cpu_backend.hpp"
 #include "reference/cpu/wrapped_world.hpp"
 

@@ -1,6 +1,6 @@
 #include "reference/sampled.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "reference/dense.hpp"
 #include "reference/errors.hpp"
 #include "tests/reference/attention_cases.hpp"

@@ -1,6 +1,6 @@
 // Speed and memory of the simulator, on one core. Run: benchmark_sim [PART...], parts as printed by --help; all by
 // default (about two minutes).
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "scenario.hpp"
 #include "short_ring.hpp"
 #include "sim/engine.hpp"

@@ -1,5 +1,5 @@
 #include "sim/cost.hpp"
-#include "layouts/launch_order.hpp"
+#include "layouts/tiling/launch_order.hpp"
 #include "scenario.hpp"
 #include "sim/dealing.hpp"
 

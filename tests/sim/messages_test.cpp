@@ -1,6 +1,6 @@
 #include "sim/messages.hpp"
 
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/cost.hpp"
 #include "sim/simulate.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/require.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "sim/simulate.hpp"
 
 #include <memory>

@@ -4,8 +4,8 @@
 #include "gpu/kernels/hopper/config.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "gpu/kernels/joined_work.hpp"
-#include "layouts/launch_order.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <limits>
 

@@ -1,7 +1,7 @@
 #include "gpu/kernels/hopper/tensor_map.hpp"
 
 #include "gpu/driver.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 #include <array>

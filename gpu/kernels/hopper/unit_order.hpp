@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/unit_order.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 namespace ringlab::gpu::hopper {
 

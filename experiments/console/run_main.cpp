@@ -3,7 +3,7 @@
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/message.hpp"
 #include "experiments/record/files_read.hpp"
-#include "processes/last_word.hpp"
+#include "processes/watching/last_word.hpp"
 
 #include <fmt/format.h>
 

@@ -176,9 +176,9 @@ BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
         "experiments/study/forecast.cpp",
         "experiments/inputs/untrusted.cpp",
         "experiments/faults/launched.cpp",
-        "processes/neighbours.cpp",
+        "processes/watching/neighbours.cpp",
         "processes/shared_memory.cpp",
-        "processes/last_word.cpp",
+        "processes/watching/last_word.cpp",
         "gpu/nvml.cpp",
         "gpu/baselines/shared_library.hpp",  // --cudnn, which config.cpp notes
     };

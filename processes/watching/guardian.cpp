@@ -1,4 +1,4 @@
-#include "processes/guardian.hpp"
+#include "processes/watching/guardian.hpp"
 
 #include "layouts/basics/require.hpp"
 

@@ -1,4 +1,4 @@
-#include "processes/last_word.hpp"
+#include "processes/watching/last_word.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

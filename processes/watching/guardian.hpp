@@ -1,6 +1,6 @@
 #pragma once
 
-#include "processes/last_word.hpp"
+#include "processes/watching/last_word.hpp"
 
 #include <atomic>
 #include <chrono>

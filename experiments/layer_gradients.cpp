@@ -6,7 +6,7 @@
 #include "experiments/study/layer.hpp"
 #include "experiments/study/run_study.hpp"
 #include "experiments/study/study.hpp"
-#include "reference/blocked.hpp"
+#include "reference/attention/blocked.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // Compares the rate of the blocked reference with that of dgemm, and shows how its memory grows with tokens.
 
 #include "layouts/basics/require.hpp"
-#include "reference/blas.hpp"
-#include "reference/blocked.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/tensors/blas.hpp"
 
 #include <cblas.h>
 #include <fmt/format.h>

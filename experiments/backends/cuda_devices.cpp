@@ -6,7 +6,7 @@
 #include "experiments/study/hosts.hpp"
 #include "experiments/study/parallel.hpp"
 #include "gpu/executor.hpp"
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>

@@ -8,9 +8,9 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/forecast.hpp"
-#include "reference/cpu/cpu_attention.hpp"
-#include "reference/cpu/cpu_product.hpp"
-#include "reference/cpu/executor.hpp"
+#include "reference/ranks/executor.hpp"
+#include "reference/ranks/kernels/cpu_attention.hpp"
+#include "reference/ranks/kernels/cpu_product.hpp"
 #include "sim/machine.hpp"
 
 #include <fmt/format.h>

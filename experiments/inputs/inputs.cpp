@@ -4,8 +4,8 @@
 #include "experiments/inputs/inputs_random.hpp"
 #include "experiments/study/parallel.hpp"
 #include "layouts/basics/require.hpp"
-#include "reference/rounding.hpp"
-#include "reference/sampled.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include "experiments/record/files_read.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "layouts/basics/require.hpp"
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/ranges.h>
 

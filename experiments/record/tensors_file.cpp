@@ -4,8 +4,8 @@
 #include "experiments/record/hdf5.hpp"
 #include "experiments/record/record_files.hpp"
 #include "layouts/basics/require.hpp"
-#include "reference/dense.hpp"
-#include "reference/rounding.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <algorithm>
 #include <array>

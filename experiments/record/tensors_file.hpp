@@ -4,7 +4,7 @@
 #include "experiments/record/provenance.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
-#include "reference/tensors.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <filesystem>
 #include <optional>

@@ -7,7 +7,7 @@
 #include "experiments/study/case.hpp"
 #include "layouts/basics/registry.hpp"
 #include "layouts/timeline/timeline.hpp"
-#include "reference/tensors.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <array>
 #include <functional>

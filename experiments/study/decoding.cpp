@@ -2,9 +2,9 @@
 
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/source.hpp"
-#include "reference/blocked.hpp"
-#include "reference/error_model.hpp"
-#include "reference/sampled.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/error/error_model.hpp"
 
 #include <fmt/ranges.h>
 

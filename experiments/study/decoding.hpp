@@ -3,7 +3,7 @@
 #include "experiments/console/config.hpp"
 #include "experiments/study/case.hpp"
 #include "experiments/study/judge.hpp"
-#include "reference/tensors.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <map>
 #include <vector>

@@ -6,9 +6,9 @@
 #include "layouts/basics/checked_arithmetic.hpp"
 #include "layouts/basics/typed_names.hpp"
 #include "layouts/timeline/timeline.hpp"
-#include "reference/blocked.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
 #include "experiments/study/judge.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "reference/blocked.hpp"
-#include "reference/latent.hpp"
-#include "reference/rotary.hpp"
-#include "reference/sampled.hpp"
-#include "reference/sinks.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/features/sinks.hpp"
 
 #include <fmt/format.h>
 

@@ -3,9 +3,9 @@
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "reference/error_model.hpp"
-#include "reference/errors.hpp"
-#include "reference/tensors.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include "experiments/study/layer.hpp"
 
-#include "reference/counts.hpp"
-#include "reference/rounding.hpp"
+#include "reference/tensors/counts.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <cmath>
 #include <random>

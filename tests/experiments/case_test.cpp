@@ -4,9 +4,9 @@
 #include "experiments/study/judge.hpp"
 #include "experiments/study/least_squares.hpp"
 #include "layouts/basics/require.hpp"
-#include "reference/blocked.hpp"
-#include "reference/latent.hpp"
-#include "reference/rotary.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/features/rotary.hpp"
 
 #include <boost/test/unit_test.hpp>
 

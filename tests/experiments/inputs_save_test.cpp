@@ -2,7 +2,7 @@
 #include "experiments/record/tensors_file.hpp"
 #include "record_python.hpp"
 #include "record_support.hpp"
-#include "reference/dense.hpp"
+#include "reference/attention/dense.hpp"
 
 #include <boost/test/data/test_case.hpp>
 

@@ -5,8 +5,8 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/hdf5.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>

@@ -2,7 +2,7 @@
 
 #include "gpu/cuda_check.hpp"
 #include "gpu/device_buffer.hpp"
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
-#include "reference/tensors.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <boost/test/unit_test.hpp>
 

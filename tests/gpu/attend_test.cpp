@@ -3,9 +3,9 @@
 #include "gpu/cuda_check.hpp"
 #include "gpu/cuda_handles.hpp"
 #include "gpu/device_buffer.hpp"
-#include "reference/blocked.hpp"
-#include "reference/error_model.hpp"
-#include "reference/errors.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <fmt/format.h>

@@ -3,8 +3,8 @@
 #include "gpu/device_buffer.hpp"
 #include "gpu/kernels/attention.hpp"
 #include "gpu/kernels/rotate.hpp"
-#include "reference/rotary.hpp"
-#include "reference/rounding.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

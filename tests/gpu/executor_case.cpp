@@ -3,11 +3,11 @@
 #include "gpu/cuda_handles.hpp"
 #include "gpu/device_buffer.hpp"
 #include "gpu/driver.hpp"
-#include "reference/blocked.hpp"
-#include "reference/error_model.hpp"
-#include "reference/latent.hpp"
-#include "reference/rotary.hpp"
-#include "reference/rounding.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <boost/test/unit_test.hpp>

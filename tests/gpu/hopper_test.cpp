@@ -4,7 +4,7 @@
 #include "gpu/device_buffer.hpp"
 #include "gpu/kernels/hopper/tensor_map.hpp"
 #include "layouts/basics/require.hpp"
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/hopper_probe.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
-#include "reference/tensors.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <algorithm>
 #include <cmath>

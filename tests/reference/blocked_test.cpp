@@ -1,10 +1,10 @@
-#include "reference/blocked.hpp"
+#include "reference/attention/blocked.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "reference/blas.hpp"
-#include "reference/blocked_exp.hpp"
-#include "reference/dense.hpp"
-#include "reference/errors.hpp"
+#include "reference/attention/blocked_exp.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/tensors/blas.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

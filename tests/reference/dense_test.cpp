@@ -1,6 +1,6 @@
-#include "reference/dense.hpp"
+#include "reference/attention/dense.hpp"
 
-#include "reference/errors.hpp"
+#include "reference/error/deviations.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #include <boost/multiprecision/cpp_bin_float.hpp>

@@ -1,11 +1,11 @@
 // The error model against emulated arithmetic: what is computed as it should be passes, with little room to spare, and
 // what is not does not.
 
-#include "reference/error_model.hpp"
-#include "reference/blocked.hpp"
-#include "reference/dense.hpp"
-#include "reference/errors.hpp"
-#include "reference/rounding.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -1,4 +1,4 @@
-#include "reference/errors.hpp"
+#include "reference/error/deviations.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,7 +1,7 @@
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
-#include "reference/errors.hpp"
+#include "reference/error/deviations.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -1,6 +1,6 @@
-#include "reference/latent.hpp"
+#include "reference/features/latent.hpp"
 
-#include "reference/dense.hpp"
+#include "reference/attention/dense.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -1,4 +1,4 @@
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include "layouts/basics/require.hpp"
 

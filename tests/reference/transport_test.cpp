@@ -1,8 +1,8 @@
 #include "processes/session.hpp"
-#include "reference/cpu/checksums.hpp"
-#include "reference/cpu/faulty_world.hpp"
-#include "reference/cpu/transport_mpi.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/ranks/faulty_world.hpp"
+#include "reference/ranks/transports/checksums.hpp"
+#include "reference/ranks/transports/transport_mpi.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>

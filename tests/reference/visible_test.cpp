@@ -4,8 +4,8 @@
 #include "tests/layouts/mask_oracles/oracle.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
-#include "reference/dense.hpp"
-#include "reference/sampled.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/attention/samples.hpp"
 
 #include <boost/test/unit_test.hpp>
 

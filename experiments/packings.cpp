@@ -16,7 +16,7 @@
 #include "experiments/study/in_order.hpp"
 #include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 

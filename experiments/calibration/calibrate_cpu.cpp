@@ -11,7 +11,7 @@
 #include "reference/ranks/executor.hpp"
 #include "reference/ranks/kernels/cpu_attention.hpp"
 #include "reference/ranks/kernels/cpu_product.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <fmt/format.h>
 

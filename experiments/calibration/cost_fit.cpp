@@ -3,7 +3,7 @@
 #include "experiments/calibration/machine_file.hpp"
 #include "experiments/study/least_squares.hpp"
 #include "layouts/basics/require.hpp"
-#include "sim/kernels.hpp"
+#include "sim/tiles/kernels.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/study/case.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 
 #include <map>
 #include <memory>

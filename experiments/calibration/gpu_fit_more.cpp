@@ -4,8 +4,8 @@
 #include "experiments/calibration/gpu_measure.hpp"
 #include "experiments/calibration/machine_file.hpp"
 #include "experiments/study/least_squares.hpp"
-#include "sim/cost.hpp"
-#include "sim/few_rows.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/cost/split_kv.hpp"
 
 #include <fmt/format.h>
 

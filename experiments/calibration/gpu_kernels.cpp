@@ -2,7 +2,7 @@
 
 #include "experiments/calibration/gpu_measure.hpp"
 #include "experiments/calibration/timed_attends.hpp"
-#include "sim/kernels.hpp"
+#include "sim/tiles/kernels.hpp"
 
 #include <fmt/format.h>
 

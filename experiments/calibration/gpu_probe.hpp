@@ -2,7 +2,7 @@
 
 #include "experiments/record/provenance.hpp"
 #include "experiments/study/case.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <map>
 #include <memory>

@@ -2,7 +2,7 @@
 
 #include "experiments/record/file_state.hpp"
 #include "experiments/record/provenance.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <filesystem>
 #include <optional>

@@ -1,7 +1,7 @@
 #include "experiments/calibration/machine_file.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <fmt/ranges.h>
 

@@ -5,7 +5,7 @@
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/options.hpp"
+#include "sim/machine/options.hpp"
 
 #include <cstdint>
 #include <map>

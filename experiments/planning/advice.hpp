@@ -3,8 +3,8 @@
 #include "experiments/planning/footprint.hpp"
 #include "experiments/planning/uncertainty.hpp"
 #include "experiments/study/case.hpp"
-#include "sim/breakdown.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/report/breakdown.hpp"
 
 #include <cstdint>
 #include <functional>

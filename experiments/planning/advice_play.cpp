@@ -3,8 +3,8 @@
 #include "experiments/planning/candidates.hpp"
 #include "experiments/planning/one_rank.hpp"
 #include "layouts/basics/require.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
+#include "sim/recurrence/max_plus.hpp"
 
 #include <algorithm>
 #include <set>

@@ -4,7 +4,7 @@
 #include "experiments/study/machines.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
-#include "sim/kernels.hpp"
+#include "sim/tiles/kernels.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #include "experiments/console/config.hpp"
 #include "experiments/study/memory.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <cstdint>
 #include <string>

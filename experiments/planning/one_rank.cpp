@@ -1,9 +1,9 @@
 #include "experiments/planning/one_rank.hpp"
 
-#include "sim/clocks.hpp"
-#include "sim/cost.hpp"
-#include "sim/key_launch.hpp"
-#include "sim/lanes.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/cost/key_launch.hpp"
+#include "sim/play/clocks.hpp"
+#include "sim/ranks/lanes.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "experiments/planning/scored_rings.hpp"
-#include "sim/machine.hpp"
-#include "sim/options.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/machine/options.hpp"
 
 #include <optional>
 #include <string>

@@ -5,8 +5,8 @@
 #include "experiments/record/record_files.hpp"
 #include "experiments/record/tensors_file.hpp"
 #include "layouts/basics/require.hpp"
-#include "sim/chrome_trace.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/report/chrome_trace.hpp"
 
 #include <algorithm>
 #include <fstream>

@@ -3,7 +3,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/record/run_writer.hpp"
-#include "sim/breakdown.hpp"
+#include "sim/report/breakdown.hpp"
 
 #include <string>
 #include <utility>

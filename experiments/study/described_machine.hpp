@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/console/config.hpp"
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <string>
 

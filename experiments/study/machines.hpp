@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <cstdint>
 #include <string>

@@ -6,10 +6,10 @@
 #include "experiments/study/describe.hpp"
 #include "experiments/study/described_machine.hpp"
 #include "experiments/study/machines.hpp"
-#include "sim/chrome_trace.hpp"
-#include "sim/cost.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/topology.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/machine/topology.hpp"
+#include "sim/recurrence/max_plus.hpp"
+#include "sim/report/chrome_trace.hpp"
 
 #include <fmt/format.h>
 

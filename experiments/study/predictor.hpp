@@ -5,8 +5,8 @@
 #include "experiments/record/record.hpp"
 #include "experiments/study/backend.hpp"
 #include "experiments/study/case.hpp"
-#include "sim/machine.hpp"
-#include "sim/simulate.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <optional>
 #include <string>

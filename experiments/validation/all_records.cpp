@@ -7,7 +7,7 @@
 #include "experiments/planning/uncertainty.hpp"
 #include "experiments/record/files_read.hpp"
 #include "experiments/validation/score.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/score.hpp"
 #include "layouts/basics/text_file.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <toml++/toml.h>

@@ -8,7 +8,7 @@
 #include "experiments/planning/candidates.hpp"
 #include "experiments/planning/longest.hpp"
 #include "experiments/planning/one_rank.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>

@@ -2,7 +2,7 @@
 
 #include "experiments/inputs/source.hpp"
 
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -5,7 +5,7 @@
 #include "experiments/calibration/executed_passes.hpp"
 #include "experiments/calibration/gpu_fit.hpp"
 #include "experiments/calibration/gpu_measure.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #include "experiments/inputs/source.hpp"
 #include "experiments/record/hdf5.hpp"
 #include "experiments/study/case.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/unit_test.hpp>

@@ -10,8 +10,8 @@
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/score.hpp"
-#include "sim/cost.hpp"
-#include "sim/simulate.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>

@@ -3,7 +3,7 @@
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <cstdio>
 #include <exception>

@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 
 #include <boost/test/unit_test.hpp>
 

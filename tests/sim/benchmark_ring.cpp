@@ -17,8 +17,8 @@
 #include "heap_ring.hpp"
 #include "scenario.hpp"
 #include "short_ring.hpp"
-#include "sim/cost.hpp"
-#include "sim/fold.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/ranks/fold.hpp"
 
 #include <malloc.h>
 #include <array>

@@ -3,8 +3,8 @@
 #include "layouts/basics/require.hpp"
 #include "scenario.hpp"
 #include "short_ring.hpp"
-#include "sim/engine.hpp"
-#include "sim/max_plus.hpp"
+#include "sim/engine/engine.hpp"
+#include "sim/recurrence/max_plus.hpp"
 
 #include <unistd.h>
 #include <cstring>

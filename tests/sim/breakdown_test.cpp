@@ -1,6 +1,6 @@
 // Where the time of a pass goes: what is said to be saved by a cause is what a machine file without it would take less.
 
-#include "sim/breakdown.hpp"
+#include "sim/report/breakdown.hpp"
 #include "scenario.hpp"
 
 #include <boost/test/unit_test.hpp>

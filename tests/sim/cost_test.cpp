@@ -1,7 +1,7 @@
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 #include "layouts/tiling/launch_order.hpp"
 #include "scenario.hpp"
-#include "sim/dealing.hpp"
+#include "sim/tiles/list_scheduling.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,4 +1,4 @@
-#include "sim/engine.hpp"
+#include "sim/engine/engine.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <boost/test/data/test_case.hpp>

@@ -1,7 +1,7 @@
-#include "sim/few_rows.hpp"
+#include "sim/cost/split_kv.hpp"
 
 #include "scenario.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 
 #include <boost/test/unit_test.hpp>
 

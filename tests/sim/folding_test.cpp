@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/simulation.hpp"
+#include "sim/play/simulation.hpp"
 
 #include <boost/test/unit_test.hpp>
 

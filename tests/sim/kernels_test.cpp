@@ -1,6 +1,6 @@
-#include "sim/kernels.hpp"
+#include "sim/tiles/kernels.hpp"
 #include "scenario.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 
 #include <boost/test/unit_test.hpp>
 

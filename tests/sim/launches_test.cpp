@@ -1,9 +1,9 @@
 // What hosts issue first, and attends that are one launch.
 
-#include "sim/cost.hpp"
-#include "sim/dealing.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/simulate.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/simulate.hpp"
+#include "sim/recurrence/max_plus.hpp"
+#include "sim/tiles/list_scheduling.hpp"
 #include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,4 +1,4 @@
-#include "sim/machine.hpp"
+#include "sim/machine/machine.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <boost/test/data/test_case.hpp>

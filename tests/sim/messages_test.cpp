@@ -1,8 +1,8 @@
-#include "sim/messages.hpp"
+#include "sim/cost/messages.hpp"
 
 #include "layouts/schedules/schedule.hpp"
-#include "sim/cost.hpp"
-#include "sim/simulate.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,7 +1,7 @@
 #include "scenario.hpp"
-#include "sim/breakdown.hpp"
-#include "sim/cost.hpp"
-#include "sim/max_plus.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/recurrence/max_plus.hpp"
+#include "sim/report/breakdown.hpp"
 
 #include <boost/test/unit_test.hpp>
 

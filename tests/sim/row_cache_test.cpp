@@ -1,4 +1,4 @@
-#include "sim/row_cache.hpp"
+#include "sim/tiles/l2_model.hpp"
 
 #include <boost/test/unit_test.hpp>
 

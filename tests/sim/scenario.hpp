@@ -2,7 +2,7 @@
 
 #include "layouts/basics/require.hpp"
 #include "layouts/schedules/schedule.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <memory>
 #include <random>

@@ -1,4 +1,4 @@
-#include "sim/tile_rates.hpp"
+#include "sim/machine/tile_rates.hpp"
 #include "scenario.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -5,7 +5,7 @@
 #include "experiments/study/describe_clocks.hpp"
 #include "experiments/study/hosts.hpp"
 #include "experiments/study/parallel.hpp"
-#include "gpu/executor.hpp"
+#include "gpu/execution/executor.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <cuda_runtime.h>

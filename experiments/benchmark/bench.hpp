@@ -3,7 +3,7 @@
 #include "experiments/console/config.hpp"
 #include "experiments/record/provenance.hpp"
 #include "experiments/study/case.hpp"
-#include "gpu/nvml.hpp"
+#include "gpu/device/nvml.hpp"
 #include "layouts/basics/registry.hpp"
 #include "layouts/basics/ring_group.hpp"
 #include "layouts/timeline/timeline.hpp"

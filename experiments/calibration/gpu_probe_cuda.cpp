@@ -2,12 +2,12 @@
 #include "experiments/calibration/gpu_probe.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/device_attention.hpp"
-#include "gpu/cuda_check.hpp"
-#include "gpu/executor.hpp"
-#include "gpu/kernels/clusters.hpp"
-#include "gpu/kernels/dim_classes.hpp"
-#include "gpu/kernels/hopper/few_rows.hpp"
-#include "gpu/steady.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/steady.hpp"
+#include "gpu/execution/executor.hpp"
+#include "gpu/kernels/common/clusters.hpp"
+#include "gpu/kernels/common/dim_classes.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
 #include "gpu/transports/transport.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/record/run_writer.hpp"
-#include "gpu/nvml.hpp"
+#include "gpu/device/nvml.hpp"
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 #include "experiments/study/memory.hpp"
 
 #include "experiments/record/run_writer.hpp"
-#include "gpu/slot_map.hpp"
+#include "gpu/transports/slot_map.hpp"
 #include "reference/ranks/kernels/cpu_attention.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 #include "gpu/baselines/ceilings.hpp"
-#include "gpu/cuda_handles.hpp"
+#include "gpu/device/cuda_handles.hpp"
 #include "gpu/transports/nccl_direction.hpp"
 #include "layouts/basics/require.hpp"
 

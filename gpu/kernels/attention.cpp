@@ -1,12 +1,12 @@
 #include "gpu/kernels/attention.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/kernels/dropout_params.hpp"
-#include "gpu/kernels/hopper/backward.hpp"
-#include "gpu/kernels/hopper/few_rows.hpp"
-#include "gpu/kernels/hopper/forward.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/kernels/common/dropout_params.hpp"
+#include "gpu/kernels/common/params.hpp"
+#include "gpu/kernels/hopper/backward/backward.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
+#include "gpu/kernels/hopper/forward/forward.hpp"
 #include "gpu/kernels/joined_work.hpp"
-#include "gpu/kernels/params.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/tiling/launch_order.hpp"
 

@@ -1,10 +1,10 @@
 #include "gpu/kernels/joined_work.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/driver.hpp"
-#include "gpu/kernels/hopper/joined.hpp"
-#include "gpu/kernels/hopper/tensor_map.hpp"
-#include "gpu/kernels/tile_shape.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/driver.hpp"
+#include "gpu/kernels/common/tile_shape.hpp"
+#include "gpu/kernels/hopper/ptx/tensor_map.hpp"
+#include "gpu/kernels/hopper/units/joined.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <algorithm>

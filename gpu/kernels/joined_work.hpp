@@ -1,8 +1,8 @@
 #pragma once
 
-#include "gpu/cuda_handles.hpp"
+#include "gpu/device/cuda_handles.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "gpu/kernels/hopper/unit_order.hpp"
+#include "gpu/kernels/hopper/units/unit_order.hpp"
 
 #include <chrono>
 #include <optional>

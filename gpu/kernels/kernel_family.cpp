@@ -1,6 +1,6 @@
 #include "gpu/kernels/kernel_family.hpp"
 
-#include "gpu/cuda_check.hpp"
+#include "gpu/device/cuda_check.hpp"
 #include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/tile_shape.hpp"
+#include "gpu/kernels/common/tile_shape.hpp"
 #include "layouts/problem/problem.hpp"
 
 #include <string_view>

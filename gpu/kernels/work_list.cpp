@@ -1,8 +1,8 @@
 #include "gpu/kernels/work_list.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/kernels/clusters.hpp"
-#include "gpu/kernels/hopper/few_rows.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/kernels/common/clusters.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
 #include "layouts/tiling/work_tile_order.hpp"

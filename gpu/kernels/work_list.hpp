@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/device_buffer.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/kernel_family.hpp"
 #include "layouts/layouts/layout.hpp"
 #include "layouts/layouts/visible_pairs.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "gpu/slot_map.hpp"
-#include "gpu/team.hpp"
+#include "gpu/team/team.hpp"
+#include "gpu/transports/slot_map.hpp"
 #include "layouts/basics/ring_group.hpp"
 
 #include <cuda_runtime_api.h>

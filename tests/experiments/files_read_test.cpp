@@ -179,8 +179,8 @@ BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
         "processes/watching/neighbours.cpp",
         "processes/shared_memory.cpp",
         "processes/watching/last_word.cpp",
-        "gpu/nvml.cpp",
-        "gpu/baselines/shared_library.hpp",  // --cudnn, which config.cpp notes
+        "gpu/device/nvml.cpp",
+        "gpu/device/shared_library.hpp",  // --cudnn, which config.cpp notes
     };
     const std::set<std::string> noting{"experiments/record/read_record.cpp", "experiments/inputs/inputs_file.cpp",
                                        "experiments/planning/scored_rings.cpp",

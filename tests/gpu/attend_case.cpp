@@ -1,7 +1,7 @@
 #include "tests/gpu/attend_case.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/device_buffer.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "reference/tensors/rounding.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // The attention kernels against the fp64 reference, over masks, layouts, ranks, dims, heads, types and policies.
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/error/error_model.hpp"

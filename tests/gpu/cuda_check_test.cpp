@@ -1,6 +1,6 @@
 // A CUDA call that fails is reported where it fails, and only there.
 
-#include "gpu/cuda_check.hpp"
+#include "gpu/device/cuda_check.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/gpu/attend_case.hpp"
 

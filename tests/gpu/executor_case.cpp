@@ -1,8 +1,8 @@
 #include "tests/gpu/executor_case.hpp"
 
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/driver.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/driver.hpp"
 #include "reference/attention/blocked.hpp"
 #include "reference/error/error_model.hpp"
 #include "reference/features/latent.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/executor.hpp"
+#include "gpu/execution/executor.hpp"
 #include "reference/error/deviations.hpp"
 #include "reference/tensors/tensors.hpp"
 

@@ -1,9 +1,9 @@
 // Several blocks in one launch: what it waits for, and what comes of waiting in vain.
 
-#include "gpu/kernels/hopper/joined.hpp"
-#include "gpu/cuda_check.hpp"
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
+#include "gpu/kernels/hopper/units/joined.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "tests/gpu/attend_case.hpp"
 

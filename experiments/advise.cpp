@@ -1,15 +1,15 @@
 // How should a sequence be laid out, and over how many GPUs? Combinations of layout, schedule, ring size and machine,
 // ranked by simulated time, with what they hold in memory and where their time goes.
 
-#include "experiments/console/command_line.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/console/run_main.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/main/run_main.hpp"
 #include "experiments/planning/advice_report.hpp"
+#include "experiments/prediction/described_machine.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/described_machine.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

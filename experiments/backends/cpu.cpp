@@ -1,5 +1,5 @@
-#include "experiments/study/backend.hpp"
-#include "experiments/study/machine_fault.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/execution/machine_fault.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/faulty_world.hpp"
 #include "reference/ranks/transports/checksums.hpp"

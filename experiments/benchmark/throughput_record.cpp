@@ -1,7 +1,7 @@
 #include "experiments/benchmark/throughput_record.hpp"
 
+#include "experiments/execution/describe_clocks.hpp"
 #include "experiments/study/describe.hpp"
-#include "experiments/study/describe_clocks.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "experiments/faults/mistakes.hpp"
 
 #include "experiments/faults/mistakes_of_masks.hpp"
-#include "experiments/study/decoding.hpp"
+#include "experiments/models/decoding.hpp"
 #include "reference/features/rotary.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/faulty_world.hpp"

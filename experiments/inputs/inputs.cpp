@@ -2,7 +2,7 @@
 
 #include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/inputs/inputs_random.hpp"
-#include "experiments/study/parallel.hpp"
+#include "experiments/inputs/parallel.hpp"
 #include "layouts/basics/require.hpp"
 #include "reference/attention/samples.hpp"
 #include "reference/tensors/rounding.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "experiments/planning/footprint.hpp"
-#include "experiments/planning/uncertainty.hpp"
-#include "experiments/study/case.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/memory/footprint.hpp"
+#include "experiments/prediction/uncertainty.hpp"
 #include "sim/machine/machine.hpp"
 #include "sim/report/breakdown.hpp"
 

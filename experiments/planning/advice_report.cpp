@@ -1,9 +1,9 @@
 #include "experiments/planning/advice_report.hpp"
 
+#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/record/file_guard.hpp"
-#include "experiments/study/causes.hpp"
+#include "experiments/outputs/file_guard.hpp"
+#include "experiments/prediction/causes.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "experiments/planning/candidates.hpp"
 
-#include "experiments/planning/scored_rings.hpp"
-#include "experiments/study/machines.hpp"
+#include "experiments/prediction/machines.hpp"
+#include "experiments/prediction/scored_rings.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
 #include "sim/tiles/kernels.hpp"

@@ -1,6 +1,6 @@
 #include "experiments/record/record.hpp"
 
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
 #include "experiments/record/record_paths.hpp"
 #include "layouts/basics/require.hpp"
 

@@ -1,5 +1,5 @@
-#include "experiments/console/resources.hpp"
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
+#include "experiments/files/resources.hpp"
 #include "experiments/record/record.hpp"
 #include "layouts/basics/require.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "experiments/config/case.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/backend.hpp"
-#include "experiments/study/case.hpp"
 #include "experiments/study/judge.hpp"
 
 namespace ringlab::experiments {

@@ -1,7 +1,7 @@
 #include "experiments/study/forecast.hpp"
 
+#include "experiments/execution/backend.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/study/backend.hpp"
 #include "experiments/study/judge.hpp"
 #include "layouts/basics/checked_arithmetic.hpp"
 #include "layouts/basics/typed_names.hpp"

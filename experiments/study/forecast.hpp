@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
-#include "experiments/study/case.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
 
 #include <algorithm>
 #include <cstddef>

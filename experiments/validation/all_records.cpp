@@ -1,11 +1,11 @@
 #include "experiments/validation/all_records.hpp"
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/console/resources.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/planning/uncertainty.hpp"
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/prediction/uncertainty.hpp"
 #include "experiments/validation/score.hpp"
 #include "sim/play/simulate.hpp"
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "experiments/console/progress.hpp"
-#include "experiments/planning/scored_rings.hpp"
+#include "experiments/prediction/predictor.hpp"
+#include "experiments/prediction/scored_rings.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/predictor.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/scored_records.hpp"
 

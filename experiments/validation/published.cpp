@@ -1,9 +1,9 @@
 #include "experiments/validation/published.hpp"
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/console/resources.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/files/resources.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/score.hpp"
 #include "layouts/basics/text_file.hpp"

@@ -1,6 +1,6 @@
 #include "experiments/validation/recorded.hpp"
 
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/record/read_record.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #include "experiments/validation/scored_records.hpp"
 
-#include "experiments/console/resources.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/files/files_read.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <toml++/toml.h>

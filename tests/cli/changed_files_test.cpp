@@ -1,5 +1,5 @@
-#include "experiments/record/digest.hpp"
-#include "experiments/record/hdf5.hpp"
+#include "experiments/files/digest.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "fuzz.hpp"
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"

@@ -1,6 +1,6 @@
 #include "fuzz.hpp"
-#include "experiments/console/command_line.hpp"
-#include "experiments/record/hdf5.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"
 

@@ -1,6 +1,6 @@
 // How an experiment is told what to do, and what it does with a terminal, a disk or memory that will not do.
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/data/test_case.hpp>

@@ -1,12 +1,12 @@
 // Known situations give the known advice, and advice for the largest machine takes little work.
 
 #include "experiments/benchmark/bench.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/memory/longest.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/candidates.hpp"
-#include "experiments/planning/longest.hpp"
 #include "experiments/planning/one_rank.hpp"
 #include "sim/play/simulate.hpp"
 

@@ -1,7 +1,7 @@
 // What is put together from right runs is what a rank gives that really makes the mistake: the one of
 // mutated_rank.cmake.
+#include "experiments/execution/machine_fault.hpp"
 #include "experiments/faults/mistakes.hpp"
-#include "experiments/study/machine_fault.hpp"
 #include "tests/reference/mutation.hpp"
 
 #include <boost/test/unit_test.hpp>

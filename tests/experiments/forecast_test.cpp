@@ -1,6 +1,6 @@
 #include "experiments/study/forecast.hpp"
 
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
 
 #include "sim/play/simulate.hpp"
 

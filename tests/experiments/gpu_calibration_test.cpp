@@ -2,9 +2,9 @@
 // again.
 
 #include "experiments/calibration/calibrate_gpu.hpp"
-#include "experiments/calibration/executed_passes.hpp"
-#include "experiments/calibration/gpu_fit.hpp"
-#include "experiments/calibration/gpu_measure.hpp"
+#include "experiments/calibration/gpu/executed_passes.hpp"
+#include "experiments/calibration/gpu/gpu_fit.hpp"
+#include "experiments/calibration/gpu/gpu_measure.hpp"
 #include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>

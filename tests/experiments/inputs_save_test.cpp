@@ -1,5 +1,5 @@
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/record/tensors_file.hpp"
+#include "experiments/outputs/tensors_file.hpp"
 #include "record_python.hpp"
 #include "record_support.hpp"
 #include "reference/attention/dense.hpp"

@@ -1,4 +1,4 @@
-#include "experiments/record/file_guard.hpp"
+#include "experiments/outputs/file_guard.hpp"
 #include "record_support.hpp"
 #include "sim/report/chrome_trace.hpp"
 

@@ -1,6 +1,6 @@
-#include "experiments/study/stack.hpp"
+#include "experiments/models/stack.hpp"
 
-#include "experiments/console/resources.hpp"
+#include "experiments/files/resources.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/masks/mask.hpp"
 

@@ -4,9 +4,9 @@
 //
 // RINGLAB_FUZZ_FIRST=4711 begins with that run of the seed: to go on in parts, or with RINGLAB_FUZZ=1 to repeat one.
 
-#include "experiments/console/command_line.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/study/backend.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/study/judge.hpp"
 #include "tests/experiments/random_run.hpp"
 

@@ -2,11 +2,11 @@
 // that were calibrated on none of them: results/scores.h5 is of today, has every record, and is as good as ever.
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/planning/uncertainty.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "experiments/study/predictor.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/prediction/predictor.hpp"
+#include "experiments/prediction/uncertainty.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/score.hpp"

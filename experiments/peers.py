@@ -361,10 +361,10 @@ def provenance(arguments, energy):
 
 
 def write(path, runs, about, protocols):
-    """A record of throughput's schema: columns over runs, raw samples padded with NaN."""
+    """A record of Ringlab's schema: columns over runs, raw samples padded with NaN."""
     with h5py.File(path, "w") as file:
         file.attrs["ringlab_schema"] = 3
-        file.attrs["experiment"] = "throughput"
+        file.attrs["experiment"] = "peers"
         file.attrs["description"] = "Other systems' attention kernels on one GPU, in turns"
         file.attrs["configuration"] = "".join(f"{k} = {v}\n" for k, v in (
             ("protocol", " ".join(protocols)), ("repeat_seconds", about["seconds"])))
@@ -381,6 +381,7 @@ def write(path, runs, about, protocols):
 
         for name in ("kind", "shape", "mask", "kernels", "layout", "algorithm", "absent"):
             column(name, [labels.get(name, "") for _, labels, *_ in runs], "1", text)
+        column("name", [name for name, *_ in runs], "1", text)
         for name in ("tokens", "ranks", "gpus"):
             column(name, [labels[name] for _, labels, *_ in runs], "1")
         units = {name: unit for _, _, values, _ in runs for name, (_, unit) in values.items()}

@@ -1,8 +1,8 @@
 #include "gpu/baselines/timed_call.hpp"
 
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/steady.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/steady.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -52,6 +52,14 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                          "and links), or none",
                  .target = &config.beside,
                  .choices = {"work", "ceilings", "none"}});
+    if (!rings_alone)
+        options.add({.name = "protocol",
+                     .value = "NAME",
+                     .help = "how kernels alone are timed: sustained (back to back, at the clock that power then "
+                             "allows), burst (ten passes apart from each other over inputs drawn anew, L2 cleared "
+                             "before each; the median of the last five)",
+                     .target = &config.protocols,
+                     .choices = {"sustained", "burst"}});
     options.add({.name = "cudnn",
                  .value = "FILE",
                  .help = "libcudnn.so.9 for the baseline",

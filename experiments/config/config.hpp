@@ -88,6 +88,7 @@ struct Config {
     int gpus_per_host = 0;                ///< of the machine that calibrate describes; 0: those it timed
     std::vector<std::string> published;   ///< tables of others' rings
     std::vector<std::string> families;    ///< of kernels
+    std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed
     std::vector<std::string> beside;      ///< what is timed for comparison: work, ceilings
     std::string cudnn;                    ///< path of the library; empty: the system's
     bool deterministic = false;

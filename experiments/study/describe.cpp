@@ -1,10 +1,14 @@
 #include "experiments/study/describe.hpp"
 
+#include "experiments/config/planned.hpp"
+#include "experiments/files/digest.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 
 namespace ringlab::experiments {
 namespace {
@@ -64,6 +68,15 @@ double median(std::vector<double> samples) {
     const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
     std::nth_element(samples.begin(), middle, samples.end());
     return *middle;
+}
+
+/// Of a layout that is made for prices: which those were.
+void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan) {
+    if (!is_planned(layout)) return;
+    const auto text =
+        text_of(prices_of(layout, plan.problem, plan.layout().ranks(), plan.forward->options().gradient_dtype));
+    run.attribute("layout_prices_sha256", to_text(digest_of(std::as_bytes(std::span(text)))), "1",
+                  "digest of the prices that the layout was made for, a line each");
 }
 
 /// What rotates q and k, or dq and dk, where anything does.
@@ -151,6 +164,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     const auto& problem = plan.problem;
     run.attribute("mask", which.mask, "1", "who sees whom, as given");
     run.attribute("layout", which.layout, "1", "which rank owns which tokens");
+    describe_prices(run, which.layout, plan);
     run.attribute("algorithm", which.algorithm, "1", "schedule that brings queries and keys together");
     run.attribute("policy", which.policy, "1", "how partial results become one; empty: carry");
     run.attribute("input", which.input, "1", "what attention is computed from, as given; empty: nothing is computed");

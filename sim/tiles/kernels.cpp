@@ -32,8 +32,10 @@ const AttentionCost& attention_cost(const Machine& machine, const Schedule& sche
 }
 
 double tile_time_factor(const Machine& machine, const Schedule& schedule) {
-    const auto& p = schedule.problem();
-    const auto pass = schedule.options().pass;
+    return tile_time_factor(machine, schedule.options().pass, schedule.problem());
+}
+
+double tile_time_factor(const Machine& machine, Pass pass, const Problem& p) {
     const auto price = kernel_price(machine, pass, p);
     if (price.fits_dims && !machine.kernels.empty()) return 1;
     const auto flop = [&](std::int64_t d, std::int64_t v) {

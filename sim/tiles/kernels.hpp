@@ -23,6 +23,7 @@ const AttentionCost& attention_cost(const Machine& machine, const layouts::Sched
 
 /// Factor on the tile times of the chosen kernel: the ratio of FLOP per tile. It is 1 if the file has several kernels
 /// and one holds the problem's dims, because smaller dims are then padded to the kernel's.
+double tile_time_factor(const Machine& machine, layouts::Pass pass, const layouts::Problem& problem);
 double tile_time_factor(const Machine& machine, const layouts::Schedule& schedule);
 
 /// One sentence, for users, for each thing of a problem that the machine file has no price for, or two prices that

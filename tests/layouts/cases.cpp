@@ -35,7 +35,7 @@ const std::vector<std::string>& mask_specs() {
 
 const std::vector<std::string>& layout_specs() {
     static const std::vector<std::string> specs{"contiguous", "zigzag",   "striped",        "striped:3",
-                                                "balanced:3", "shuffled", "sorted-shuffled"};
+                                                "balanced:3", "planned",  "shuffled", "sorted-shuffled"};
     return specs;
 }
 

@@ -33,15 +33,14 @@ public:
           share_(mask.tokens() / ranks),
           grain_(share_ >= 4 * prices.tile ? prices.tile : 1),
           parts_(plan_parts(mask)),
-          pricer_(mask, parts_, prices),
-          bands_(parts_.size(), 0) {
+          pricer_(mask, parts_, prices) {
         for (const auto& part : parts_) {
             whole_.push_back(pricer_.whole(part));
             mean_ += whole_.back() / ranks;
         }
     }
 
-    Pieces plan() {
+    Pieces plan() const {
         auto [best, least] = best_of_wholes();
         const auto try_draft = [&](Draft d) {
             for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
@@ -164,7 +163,7 @@ private:
     }
 
     /// Ranks may have `most` to do; or all parts that have a tile for each rank are spread over all of them.
-    Draft draft(double most, bool spreads_all) {
+    Draft draft(double most, bool spreads_all) const {
         Draft d;
         d.shares.resize(parts_.size());
         d.is_long.resize(parts_.size());
@@ -447,7 +446,7 @@ private:
         return helped;
     }
 
-    Pieces cut(const Draft& d) {
+    Pieces cut(const Draft& d) const {
         Pieces pieces(parts_.size());
         for (std::size_t part = 0; part < parts_.size(); ++part) {
             const auto& shares = d.shares[part];
@@ -461,8 +460,7 @@ private:
 
     /// A part is as many bands as it takes for ranks to have about as many pairs for each of its tokens: one if all
     /// rows see as many keys, two if later rows see more.
-    std::vector<PlanPiece> in_even_bands(std::size_t part, const std::vector<Share>& shares) {
-        if (bands_[part] > 0) return in_bands(part, shares, bands_[part]);
+    std::vector<PlanPiece> in_even_bands(std::size_t part, const std::vector<Share>& shares) const {
         constexpr double even = 1.03;
         std::vector<PlanPiece> best;
         auto least = std::numeric_limits<double>::infinity();
@@ -477,7 +475,6 @@ private:
             if (most / mean >= least * 0.99) continue;  // more bands are more messages
             least = most / mean;
             best = std::move(pieces);
-            bands_[part] = bands;
             if (least <= even) break;
         }
         return best;
@@ -493,9 +490,9 @@ private:
         for (const auto& share : shares) {
             upto += share.tokens;
             auto left = share.tokens;
-            for (auto band = count; band-- > 0;) {
+            for (std::size_t band = 0; band < count; ++band) {
                 auto size = left;
-                if (band > 0) {
+                if (band + 1 < count) {
                     const auto target = static_cast<double>(upto) / bands - static_cast<double>(dealt[band]);
                     const auto tiles = std::llround(target / static_cast<double>(grain_));
                     size = std::clamp<std::int64_t>(tiles * grain_, 0, left);
@@ -529,7 +526,6 @@ private:
     PlanPricer pricer_;
     std::vector<double> whole_;  // both passes of each part, if one rank has it all
     double mean_ = 0;
-    std::vector<int> bands_;  // of each long part; 0: not known yet
 };
 
 }  // namespace

@@ -141,8 +141,8 @@ private:
         for (std::size_t i = 0; i < calls.size(); ++i) {
             CallSamples call{timed[i].name, std::move(timed[i].seconds)};
             if (calls[i].refresh)  // those that are compared
-                call.watts = gpu::sustained_watts(calls[i], typical(call.seconds).median, 0.5 * config_.repeat_seconds,
-                                                  nvml_);
+                call.watts =
+                    gpu::sustained_watts(calls[i], typical(call.seconds).median, 0.5 * config_.repeat_seconds, nvml_);
             samples.calls.push_back(std::move(call));
         }
     }

@@ -168,9 +168,8 @@ std::string absences(const Record& record, const std::vector<ThroughputCase>& ca
 
 std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases) {
     const double ceiling = number(record, "ceilings", "rate_matrix_product");
-    return ring_table(record, cases, ceiling) + device_table(record, cases, ceiling) +
-           burst_table(record, cases) + energy_table(record, cases) + ceiling_lines(record) +
-           absences(record, cases);
+    return ring_table(record, cases, ceiling) + device_table(record, cases, ceiling) + burst_table(record, cases) +
+           energy_table(record, cases) + ceiling_lines(record) + absences(record, cases);
 }
 
 }  // namespace ringlab::experiments

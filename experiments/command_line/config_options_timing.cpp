@@ -7,8 +7,9 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
     if (rings_alone)
         options.add({.name = "measured",
                      .value = "FILE",
-                     .help = "a record of validate or throughput: predict its rings (of --transports), and run nothing; "
-                             "all: those of every record that comes with Ringlab, each on its machine's file",
+                     .help =
+                         "a record of validate or throughput: predict its rings (of --transports), and run nothing; "
+                         "all: those of every record that comes with Ringlab, each on its machine's file",
                      .target = &config.measured,
                      .absent = "rings are run"});
     if (rings_alone)

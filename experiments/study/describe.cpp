@@ -18,7 +18,8 @@ constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are writ
 
 double flop_of(const layouts::Schedule& schedule, const std::vector<double>& pair_count) {
     const auto& problem = schedule.problem();
-    return std::accumulate(pair_count.begin(), pair_count.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+    return std::accumulate(pair_count.begin(), pair_count.end(), 0.0) *
+           static_cast<double>(problem.batch * problem.query_heads) *
            (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_pair()
                                                               : problem.backward_flop_per_pair());
 }
@@ -30,7 +31,8 @@ void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
     for (int rank = 0; rank < ranks; ++rank)
-        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
+        for (int owner = 0; owner < ranks; ++owner)
+            pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
     run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
@@ -198,11 +200,13 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
         run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
                       "scratch of a rank that the schedule of the backward pass asks for");
     const auto pair_count = cells_by_rank(*plan.forward);
-    run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP",
+                  "of the visible pairs, all ranks and heads");
     if (plan.backward)
         run.attribute("flop_backward", flop_of(*plan.backward, pair_count), "FLOP",
                       "of the visible pairs, all ranks and heads");
-    run.attribute("balance_cells", layouts::imbalance(pair_count), "1", "largest over mean of the ranks' visible pairs");
+    run.attribute("balance_cells", layouts::imbalance(pair_count), "1",
+                  "largest over mean of the ranks' visible pairs");
     describe_pairs(run, *plan.forward, pair_count);
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
 }

@@ -66,8 +66,8 @@ public:
 
     void draw(std::uint64_t seed, cudaStream_t stream) const {
         for (const auto uid : {q_uid, k_uid, v_uid, dout_uid})
-            fill_normal(buffers_.at(uid).data(), problem_.dtype, elements(uid),
-                        seed + static_cast<std::uint64_t>(uid), stream);
+            fill_normal(buffers_.at(uid).data(), problem_.dtype, elements(uid), seed + static_cast<std::uint64_t>(uid),
+                        stream);
     }
 
     void forward(cudaStream_t stream) { execute(forward_, {q_uid, k_uid, v_uid, o_uid, stats_uid}, stream); }

@@ -33,7 +33,7 @@ struct TimingOptions {
 
 /// How single passes are timed: as in cuDNN's published tables.
 struct BurstOptions {
-    int passes = 10;   ///< of each call
+    int passes = 10;     ///< of each call
     double rest = 0.02;  ///< seconds before each pass, in which the device cools and its clock rises
 };
 

@@ -44,7 +44,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto diagonal = (partial - full) * of_heads * (rows + keys) / (rows * keys);
     prices.row = diagonal + (hidden / 2 + std::min(rows, keys) / 2) * prices.pair;
     prices.row += cost.item == WorkTile::query_tile ? (item + cost.finish_seconds / clock) * of_heads / rows
-                                                : item * of_kv_heads / keys;
+                                                    : item * of_kv_heads / keys;
     prices.piece = partial * of_heads / 2;
     prices.owner = cost.launch_seconds;
     if (cost.item == WorkTile::query_tile) {

@@ -11,7 +11,7 @@ namespace ringlab::sim {
 /// Prices of a problem's attends on a machine, and how well they fit the problem.
 struct KernelPrice {
     const AttentionCost* cost = nullptr;
-    bool fits_dims = false;  ///< the kernel has the problem's dims, or larger ones to which the problem is padded
+    bool fits_dims = false;    ///< the kernel has the problem's dims, or larger ones to which the problem is padded
     bool fits_scores = false;  ///< the kernel treats scores as the problem wants: soft cap or none
 };
 

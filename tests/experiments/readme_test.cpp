@@ -184,9 +184,9 @@ BOOST_AUTO_TEST_CASE(kernels_beside_the_best_peers_are_those_of_their_records) {
         for (const std::string pass : {"forward", "backward"})
             ratios[pass].push_back(ours.number(fmt::format(fmt::runtime(own), tokens), "ratio_" + pass));
     const auto range = [](const std::vector<double>& values) { return std::ranges::minmax(values); };
-    check_says(fmt::format(
-        "are {:.2f} to {:.2f} times as fast forward and {:.2f} to {:.2f} times backward", range(ratios["forward"]).min,
-        range(ratios["forward"]).max, range(ratios["backward"]).min, range(ratios["backward"]).max));
+    check_says(fmt::format("are {:.2f} to {:.2f} times as fast forward and {:.2f} to {:.2f} times backward",
+                           range(ratios["forward"]).min, range(ratios["forward"]).max, range(ratios["backward"]).min,
+                           range(ratios["backward"]).max));
 }
 
 BOOST_AUTO_TEST_CASE(a_token_takes_what_records_say_on_one_gpu_and_on_two) {

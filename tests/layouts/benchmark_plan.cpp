@@ -12,7 +12,8 @@
 int main() {
     using namespace ringlab::layouts;
     constexpr int packings = 20;
-    fmt::print("{} packings each, {} tokens a rank: milliseconds of processor time a plan\nranks  median  most\n", packings, 8192);
+    fmt::print("{} packings each, {} tokens a rank: milliseconds of processor time a plan\nranks  median  most\n",
+               packings, 8192);
     for (const int ranks : {8, 64, 512, 1024}) {
         std::vector<double> times;
         for (int seed = 1; seed <= packings; ++seed) {

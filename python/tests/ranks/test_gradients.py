@@ -121,7 +121,7 @@ def test_dropout_drops_and_scales_pairs_and_its_gradients_are_those_of_what_it_k
     assert ((drawn < 1e-12) | ((drawn - 1 / 0.75).abs() < 1e-9)).all()
     rate = (drawn < 1e-12).double().mean()
     assert abs(rate - 0.25) < 5 * (0.25 * 0.75 / drawn.numel()) ** 0.5  # five standard deviations
-    kept = torch.where(kept > 0.5, 1 / 0.75, 0.0)
+    kept = (kept > 0.5).double() / 0.75
     tensors = dense.random_tensors()
     expected = dense.dense(*tensors, visible, kept=kept)
     allowed = dense.bounds(*tensors, expected, "causal", **options)

@@ -7,7 +7,8 @@ import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 import ringlab
-from ringlab.torch import (loss_weights, next_token_labels, padded_tokens, positions, ring_attention, shard, unshard)
+from ringlab.torch import (_op, loss_weights, next_token_labels, padded_tokens, positions, ring_attention, shard,
+                           unshard)
 
 
 def leaves(dtype=torch.float64, **where):
@@ -51,7 +52,9 @@ def test_checkpointing_replays_the_same_dropout():
         torch.manual_seed(11)
         loss = run(q, k, v)
         torch.manual_seed(99)  # what is drawn meanwhile is none of its business
-        results.append((loss, *torch.autograd.grad(loss, (q, k, v))))
+        loss.backward()
+        results.append([loss.detach(), *(x.grad for x in (q, k, v))])
+        q.grad = k.grad = v.grad = None
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
@@ -74,6 +77,19 @@ def test_what_autograd_keeps_is_five_tensors_and_in_bf16_o_in_float32():
         lse_bytes = o[..., 0].numel() * (8 if dtype == torch.float64 else 4)
         seed = 8
         assert sum(sizes) == q.nbytes + k.nbytes + v.nbytes + o.numel() * kept_bytes + lse_bytes + seed
+
+
+def test_the_backward_pass_in_bf16_takes_o_as_it_was_before_it_was_rounded():
+    q, k, v = leaves(torch.bfloat16)
+    named = "causal", "zigzag", "ring", dist.group.WORLD.group_name, 0.0, 0.0, 0.0
+    seed = torch.zeros(1, dtype=torch.int64)
+    o, lse, exact, _ = _op.attention(q.detach(), k.detach(), v.detach(), None, None, seed, *named, False)
+    assert torch.equal(exact.bfloat16(), o) and not torch.equal(exact, o.float())
+    dout = shard(dense.random_tensors(dtype=torch.bfloat16)[3])
+    dq, _, _ = torch.autograd.grad(ring_attention(q, k, v), (q, k, v), dout)
+    of_exact, of_rounded = (_op.attention_backward(dout, q.detach(), k.detach(), v.detach(), None, None, seed, before,
+                                                   lse, *named)[0] for before in (exact, o.float()))
+    assert torch.equal(dq, of_exact) and not torch.equal(dq, of_rounded)
 
 
 def test_second_derivatives_are_refused_in_one_line():

@@ -16,7 +16,7 @@ neighbours. Without packed documents leave it out.
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ringlab._library import Refused
-from ringlab.torch import ring_attention
+from ringlab.torch import _ring, ring_attention
 
 _NAME = "ringlab"
 
@@ -31,8 +31,10 @@ def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None):
     Sliding windows (joined to the mask), soft caps, sinks and dropout of the model are obeyed. Padding by a 2D
     attention_mask, a KV cache, and keywords that nobody here knows are refused.
     """
+    # By name, so that the model can still be copied and saved.
+    options = {"mask": mask, "layout": layout, "schedule": schedule, "group": _ring.group_name(group)}
     for module in model.modules():
-        module.ringlab = {"mask": mask, "layout": layout, "schedule": schedule, "group": group}
+        module.ringlab = options
     model.set_attn_implementation(_NAME)
 
 

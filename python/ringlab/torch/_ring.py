@@ -64,8 +64,13 @@ class Ring:
         self._error = None
         self._messages = None
         if self.size > 1:
-            self._messages = dist.new_group(dist.get_process_group_ranks(group), backend="gloo",
-                                            timeout=datetime.timedelta(seconds=timeout), use_local_synchronization=True)
+            try:
+                self._messages = dist.new_group(
+                    dist.get_process_group_ranks(group), backend="gloo",
+                    timeout=datetime.timedelta(seconds=timeout), use_local_synchronization=True)
+            except RuntimeError as error:
+                raise BrokenRing(self._named(f"the others did not come to make a ring, within {timeout:g} s or because "
+                                             f"one is gone: {str(error).splitlines()[0]}")) from None
         # The objects must live as long as the library may call them.
         self._calls = _library.Transport(None, _library.SEND(self._send), _library.RECEIVE(self._receive),
                                          _library.STOP(self._stop))
@@ -225,7 +230,9 @@ def process_group(group):
 
 
 def group_name(group):
-    """What compiled code knows a group by."""
+    """What compiled code knows a group by; a name is one already."""
+    if isinstance(group, str):
+        return group
     found = process_group(group)
     return ALONE if found is None else found.group_name
 

@@ -104,6 +104,18 @@ def test_a_rank_that_is_stopped(tmp_path):
     assert any("the others did not come to the call, within 4 s" in message for message, _ in found.values())
 
 
+def test_a_rank_that_never_comes_to_make_a_ring(tmp_path):
+    def body(rank, q):
+        group = dist.new_group(range(RANKS))
+        if rank == 1:
+            time.sleep(60)
+        connect(group, timeout=TIMEOUT)
+
+    found = outcomes(body, tmp_path, 2)
+    check(found, [0, 2])
+    assert all("the others did not come to make a ring, within 4 s" in message for message, _ in found.values())
+
+
 def test_a_message_that_never_comes_is_named_and_a_broken_ring_says_so(tmp_path):
     def body(rank, q):
         if rank == 1:

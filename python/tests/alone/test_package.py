@@ -68,10 +68,26 @@ def test_advice_is_the_programs_best_first():
         ringlab.advise(tokens=0, gpus=4, machines="h200_nvswitch_copy_engine", programs=folder)
 
 
-def test_the_header_is_c():
-    header = TREE / "python" / "library" / "ringlab_cpu.h"
-    subprocess.run(["cc", "-std=c99", "-pedantic", "-Wall", "-Werror", "-fsyntax-only", "-x", "c", str(header)],
-                   check=True)
+C_PROGRAM = r"""
+#include "ringlab_cpu.h"
+#include <stdio.h>
+int main(void) {
+    int64_t multiple = 0;
+    if (ringlab_version() != RINGLAB_CPU_VERSION || ringlab_granularity("zigzag", 4, &multiple) != RINGLAB_OK) return 1;
+    if (ringlab_granularity("zigzga", 4, &multiple) != RINGLAB_REFUSED) return 1;
+    printf("%d %s\n", (int)multiple, ringlab_message());
+    return 0;
+}
+"""
+
+
+def test_the_library_is_of_use_to_a_c_program(tmp_path):
+    (tmp_path / "program.c").write_text(C_PROGRAM)
+    library = pathlib.Path(ringlab._library.library._name)
+    subprocess.run(["cc", "-std=c99", "-pedantic", "-Wall", "-Werror", f"-I{TREE}/python/library", "program.c", "-o",
+                    "program", library, f"-Wl,-rpath,{library.parent}"], check=True, cwd=tmp_path)
+    said = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("8 unknown layout 'zigzga', did you mean 'zigzag'?")
 
 
 def torchrun(*command):

@@ -1,14 +1,15 @@
 // How should a sequence be laid out, and over how many GPUs? Combinations of layout, schedule, ring size and machine,
 // ranked by simulated time, with what they hold in memory and where their time goes.
 
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/console/run_main.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/main/run_main.hpp"
 #include "experiments/planning/advice_report.hpp"
+#include "experiments/prediction/described_machine.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/described_machine.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>
@@ -55,8 +56,9 @@ std::vector<AdvisedMachine> machines_of(const Config& config) {
     for (const auto& name : config.machines) {
         const auto file = find_resource(name, "machines", ".toml");
         const auto machine = described_machine(file, config);
-        machines.push_back({std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config),
-                            uncertainty_of(machine)});
+        const auto stem = std::filesystem::path(file).stem().string();
+        machines.push_back({stem, file, machine, capacity_of(machine, name, config),
+                            uncertainty_of(machine, stem, config.attend_clock())});
     }
     require(!machines.empty(), "no machine is given; name one by --machines");
     return machines;

@@ -2,7 +2,7 @@
 // size, layout, accumulation policy and kind of input, with one device (P = 1) beside them.
 
 #include "experiments/console/table.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

@@ -4,8 +4,9 @@
 
 #include "experiments/calibration/calibrate_cpu.hpp"
 #include "experiments/calibration/calibrate_gpu.hpp"
-#include "experiments/console/run_main.hpp"
-#include "experiments/study/backend.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/main/run_main.hpp"
 
 namespace ringlab::experiments {
 namespace {

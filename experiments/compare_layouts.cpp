@@ -2,10 +2,10 @@
 // machines, executed and measured on the backend, and judged against fp64.
 
 #include "experiments/console/table.hpp"
-#include "experiments/study/causes.hpp"
-#include "experiments/study/memory.hpp"
-#include "experiments/study/predictor.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/main/run_study.hpp"
+#include "experiments/memory/memory.hpp"
+#include "experiments/prediction/causes.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

@@ -5,9 +5,9 @@
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/study/decoding.hpp"
-#include "experiments/study/predictor.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/main/run_study.hpp"
+#include "experiments/models/decoding.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

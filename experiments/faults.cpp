@@ -6,7 +6,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/faults/machine_trials.hpp"
 #include "experiments/faults/mistakes.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 #include "processes/session.hpp"
 

@@ -2,7 +2,7 @@
 // against the dense fp64 reference, in fp64 or in what a device computes in: o, lse, dq, dk and dv each on its own.
 
 #include "experiments/console/table.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

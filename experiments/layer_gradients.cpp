@@ -3,10 +3,10 @@
 // it.
 
 #include "experiments/console/table.hpp"
-#include "experiments/study/layer.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/main/run_study.hpp"
+#include "experiments/models/layer.hpp"
 #include "experiments/study/study.hpp"
-#include "reference/blocked.hpp"
+#include "reference/attention/blocked.hpp"
 
 #include <fmt/format.h>
 

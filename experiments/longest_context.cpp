@@ -2,17 +2,18 @@
 // kept of each layer for the backward pass.
 
 #include "experiments/benchmark/bench.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/planning/longest.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/main/run_main.hpp"
+#include "experiments/memory/longest.hpp"
+#include "experiments/prediction/described_machine.hpp"
+#include "experiments/prediction/machines.hpp"
 #include "experiments/record/record.hpp"
 #include "experiments/study/describe.hpp"
-#include "experiments/study/described_machine.hpp"
-#include "experiments/study/machines.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

@@ -1,12 +1,13 @@
 // What does attention of a whole model take, whose layers differ? Every kind of layer predicted at full size, and,
 // scaled down, executed, measured, predicted again and judged against fp64; then all layers of the model one by one.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/study/memory.hpp"
-#include "experiments/study/predictor.hpp"
-#include "experiments/study/stack.hpp"
+#include "experiments/main/run_main.hpp"
+#include "experiments/memory/memory.hpp"
+#include "experiments/models/stack.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

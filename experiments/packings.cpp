@@ -1,21 +1,22 @@
 // How well do layouts balance packed documents? Many packings of documents with real lengths, each laid out in several
 // ways: visible pairs of each rank, predicted times on machines and, of some, processor time as executed.
 
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/console/values.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/files/resources.hpp"
 #include "experiments/inputs/inputs_random.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/study/backend.hpp"
+#include "experiments/main/run_main.hpp"
+#include "experiments/options/values.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
 #include "experiments/study/in_order.hpp"
-#include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,10 @@
 // Which tokens does a rank own, in what order, and by what positions are they rotated? What a training code needs to
 // lay out its own tensors as a schedule here expects them.
 
-#include "experiments/console/run_main.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/study/case.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/main/run_main.hpp"
 
 #include <fmt/format.h>
 

@@ -1,17 +1,18 @@
 // What will it cost? The simulator alone: any machine file, layouts x masks x schedules x ring sizes x sequence
 // lengths, up to thousands of ranks.
 
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/run_main.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/console/values.hpp"
-#include "experiments/study/causes.hpp"
+#include "experiments/main/run_main.hpp"
+#include "experiments/memory/memory.hpp"
+#include "experiments/options/values.hpp"
+#include "experiments/prediction/causes.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
 #include "experiments/study/in_order.hpp"
-#include "experiments/study/memory.hpp"
-#include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

@@ -2,10 +2,10 @@
 // product and the links, all in one run: sizes x layouts x masks x schedules x transports, forward and backward.
 
 #include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/study/backend.hpp"
-#include "experiments/study/run_study.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/main/run_study.hpp"
 #include "experiments/study/study.hpp"
 
 #include <fmt/format.h>

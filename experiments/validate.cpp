@@ -3,12 +3,13 @@
 
 #include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/command_line/command_line.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/console/run_main.hpp"
-#include "experiments/study/backend.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/main/run_main.hpp"
+#include "experiments/prediction/predictor.hpp"
 #include "experiments/study/describe.hpp"
-#include "experiments/study/predictor.hpp"
 #include "experiments/study/study.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published.hpp"
@@ -136,8 +137,9 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
         predictor.predict_repeated(measured.repetition);
         for (std::size_t machine = 0; machine < predictor.machines().size(); ++machine) {
             const auto figures = predictor.predict(run, which.name(), *plan.schedule(pass), machine);
-            describe_errors(run, pass, figures.machine, measured.seconds, figures.seconds,
-                            figures.naive_overlapped.value_or(NAN), figures.naive_serial.value_or(NAN));
+            describe_errors(run, fmt::format("{}_{}", to_string(pass), figures.machine), measured.seconds,
+                            figures.seconds, figures.naive_overlapped.value_or(NAN),
+                            figures.naive_serial.value_or(NAN));
             const auto column = [&](const char* what, double value, const char* description) {
                 run.attribute(fmt::format("{}_{}_{}", what, to_string(pass), figures.machine), value, "1", description);
             };
@@ -173,7 +175,7 @@ int study_all_records(const Config& config, int argc, char** argv) {
     for (const auto& record : records)
         if (record.why_not.empty()) score_record(scores, record, progress);
     scores.finish();
-    fmt::print("{}\nRecord: {}\n", scores_text(scores, records), scores.name());
+    fmt::print("{}\nRecord: {}\n", scores_text(load_scores(scores.name()).rings, records), scores.name());
     return 0;
 }
 

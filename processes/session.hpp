@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <chrono>
 #include <memory>

@@ -1,9 +1,9 @@
-#include "processes/guardian.hpp"
 #include "processes/mpi_calls.hpp"
-#include "processes/neighbours.hpp"
 #include "processes/peers.hpp"
 #include "processes/pulse.hpp"
 #include "processes/shared_memory.hpp"
+#include "processes/watching/guardian.hpp"
+#include "processes/watching/neighbours.hpp"
 
 #include <unistd.h>
 

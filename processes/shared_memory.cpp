@@ -1,6 +1,6 @@
 #include "processes/shared_memory.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

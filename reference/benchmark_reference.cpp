@@ -1,8 +1,8 @@
-// How near the blocked reference comes to the machine's own dgemm rate, and how its memory grows with tokens.
+// Compares the rate of the blocked reference with that of dgemm, and shows how its memory grows with tokens.
 
-#include "layouts/require.hpp"
-#include "reference/blas.hpp"
-#include "reference/blocked.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/tensors/blas.hpp"
 
 #include <cblas.h>
 #include <fmt/format.h>
@@ -53,15 +53,15 @@ reference::Inputs make_inputs(const layouts::Problem& p) {
             tensor(p.query_heads, p.value_dim)};
 }
 
-/// FLOP/s of dgemm on all processors: one large product per processor side by side, or one product that BLAS spreads
-/// over them, whichever is faster.
+/// FLOP/s of dgemm on all CPU cores: one large product per core at the same time, or one product that BLAS distributes
+/// over the cores, whichever is faster.
 class Dgemm {
 public:
     Dgemm() : a_(size * size, 1.5), b_(size * size, 0.5), c_(processors, std::vector<double>(size * size)) {}
 
     struct Rate {
         double wall;           // FLOP/s of the machine
-        double per_processor;  // FLOP per second of processor time
+        double per_processor;  // FLOP per second of CPU time
     };
 
     Rate rate() {
@@ -95,7 +95,7 @@ double peak_mib() {
     return static_cast<double>(usage.ru_maxrss) / 1024;  // Linux reports KiB
 }
 
-// Sizes ascend, so that the process's peak is that of the last one.
+// Sizes ascend, so that the peak memory of the process is that of the last size.
 void print_memory() {
     fmt::print("peak memory, forward + backward, 4:4 heads, D 128, causal\n");
     fmt::print("{:>8} {:>12} {:>16} {:>10}\n", "tokens", "peak MiB", "KiB per token", "seconds");
@@ -110,7 +110,7 @@ void print_memory() {
     }
 }
 
-// Repeats alternate with dgemm's, so that a machine whose speed changes treats both alike.
+// Repetitions alternate with those of dgemm, so that changes of the machine's speed affect both.
 void print_rate(std::int64_t kv_heads) {
     constexpr int repeats = 7;
     constexpr std::int64_t tokens = 4096;
@@ -119,8 +119,8 @@ void print_rate(std::int64_t kv_heads) {
     const auto inputs = make_inputs(problem);
     const double pairs = 0.5 * tokens * tokens * static_cast<double>(problem.query_heads);
     Dgemm dgemm;
-    const double forward_flop = pairs * problem.forward_flop_per_cell();
-    const double backward_flop = pairs * problem.backward_flop_per_cell();
+    const double forward_flop = pairs * problem.forward_flop_per_pair();
+    const double backward_flop = pairs * problem.backward_flop_per_pair();
     std::vector<double> dgemm_rates, forward_rates, backward_rates, rates, ratios, processor_ratios;
     for (int n = 0; n < repeats; ++n) {
         reference::Outputs out;
@@ -144,7 +144,7 @@ void print_rate(std::int64_t kv_heads) {
                    *std::min_element(values.begin(), values.end()), *std::max_element(values.begin(), values.end()));
     };
     print_ratio("wall time", ratios);
-    print_ratio("processor time, the fairer one on a busy machine", processor_ratios);
+    print_ratio("CPU time, the fairer one on a busy machine", processor_ratios);
     std::fflush(stdout);
 }
 

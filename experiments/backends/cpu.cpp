@@ -1,10 +1,10 @@
-#include "experiments/study/backend.hpp"
-#include "experiments/study/machine_fault.hpp"
-#include "reference/cpu/checksums.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/faulty_world.hpp"
-#include "reference/cpu/transport_mpi.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/execution/machine_fault.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/faulty_world.hpp"
+#include "reference/ranks/transports/checksums.hpp"
+#include "reference/ranks/transports/transport_mpi.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 namespace ringlab::experiments {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/study/backend.hpp"
+#include "experiments/execution/backend.hpp"
 
 namespace ringlab::experiments {
 

@@ -1,12 +1,12 @@
 #include "experiments/backends/cuda.hpp"
 
-#include "experiments/inputs/source.hpp"
-#include "experiments/record/provenance.hpp"
-#include "experiments/study/describe.hpp"
-#include "experiments/study/hosts.hpp"
-#include "experiments/study/parallel.hpp"
-#include "gpu/executor.hpp"
-#include "reference/rounding.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/execution/describe_clocks.hpp"
+#include "experiments/execution/hosts.hpp"
+#include "experiments/inputs/parallel.hpp"
+#include "experiments/record/provenance/provenance.hpp"
+#include "gpu/execution/executor.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
-#include "experiments/record/provenance.hpp"
-#include "experiments/study/case.hpp"
-#include "gpu/nvml.hpp"
-#include "layouts/group.hpp"
-#include "layouts/registry.hpp"
-#include "layouts/timeline.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/record/provenance/provenance.hpp"
+#include "gpu/device/nvml.hpp"
+#include "layouts/basics/registry.hpp"
+#include "layouts/basics/ring_group.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "experiments/benchmark/bench.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 #include <algorithm>
 #include <thread>

@@ -3,8 +3,8 @@
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"
-#include "gpu/executor.hpp"
-#include "gpu/occupied_memory.hpp"
+#include "gpu/device/occupied_memory.hpp"
+#include "gpu/execution/executor.hpp"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #include "experiments/benchmark/throughput_case.hpp"
 
-#include "experiments/console/values.hpp"
-#include "experiments/inputs/source.hpp"
-#include "layouts/registry.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/options/values.hpp"
+#include "layouts/basics/registry.hpp"
 
 #include <fmt/format.h>
 

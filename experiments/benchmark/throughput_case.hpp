@@ -1,8 +1,8 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
-#include "experiments/study/case.hpp"
-#include "layouts/group.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "layouts/basics/ring_group.hpp"
 
 #include <string>
 #include <vector>

@@ -1,5 +1,6 @@
 #include "experiments/benchmark/throughput_record.hpp"
 
+#include "experiments/execution/describe_clocks.hpp"
 #include "experiments/study/describe.hpp"
 
 #include <fmt/format.h>

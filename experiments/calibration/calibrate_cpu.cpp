@@ -1,17 +1,17 @@
 #include "experiments/calibration/calibrate_cpu.hpp"
 
-#include "experiments/calibration/cost_fit.hpp"
-#include "experiments/calibration/machine_file.hpp"
+#include "experiments/calibration/fit/cost_fit.hpp"
+#include "experiments/calibration/fit/machine_file.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/study/backend.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/study/forecast.hpp"
-#include "reference/cpu/cpu_attention.hpp"
-#include "reference/cpu/cpu_product.hpp"
-#include "reference/cpu/executor.hpp"
-#include "sim/machine.hpp"
+#include "reference/ranks/executor.hpp"
+#include "reference/ranks/kernels/cpu_attention.hpp"
+#include "reference/ranks/kernels/cpu_product.hpp"
+#include "sim/machine/machine.hpp"
 
 #include <fmt/format.h>
 
@@ -120,7 +120,7 @@ public:
     void fit() {
         for (const auto pass : calibrated_passes) {
             auto& cost = pass == Pass::forward ? machine_.forward : machine_.backward;
-            cost.launch_seconds = cost.item_seconds = 0;
+            cost.launch_seconds = cost.work_tile_seconds = 0;
             for (const auto& [key, why] : fit_attention(machine_, pass, attends(pass)))
                 source(fmt::format("attention.{}.{}", to_string(pass), key), why);
         }

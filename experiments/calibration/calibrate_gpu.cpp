@@ -1,8 +1,8 @@
 #include "experiments/calibration/calibrate_gpu.hpp"
 
-#include "experiments/calibration/gpu_fit.hpp"
-#include "experiments/calibration/gpu_measure.hpp"
-#include "experiments/calibration/machine_file.hpp"
+#include "experiments/calibration/fit/machine_file.hpp"
+#include "experiments/calibration/gpu/gpu_fit.hpp"
+#include "experiments/calibration/gpu/gpu_measure.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/table.hpp"
 

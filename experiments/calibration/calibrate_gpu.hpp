@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/calibration/gpu_probe.hpp"
-#include "experiments/console/config.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/execution/gpu_probe.hpp"
 
 namespace ringlab::experiments {
 

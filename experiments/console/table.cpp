@@ -1,6 +1,6 @@
 #include "experiments/console/table.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

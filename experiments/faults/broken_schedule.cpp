@@ -18,7 +18,7 @@ std::vector<layouts::Run> BrokenSchedule::runs(const layouts::Part& part) const 
     return {{part.tokens.begin, 1, part.tokens.size()}};
 }
 
-void BrokenSchedule::amend(layouts::Program& program) const {
+void BrokenSchedule::modify_program(layouts::Program& program) const {
     if (how_ != Break::stale_block) return;
     for (auto& rank : program.ranks)
         for (auto& instruction : rank.code)

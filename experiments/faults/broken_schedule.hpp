@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/program.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/program/program.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <memory>
 
@@ -19,7 +19,7 @@ public:
 
     layouts::Ops ops(int rank) const override { return original_->ops(rank); }
     std::vector<layouts::Run> runs(const layouts::Part& part) const override;
-    void amend(layouts::Program& program) const override;
+    void modify_program(layouts::Program& program) const override;
 
 private:
     std::unique_ptr<layouts::Schedule> original_;

@@ -1,6 +1,6 @@
 #include "experiments/faults/launched.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 #include "experiments/faults/machine_trials.hpp"
 
+#include "experiments/execution/machine_fault.hpp"
 #include "experiments/faults/launched.hpp"
-#include "experiments/study/machine_fault.hpp"
 
 #include <fmt/format.h>
 

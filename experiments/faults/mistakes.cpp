@@ -1,12 +1,12 @@
 #include "experiments/faults/mistakes.hpp"
 
 #include "experiments/faults/mistakes_of_masks.hpp"
-#include "experiments/study/decoding.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/faulty_world.hpp"
-#include "reference/cpu/transport_threads.hpp"
-#include "reference/rotary.hpp"
-#include "reference/rounding.hpp"
+#include "experiments/models/decoding.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/faulty_world.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/format.h>
 

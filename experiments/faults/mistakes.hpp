@@ -1,9 +1,9 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/study/backend.hpp"
-#include "experiments/study/case.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/execution/backend.hpp"
 
 #include <functional>
 #include <optional>

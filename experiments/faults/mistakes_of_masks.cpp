@@ -1,6 +1,6 @@
 #include "experiments/faults/mistakes_of_masks.hpp"
 
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/format.h>
 

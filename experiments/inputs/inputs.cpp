@@ -2,10 +2,10 @@
 
 #include "experiments/inputs/inputs_generate.hpp"
 #include "experiments/inputs/inputs_random.hpp"
-#include "experiments/study/parallel.hpp"
-#include "layouts/require.hpp"
-#include "reference/rounding.hpp"
-#include "reference/sampled.hpp"
+#include "experiments/inputs/parallel.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layouts/problem.hpp"
-#include "reference/tensors.hpp"
+#include "layouts/problem/problem.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <cstdint>
 #include <filesystem>

@@ -1,10 +1,10 @@
+#include "experiments/files/files_read.hpp"
+#include "experiments/files/untrusted.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/inputs_generate.hpp"
-#include "experiments/inputs/untrusted.hpp"
-#include "experiments/record/files_read.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "layouts/require.hpp"
-#include "reference/rounding.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/ranges.h>
 

@@ -1,6 +1,6 @@
 #include "experiments/inputs/inputs_random.hpp"
 
-#include "layouts/philox.hpp"
+#include "layouts/basics/philox.hpp"
 
 #include <array>
 #include <cmath>

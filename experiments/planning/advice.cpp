@@ -1,11 +1,11 @@
 #include "experiments/planning/advice.hpp"
 
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/candidates.hpp"
-#include "experiments/study/causes.hpp"
+#include "experiments/prediction/causes.hpp"
 #include "experiments/study/in_order.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

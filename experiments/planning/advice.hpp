@@ -1,10 +1,10 @@
 #pragma once
 
-#include "experiments/planning/footprint.hpp"
-#include "experiments/planning/uncertainty.hpp"
-#include "experiments/study/case.hpp"
-#include "sim/breakdown.hpp"
-#include "sim/machine.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/memory/footprint.hpp"
+#include "experiments/prediction/uncertainty.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/report/breakdown.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -54,6 +54,7 @@ struct Advised {
     Case which;
     int rings = 1;           ///< side by side on the GPUs
     std::int64_t batch = 1;  ///< sequences that each ring takes
+    double density = 1;      ///< of the mask, see density()
     Verdict verdict = Verdict::ranked;
     Method method = Method::none;
     double floor_seconds = 0;  ///< no less than its busiest rank's pairs take at the best rate, both passes
@@ -66,6 +67,9 @@ struct Advised {
     std::string reason;                    ///< where its time goes, or why it has none or was not simulated
 
     double seconds() const { return forward_seconds + backward_seconds; }
+
+    /// What nine of ten measured times of such rings keep to, see margin(); nothing where none were measured.
+    std::optional<double> margin() const;
     std::string name() const;
 };
 

@@ -2,9 +2,9 @@
 
 #include "experiments/planning/candidates.hpp"
 #include "experiments/planning/one_rank.hpp"
-#include "layouts/require.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/simulate.hpp"
+#include "layouts/basics/require.hpp"
+#include "sim/play/simulate.hpp"
+#include "sim/recurrence/max_plus.hpp"
 
 #include <algorithm>
 #include <set>
@@ -40,14 +40,14 @@ std::set<int> likely_slowest(const Advised& one, const Plan& plan) {
 
 /// Whether ranks have as many pairs in each attend, so that the recurrence asks for them once.
 bool alike(const Plan& plan) {
-    const auto cells = [&](int rank) {
+    const auto pair_count = [&](int rank) {
         std::multiset<std::int64_t> found;
         auto ops = plan.forward->ops(rank);
         while (const auto* op = ops.next())
-            if (op->kind == layouts::OpKind::attend) found.insert(op->cells);
+            if (op->kind == layouts::OpKind::attend) found.insert(op->pair_count);
         return found;
     };
-    return cells(0) == cells(plan.layout().ranks() / 2);
+    return pair_count(0) == pair_count(plan.layout().ranks() / 2);
 }
 
 }  // namespace

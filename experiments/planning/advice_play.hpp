@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/planning/advice.hpp"
-#include "sim/options.hpp"
+#include "sim/machine/options.hpp"
 
 #include <array>
 

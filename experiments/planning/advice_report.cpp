@@ -1,10 +1,10 @@
 #include "experiments/planning/advice_report.hpp"
 
+#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/record/file_guard.hpp"
-#include "experiments/study/causes.hpp"
-#include "layouts/require.hpp"
+#include "experiments/outputs/file_guard.hpp"
+#include "experiments/prediction/causes.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,21 +18,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int advice_schema = 2;
+constexpr int advice_schema = 3;
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g}", seconds * 1e3); }
 
-std::string percent(const Uncertainty& uncertainty) {
-    return uncertainty.known ? fmt::format("{:.0f} %", 100 * uncertainty.mean) : "?";
-}
+std::string percent(std::optional<double> margin) { return margin ? fmt::format("{:.0f} %", 100 * *margin) : "?"; }
 
-/// How many from the first on are not told apart by figures of this uncertainty.
+/// How many from the first on are not told apart by figures of these margins.
 std::size_t alike_at_top(const std::vector<const Advised*>& ranked) {
     if (ranked.empty()) return 0;
     const auto& first = *ranked.front();
     std::size_t count = 0;
     for (const auto* one : ranked) {
-        const auto doubt = std::max(first.machine->uncertainty.mean, one->machine->uncertainty.mean);
+        const auto doubt = std::max(first.margin().value_or(0), one->margin().value_or(0));
         if (one->seconds() > (1 + doubt) * first.seconds()) break;
         ++count;
     }
@@ -43,19 +41,23 @@ std::string trust_text(const Advice& advice, const Question& question) {
     std::string text;
     for (const auto& machine : question.machines) {
         const auto& u = machine.uncertainty;
-        text += u.known ? fmt::format("Uncertainty on {}: {:.1f} % on average, {:.1f} % at most, by {}.\n",
-                                      machine.name, 100 * u.mean, 100 * u.largest, u.source)
-                        : fmt::format("Uncertainty on {}: {}.\n", machine.name, u.source);
+        text += fmt::format("On {}: {}.", machine.name, u.source);
+        if (u.known())
+            text += fmt::format(" On average they took {:.1f} % more or less than predicted, {:.1f} % at most.",
+                                100 * u.mean(), 100 * u.largest());
+        text += "\n";
     }
     const auto ranked = advice.ranked();
     if (const auto alike = alike_at_top(ranked); alike > 1)
-        text += fmt::format("The first {} differ by no more than that: any of them may be the best.\n", alike);
+        text += fmt::format("The first {} differ by no more than +-: any of them may be the best.\n", alike);
     return text;
 }
 
 constexpr const char* row_definitions =
     "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
-    "+-: mean error of predictions on that machine. Memory: of the fullest GPU.\n";
+    "+-: nine of ten measured rings took no more or less than so much of their predicted total; rings of that machine\n"
+    "with about as many tokens per rank and as dense a mask. ?: not scored, as no such ring was measured.\n"
+    "Memory: of the fullest GPU.\n";
 
 std::vector<std::string> row_header() {
     return {"", "machine", "layout", "schedule", "P", "rings", "forward ms", "backward ms", "total ms", "+-", "memory"};
@@ -71,7 +73,7 @@ std::vector<std::string> row_of(const Advised& one, std::size_t place) {
             milliseconds(one.forward_seconds),
             milliseconds(one.backward_seconds),
             milliseconds(one.seconds()),
-            percent(one.machine->uncertainty),
+            percent(one.margin()),
             memory_text(one.memory)};
 }
 
@@ -150,7 +152,8 @@ Json json_of(const Advised& one) {
     if (one.causes)
         for (const auto& [name, seconds] : cause_seconds(*one.causes, one.verdict == Advised::Verdict::ranked))
             entry["seconds_by_cause"][name] = seconds;
-    entry["uncertainty"] = one.machine->uncertainty.known ? Json(one.machine->uncertainty.mean) : Json(nullptr);
+    const auto margin = one.margin();
+    entry["uncertainty"] = margin ? Json(*margin) : Json(nullptr);
     return entry;
 }
 
@@ -189,8 +192,9 @@ std::string advice_json(const Advice& advice, const Question& question) {
     for (const auto& machine : question.machines) {
         const auto& u = machine.uncertainty;
         Json entry{{"name", machine.name}, {"gpus", machine.machine.gpus()}, {"uncertainty_source", u.source}};
-        entry["mean_error"] = u.known ? Json(u.mean) : Json(nullptr);
-        entry["largest_error"] = u.known ? Json(u.largest) : Json(nullptr);
+        entry["scored_rings"] = u.rings.size();
+        entry["mean_error"] = u.known() ? Json(u.mean()) : Json(nullptr);
+        entry["largest_error"] = u.known() ? Json(u.largest()) : Json(nullptr);
         json["machines"].push_back(std::move(entry));
     }
     for (const auto verdict : {Advised::Verdict::ranked, Advised::Verdict::estimated, Advised::Verdict::too_large,
@@ -231,8 +235,8 @@ void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem
     if (one.causes && one.verdict == Advised::Verdict::ranked) describe_causes(run, {}, *one.causes);
     run.attribute("memory", one.memory, "B", "of the fullest rank; 0: not looked at");
     run.attribute("memory_device", one.machine->capacity.device, "B", "of one device");
-    run.attribute("uncertainty", one.machine->uncertainty.known ? one.machine->uncertainty.mean : NAN, "1",
-                  "mean error of predicted times where the machine was scored");
+    run.attribute("uncertainty", one.margin().value_or(NAN), "1",
+                  "nine of ten measured rings took within this share of the predicted time; NaN: none were measured");
     run.attribute("reason", one.reason, "1", "in words: where its time goes, or why it is not ranked");
 }
 

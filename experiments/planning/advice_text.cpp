@@ -6,6 +6,10 @@ namespace ringlab::experiments {
 
 std::string Advised::name() const { return fmt::format("{} on {}", which.name(), machine->name); }
 
+std::optional<double> Advised::margin() const {
+    return machine->uncertainty.margin_of(which.ranks, which.tokens, density);
+}
+
 const char* to_string(Advised::Verdict verdict) {
     switch (verdict) {
         case Advised::Verdict::ranked: return "ranked";

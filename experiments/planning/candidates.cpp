@@ -1,9 +1,10 @@
 #include "experiments/planning/candidates.hpp"
 
-#include "experiments/study/machines.hpp"
-#include "layouts/require.hpp"
-#include "layouts/work.hpp"
-#include "sim/kernels.hpp"
+#include "experiments/prediction/machines.hpp"
+#include "experiments/prediction/scored_rings.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "sim/tiles/kernels.hpp"
 
 #include <fmt/format.h>
 
@@ -13,14 +14,6 @@
 
 namespace ringlab::experiments {
 namespace {
-
-/// Visible pairs over those of a causal mask.
-double density(const layouts::Mask& mask) {
-    const layouts::Run all{0, 1, mask.tokens()};
-    const auto pairs = static_cast<double>(layouts::visible_pairs(mask, {&all, 1}, layouts::KeyCounter({&all, 1})));
-    const auto tokens = static_cast<double>(mask.tokens());
-    return pairs / (tokens * (tokens + 1) / 2);
-}
 
 std::vector<int> ring_sizes(const Config& config, int gpus) {
     if (!config.ranks.empty()) return config.ranks;
@@ -43,7 +36,7 @@ std::vector<std::string> schedules_for(const Config& config, const sim::Machine&
     if (config.latent.is_given()) names = {"ring", "bidirectional", "all-gather", "ulysses", "expanded:ring"};
     if (ranks <= machine.gpus_per_host) names.emplace_back("pull");
     // Over kernels a launch cannot wait for blocks inside.
-    const bool copies = machine.inside_host.multiprocessors_per_channel == 0;
+    const bool copies = machine.inside_host.sms_per_channel == 0;
     if (ranks <= machine.gpus_per_host && copies) names.emplace_back("joined-ring");
     // Of a causal mask there is little to leave out, but little may win: of rings that can be simulated.
     constexpr double hides_much = 0.8, hides_some = 1.5;
@@ -115,8 +108,8 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
             return sim::kernel_price(one.machine->machine, pass, problem).cost->flops;
         };
         one.floor_seconds = pairs * static_cast<double>(one.batch * problem.query_heads) *
-                            (problem.forward_flop_per_cell() / flops(layouts::Pass::forward) +
-                             problem.backward_flop_per_cell() / flops(layouts::Pass::backward));
+                            (problem.forward_flop_per_pair() / flops(layouts::Pass::forward) +
+                             problem.backward_flop_per_pair() / flops(layouts::Pass::backward));
     } catch (const Error& error) {
         one.verdict = Advised::Verdict::impossible;
         one.reason = error.what();
@@ -151,6 +144,7 @@ std::vector<Advised> candidates(const Question& question, const AdvisedMachine& 
                         Advised one;
                         one.machine = &machine;
                         one.which = {"", mask, layout, schedule, "", ranks, tokens};
+                        one.density = visible;
                         one.rings = std::max(1, std::min<int>(gpus / ranks, static_cast<int>(config.batch)));
                         one.batch = (config.batch + one.rings - 1) / one.rings;
                         all.push_back(std::move(one));

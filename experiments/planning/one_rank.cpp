@@ -1,9 +1,9 @@
 #include "experiments/planning/one_rank.hpp"
 
-#include "sim/clocks.hpp"
-#include "sim/cost.hpp"
-#include "sim/key_launch.hpp"
-#include "sim/lanes.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/cost/key_launch.hpp"
+#include "sim/play/clocks.hpp"
+#include "sim/ranks/lanes.hpp"
 
 #include <algorithm>
 #include <array>
@@ -39,8 +39,8 @@ public:
                 std::move(tiles)),
           lanes_(static_cast<std::size_t>(schedule.lanes())) {
         read(schedule, rank);
-        if (cost_.waits_for_gradients()) inside_.emplace(cost_.key_launches(rank));
-        behind_ = cost_.behind_pass(rank);
+        if (cost_.waits_inside_kernel()) inside_.emplace(cost_.key_launches(rank));
+        behind_ = cost_.end_of_pass(rank);
     }
 
     OneRank play() {
@@ -50,16 +50,16 @@ public:
         for (const auto& node : nodes_) end = std::max(end, node.end);
         // What a direction of the link carries goes over it one after another, whatever the lanes say.
         for (const auto bytes_time : link_time_) end = std::max(end, bytes_time);
-        found_.seconds = layouts::to_seconds(layouts::later(end, behind_));
+        found_.seconds = layouts::to_seconds(layouts::checked_sum(end, behind_));
         return found_;
     }
 
     /// FLOP that take power.
-    double powered_flop() const { return powered_flop_; }
+    double computed_flop() const { return powered_flop_; }
 
     /// FLOP/s that the GPU of the rank could do without end at the clock of short runs.
     double power(const layouts::Schedule& schedule, const sim::Machine& machine, int rank) const {
-        return sim::rank_powers(schedule, machine, cost_.topology(), rank + 1).back();
+        return sim::sustained_flops_by_rank(schedule, machine, cost_.topology(), rank + 1).back();
     }
 
 private:
@@ -82,7 +82,7 @@ private:
             added.kind = op->kind;
             added.lane = op->lane();
             added.moves_gradient = op->transfers() && op->pool == layouts::Pool::dkv;
-            added.issued = op->transfers() ? issued : std::max(issued, cost_.before_pass(rank));
+            added.issued = op->transfers() ? issued : std::max(issued, cost_.begin_of_pass(rank));
             added.after = op->after_storage;
             added.after_count = op->after_count;
             if (op->transfers()) {
@@ -91,13 +91,13 @@ private:
                     (sends ? cost_.transfer(rank, op->peer, op->bytes) : cost_.transfer(op->peer, rank, op->bytes))
                         .whole();
                 auto& carried = link_time_[sends ? 0 : 1];
-                carried = layouts::later(carried, added.duration);
+                carried = layouts::checked_sum(carried, added.duration);
             } else {
                 added.duration = cost_.compute(*op, rank);
                 found_.compute += layouts::to_seconds(added.duration);
                 const bool attends = op->kind == OpKind::attend;
                 if (attends) found_.flop += schedule.flop(*op);
-                if (attends) powered_flop_ += cost_.powered_flop(*op);
+                if (attends) powered_flop_ += cost_.computed_flop(*op);
             }
             auto& queue = lane(added.lane).ops;
             if (!queue.empty()) added.before = queue.back();
@@ -136,13 +136,13 @@ private:
                     if (next < others.size()) {  // the half of the same number
                         auto& other = node(others[next]);
                         if (!make_ready(other)) break;
-                        other.end = layouts::later(std::max(self.ready, other.ready), other.duration);
-                        self.end = layouts::later(std::max(self.ready, other.ready), self.duration);
+                        other.end = layouts::checked_sum(std::max(self.ready, other.ready), other.duration);
+                        self.end = layouts::checked_sum(std::max(self.ready, other.ready), self.duration);
                         continue;
                     }
                 }
                 self.end = self.kind == OpKind::attend && inside_ ? end_inside(self)
-                                                                  : layouts::later(self.ready, self.duration);
+                                                                  : layouts::checked_sum(self.ready, self.duration);
             }
         return any;
     }
@@ -155,7 +155,7 @@ private:
             auto& time = before.moves_gradient ? gradient : block;
             time = std::max(time, before.end);
         }
-        const auto end = inside_->end_of_next(self.ready, block, gradient, 1);
+        const auto end = inside_->end_of_next_attend(self.ready, block, gradient, 1);
         inside_->ended(end);
         return end;
     }
@@ -166,7 +166,7 @@ private:
             if (next >= ops.size()) continue;
             auto& self = node(ops[next]);
             if (!make_ready(self)) continue;
-            self.end = layouts::later(self.ready, self.duration);
+            self.end = layouts::checked_sum(self.ready, self.duration);
             return true;
         }
         return false;
@@ -189,15 +189,15 @@ OneRank play_one_rank(const layouts::Schedule& schedule, const sim::Machine& mac
     const auto tiles = options.compute == sim::ComputeModel::tiles
                            ? std::make_shared<sim::TileModel>(schedule, machine)
                            : std::shared_ptr<sim::TileModel>();
-    if (!sim::power_sets_clocks(schedule, machine, options))
+    if (!sim::power_limits_clocks(schedule, machine, options))
         return OneRankPlayer(schedule, machine, options, rank, 1, tiles).play();
     OneRank found;
     double found_at = 0;
-    const auto clock = sim::settled_clocks(1, options, [&](const std::vector<double>& clocks) {
+    const auto clock = sim::find_sustained_clocks(1, options, [&](const std::vector<double>& clocks) {
         found_at = clocks.front();
         OneRankPlayer player(schedule, machine, options, rank, found_at, tiles);
         found = player.play();
-        sim::PlayedPass pass{{}, {player.powered_flop()}, {player.power(schedule, machine, rank)}};
+        sim::PlayedPass pass{{}, {player.computed_flop()}, {player.power(schedule, machine, rank)}};
         pass.prediction.makespan = layouts::to_picoseconds(found.seconds);
         pass.prediction.ranks.emplace_back().compute = layouts::to_picoseconds(found.compute);
         return pass;

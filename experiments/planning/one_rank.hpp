@@ -1,8 +1,8 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
-#include "sim/machine.hpp"
-#include "sim/options.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/machine/options.hpp"
 
 #include <cstdint>
 

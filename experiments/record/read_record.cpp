@@ -1,7 +1,7 @@
 #include "experiments/record/read_record.hpp"
 
-#include "experiments/inputs/untrusted.hpp"
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
+#include "experiments/files/untrusted.hpp"
 
 namespace ringlab::experiments {
 namespace {

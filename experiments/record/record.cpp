@@ -1,8 +1,8 @@
 #include "experiments/record/record.hpp"
 
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
 #include "experiments/record/record_paths.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

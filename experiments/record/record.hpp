@@ -1,8 +1,8 @@
 #pragma once
 
-#include "experiments/record/file_state.hpp"
-#include "experiments/record/provenance.hpp"
-#include "experiments/record/record_files.hpp"
+#include "experiments/files/file_state.hpp"
+#include "experiments/files/record_files.hpp"
+#include "experiments/record/provenance/provenance.hpp"
 #include "experiments/record/run_writer.hpp"
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "experiments/record/record_paths.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <sstream>
 

@@ -1,7 +1,7 @@
-#include "experiments/console/resources.hpp"
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
+#include "experiments/files/resources.hpp"
 #include "experiments/record/record.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

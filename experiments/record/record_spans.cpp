@@ -62,7 +62,7 @@ public:
         column<std::int64_t>("cells", "1",
                              "visible (query, key) pairs of one query head and batch element; an attend of some heads "
                              "has a share of them, so that those of a pass sum to what the mask shows",
-                             &Span::cells);
+                             &Span::pair_count);
         column<std::int64_t>("bytes", "B", "size of the message or operand", &Span::bytes);
     }
 

@@ -1,7 +1,7 @@
 #include "experiments/record/run_writer.hpp"
 
 #include "experiments/record/record_paths.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/ranges.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/record/hdf5.hpp"
-#include "layouts/timeline.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include <concepts>
 #include <map>

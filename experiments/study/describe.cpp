@@ -12,11 +12,11 @@ namespace {
 constexpr int most_ranks_for_pairs = 512;            // ranks x owners are written up to this many ranks
 constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are written up to this many
 
-double flop_of(const layouts::Schedule& schedule, const std::vector<double>& cells) {
+double flop_of(const layouts::Schedule& schedule, const std::vector<double>& pair_count) {
     const auto& problem = schedule.problem();
-    return std::accumulate(cells.begin(), cells.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
-           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_cell()
-                                                              : problem.backward_flop_per_cell());
+    return std::accumulate(pair_count.begin(), pair_count.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+           (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_pair()
+                                                              : problem.backward_flop_per_pair());
 }
 
 void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std::vector<double>& cells_of_rank) {
@@ -26,7 +26,7 @@ void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
     for (int rank = 0; rank < ranks; ++rank)
-        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.cells(schedule.row_block(rank), owner));
+        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
     run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
@@ -129,15 +129,6 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
                   "the slowest rank's measured time for the pass, median of the repeats");
 }
 
-const char* moment_text(gpu::ClockSample::Moment moment) {
-    switch (moment) {
-        case gpu::ClockSample::Moment::before: return "before";
-        case gpu::ClockSample::Moment::during: return "during";
-        case gpu::ClockSample::Moment::after: return "after";
-    }
-    return "?";
-}
-
 /// The larger of two errors; NaN, once met, stays.
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
@@ -192,13 +183,13 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     if (plan.backward)
         run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
                       "scratch of a rank that the schedule of the backward pass asks for");
-    const auto cells = cells_by_rank(*plan.forward);
-    run.attribute("flop_forward", flop_of(*plan.forward, cells), "FLOP", "of the visible pairs, all ranks and heads");
+    const auto pair_count = cells_by_rank(*plan.forward);
+    run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP", "of the visible pairs, all ranks and heads");
     if (plan.backward)
-        run.attribute("flop_backward", flop_of(*plan.backward, cells), "FLOP",
+        run.attribute("flop_backward", flop_of(*plan.backward, pair_count), "FLOP",
                       "of the visible pairs, all ranks and heads");
-    run.attribute("balance_cells", layouts::imbalance(cells), "1", "largest over mean of the ranks' visible pairs");
-    describe_pairs(run, *plan.forward, cells);
+    run.attribute("balance_cells", layouts::imbalance(pair_count), "1", "largest over mean of the ranks' visible pairs");
+    describe_pairs(run, *plan.forward, pair_count);
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
 }
 
@@ -244,47 +235,14 @@ void describe_measurements(RunWriter& run, const std::vector<std::vector<Measure
                   "by how much times of different ranks may disagree");
 }
 
-void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
-    if (samples.empty()) return;
-    const auto earlier = [](const auto& a, const auto& b) { return a.seconds < b.seconds; };
-    std::stable_sort(samples.begin(), samples.end(), earlier);
-    const auto count = static_cast<std::int64_t>(samples.size());
-    const auto column = [&](const char* name, auto value, const char* unit, const char* description) {
-        std::vector<decltype(value(samples.front()))> values;
-        for (const auto& sample : samples) values.push_back(value(sample));
-        run.dataset(std::string("measured/clocks/") + name, std::move(values), {{"measured/clocks/sample", count}},
-                    unit, description);
-    };
-    using Sample = gpu::ClockSample;
-    const double begin = samples.front().seconds;
-    column(
-        "device", [](const Sample& s) { return std::int64_t{s.device}; }, "1", "GPU, as its process counts them");
-    column(
-        "moment", [](const Sample& s) { return std::string(moment_text(s.moment)); }, "1",
-        "before the passes, during one, or after them");
-    column(
-        "time", [&](const Sample& s) { return s.seconds - begin; }, "s", "since the first sample");
-    column(
-        "sm_clock", [](const Sample& s) { return 1e6 * s.sm_mhz; }, "Hz", "of the multiprocessors");
-    column(
-        "memory_clock", [](const Sample& s) { return 1e6 * s.memory_mhz; }, "Hz", "of the memory");
-    column(
-        "power", [](const Sample& s) { return s.watts; }, "W", "drawn by the GPU, as NVML says");
-    column(
-        "temperature", [](const Sample& s) { return std::int64_t{s.celsius}; }, "degC", "of the GPU");
-    column(
-        "throttle_reasons", [](const Sample& s) { return static_cast<std::int64_t>(s.throttle_reasons); }, "1",
-        "NVML's nvmlClocksEventReasons bits");
-}
-
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule) {
     const layouts::Run everything{0, 1, schedule.layout().tokens()};
     const layouts::KeyCounter keys(std::span(&everything, 1));
-    std::vector<double> cells;
+    std::vector<double> pair_count;
     for (int rank = 0; rank < schedule.ranks(); ++rank)
-        cells.push_back(static_cast<double>(
+        pair_count.push_back(static_cast<double>(
             layouts::visible_pairs(schedule.mask(), schedule.block(schedule.row_block(rank)), keys)));
-    return cells;
+    return pair_count;
 }
 
 std::vector<double> attend_seconds(const layouts::Timeline& timeline) {

@@ -1,10 +1,9 @@
 #pragma once
 
+#include "experiments/config/case.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/backend.hpp"
-#include "experiments/study/case.hpp"
 #include "experiments/study/judge.hpp"
-#include "gpu/nvml.hpp"
 
 namespace ringlab::experiments {
 
@@ -20,9 +19,6 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Ext
 /// Measured repeats of one case: `repeats[i][replica]`. CPU time of the attends by repeat, replica and rank, makespans,
 /// the last repeat's spans of replica 0, memory.
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats);
-
-/// Clocks, power and temperature of GPUs over time, in the group "measured/clocks"; nothing if there are no samples.
-void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples);
 
 /// Visible pairs that each rank works on.
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule);

@@ -1,8 +1,9 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
-#include "experiments/study/case.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <string>
@@ -33,7 +34,8 @@ public:
     /// not suffice or no one would wait so long, unless the configuration says --force.
     void announce() const;
 
-    double seconds() const { return seconds_; }
+    /// Of all runs: on several threads, no less than the longest.
+    double seconds() const { return std::max(seconds_, longest_run_); }
 
     /// Of the run, or runs of one kind, added as number `index`.
     double seconds_of(std::size_t index) const { return seconds_of_[index]; }
@@ -51,14 +53,15 @@ private:
     };
 
     Rates measured_rates(const layouts::Problem& problem);
-    /// `seconds` of all `count` of a kind, `bytes` of one.
-    void add(const Case& which, std::size_t count, double seconds, double bytes, double rank_bytes);
+    /// `seconds` of all `count` of a kind by themselves, `share` beside others on as many threads, `bytes` of one.
+    void add(const Case& which, std::size_t count, double seconds, double share, double bytes, double rank_bytes);
 
     const Config& config_;
     std::map<std::int64_t, Rates> rates_;  // by tokens of the small case
     std::string judged_;                   // what the reference was last computed for
     bool predicts_tiles_ = false;
     double seconds_ = 0, bytes_ = 0, rank_bytes_ = 0, longest_seconds_ = 0;
+    double longest_run_ = 0;  // of those that are predicted
     std::size_t runs_ = 0;
     std::vector<double> seconds_of_;
     Case longest_, largest_;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
+#include "experiments/config/config.hpp"
 
 #include <algorithm>
 #include <condition_variable>

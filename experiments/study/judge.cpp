@@ -1,11 +1,11 @@
 #include "experiments/study/judge.hpp"
 
-#include "layouts/require.hpp"
-#include "reference/blocked.hpp"
-#include "reference/latent.hpp"
-#include "reference/rotary.hpp"
-#include "reference/sampled.hpp"
-#include "reference/sinks.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/features/sinks.hpp"
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ reference::Lse lse_of_tokens(const reference::Lse& from, const std::vector<std::
 /// dq and dk as gradients by rotated q and k; `rows` and `keys` as tokens of reference::rotated().
 void rotate_gradients(reference::Outputs& outputs, const layouts::Problem& problem, const layouts::Mask& mask,
                       std::span<const std::int64_t> rows, std::span<const std::int64_t> keys = {}) {
-    const auto way = reference::Rotation::Way::back_undone;
+    const auto way = reference::Rotation::Way::inverse_of_back;
     outputs.dq = rotated(std::move(outputs.dq), problem, mask, way, rows);
     outputs.dk = rotated(std::move(outputs.dk), problem.with_latent_as_key(), mask, way, keys);
 }
@@ -89,7 +89,7 @@ Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, c
                 pairs += static_cast<double>(stride * keys.count());
         }
     if (whole) return {Extent::whole, pairs};
-    const auto forward = problem.forward_flop_per_cell(), both = forward + problem.backward_flop_per_cell();
+    const auto forward = problem.forward_flop_per_pair(), both = forward + problem.backward_flop_per_pair();
     const auto of_sample = 2.0 * sample_size * static_cast<double>(problem.tokens);
     if (pairs * forward * static_cast<double>(problem.batch * problem.query_heads) > limits.statistics_flop)
         return {Extent::sampled_by_own_rows, of_sample};
@@ -110,7 +110,7 @@ Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& 
         columns_by_own_rows(problem, mask, reference_inputs, measured, o_unrounded);
     sinks_by_own_rows(problem, reference_inputs, measured, o_unrounded);
     using reference::take_tokens;
-    const auto rows = problem.rows_at(sampled_rows_);
+    const auto rows = problem.row_indices_of(sampled_rows_);
     reference::Outputs sampled{take_tokens(measured.o, rows),     lse_of_tokens(measured.lse, rows),
                                take_tokens(measured.dq, rows),    take_tokens(measured.dk, sample_),
                                take_tokens(measured.dv, sample_), measured.dsinks};
@@ -128,7 +128,7 @@ void Judge::columns_by_own_rows(const layouts::Problem& problem, const layouts::
                                 const reference::Inputs& inputs, const reference::Outputs& measured,
                                 const reference::Tensor& o_unrounded) {
     statistics_.rows = reference::rows_that_see(problem, mask, sample_);
-    statistics_.lse = lse_of_tokens(measured.lse, problem.rows_at(statistics_.rows));
+    statistics_.lse = lse_of_tokens(measured.lse, problem.row_indices_of(statistics_.rows));
     statistics_.delta = reference::row_delta(reference::take_rows(problem, inputs.dout, statistics_.rows),
                                              reference::take_rows(problem, o_unrounded, statistics_.rows));
     auto columns = reference::sampled_columns(problem, mask, inputs, sample_, statistics_);

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
-#include "layouts/schedule.hpp"
-#include "reference/error_model.hpp"
-#include "reference/errors.hpp"
-#include "reference/tensors.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <array>
 #include <cmath>

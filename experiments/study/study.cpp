@@ -2,9 +2,9 @@
 
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
-#include "experiments/record/tensors_file.hpp"
-#include "experiments/study/hosts.hpp"
-#include "experiments/study/machine_fault.hpp"
+#include "experiments/execution/hosts.hpp"
+#include "experiments/execution/machine_fault.hpp"
+#include "experiments/outputs/tensors_file.hpp"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "experiments/console/config.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/backend.hpp"
-#include "experiments/study/case.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
 #include "experiments/study/judge.hpp"

@@ -1,18 +1,20 @@
 #include "experiments/validation/all_records.hpp"
 
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/console/resources.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/record/files_read.hpp"
+#include "experiments/files/files_read.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/prediction/uncertainty.hpp"
 #include "experiments/validation/score.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 
 namespace ringlab::experiments {
 namespace {
@@ -35,14 +37,28 @@ private:
     hdf5::File file_;
 };
 
+std::string in_percent(double share) { return fmt::format("{:.1f}", 100 * share); }
+
+/// Mean, 95th percentile and largest.
 std::string percent(const std::vector<double>& errors) {
-    if (errors.empty()) return "";
+    if (errors.empty()) return "-";
     const auto found = score(errors);
-    return fmt::format("{:.1f} / {:.1f} / {:.1f}", 100 * found.mean, 100 * found.p95, 100 * found.most);
+    return fmt::format("{} / {} / {}", in_percent(found.mean), in_percent(found.p95), in_percent(found.most));
 }
 
-/// Tokens of a rank from which on rings are scored together, and what that is called.
-constexpr std::pair<std::int64_t, const char*> sizes[] = {{8192, "from 8Ki"}, {2048, "2Ki to 8Ki"}, {0, "below 2Ki"}};
+std::string in_words(const Coverage& found) {
+    return fmt::format("{} of {} ({:.1f} %)", found.within, found.all,
+                       found.all > 0 ? 100 * static_cast<double>(found.within) / static_cast<double>(found.all) : 0);
+}
+
+/// By record, machine file and length, in this order.
+using ScoreKey = std::tuple<std::string, std::string, std::int64_t>;
+
+std::string table_text(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
+    Table table(header);
+    for (const auto& row : rows) table.add(row);
+    return table.text();
+}
 
 }  // namespace
 
@@ -53,10 +69,10 @@ MeasuredPass measured_pass(const RingSamples& samples, Pass pass) {
     return {seconds, spread, {measured.period, seconds, before}};
 }
 
-void describe_errors(RunWriter& run, Pass pass, const std::string& machine, double measured, double predicted,
-                     double overlapped, double serial) {
+void describe_errors(RunWriter& run, const std::string& ending, double measured, double predicted, double overlapped,
+                     double serial) {
     const auto column = [&](const char* what, double value, const char* unit, const char* description) {
-        run.attribute(fmt::format("{}_{}_{}", what, to_string(pass), machine), value, unit, description);
+        run.attribute(fmt::format("{}_{}", what, ending), value, unit, description);
     };
     column("seconds_predicted", predicted, "s", "end of the last operation of any rank");
     column("error", predicted / measured - 1, "1", "of the predicted time of the pass");
@@ -91,61 +107,84 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
         run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
         run.attribute("ranks", ring.which.ranks, "1", "ring size P");
         run.attribute("tokens", plan.problem.tokens, "1", "of the whole sequence");
+        run.attribute("density", density(plan.mask()), "1", "visible pairs over those of a causal mask");
         for (const auto pass : scored_passes) {
             const auto measured = measured_pass(samples, pass);
-            run.attribute(fmt::format("rate_{}_seconds", to_string(pass)), measured.seconds, "s",
-                          "measured: median, slowest rank");
-            run.attribute(fmt::format("rate_{}_spread", to_string(pass)), measured.spread, "1",
+            const std::string ending = to_string(pass);
+            run.attribute("seconds_measured_" + ending, measured.seconds, "s", "median, slowest rank");
+            run.attribute("spread_measured_" + ending, measured.spread, "1",
                           "distance of the quartiles over the median");
-            run.attribute(fmt::format("recorded_error_{}", to_string(pass)), kept.of(rings.row(i), pass, machine), "1",
+            run.attribute("error_recorded_" + ending, kept.of(rings.row(i), pass, machine), "1",
                           "of the prediction that the record keeps, by the model of its day");
             sim::SimOptions options;
             repeat(options, measured.repetition);
             const auto predicted = sim::simulate(*plan.schedule(pass), machines.at(ring.transport), options);
-            describe_errors(run, pass, machine, measured.seconds, layouts::to_seconds(predicted.makespan),
-                            layouts::to_seconds(predicted.naive_overlapped), layouts::to_seconds(predicted.naive_serial));
+            describe_errors(run, ending, measured.seconds, layouts::to_seconds(predicted.makespan),
+                            layouts::to_seconds(predicted.naive_overlapped),
+                            layouts::to_seconds(predicted.naive_serial));
         }
         scores.commit(scored_name(record, ring), run);
         progress.finish();
     }
 }
 
-std::string scores_text(const Record& scores, const std::vector<ScoredRecord>& records) {
-    Table table({"record", "machine file", "tokens per rank", "rings", "today", "max(c,t)", "c+t", "in the record"});
-    std::string others;
-    for (const auto& record : records) {
-        if (!record.why_not.empty()) others += fmt::format("{}: {}\n", record.name, record.why_not);
-        for (const auto& [transport, machine] : record.machines)
-            for (const auto& [least, size] : sizes) {
-                std::map<std::string, std::vector<double>> errors;
-                for (const auto& run : scores.runs()) {
-                    if (scores.text(run, "measured_record") != record.name || scores.text(run, "transport") != transport)
-                        continue;
-                    const auto tokens = static_cast<std::int64_t>(scores.number(run, "tokens") / scores.number(run, "ranks"));
-                    const auto bin = std::find_if(std::begin(sizes), std::end(sizes),
-                                                  [&](const auto& one) { return tokens >= one.first; });
-                    if (bin->first != least) continue;
-                    for (const auto pass : scored_passes) {
-                        for (const auto* what : {"error", "error_overlapped", "error_serial"})
-                            errors[what].push_back(
-                                scores.number(run, fmt::format("{}_{}_{}", what, to_string(pass), machine)));
-                        const auto kept = scores.number(run, fmt::format("recorded_error_{}", to_string(pass)));
-                        if (std::isfinite(kept)) errors["recorded"].push_back(kept);
-                    }
-                }
-                if (errors.empty()) continue;
-                const auto mean = [&](const char* what) {
-                    return fmt::format("{:.1f}", 100 * score(errors[what]).mean);
-                };
-                table.add({record.name, machine, size, fmt::format("{}", errors["error"].size() / scored_passes.size()),
-                           percent(errors["error"]), mean("error_overlapped"), mean("error_serial"),
-                           percent(errors["recorded"])});
+std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& rings) {
+    std::map<ScoreKey, std::vector<const ScoredRing*>> sets;
+    for (const auto& ring : rings)
+        sets[{ring.record, ring.machine, length_bin(ring.tokens_per_rank).least}].push_back(&ring);
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [key, set] : sets) {
+        std::vector<double> errors, overlapped, serial, recorded;
+        for (const auto* ring : set)
+            for (const auto& pass : ring->passes) {
+                errors.push_back(pass.error());
+                overlapped.push_back(pass.overlapped);
+                serial.push_back(pass.serial);
+                if (std::isfinite(pass.recorded)) recorded.push_back(pass.recorded);
             }
+        const auto& [record, machine, least] = key;
+        rows.push_back({record, machine, length_bin(least).name, fmt::format("{}", set.size()), percent(errors),
+                        in_percent(score(overlapped).mean), in_percent(score(serial).mean), percent(recorded)});
     }
+    return rows;
+}
+
+std::vector<std::vector<std::string>> margin_rows(const std::vector<ScoredRing>& rings) {
+    std::map<std::string, std::vector<ScoredRing>> machines;
+    for (const auto& ring : rings) machines[ring.machine].push_back(ring);
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [machine, own] : machines)
+        for (const double share : {1.0, 0.0}) {
+            auto& row = rows.emplace_back(std::vector<std::string>{machine, share >= dense_from ? "dense" : "sparse"});
+            for (auto bin = length_bins.rbegin(); bin != length_bins.rend(); ++bin) {
+                const auto count = std::ranges::count_if(own, [&](const ScoredRing& ring) {
+                    return (ring.density >= dense_from) == (share >= dense_from) &&
+                           length_bin(ring.tokens_per_rank).least == bin->least;
+                });
+                const auto u = margin(own, bin->least, share);
+                row.push_back(u ? fmt::format("{} ({})", in_percent(*u), count) : "?");
+            }
+        }
+    return rows;
+}
+
+std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<ScoredRecord>& records) {
+    std::string others;
+    for (const auto& record : records)
+        if (!record.why_not.empty()) others += fmt::format("{}: {}\n", record.name, record.why_not);
     return fmt::format(
         "{}\nErrors of a pass's time, %: mean / 95 of 100 / largest. max(c,t), c+t: of naive guesses, mean. In the "
-        "record: of what it\nkeeps, by the model of its day.\n{}",
-        table.text(), others.empty() ? "" : fmt::format("\nNot scored:\n{}", others));
+        "record: of what it\nkeeps, by the model of its day.\n\n{}\n"
+        "What nine of ten rings keep to, which advise prints as +-: the difference of measured and predicted time of "
+        "both\npasses, % of the predicted one, by tokens per rank and by whether at least half of the causal pairs are "
+        "visible\n(dense). In brackets: rings measured. Where these are fewer than {}, rings of all lengths or masks "
+        "count too.\n?: no such mask was measured. {} rings lie within. With margins by other records of\nthe same "
+        "machine file: {}.\n{}",
+        table_text({"record", "machine file", "tokens per rank", "rings", "today", "max(c,t)", "c+t", "in the record"},
+                   score_rows(rings)),
+        table_text({"machine file", "mask", "below 2Ki", "2Ki to 8Ki", "from 8Ki"}, margin_rows(rings)), enough_rings,
+        in_words(coverage(rings)), in_words(coverage_of_held_out_records(rings)),
+        others.empty() ? "" : fmt::format("\nNot scored:\n{}", others));
 }
 
 }  // namespace ringlab::experiments

@@ -1,10 +1,14 @@
 #pragma once
 
 #include "experiments/console/progress.hpp"
+#include "experiments/prediction/predictor.hpp"
+#include "experiments/prediction/scored_rings.hpp"
 #include "experiments/record/record.hpp"
-#include "experiments/study/predictor.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/scored_records.hpp"
+
+#include <string>
+#include <vector>
 
 namespace ringlab::experiments {
 
@@ -15,19 +19,26 @@ struct MeasuredPass {
 };
 MeasuredPass measured_pass(const RingSamples& samples, layouts::Pass pass);
 
-/// Columns of a pass beside what is predicted for it on a machine: error_PASS_MACHINE and the like.
-void describe_errors(RunWriter& run, layouts::Pass pass, const std::string& machine, double measured, double predicted,
-                     double overlapped, double serial);
+/// Columns of what is predicted for a pass and how far that is from what was measured, in seconds: error_ENDING and the
+/// like.
+void describe_errors(RunWriter& run, const std::string& ending, double measured, double predicted, double overlapped,
+                     double serial);
 
 /// Name of the run of one of the record's rings in a record of the scores of all.
 std::string scored_name(const ScoredRecord& record, const ThroughputCase& ring);
 
 /// Predicts every ring of a record by today's model, and commits a run for each to `scores`, with the error that the
-/// record itself keeps of the model of its day (recorded_error_PASS), if any.
+/// record itself keeps of the model of its day, if any. load_scores() reads them again.
 void score_record(Record& scores, const ScoredRecord& record, Progress& progress);
 
-/// A line for each record, transport and size, with today's errors beside those of the naive guesses and those that the
-/// record keeps; then what is not scored, and why.
-std::string scores_text(const Record& scores, const std::vector<ScoredRecord>& records);
+/// A row for each record, machine file and length: their names, rings, errors in % by today's model (mean / 95th
+/// percentile / largest), mean errors of the naive guesses, errors that the record keeps.
+std::vector<std::vector<std::string>> score_rows(const std::vector<ScoredRing>& rings);
+
+/// A row for each machine file and density: margin() by length in %, the shortest first, with the rings of each.
+std::vector<std::vector<std::string>> margin_rows(const std::vector<ScoredRing>& rings);
+
+/// Both as tables with what their words mean, how many rings lie within their margins, and what is not scored, and why.
+std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<ScoredRecord>& records);
 
 }  // namespace ringlab::experiments

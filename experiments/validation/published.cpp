@@ -1,13 +1,13 @@
 #include "experiments/validation/published.hpp"
 
 #include "experiments/benchmark/throughput_case.hpp"
-#include "experiments/console/resources.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/console/table.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/files/resources.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/score.hpp"
-#include "layouts/text_file.hpp"
-#include "sim/simulate.hpp"
+#include "layouts/basics/text_file.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <toml++/toml.h>

@@ -1,6 +1,6 @@
 #include "experiments/validation/recorded.hpp"
 
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/record/read_record.hpp"
 
 #include <fmt/format.h>
@@ -139,7 +139,7 @@ layouts::Timeline RecordedRings::timeline_of(Pass pass, std::size_t run, int ran
         span.pool = static_cast<layouts::Pool>(whole("pool", row));
         span.peer = static_cast<int>(whole("peer", row));
         span.block = static_cast<int>(whole("block", row));
-        span.cells = whole("cells", row);
+        span.pair_count = whole("cells", row);
         span.bytes = whole("bytes", row);
         span.posted = time("posted", row);
         span.begin = time("begin", row);

@@ -1,7 +1,7 @@
 #include "experiments/validation/score.hpp"
 
 #include "experiments/console/table.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
 

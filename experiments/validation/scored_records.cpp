@@ -1,9 +1,9 @@
 #include "experiments/validation/scored_records.hpp"
 
-#include "experiments/console/resources.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "experiments/record/files_read.hpp"
-#include "layouts/require.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/files/files_read.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <toml++/toml.h>
 
@@ -14,7 +14,7 @@
 namespace ringlab::experiments {
 namespace {
 
-const std::string folder = "results";
+const std::string folder = "results", own_record = "scores";  // which is written here, and of which nothing is measured
 
 /// Names of records, and why they are not scored.
 std::map<std::string, std::string> not_scored() {
@@ -68,6 +68,7 @@ std::vector<ScoredRecord> scored_records() {
     auto reasons = not_scored();
     std::vector<ScoredRecord> records;
     for (const auto& name : resources(folder, ".h5")) {
+        if (name == own_record) continue;
         ScoredRecord record{name, find_resource(name, folder, ".h5"), "", {}};
         const auto transports = transports_of(record.path);
         if (transports.empty()) continue;

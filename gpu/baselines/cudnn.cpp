@@ -1,10 +1,10 @@
 #include "gpu/baselines/cudnn.hpp"
 
-#include "gpu/baselines/shared_library.hpp"
-#include "gpu/cuda_check.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/elementwise.hpp"
-#include "layouts/require.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/shared_library.hpp"
+#include "gpu/elements/elementwise.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <cudnn_frontend.h>
 

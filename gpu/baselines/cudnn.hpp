@@ -1,8 +1,8 @@
 #pragma once
 
 #include "gpu/baselines/timed_call.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 #include "gpu/baselines/cudnn.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 // A program built without cuDNN's headers.
 namespace ringlab::gpu {

@@ -1,9 +1,9 @@
 #include "gpu/baselines/device_attention.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/elementwise.hpp"
-#include "layouts/require.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/elements/elementwise.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <array>
 #include <functional>

@@ -2,8 +2,8 @@
 
 #include "gpu/baselines/timed_call.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <memory>
 #include <span>

@@ -1,6 +1,6 @@
 #include "gpu/baselines/ceilings.hpp"
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
 
 #include <algorithm>
 

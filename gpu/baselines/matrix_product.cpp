@@ -1,8 +1,8 @@
 #include "gpu/baselines/ceilings.hpp"
-#include "gpu/baselines/shared_library.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/elementwise.hpp"
-#include "layouts/require.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/shared_library.hpp"
+#include "gpu/elements/elementwise.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <cublas_v2.h>
 

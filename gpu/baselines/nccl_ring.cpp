@@ -1,7 +1,7 @@
 #include "gpu/baselines/ceilings.hpp"
-#include "gpu/cuda_handles.hpp"
+#include "gpu/device/cuda_handles.hpp"
 #include "gpu/transports/nccl_direction.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <nccl.h>
 

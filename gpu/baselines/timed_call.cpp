@@ -1,7 +1,7 @@
 #include "gpu/baselines/timed_call.hpp"
 
-#include "gpu/cuda_handles.hpp"
-#include "gpu/steady.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/steady.hpp"
 
 #include <algorithm>
 #include <chrono>

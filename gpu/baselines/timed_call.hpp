@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/nvml.hpp"
+#include "gpu/device/nvml.hpp"
 
 #include <cuda_runtime_api.h>
 

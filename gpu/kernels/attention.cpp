@@ -1,21 +1,20 @@
 #include "gpu/kernels/attention.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/kernels/dropout_params.hpp"
-#include "gpu/kernels/hopper/backward.hpp"
-#include "gpu/kernels/hopper/few_rows.hpp"
-#include "gpu/kernels/hopper/forward.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/kernels/common/dropout_params.hpp"
+#include "gpu/kernels/common/params.hpp"
+#include "gpu/kernels/hopper/backward/backward.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
+#include "gpu/kernels/hopper/forward/forward.hpp"
 #include "gpu/kernels/joined_work.hpp"
-#include "gpu/kernels/params.hpp"
-#include "layouts/launch_order.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -153,23 +152,6 @@ CombineParams combine_params(const Extent& extent, const View& destination, cons
 void require_fp32(const Elements& tensor, const char* name) {
     require(tensor.dtype == DType::fp32, "{} is {}; it must be fp32", name, to_string(tensor.dtype));
 }
-
-}  // namespace
-
-void allow_shared_memory(const void* kernel, const char* name, int bytes) {
-    using Allowed = std::tuple<int, const void*, int>;  // device, kernel, bytes
-    static thread_local std::vector<Allowed> allowed;   // a few: looking through them is quicker than hashing
-    int device = 0, most = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    if (std::find(allowed.begin(), allowed.end(), Allowed{device, kernel, bytes}) != allowed.end()) return;
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    require(bytes <= most, "the {} needs {} bytes of shared memory a block, device {} has {}; use smaller head dims",
-            name, bytes, device, most);
-    RINGLAB_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    allowed.emplace_back(device, kernel, bytes);
-}
-
-namespace {
 
 ForwardParams forward_params(const ForwardArgs& args, const Geometry& geometry, const Items& work) {
     const auto& shape = args.shape;
@@ -328,17 +310,17 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
     for_dims(shape, [&]<DimClass dims>() { hopper::launch_backward<dims>(launch, shape.dtype, stream); });
 }
 
-hopper::UnitOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks, bool with_turns) {
-    const layouts::KeyItems items{.items = tiles.items(),
+hopper::WorkTileOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks, bool with_turns) {
+    const layouts::KeyWorkTiles items{.items = tiles.items(),
                                   .busy = tiles.busy_items(),
                                   .entries = tiles.full() + tiles.partial(),
                                   .longest = tiles.longest(),
-                                  .fall_evenly = tiles.fall_evenly()};
-    const layouts::LaunchPlaces places{.heads = shape.batch * shape.kv_heads,
+                                  .fall_linearly = tiles.fall_linearly()};
+    const layouts::LaunchShape places{.heads = shape.batch * shape.kv_heads,
                                        .group = shape.query_heads_per_kv_head,
-                                       .processors = hopper::multiprocessors_of_device(),
+                                       .sms = hopper::multiprocessors_of_device(),
                                        .blocks = blocks};
-    return with_turns ? layouts::backward_order_with_turns(items, places) : layouts::backward_order(items, places);
+    return with_turns ? layouts::deterministic_backward_order(items, places) : layouts::backward_order(items, places);
 }
 
 }  // namespace
@@ -355,7 +337,7 @@ void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_
         const int blocks = blocks_per_item({.items = tiles.busy_items() * shape.batch * shape.kv_heads,
                                             .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                             .longest = tiles.longest(),
-                                            .steps_per_entry = shape.query_heads_per_kv_head});
+                                            .steps_per_row_tile = shape.query_heads_per_kv_head});
         const auto order = unit_order(shape, tiles, blocks, turns != nullptr);
         return launch_on_hopper(
             {.params = params, .joined = {}, .blocks_per_item = blocks, .order = order, .turns = turns}, shape, stream);

@@ -1,11 +1,11 @@
 #include "gpu/kernels/joined_work.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/driver.hpp"
-#include "gpu/kernels/hopper/joined.hpp"
-#include "gpu/kernels/hopper/tensor_map.hpp"
-#include "gpu/kernels/tile_shape.hpp"
-#include "layouts/require.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/driver.hpp"
+#include "gpu/kernels/common/tile_shape.hpp"
+#include "gpu/kernels/hopper/ptx/tensor_map.hpp"
+#include "gpu/kernels/hopper/units/joined.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <algorithm>
 #include <array>
@@ -156,14 +156,14 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
     std::vector<std::array<std::int32_t, 4>> items;
     std::vector<std::int32_t> entries, turns;
     std::map<int, std::vector<std::int32_t>> taken;  // by group and query tile
-    bool in_step = true;
+    bool in_lockstep = true;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
         const auto place = places.of_block[i];
         auto tiles = find_tiles(mask, rows_->runs(), places.keys[place], places.tile, Major::keys,
                                 options_.list.deterministic ? EqualEntries::apart : EqualEntries::shared);
         longest_first(tiles.items);
         const auto idle = std::ranges::find_if(tiles.items, [](const auto& item) { return item[1] == item[2]; });
-        in_step &= fall_evenly(std::span(tiles.items.begin(), idle), tiles.entries);
+        in_lockstep &= fall_linearly(std::span(tiles.items.begin(), idle), tiles.entries);
         auto& group_taken = taken[blocks_[i].first_head];
         group_taken.resize(size(tiles.other_side));
         const auto offset = static_cast<std::int32_t>(entries.size());
@@ -187,10 +187,10 @@ void JoinedWork::list_keys(const Mask& mask, const Places& places) {
     blocks_per_item_ = gpu::blocks_per_item({.items = items_ * heads,
                                              .entries = entries_ * heads,
                                              .longest = longest_,
-                                             .steps_per_entry = options_.shape.query_heads_per_kv_head});
-    if (!in_step || options_.list.deterministic) return;
+                                             .steps_per_row_tile = options_.shape.query_heads_per_kv_head});
+    if (!in_lockstep || options_.list.deterministic) return;
     const auto at_a_time = hopper::multiprocessors_of_device() / blocks_per_item_;
-    order_ = layouts::joined_order_in_step(block_items_, heads, at_a_time).value_or(hopper::UnitOrder{});
+    order_ = layouts::fused_lockstep_order(block_items_, heads, at_a_time).value_or(hopper::WorkTileOrder{});
 }
 
 void JoinedWork::make_table(const Places& places) {

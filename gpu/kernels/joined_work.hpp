@@ -1,8 +1,8 @@
 #pragma once
 
-#include "gpu/cuda_handles.hpp"
+#include "gpu/device/cuda_handles.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "gpu/kernels/hopper/unit_order.hpp"
+#include "gpu/kernels/hopper/units/unit_order.hpp"
 
 #include <chrono>
 #include <optional>
@@ -91,7 +91,7 @@ public:
     /// Backward: thread blocks that share an item.
     int blocks_per_item() const { return blocks_per_item_; }
     /// Backward: in which order a block's items are done.
-    hopper::UnitOrder order() const { return order_; }
+    hopper::WorkTileOrder order() const { return order_; }
     const Block& first_block() const { return blocks_.front(); }
 
 private:
@@ -111,7 +111,7 @@ private:
     int groups_ = 1;
     std::int64_t items_ = 0, longest_ = 0, entries_ = 0;
     int blocks_per_item_ = 1;
-    hopper::UnitOrder order_;                 // backward, of a block's items
+    hopper::WorkTileOrder order_;                 // backward, of a block's items
     std::vector<std::uint32_t> block_items_;  // backward, by block: its items
     std::uint32_t pass_ = 0;
     std::uint32_t* told_ = nullptr;  // in host memory that the device sees

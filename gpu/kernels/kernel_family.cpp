@@ -1,7 +1,7 @@
 #include "gpu/kernels/kernel_family.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "layouts/require.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 namespace {

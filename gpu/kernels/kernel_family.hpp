@@ -1,7 +1,7 @@
 #pragma once
 
-#include "gpu/kernels/tile_shape.hpp"
-#include "layouts/problem.hpp"
+#include "gpu/kernels/common/tile_shape.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <string_view>
 #include <vector>

@@ -1,13 +1,13 @@
-#include "gpu/kernels/tile_shape.hpp"
+#include "gpu/kernels/common/tile_shape.hpp"
 
-#include "gpu/kernels/dim_classes.hpp"
-#include "gpu/kernels/hopper/backward_config.hpp"
-#include "gpu/kernels/hopper/config.hpp"
-#include "gpu/kernels/hopper/few_rows.hpp"
-#include "gpu/kernels/hopper/few_rows_config.hpp"
+#include "gpu/kernels/common/dim_classes.hpp"
+#include "gpu/kernels/common/tile_config.hpp"
+#include "gpu/kernels/hopper/backward/backward_config.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows_config.hpp"
+#include "gpu/kernels/hopper/forward/config.hpp"
 #include "gpu/kernels/kernel_family.hpp"
-#include "gpu/kernels/tile_config.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 namespace {

@@ -1,11 +1,11 @@
 #include "gpu/kernels/work_list.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/kernels/clusters.hpp"
-#include "gpu/kernels/hopper/few_rows.hpp"
-#include "layouts/require.hpp"
-#include "layouts/unit_order.hpp"
-#include "layouts/work.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/kernels/common/clusters.hpp"
+#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 #include <algorithm>
 #include <array>
@@ -156,23 +156,23 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items) {
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
 }
 
-bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
-    std::vector<layouts::ItemReach> reaches;
+bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
+    std::vector<layouts::WorkTileReach> reaches;
     for (const auto& [tile, begin, end, partial_end] : items)
         reaches.push_back({end - begin, entries[static_cast<std::size_t>(end) - 1] / 2});
-    return layouts::fall_evenly(reaches);
+    return layouts::fall_linearly(reaches);
 }
 
 /// A cluster of blocks needs multiprocessors that lie together, so a few stay idle beside larger ones, and a launch
 /// that just does not fit takes twice as long.
-int blocks_per_item(const layouts::ItemLoad& load) {
+int blocks_per_item(const layouts::BackwardLoad& load) {
     int device = 0, multiprocessors = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
     RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    std::vector<layouts::Sharing> groups;
+    std::vector<layouts::SmGroup> groups;
     for (const int blocks : {2, 4, 8})
         if (const int clusters = clusters_at_a_time(blocks)) groups.push_back({blocks, clusters});
-    return static_cast<int>(layouts::choose_sharing(load, multiprocessors, groups).processors);
+    return static_cast<int>(layouts::choose_sm_group(load, multiprocessors, groups).sms);
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
@@ -185,7 +185,7 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     items_ = static_cast<std::int64_t>(items.size());
     if (!items.empty()) longest_ = items.front()[2] - items.front()[1];
     busy_items_ = std::count_if(items.begin(), items.end(), [](const auto& item) { return item[2] > item[1]; });
-    fall_evenly_ = gpu::fall_evenly(std::span(items).first(static_cast<std::size_t>(busy_items_)), entries);
+    fall_evenly_ = gpu::fall_linearly(std::span(items).first(static_cast<std::size_t>(busy_items_)), entries);
     items_device_ = uploaded(items);
     entries_device_ = uploaded(entries);
     if (!with_turns) return;

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "gpu/device_buffer.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/kernel_family.hpp"
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
-#include "layouts/work.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <array>
 #include <atomic>
@@ -80,11 +80,11 @@ enum class EqualEntries { shared, apart };
 Tiles find_tiles(const layouts::Mask& mask, std::span<const layouts::Run> queries, std::span<const layouts::Run> keys,
                  TileShape shape, Major major, EqualEntries equal);
 void longest_first(std::span<std::array<std::int32_t, 4>> items);
-/// layouts::fall_evenly of `items` that have something to do and come longest first.
-bool fall_evenly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);
+/// layouts::fall_linearly of `items` that have something to do and come longest first.
+bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries);
 
 /// Backward, hopper: thread blocks that are to share an item on the current device: 1, 2, 4 or 8.
-int blocks_per_item(const layouts::ItemLoad& load);
+int blocks_per_item(const layouts::BackwardLoad& load);
 
 /// The same in device memory, longest item first: the short ones fill the gaps at the end of the launch.
 class TileList {
@@ -100,8 +100,8 @@ public:
     std::int64_t longest() const { return longest_; }  ///< entries of the first item
     std::int64_t full() const { return full_; }        ///< tile pairs that need no test of their elements
     std::int64_t partial() const { return partial_; }  ///< tile pairs that do
-    /// layouts::fall_evenly of those that have anything to do.
-    bool fall_evenly() const { return fall_evenly_; }
+    /// layouts::fall_linearly of those that have anything to do.
+    bool fall_linearly() const { return fall_evenly_; }
 
     const std::int32_t* device_items() const { return items_device_.as<const std::int32_t>(); }
     const std::int32_t* device_entries() const { return entries_device_.as<const std::int32_t>(); }

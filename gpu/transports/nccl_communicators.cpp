@@ -1,6 +1,6 @@
 #include "gpu/transports/nccl_communicators.hpp"
 
-#include "gpu/cuda_check.hpp"
+#include "gpu/device/cuda_check.hpp"
 
 #include <cstring>
 #include <future>

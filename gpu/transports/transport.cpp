@@ -3,7 +3,7 @@
 namespace ringlab::gpu {
 
 bool has_time(const layouts::Instruction& instruction) {
-    return instruction.flop_beside >= flop_of_time * static_cast<double>(instruction.op.bytes);
+    return instruction.overlapped_flop >= flop_of_time * static_cast<double>(instruction.op.bytes);
 }
 
 std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs, const Messages& counts) {

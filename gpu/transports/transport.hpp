@@ -1,8 +1,8 @@
 #pragma once
 
-#include "gpu/slot_map.hpp"
-#include "gpu/team.hpp"
-#include "layouts/group.hpp"
+#include "gpu/team/team.hpp"
+#include "gpu/transports/slot_map.hpp"
+#include "layouts/basics/ring_group.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,6 @@
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/driver.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/driver.hpp"
 #include "gpu/transports/transport.hpp"
 #include "processes/shared_memory.hpp"
 

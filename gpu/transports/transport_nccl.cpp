@@ -1,4 +1,4 @@
-#include "gpu/cuda_handles.hpp"
+#include "gpu/device/cuda_handles.hpp"
 #include "gpu/transports/nccl_communicators.hpp"
 #include "gpu/transports/transport.hpp"
 

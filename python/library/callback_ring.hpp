@@ -1,7 +1,7 @@
 #pragma once
 
 #include "python/library/ringlab_cpu.h"
-#include "reference/cpu/transport.hpp"
+#include "reference/ranks/transports/transport.hpp"
 
 #include <condition_variable>
 #include <map>

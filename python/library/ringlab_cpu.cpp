@@ -1,14 +1,14 @@
 #include "python/library/ringlab_cpu.h"
 
-#include "layouts/names.hpp"
-#include "layouts/program.hpp"
-#include "layouts/rotary.hpp"
+#include "layouts/basics/typed_names.hpp"
+#include "layouts/program/program.hpp"
+#include "layouts/problem/rotary.hpp"
 #include "python/library/callback_ring.hpp"
-#include "reference/counts.hpp"
-#include "reference/cpu/cpu_rank.hpp"
-#include "reference/error_model.hpp"
-#include "reference/rounding.hpp"
-#include "sim/simulate.hpp"
+#include "reference/tensors/counts.hpp"
+#include "reference/ranks/cpu_rank.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/tensors/rounding.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -39,8 +39,8 @@ ringlab_status ringlab_name(ringlab_kind kind, int index, const char** name, con
 
 typedef enum { RINGLAB_BF16 = 0, RINGLAB_FP16 = 1, RINGLAB_FP32 = 2, RINGLAB_FP64 = 3 } ringlab_dtype;
 
-/* Of the whole sequence; see layouts/problem.hpp. bf16 and fp16 are emulated: operands of products are rounded, sums
- * are fp32. */
+/* Of the whole sequence; see layouts/problem/problem.hpp. bf16 and fp16 are emulated: operands of products are rounded,
+ * sums are fp32. */
 typedef struct {
     int64_t batch, tokens, query_heads, kv_heads, head_dim, value_dim;
     double scale;    /* 0: 1/sqrt(head_dim) */
@@ -129,9 +129,9 @@ typedef struct {
     const double *o, *lse, *dq, *dk, *dv, *dsinks;
 } ringlab_expected;
 
-/* The most that a right run may be off by, from the roundings of its arithmetic (reference/error_model.hpp): relative
- * root mean square, and largest difference over the largest expected magnitude, of o, o_exact, lse, dq, dk, dv,
- * dsinks. */
+/* The most that a right run may be off by, from the roundings of its arithmetic (reference/error/error_model.hpp):
+ * relative root mean square, and largest difference over the largest expected magnitude, of o, o_exact, lse, dq, dk, dv
+ * and dsinks, in this order. */
 ringlab_status ringlab_bounds(const ringlab_plan* plan, const ringlab_expected* expected, double bounds[7][2]);
 
 typedef enum { RINGLAB_PASS_FORWARD = 0, RINGLAB_PASS_BACKWARD = 1 } ringlab_pass;

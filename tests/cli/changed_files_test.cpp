@@ -1,8 +1,8 @@
-#include "experiments/record/digest.hpp"
-#include "experiments/record/hdf5.hpp"
+#include "experiments/files/digest.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "fuzz.hpp"
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/masks/mask.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/test_case.hpp>

@@ -1,6 +1,6 @@
 // Experiments that execute, each by what it is about.
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
 
 #include <fmt/format.h>

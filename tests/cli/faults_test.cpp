@@ -1,6 +1,6 @@
 // Mistakes made on purpose, and faults of the machine that need no processes of their own.
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,7 +1,7 @@
 #include "fuzz.hpp"
-#include "experiments/console/config.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "layouts/require.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "layouts/basics/require.hpp"
 #include "tests/layouts/mask_oracles/oracle.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // How results are judged, and how that ends.
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/data/test_case.hpp>

@@ -1,6 +1,6 @@
 // Gradients of a layer's parameters over rings side by side, by the right rule and by wrong ones.
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,6 +1,6 @@
 // How an experiment is told what to do, and what it does with a terminal, a disk or memory that will not do.
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 #include "process.hpp"
 
 #include <boost/test/data/test_case.hpp>
@@ -146,7 +146,9 @@ BOOST_AUTO_TEST_CASE(the_list_says_of_every_name_what_it_stands_for) {
     }
     for (const auto& [entry, text] : said) BOOST_TEST(text.size() > 10u, entry << " says '" << text << "'");
     BOOST_TEST(contains(said["Machines/h200_nvswitch_copy_engine"], "up to 8 ranks"), list);
-    BOOST_TEST(contains(said["Machines/h200_nvswitch_copy_engine"], "assumed; on measured rings"), list);
+    BOOST_TEST(contains(said["Machines/h200_nvswitch_copy_engine"], "assumed; not scored on measured rings"), list);
+    BOOST_TEST(contains(said["Machines/4xh200_calibrated"], " measured rings "), list);
+    BOOST_TEST(contains(said["Machines/4xh200_calibrated"], " % off on average"), list);
     BOOST_TEST(contains(said["Machines/8xh800"], "0 of its 60 figures are measured or fitted"), list);
     BOOST_TEST(contains(said["Machines/8xh800"], "not scored"), list);
     BOOST_TEST(contains(said["Presets/llama-3.1-8b"], "32 query heads share 8 key/value heads"), list);

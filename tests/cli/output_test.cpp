@@ -1,4 +1,4 @@
-#include "experiments/record/record_files.hpp"
+#include "experiments/files/record_files.hpp"
 #include "process.hpp"
 
 #include <fmt/format.h>

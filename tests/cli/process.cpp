@@ -1,6 +1,6 @@
 #include "process.hpp"
 
-#include "experiments/record/hdf5.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,15 +1,16 @@
 // Known situations give the known advice, and advice for the largest machine takes little work.
 
 #include "experiments/benchmark/bench.hpp"
-#include "experiments/console/resources.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/memory/longest.hpp"
 #include "experiments/planning/advice_play.hpp"
 #include "experiments/planning/advice_report.hpp"
 #include "experiments/planning/candidates.hpp"
-#include "experiments/planning/longest.hpp"
 #include "experiments/planning/one_rank.hpp"
-#include "sim/simulate.hpp"
+#include "sim/play/simulate.hpp"
 
+#include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -31,7 +32,7 @@ using Verdict = Advised::Verdict;
 AdvisedMachine advised_machine(const std::string& name) {
     const auto file = RINGLAB_SOURCE_DIR "/experiments/machines/" + name + ".toml";
     const auto machine = sim::load_machine(file);
-    return {name, file, machine, capacity_of(machine, name, {}), uncertainty_of(machine)};
+    return {name, file, machine, capacity_of(machine, name, {}), uncertainty_of(machine, name)};
 }
 
 Config question_config(const std::string& mask, std::int64_t tokens, int gpus) {
@@ -396,18 +397,59 @@ BOOST_AUTO_TEST_CASE(large_rings_are_set_right_by_the_recurrence) {
     BOOST_TEST((advice.all.front().method == Advised::Method::recurrence));
 }
 
-BOOST_AUTO_TEST_CASE(uncertainty_comes_from_the_machine_file_or_the_committed_score) {
-    auto machine = sim::load_machine(find_resource("2xh200_calibrated", "machines", ".toml"));
-    BOOST_TEST(uncertainty_of(machine).mean == machine.mean_error);
-    machine.mean_error = 0;
-    const auto scored = uncertainty_of(machine);
-    BOOST_TEST(scored.known);
-    BOOST_TEST(scored.source.find("validate_2xh200.h5") != std::string::npos, scored.source);
-    BOOST_TEST(scored.mean > 0.01);
-    BOOST_TEST(scored.largest < 0.5);
-    const auto by_file = advised_machine("h200_nvswitch_nccl").uncertainty;
-    BOOST_TEST(by_file.mean == 0.13);
-    BOOST_TEST(!advised_machine("h200_cluster").uncertainty.known);
+BOOST_AUTO_TEST_CASE(an_uncertainty_is_of_rings_that_were_scored_on_the_same_file_at_the_same_clock) {
+    const std::string name = "2xh200_calibrated";
+    auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
+    const auto scored = uncertainty_of(machine, "any name");
+    BOOST_REQUIRE(scored.known());
+    BOOST_TEST(scored.margin_of(2, 65536, 1).value_or(0) > scored.mean());
+    BOOST_TEST(scored.margin_of(2, 65536, 1).value_or(1) < 0.1);
+    BOOST_TEST(!scored.margin_of(1, 65536, 1).has_value());  // no ring
+    const auto at_another_clock = uncertainty_of(machine, name, sim::Clock::calibrated);
+    BOOST_TEST(!at_another_clock.known());
+    BOOST_TEST(at_another_clock.source.find("not scored at --clock calibrated") == 0u, at_another_clock.source);
+    machine.text += "\n# changed";
+    const auto changed = uncertainty_of(machine, name);
+    BOOST_TEST(!changed.known());
+    BOOST_TEST(changed.source.find("2xh200_calibrated.toml has changed") != std::string::npos, changed.source);
+    const auto other = advised_machine("h200_cluster").uncertainty;
+    BOOST_TEST(!other.known());
+    BOOST_TEST(other.source == "not scored on measured rings");
+}
+
+BOOST_AUTO_TEST_CASE(each_row_says_what_rings_of_its_length_and_mask_keep_to) {
+    auto config = question_config("causal", 65536, 4);
+    config.algorithms = {"ring"};
+    config.layouts = {"zigzag"};
+    const std::vector<AdvisedMachine> machines{advised_machine("4xh200_calibrated"),
+                                               advised_machine("h200_nvswitch_copy_engine")};
+    const Question question{config, machines};
+    const auto advice = advise(question);
+    const auto table = advice_text(advice, question);
+    const auto json = nlohmann::json::parse(advice_json(advice, question));
+    bool scored = false, not_scored = false;
+    for (const auto& entry : json.at("ranked")) {
+        const auto& uncertainty = entry.at("uncertainty");
+        if (entry.at("machine") != "4xh200_calibrated") {
+            BOOST_TEST(uncertainty.is_null());
+            not_scored = true;
+        } else {
+            const auto expected = machines.front().uncertainty.margin_of(entry.at("ranks"), 65536, 1);
+            BOOST_TEST(uncertainty.get<double>() == expected.value_or(0));
+            BOOST_TEST(table.find(fmt::format(" {:.0f} % ", 100 * *expected)) != std::string::npos, table);
+            scored = true;
+        }
+    }
+    BOOST_TEST((scored && not_scored));
+    BOOST_TEST(table.find("?: not scored") != std::string::npos, table);
+    BOOST_TEST(table.find("On h200_nvswitch_copy_engine: not scored on measured rings.") != std::string::npos, table);
+    config.masks = {"window:4095,0"};
+    for (const auto* one : advice_for(config, machines).ranked())
+        if (one->machine == &machines.front() && one->which.ranks == 4)
+            BOOST_TEST((one->margin() == machines.front().uncertainty.margin_of(4, 65536, 0)));
+    config.ranks = {1};
+    config.gpus = 1;
+    for (const auto* one : advice_for(config, machines).ranked()) BOOST_TEST(!one->margin().has_value());
 }
 
 BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {

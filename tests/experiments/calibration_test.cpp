@@ -1,6 +1,6 @@
-#include "experiments/calibration/cost_fit.hpp"
-#include "experiments/calibration/machine_file.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/calibration/fit/cost_fit.hpp"
+#include "experiments/calibration/fit/machine_file.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/validation/score.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -20,22 +20,22 @@ using layouts::Pass;
 /// A GPU whose kernels are as those for sm_90a, with times of the right order.
 sim::Machine true_machine() {
     sim::Machine machine;
-    machine.multiprocessors = 132;
+    machine.sms = 132;
     machine.forward.launch_seconds = 7e-6;
-    machine.forward.item_seconds = 2.9e-6;
+    machine.forward.work_tile_seconds = 2.9e-6;
     machine.forward.full_tile_seconds = 1.46e-6;
     machine.forward.partial_tile_seconds = 1.9e-6;
-    machine.forward.idle_item_seconds = 2.2e-6;
+    machine.forward.idle_work_tile_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
     machine.forward.finish_seconds = 0.6e-6;
-    machine.backward = {.item = sim::Item::key_tile,
+    machine.backward = {.item = sim::WorkTile::key_tile,
                         .tile_rows = 64,
                         .groups = {{2, 66}, {4, 30}, {8, 15}},
                         .launch_seconds = 4e-6,
-                        .item_seconds = 13e-6,
+                        .work_tile_seconds = 13e-6,
                         .full_tile_seconds = 2e-6,
                         .partial_tile_seconds = 2.7e-6,
-                        .idle_item_seconds = 5e-6};
+                        .idle_work_tile_seconds = 5e-6};
     return machine;
 }
 
@@ -76,8 +76,8 @@ BOOST_AUTO_TEST_CASE(times_that_a_machine_would_give_are_found_again) {
     for (const auto pass : {Pass::forward, Pass::backward}) {
         auto found = truth;
         auto& cost = pass == Pass::forward ? found.forward : found.backward;
-        cost.launch_seconds = cost.item_seconds = cost.full_tile_seconds = cost.partial_tile_seconds = 1;
-        cost.idle_item_seconds = cost.resume_seconds = cost.finish_seconds = 1;
+        cost.launch_seconds = cost.work_tile_seconds = cost.full_tile_seconds = cost.partial_tile_seconds = 1;
+        cost.idle_work_tile_seconds = cost.resume_seconds = cost.finish_seconds = 1;
         const auto attends = timed_on(truth, pass);
         fit_attention(found, pass, attends);
         // Times that always occur together cannot be told apart; what they add up to can.
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
     // Every attend here is the first and the last of its rows: an item always ends, and no rows go on.
     const auto truth = true_machine();
     auto attends = timed_on(truth, Pass::forward);
-    std::erase_if(attends, [](const TimedAttend& attend) { return !attend.turn.begins || !attend.turn.ends; });
+    std::erase_if(attends, [](const TimedAttend& attend) { return !attend.position.begins || !attend.position.ends; });
     auto found = truth;
     const auto zeros = fit_attention(found, Pass::forward, attends);
     BOOST_TEST(zeros.at("resume_us") == "not determined by the timed attends");
@@ -102,8 +102,8 @@ BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
     BOOST_TEST(!zeros.contains("item_us"));
     BOOST_TEST(found.forward.resume_seconds == 0);
     BOOST_TEST(found.forward.finish_seconds == 0);
-    BOOST_TEST(std::abs(found.forward.item_seconds - (truth.forward.item_seconds + truth.forward.finish_seconds)) <
-               0.1 * truth.forward.item_seconds);
+    BOOST_TEST(std::abs(found.forward.work_tile_seconds - (truth.forward.work_tile_seconds + truth.forward.finish_seconds)) <
+               0.1 * truth.forward.work_tile_seconds);
     for (const auto& attend : attends)
         BOOST_TEST(std::abs(predicted_seconds(attend, Pass::forward, found) / attend.seconds - 1) < 0.02);
 }

@@ -1,12 +1,12 @@
-#include "experiments/study/case.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/calibration/fit/least_squares.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/study/judge.hpp"
-#include "experiments/study/least_squares.hpp"
-#include "layouts/require.hpp"
-#include "reference/blocked.hpp"
-#include "reference/latent.hpp"
-#include "reference/rotary.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/features/rotary.hpp"
 
 #include <boost/test/unit_test.hpp>
 

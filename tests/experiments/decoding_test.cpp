@@ -1,10 +1,10 @@
 // Decoding over a cache that a padded, sharded prefill left, and what its gate sees.
 
-#include "experiments/study/decoding.hpp"
+#include "experiments/models/decoding.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "reference/blocked.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -1,7 +1,7 @@
 // What is put together from right runs is what a rank gives that really makes the mistake: the one of
 // mutated_rank.cmake.
+#include "experiments/execution/machine_fault.hpp"
 #include "experiments/faults/mistakes.hpp"
-#include "experiments/study/machine_fault.hpp"
 #include "tests/reference/mutation.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -101,10 +101,10 @@ std::optional<Mutation> mutation_of(const std::string& name) {
 Measurement timed(const std::vector<std::vector<std::pair<std::int64_t, double>>>& of_rank) {
     Measurement one;
     for (std::size_t rank = 0; rank < of_rank.size(); ++rank)
-        for (const auto& [cells, milliseconds] : of_rank[rank]) {
+        for (const auto& [pair_count, milliseconds] : of_rank[rank]) {
             layouts::Span span;
             span.rank = static_cast<int>(rank);
-            span.cells = cells;
+            span.pair_count = pair_count;
             span.busy = static_cast<layouts::Picoseconds>(1e9 * milliseconds);
             one.forward.spans.push_back(span);
         }

@@ -1,7 +1,7 @@
-#include "experiments/record/files_read.hpp"
-#include "experiments/console/config.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/text_file.hpp"
+#include "experiments/files/files_read.hpp"
+#include "experiments/command_line/command_line.hpp"
+#include "layouts/basics/text_file.hpp"
+#include "layouts/masks/mask.hpp"
 #include "record_support.hpp"
 
 #include <algorithm>
@@ -166,24 +166,24 @@ BOOST_AUTO_TEST_CASE(a_library_that_is_given_by_path_is_noted_when_options_are_r
 // results does so by record_files.hpp.
 BOOST_AUTO_TEST_CASE(nobody_opens_files_past_the_account) {
     const std::set<std::string> allowed{
-        "layouts/text_file.cpp",                // the one reader of texts
-        "experiments/record/digest.cpp",        // digests of files that were noted
-        "experiments/record/file_guard.cpp",    // looks at what is to be replaced
-        "experiments/record/hdf5_file.cpp",     // HDF5 for all others
-        "experiments/record/record_files.cpp",  // the one writer
-        "experiments/record/tensors_file.cpp",  // writes beside, and moves into place
-        "experiments/record/provenance.cpp",    // the system's own, as are the next
+        "layouts/basics/text_file.cpp",                  // the one reader of texts
+        "experiments/files/digest.cpp",                  // digests of files that were noted
+        "experiments/outputs/file_guard.cpp",            // looks at what is to be replaced
+        "experiments/record/hdf5/hdf5_file.cpp",         // HDF5 for all others
+        "experiments/files/record_files.cpp",            // the one writer
+        "experiments/outputs/tensors_file.cpp",          // writes beside, and moves into place
+        "experiments/record/provenance/provenance.cpp",  // the system's own, as are the next
         "experiments/study/forecast.cpp",
-        "experiments/inputs/untrusted.cpp",
+        "experiments/files/untrusted.cpp",
         "experiments/faults/launched.cpp",
-        "processes/neighbours.cpp",
+        "processes/watching/neighbours.cpp",
         "processes/shared_memory.cpp",
-        "processes/last_word.cpp",
-        "gpu/nvml.cpp",
-        "gpu/baselines/shared_library.hpp",  // --cudnn, which config.cpp notes
+        "processes/watching/last_word.cpp",
+        "gpu/device/nvml.cpp",
+        "gpu/device/shared_library.hpp",  // --cudnn, which config.cpp notes
     };
     const std::set<std::string> noting{"experiments/record/read_record.cpp", "experiments/inputs/inputs_file.cpp",
-                                       "experiments/planning/uncertainty.cpp",
+                                       "experiments/prediction/scored_rings.cpp",
                                        "experiments/validation/all_records.cpp",
                                        "experiments/validation/scored_records.cpp"};
     std::size_t looked_at = 0;

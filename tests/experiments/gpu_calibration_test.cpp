@@ -2,10 +2,10 @@
 // again.
 
 #include "experiments/calibration/calibrate_gpu.hpp"
-#include "experiments/calibration/executed_passes.hpp"
-#include "experiments/calibration/gpu_fit.hpp"
-#include "experiments/calibration/gpu_measure.hpp"
-#include "sim/simulate.hpp"
+#include "experiments/calibration/gpu/executed_passes.hpp"
+#include "experiments/calibration/gpu/gpu_fit.hpp"
+#include "experiments/calibration/gpu/gpu_measure.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ using layouts::Pass;
 sim::Machine two_gpus() {
     sim::Machine machine;
     machine.gpus_per_host = machine.nics_per_host = 2;
-    machine.multiprocessors = 132;
+    machine.sms = 132;
     machine.memory_bytes_per_second = 4e12;
     machine.cache_bytes = 50e6;
     machine.attention_memory_bytes_per_second = 1e12;
@@ -38,25 +38,25 @@ sim::Machine two_gpus() {
     machine.rotate_memory_ratio = 8;
     machine.rotate_back_memory_ratio = 2.5;
     machine.forward.launch_seconds = 7e-6;
-    machine.forward.item_seconds = 2.9e-6;
+    machine.forward.work_tile_seconds = 2.9e-6;
     machine.forward.full_tile_seconds = 1.46e-6;
     machine.forward.partial_tile_seconds = 1.9e-6;
-    machine.forward.idle_item_seconds = 2.2e-6;
+    machine.forward.idle_work_tile_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
     machine.forward.finish_seconds = 0.6e-6;
     machine.forward.dropout_tile_seconds = 9e-6;
-    machine.few_rows = {.rows = 16,
+    machine.split_kv = {.rows = 16,
                         .launch_seconds = 19e-6,
                         .bytes_per_second = 3.5e12,
                         .block_bytes_per_second = 80e9,
                         .groups = {{2, 66}, {4, 30}, {8, 15}}};
-    machine.backward = {.item = sim::Item::key_tile,
+    machine.backward = {.item = sim::WorkTile::key_tile,
                         .tile_rows = 64,
                         .launch_seconds = 4e-6,
-                        .item_seconds = 3e-6,
+                        .work_tile_seconds = 3e-6,
                         .full_tile_seconds = 2e-6,
                         .partial_tile_seconds = 2.7e-6,
-                        .idle_item_seconds = 2e-6,
+                        .idle_work_tile_seconds = 2e-6,
                         .begin_seconds = 4e-6,
                         .begin_memory_ratio = 5,
                         .end_seconds = 3e-6,
@@ -66,7 +66,7 @@ sim::Machine two_gpus() {
     auto small = machine.forward, capped = machine.forward;
     small.head_dim = small.value_dim = 64;
     small.tile_rows = 192;
-    small.item_seconds = 4e-6;
+    small.work_tile_seconds = 4e-6;
     small.full_tile_seconds = 1.9e-6;
     small.partial_tile_seconds = 2.8e-6;
     capped.full_tile_seconds = 3.9e-6;
@@ -92,10 +92,10 @@ public:
     sim::Machine machine(const layouts::Problem&) const override {
         sim::Machine bare;
         bare.gpus_per_host = bare.nics_per_host = gpus();
-        bare.multiprocessors = truth_.multiprocessors;
+        bare.sms = truth_.sms;
         bare.cache_bytes = truth_.cache_bytes;
-        bare.few_rows.rows = truth_.few_rows.rows;
-        bare.few_rows.groups = truth_.few_rows.groups;
+        bare.split_kv.rows = truth_.split_kv.rows;
+        bare.split_kv.groups = truth_.split_kv.groups;
         const auto bare_cost = [](const sim::AttentionCost& cost) {
             return sim::AttentionCost{.head_dim = cost.head_dim,
                                       .value_dim = cost.value_dim,
@@ -314,8 +314,8 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
     BOOST_TEST(found.power_of_gpus[1] == power_of_second, boost::test_tools::tolerance(1e-3));
     BOOST_TEST(found.matrix_product_flops == 600e12);
     BOOST_TEST(found.forward.dropout_tile_seconds == 9e-6, boost::test_tools::tolerance(0.02));
-    BOOST_TEST(found.few_rows.launch_seconds == 19e-6, boost::test_tools::tolerance(0.05));
-    BOOST_TEST(found.few_rows.block_bytes_per_second == 80e9, boost::test_tools::tolerance(0.05));
+    BOOST_TEST(found.split_kv.launch_seconds == 19e-6, boost::test_tools::tolerance(0.05));
+    BOOST_TEST(found.split_kv.block_bytes_per_second == 80e9, boost::test_tools::tolerance(0.05));
     const auto over_nccl = sim::load_machine(beside(config.output, nccl_ending));
     BOOST_TEST(over_nccl.inside_host.hidden.channels == 4);
     BOOST_TEST(over_nccl.inside_host.hidden_rate(64 << 20) == hidden_rate, boost::test_tools::tolerance(0.05));

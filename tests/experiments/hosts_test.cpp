@@ -1,4 +1,4 @@
-#include "experiments/study/hosts.hpp"
+#include "experiments/execution/hosts.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,5 @@
+#include "experiments/files/untrusted.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/inputs/untrusted.hpp"
 #include "record_support.hpp"
 
 #include <fmt/format.h>

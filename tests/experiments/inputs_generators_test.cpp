@@ -1,7 +1,7 @@
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/inputs/inputs_random.hpp"
 #include "record_support.hpp"
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/format.h>
 

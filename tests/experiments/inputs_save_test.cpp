@@ -1,8 +1,8 @@
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/record/tensors_file.hpp"
+#include "experiments/outputs/tensors_file.hpp"
 #include "record_python.hpp"
 #include "record_support.hpp"
-#include "reference/dense.hpp"
+#include "reference/attention/dense.hpp"
 
 #include <boost/test/data/test_case.hpp>
 

@@ -1,12 +1,12 @@
 // Memory that is predicted, beside what CPU ranks count and what GPUs counted in the committed records.
 
-#include "experiments/study/memory.hpp"
+#include "experiments/memory/memory.hpp"
 #include "experiments/benchmark/throughput_case.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/inputs/inputs.hpp"
-#include "experiments/inputs/source.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>

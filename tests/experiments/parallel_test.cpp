@@ -1,4 +1,4 @@
-#include "experiments/console/values.hpp"
+#include "experiments/options/values.hpp"
 #include "experiments/study/in_order.hpp"
 
 #include <boost/test/data/test_case.hpp>

@@ -1,9 +1,9 @@
 // What README.md claims to have found is what records and tables of this repository hold, to the last digit.
 
-#include "experiments/inputs/source.hpp"
-#include "experiments/record/hdf5.hpp"
-#include "experiments/study/case.hpp"
-#include "sim/simulate.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/unit_test.hpp>

@@ -1,6 +1,6 @@
-#include "experiments/record/file_guard.hpp"
+#include "experiments/outputs/file_guard.hpp"
 #include "record_support.hpp"
-#include "sim/chrome_trace.hpp"
+#include "sim/report/chrome_trace.hpp"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "experiments/record/provenance.hpp"
+#include "experiments/record/provenance/provenance.hpp"
 #include "record_support.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "experiments/record/record.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -109,7 +109,7 @@ inline layouts::Timeline small_timeline(int ranks, int steps) {
             span.posted = span.begin = 1'000'000'000LL * step + 7 * rank;
             span.end = span.begin + 999'999'999;
             span.busy = 123'456'789;
-            span.cells = 1000 * step;
+            span.pair_count = 1000 * step;
             span.bytes = 1'000'000LL * step;
             timeline.spans.push_back(span);
         }

@@ -1,8 +1,8 @@
-#include "experiments/study/stack.hpp"
+#include "experiments/models/stack.hpp"
 
-#include "experiments/console/resources.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/require.hpp"
+#include "experiments/files/resources.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/masks/mask.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -1,7 +1,7 @@
 #include "experiments/benchmark/throughput_record.hpp"
-#include "experiments/inputs/source.hpp"
+#include "experiments/config/source.hpp"
 #include "experiments/study/describe.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "tests/experiments/record_support.hpp"
 
 #include <boost/test/unit_test.hpp>

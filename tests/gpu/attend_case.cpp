@@ -1,8 +1,8 @@
 #include "tests/gpu/attend_case.hpp"
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/device_buffer.hpp"
-#include "reference/rounding.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "gpu/kernels/attention.hpp"
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
-#include "reference/tensors.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,11 +1,11 @@
 // The attention kernels against the fp64 reference, over masks, layouts, ranks, dims, heads, types and policies.
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
-#include "reference/blocked.hpp"
-#include "reference/error_model.hpp"
-#include "reference/errors.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <fmt/format.h>
@@ -301,11 +301,11 @@ BOOST_DATA_TEST_CASE(chunks_of_items_in_step_agree_with_items_in_order,
     const auto mask = layouts::make_mask(mask_name, c.problem.tokens);
     const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
     const auto inputs = random_inputs(c.problem, 23);
-    const auto in_step = run_on_device(c, mask, layout, inputs).exact;
+    const auto in_lockstep = run_on_device(c, mask, layout, inputs).exact;
     c.deterministic = true;
     const auto in_order = run_on_device(c, mask, layout, inputs).exact;
     BOOST_TEST((run_on_device(c, mask, layout, inputs).exact.dq == in_order.dq));
-    const auto d = reference::deviations(in_step, in_order);
+    const auto d = reference::deviations(in_lockstep, in_order);
     const auto products = chunks.tokens * c.problem.query_heads_per_kv_head() / 16;
     const double most = static_cast<double>(products) * std::ldexp(1.0, -23);
     BOOST_TEST(d.dq.relative_rms <= most);

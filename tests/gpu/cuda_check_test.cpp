@@ -1,7 +1,7 @@
 // A CUDA call that fails is reported where it fails, and only there.
 
-#include "gpu/cuda_check.hpp"
-#include "layouts/require.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "layouts/basics/require.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <boost/test/unit_test.hpp>

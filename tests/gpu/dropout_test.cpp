@@ -1,7 +1,7 @@
 // Dropout on a device: the pairs that the reference drops, in both passes, whatever the schedule and the kernels' dims.
 
-#include "reference/blocked.hpp"
-#include "reference/errors.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/deviations.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 

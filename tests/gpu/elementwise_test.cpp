@@ -1,10 +1,10 @@
 // Kernels that take rows one by one, against the same formulas in double precision on the host.
 
-#include "gpu/device_buffer.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/attention.hpp"
-#include "gpu/kernels/rotate.hpp"
-#include "reference/rotary.hpp"
-#include "reference/rounding.hpp"
+#include "gpu/kernels/rows/rotate.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

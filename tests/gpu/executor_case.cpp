@@ -1,13 +1,13 @@
 #include "tests/gpu/executor_case.hpp"
 
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/driver.hpp"
-#include "reference/blocked.hpp"
-#include "reference/error_model.hpp"
-#include "reference/latent.hpp"
-#include "reference/rotary.hpp"
-#include "reference/rounding.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/device/driver.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/features/rotary.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -193,7 +193,7 @@ void check_against(const RingCase& c, const gpu::HostOutputs& measured, const re
                             .bounds(inputs, *passes.forward, passes.backward.get(), c.options.round_running_output);
     auto found = to_reference(measured);
     if (c.problem.rotary.rotates()) {
-        const auto way = reference::Rotation::Way::back_undone;
+        const auto way = reference::Rotation::Way::inverse_of_back;
         found.dq = rotated(found.dq, c.problem, mask, way);
         found.dk = rotated(found.dk, c.problem.with_latent_as_key(), mask, way);
     }

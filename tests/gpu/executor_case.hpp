@@ -1,8 +1,8 @@
 #pragma once
 
-#include "gpu/executor.hpp"
-#include "reference/errors.hpp"
-#include "reference/tensors.hpp"
+#include "gpu/execution/executor.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <functional>
 #include <iosfwd>

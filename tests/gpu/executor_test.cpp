@@ -1,7 +1,7 @@
 // Whole passes by the executor, all ranks on one GPU, against the fp64 reference and against each other.
 
-#include "reference/blocked.hpp"
-#include "reference/rounding.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 

@@ -1,7 +1,7 @@
-#include "gpu/cuda_check.hpp"
-#include "gpu/kernels/hopper/bulk_copy.cuh"
-#include "gpu/kernels/hopper/tensor_map.hpp"
-#include "gpu/kernels/hopper/wgmma.cuh"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
+#include "gpu/kernels/hopper/ptx/tensor_map.hpp"
+#include "gpu/kernels/hopper/ptx/wgmma.cuh"
 #include "tests/gpu/hopper_probe.hpp"
 
 #include <iterator>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "gpu/kernels/views.hpp"
+#include "gpu/elements/views.hpp"
 
 #include <cuda_runtime_api.h>
 

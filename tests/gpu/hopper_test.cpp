@@ -1,10 +1,10 @@
 // The wrappers of sm_90a's instructions, one at a time: products against fp64, copies against what lies in memory.
 
-#include "gpu/cuda_check.hpp"
-#include "gpu/device_buffer.hpp"
-#include "gpu/kernels/hopper/tensor_map.hpp"
-#include "layouts/require.hpp"
-#include "reference/rounding.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/device_buffer.hpp"
+#include "gpu/kernels/hopper/ptx/tensor_map.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/hopper_probe.hpp"
 

@@ -1,9 +1,9 @@
 // Several blocks in one launch: what it waits for, and what comes of waiting in vain.
 
-#include "gpu/kernels/hopper/joined.hpp"
-#include "gpu/cuda_check.hpp"
-#include "gpu/cuda_handles.hpp"
-#include "gpu/device_buffer.hpp"
+#include "gpu/kernels/hopper/units/joined.hpp"
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/kernels/joined_work.hpp"
 #include "tests/gpu/attend_case.hpp"
 
@@ -301,7 +301,7 @@ BOOST_DATA_TEST_CASE(a_launch_adds_to_a_gradient_once_that_has_arrived,
 // most for each of the 2048 products of 16 keys (or rows of both query heads) that one is made of.
 BOOST_AUTO_TEST_CASE(a_launch_in_step_gives_what_launches_apart_give) {
     TwoBlocks two(Pass::backward, {.dim = 256, .tokens = 16384, .deterministic = false});
-    BOOST_TEST(two.work().order().in_step);
+    BOOST_TEST(two.work().order().in_lockstep);
     two.bring_the_other();
     two.copies().synchronize();
     two.launch();

@@ -1,6 +1,6 @@
 #include "gpu/kernels/kernel_family.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <boost/test/unit_test.hpp>
 

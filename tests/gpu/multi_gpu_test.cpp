@@ -1,6 +1,6 @@
 // Rings over several GPUs by every transport: the same bits as virtual ranks on one.
 
-#include "gpu/executor.hpp"
+#include "gpu/execution/executor.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 

@@ -1,6 +1,6 @@
 // Learned sink logits on a device.
 
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
 

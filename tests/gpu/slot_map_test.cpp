@@ -1,6 +1,6 @@
 // Where the tensors of a rank lie, and what messages between ranks move. Needs no device.
 
-#include "gpu/rank_memory.hpp"
+#include "gpu/ranks/rank_memory.hpp"
 #include "tests/gpu/executor_case.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

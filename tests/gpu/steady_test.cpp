@@ -1,4 +1,4 @@
-#include "gpu/steady.hpp"
+#include "gpu/device/steady.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,6 +1,6 @@
 // Teams of issuing threads.
 
-#include "gpu/team.hpp"
+#include "gpu/team/team.hpp"
 #include "tests/gpu/executor_case.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(lengths_fall_evenly_where_all_items_end_at_the_same_rows) {
         auto tiles =
             gpu::find_tiles(mask, own, own, {.rows = 64, .keys = 128}, gpu::Major::keys, gpu::EqualEntries::shared);
         gpu::longest_first(tiles.items);
-        return gpu::fall_evenly(tiles.items, tiles.entries);
+        return gpu::fall_linearly(tiles.items, tiles.entries);
     };
     BOOST_TEST(falls("causal", "contiguous", 1));
     BOOST_TEST(falls("causal", "zigzag", 2));

@@ -2,7 +2,7 @@
 // stream has a thread that works its queue off in order, and events order them as CUDA's do. So the thread sanitizer
 // sees what threads of the host, and streams behind each other's backs, do to the same memory.
 
-#include "gpu/driver.hpp"
+#include "gpu/device/driver.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,11 +1,11 @@
 // Kernels that compute nothing, but touch what they read and write in stream order.
 
-#include "gpu/elementwise.hpp"
+#include "gpu/elements/elementwise.hpp"
 #include "gpu/kernels/joined_work.hpp"
-#include "gpu/kernels/rotate.hpp"
-#include "gpu/kernels/sinks.hpp"
-#include "gpu/latent_products.hpp"
-#include "layouts/require.hpp"
+#include "gpu/kernels/rows/rotate.hpp"
+#include "gpu/kernels/rows/sinks.hpp"
+#include "gpu/ranks/latent_products.hpp"
+#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 namespace {

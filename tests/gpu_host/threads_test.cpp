@@ -1,7 +1,7 @@
 // The executor, its ranks, issuers and copy transport over a runtime without devices: what their threads do to each
 // other, for the thread sanitizer to watch.
 
-#include "gpu/executor.hpp"
+#include "gpu/execution/executor.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
 
 #include <filesystem>
 #include <functional>

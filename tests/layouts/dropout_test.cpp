@@ -1,4 +1,4 @@
-#include "layouts/dropout.hpp"
+#include "layouts/problem/dropout.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -1,7 +1,7 @@
 #include "tests/layouts/allocations.hpp"
 #include "tests/layouts/cases.hpp"
 
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,4 +1,4 @@
-#include "layouts/group.hpp"
+#include "layouts/basics/ring_group.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>

@@ -1,4 +1,4 @@
-#include "layouts/launch_order.hpp"
+#include "layouts/tiling/launch_order.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -8,17 +8,17 @@
 namespace ringlab::layouts {
 namespace {
 
-constexpr std::int64_t processors = 132;
+constexpr std::int64_t sms = 132;
 
 /// Items of a triangle: each has one entry fewer than the one before it.
-KeyItems triangle(std::int64_t busy, std::int64_t items) {
+KeyWorkTiles triangle(std::int64_t busy, std::int64_t items) {
     return {.items = items, .busy = busy, .entries = busy * (busy + 1) / 2, .longest = busy};
 }
 
-std::vector<std::tuple<std::int64_t, std::int64_t>> units_of(const UnitOrder& order, std::int64_t items,
+std::vector<std::tuple<std::int64_t, std::int64_t>> units_of(const WorkTileOrder& order, std::int64_t items,
                                                              std::int64_t heads) {
     std::vector<std::tuple<std::int64_t, std::int64_t>> units;
-    for_each_unit_run(order, items, heads, [&](const UnitRun& run) {
+    for_each_work_tile_run(order, items, heads, [&](const WorkTileRun& run) {
         for (auto head = run.first_head; head < run.first_head + run.heads; ++head) units.emplace_back(run.item, head);
     });
     return units;
@@ -30,68 +30,68 @@ BOOST_AUTO_TEST_SUITE(launch_order)
 
 BOOST_AUTO_TEST_CASE(items_that_fall_evenly_go_in_step) {
     auto items = triangle(64, 64);
-    items.fall_evenly = true;
-    const auto order = backward_order(items, {.heads = 8, .group = 4, .processors = processors});
-    BOOST_TEST(order.in_step);
-    BOOST_TEST(order.together == 2);
-    BOOST_TEST(order.chunk == 64);
+    items.fall_linearly = true;
+    const auto order = backward_order(items, {.heads = 8, .group = 4, .sms = sms});
+    BOOST_TEST(order.in_lockstep);
+    BOOST_TEST(order.heads_at_a_time == 2);
+    BOOST_TEST(order.section_tiles == 64);
 }
 
 // The longer half of 64 items is 32: of 4 heads they are 128, of 2 but 64 of the 99 that are enough. Those of a window
 // are 16 that are busy and 48 that are not, which the longer half has too. Pairs of processors take half as many.
 BOOST_AUTO_TEST_CASE(the_longer_half_of_items_goes_by_as_few_heads_as_fill_the_processors) {
-    const auto documents = backward_order(triangle(64, 64), {.heads = 8, .processors = processors});
-    BOOST_TEST(!documents.in_step);
-    BOOST_TEST(documents.first_items == 32);
-    BOOST_TEST(documents.chunk == 32);
-    BOOST_TEST(documents.chunks == 1);
-    BOOST_TEST(documents.together == 4);
-    const auto window = backward_order(triangle(16, 64), {.heads = 8, .processors = processors, .blocks = 2});
-    BOOST_TEST(window.first_items == 32);
-    BOOST_TEST(window.together == 2);
-    BOOST_TEST(backward_order(triangle(8, 8), {.heads = 8, .processors = processors}).together == 8);
+    const auto documents = backward_order(triangle(64, 64), {.heads = 8, .sms = sms});
+    BOOST_TEST(!documents.in_lockstep);
+    BOOST_TEST(documents.leading_tiles == 32);
+    BOOST_TEST(documents.section_tiles == 32);
+    BOOST_TEST(documents.sections == 1);
+    BOOST_TEST(documents.heads_at_a_time == 4);
+    const auto window = backward_order(triangle(16, 64), {.heads = 8, .sms = sms, .blocks = 2});
+    BOOST_TEST(window.leading_tiles == 32);
+    BOOST_TEST(window.heads_at_a_time == 2);
+    BOOST_TEST(backward_order(triangle(8, 8), {.heads = 8, .sms = sms}).heads_at_a_time == 8);
 }
 
 BOOST_AUTO_TEST_CASE(items_of_about_one_length_go_all_of_them_by_few_heads) {
-    const KeyItems window{.items = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
-    const auto order = backward_order(window, {.heads = 8, .processors = processors});
-    BOOST_TEST(order.first_items == 256);
-    BOOST_TEST(order.together == 1);
+    const KeyWorkTiles window{.items = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
+    const auto order = backward_order(window, {.heads = 8, .sms = sms});
+    BOOST_TEST(order.leading_tiles == 256);
+    BOOST_TEST(order.heads_at_a_time == 1);
 }
 
 // 16 items of 8 heads at a time stay at a tile for the steps of 8 query heads. With 4 they would be four tiles apart.
 BOOST_AUTO_TEST_CASE(in_order_few_items_of_all_heads_keep_together) {
     auto items = triangle(64, 64);
-    items.fall_evenly = true;
-    const auto order = backward_order_with_turns(items, {.heads = 8, .group = 8, .processors = processors});
-    BOOST_TEST(order.in_step);
-    BOOST_TEST(order.together == 8);
-    BOOST_TEST(order.chunk == 16);
-    BOOST_TEST(order.chunks == 4);
-    BOOST_TEST(!backward_order_with_turns(items, {.heads = 8, .group = 4, .processors = processors}).in_step);
-    BOOST_TEST(backward_order_with_turns(items, {.heads = 8, .group = 4, .processors = processors}).first_items == 0);
+    items.fall_linearly = true;
+    const auto order = deterministic_backward_order(items, {.heads = 8, .group = 8, .sms = sms});
+    BOOST_TEST(order.in_lockstep);
+    BOOST_TEST(order.heads_at_a_time == 8);
+    BOOST_TEST(order.section_tiles == 16);
+    BOOST_TEST(order.sections == 4);
+    BOOST_TEST(!deterministic_backward_order(items, {.heads = 8, .group = 4, .sms = sms}).in_lockstep);
+    BOOST_TEST(deterministic_backward_order(items, {.heads = 8, .group = 4, .sms = sms}).leading_tiles == 0);
     BOOST_TEST(
-        !backward_order_with_turns(items, {.heads = 8, .group = 8, .processors = processors, .blocks = 2}).in_step);
+        !deterministic_backward_order(items, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
 }
 
 // K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.
 BOOST_AUTO_TEST_CASE(forward_all_items_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
-    const auto together = [](std::int64_t keys, std::int64_t kv_heads) {
+    const auto heads_at_a_time = [](std::int64_t keys, std::int64_t kv_heads) {
         const auto order = forward_order(32, kv_heads, 4, keys * 256 * 2);
-        BOOST_TEST(order.first_items == 32);
-        BOOST_TEST(order.chunk == 32);
-        BOOST_TEST(!order.in_step);
-        return order.together;
+        BOOST_TEST(order.leading_tiles == 32);
+        BOOST_TEST(order.section_tiles == 32);
+        BOOST_TEST(!order.in_lockstep);
+        return order.heads_at_a_time;
     };
-    BOOST_TEST(together(4096, 8) == 4 * 4);
-    BOOST_TEST(together(1024, 8) == 8 * 4);
-    BOOST_TEST(together(4096, 6) == 3 * 4);  // sets are of one size
-    BOOST_TEST(together(1 << 20, 8) == 4);
+    BOOST_TEST(heads_at_a_time(4096, 8) == 4 * 4);
+    BOOST_TEST(heads_at_a_time(1024, 8) == 8 * 4);
+    BOOST_TEST(heads_at_a_time(4096, 6) == 3 * 4);  // sets are of one size
+    BOOST_TEST(heads_at_a_time(1 << 20, 8) == 4);
 }
 
 // Two chunks of two items for two heads, for two others, and the item that is left for all of them.
 BOOST_AUTO_TEST_CASE(units_follow_each_other_section_by_section_and_then_item_by_item) {
-    const UnitOrder order{.first_items = 4, .together = 2, .chunk = 2, .chunks = 2};
+    const WorkTileOrder order{.leading_tiles = 4, .heads_at_a_time = 2, .section_tiles = 2, .sections = 2};
     const std::vector<std::tuple<std::int64_t, std::int64_t>> expected{
         {0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 0}, {3, 1}, {0, 2}, {0, 3},
         {1, 2}, {1, 3}, {2, 2}, {2, 3}, {3, 2}, {3, 3}, {4, 0}, {4, 1}, {4, 2}, {4, 3}};

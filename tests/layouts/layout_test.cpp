@@ -1,7 +1,7 @@
-#include "layouts/layout.hpp"
+#include "layouts/layouts/layout.hpp"
 
-#include "layouts/timeline.hpp"
-#include "layouts/work.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -66,7 +66,7 @@ const std::vector<BadLayout> bad_layouts{
     {"zigzag", 8, -2, "ranks is -2; a layout spreads tokens over 1 to 1048576 ranks"},
     {"zigzag", 8, 2147483647, "ranks is 2147483647; a layout spreads tokens over 1 to 1048576 ranks"},
     {"zigzag:2", 8, 2, "layout zigzag takes no arguments, got '2'"},
-    {"contiguous:", 8, 3, "layout 'contiguous:' has nothing behind its colon; write it as contiguous"},
+    {"contiguous:", 8, 3, "layout 'contiguous:' has nothing after its colon; write it as contiguous"},
     {"striped:0", 8, 2, "the stripe width is '0'; it must be a whole number of at least 1"},
     {"striped:x", 8, 2, "the stripe width is 'x'; it must be a whole number of at least 1"},
     {"striped:9223372036854775807", 8, 2, "the stripe width 9223372036854775807 is too large for 2 ranks"},

@@ -4,7 +4,7 @@
 
 #include "tests/layouts/mask_oracles/oracle.hpp"
 
-#include "layouts/work.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -1,4 +1,4 @@
-#include "layouts/mask.hpp"
+#include "layouts/masks/mask.hpp"
 
 #include "tests/layouts/cases.hpp"
 

@@ -1,6 +1,6 @@
-#include "layouts/problem.hpp"
+#include "layouts/problem/problem.hpp"
 
-#include "layouts/checked.hpp"
+#include "layouts/basics/checked_arithmetic.hpp"
 
 #include "tests/layouts/cases.hpp"
 
@@ -38,9 +38,9 @@ const std::vector<BadProblem> bad_problems{
     {[](Problem& p) { p.query_heads = 0; }, "heads are 0:2; both must be at least 1"},
     {[](Problem& p) { p.kv_heads = -1; }, "heads are 8:-1; both must be at least 1"},
     {[](Problem& p) { p.kv_heads = 3; },
-     "8 query heads do not share 3 kv heads evenly; query heads must be a multiple"},
+     "8 query heads do not share 3 kv heads evenly; query heads must be a multiple of kv heads"},
     {[](Problem& p) { p.kv_heads = 16; },
-     "8 query heads do not share 16 kv heads evenly; query heads must be a multiple"},
+     "8 query heads do not share 16 kv heads evenly; query heads must be a multiple of kv heads"},
     {[](Problem& p) { p.head_dim = 0; }, "head and value dims are 0 and 128; both must be at least 1"},
     {[](Problem& p) { p.value_dim = -1; }, "head and value dims are 128 and -1; both must be at least 1"},
     {[](Problem& p) { p.query_heads = p.kv_heads = (1 << 20) + 1; },
@@ -111,8 +111,8 @@ BOOST_AUTO_TEST_CASE(times_that_no_timeline_holds_are_refused) {
     BOOST_TEST(checked_picoseconds(9.1e6) == 9'100'000'000'000'000'000);
     for (const double seconds : {9.3e6, -9.3e6, infinity, -infinity})
         BOOST_TEST(error_of([&] { checked_picoseconds(seconds); }).starts_with("a time exceeds 106 days"));
-    BOOST_TEST(later(3, 4) == 7);
-    BOOST_TEST(error_of([] { later(largest_number, 1); }).starts_with("a time exceeds 106 days"));
+    BOOST_TEST(checked_sum(3, 4) == 7);
+    BOOST_TEST(error_of([] { checked_sum(largest_number, 1); }).starts_with("a time exceeds 106 days"));
 }
 
 BOOST_AUTO_TEST_CASE(scale_is_one_over_root_of_head_dim_unless_given) {
@@ -127,20 +127,20 @@ BOOST_AUTO_TEST_CASE(bytes_and_flop_count_both_dims_and_all_batches) {
     const Problem p{.batch = 3, .tokens = 10, .query_heads = 8, .kv_heads = 2, .head_dim = 192, .value_dim = 128};
     BOOST_TEST(p.query_heads_per_kv_head() == 4);
     BOOST_TEST(tensor_bytes(p, 4).value() == 2 * 4 * 3 * 10 * (8 + 2) * (192 + 128));
-    BOOST_TEST(p.forward_flop_per_cell() == 2 * 192 + 2 * 128);
+    BOOST_TEST(p.forward_flop_per_pair() == 2 * 192 + 2 * 128);
     // Again q.k (192), do.v (128), dv (128), dq (192) and dk (192).
-    BOOST_TEST(p.backward_flop_per_cell() == 2 * (192 + 128 + 128 + 192 + 192));
+    BOOST_TEST(p.backward_flop_per_pair() == 2 * (192 + 128 + 128 + 192 + 192));
 }
 
 BOOST_AUTO_TEST_CASE(rows_are_counted_by_position) {
     Problem problem{.tokens = 10};
     BOOST_TEST(problem.rows() == 10);
-    BOOST_TEST(problem.row_at(7) == 7);
+    BOOST_TEST(problem.rows_below(7) == 7);
     problem.queries = {{2, 4}, {9, 10}};
     BOOST_TEST(problem.rows() == 3);
     BOOST_TEST(problem.row_positions() == (std::vector<std::int64_t>{2, 3, 9}), boost::test_tools::per_element());
-    BOOST_TEST(problem.row_at(3) == 1);
-    BOOST_TEST(problem.row_at(9) == 2);
+    BOOST_TEST(problem.rows_below(3) == 1);
+    BOOST_TEST(problem.rows_below(9) == 2);
     problem.validate();
     for (const auto& wrong : {std::vector<Interval>{{4, 4}}, {{5, 6}, {2, 3}}, {{8, 11}}}) {
         problem.queries = wrong;

@@ -1,7 +1,7 @@
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 
-#include "layouts/rehearsal.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/program/deadlock_check.hpp"
+#include "layouts/timeline/timeline.hpp"
 #include "tests/layouts/cases.hpp"
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
                   "but ") == 0);
     BOOST_TEST(error_of_edited([](int rank, Op& op) {
                    if (rank == 1 && op.kind == OpKind::send && op.step == 0) op.bytes = 7;
-               }) == "rank 1: operation 0, send K,V of block 1, step 0, to rank 2: it says 7 bytes; these are 7680");
+               }) == "rank 1: operation 0, send K,V of block 1, step 0, to rank 2: it has 7 bytes; its part has 7680");
     BOOST_TEST(error_of_edited([](int rank, Op& op) {
                    if (rank == 1 && op.kind == OpKind::receive) op.peer = 3;
                }).find("has no receive there") != std::string::npos);
@@ -65,8 +65,9 @@ BOOST_AUTO_TEST_CASE(a_schedule_that_breaks_its_rules_is_refused_with_rank_opera
     BOOST_TEST(error_of_edited([](int, Op& op) {
                    op.ends = false;
                }).find("rank 0: attends of rows of block 0 begin and never end") == 0);
-    BOOST_TEST(error_of_edited([](int, Op& op) { op.channel = op.transfers() ? 2 : 0; }).find("channel 2 of 1") !=
-               std::string::npos);
+    BOOST_TEST(error_of_edited([](int, Op& op) {
+                   op.channel = op.transfers() ? 2 : 0;
+               }).find("channel 2 of 1 channels") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(halves_of_messages_point_at_each_other) {
@@ -100,7 +101,7 @@ BOOST_AUTO_TEST_CASE(a_message_may_come_early_where_nothing_was_in_its_slot) {
                 if (!one.op.transfers()) continue;
                 const auto& peer = program.ranks[static_cast<std::size_t>(one.op.peer)];
                 const auto& other = peer.code[static_cast<std::size_t>(one.partner)];
-                BOOST_TEST(one.may_come_early == expected(one.sends() ? other.op : one.op),
+                BOOST_TEST(one.may_arrive_early == expected(one.sends() ? other.op : one.op),
                            describe(rank.rank, static_cast<OpIndex>(&one - rank.code.data()), one.op));
             }
     };
@@ -131,9 +132,9 @@ BOOST_AUTO_TEST_CASE(a_message_travels_beside_its_senders_next_attend) {
             if (!one.sends()) continue;
             // K and V beside the attend to them, their gradient beside the next one; the last has none.
             const auto step = static_cast<std::size_t>(one.op.step) + (one.op.pool == Pool::dkv);
-            BOOST_TEST(one.flop_beside == (step < flop.size() ? flop[step] : 0));
+            BOOST_TEST(one.overlapped_flop == (step < flop.size() ? flop[step] : 0));
             const auto& peer = program.ranks[static_cast<std::size_t>(one.op.peer)];
-            BOOST_TEST(peer.code[static_cast<std::size_t>(one.partner)].flop_beside == one.flop_beside);
+            BOOST_TEST(peer.code[static_cast<std::size_t>(one.partner)].overlapped_flop == one.overlapped_flop);
         }
     }
 }
@@ -144,7 +145,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_travels_beside_non
         const auto program = resolve(*made(algorithm, pass));
         std::vector<bool> any;  // of a rank's messages
         for (const auto& one : program.ranks[1].code)
-            if (one.receives()) any.push_back(one.flop_beside > 0);
+            if (one.receives()) any.push_back(one.overlapped_flop > 0);
         return any;
     };
     const auto each = boost::test_tools::per_element();
@@ -157,7 +158,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_travels_beside_non
 
 BOOST_AUTO_TEST_CASE(halves_of_paced_messages_wait_for_the_same_step) {
     auto program = resolve(*made("ring", Pass::backward));
-    pace(program);
+    pace_messages(program);
     for (const auto& rank : program.ranks)
         for (const auto& one : rank.code) {
             if (one.partner < 0) continue;
@@ -182,10 +183,10 @@ BOOST_AUTO_TEST_CASE(paced_programs_come_to_an_end_and_joined_attends_pace_nothi
         for (const std::string layout : {"contiguous", "zigzag"})
             for (const std::string mask : {"full", "causal"}) {
                 auto program = resolve(*made(algorithm, Pass::backward, mask, layout), Fetches::served);
-                pace(program);
-                BOOST_TEST(!rehearse(program).has_value(), algorithm << ' ' << layout << ' ' << mask);
+                pace_messages(program);
+                BOOST_TEST(!find_deadlock(program).has_value(), algorithm << ' ' << layout << ' ' << mask);
                 for (const auto& rank : program.ranks)
-                    for (const auto& join : rank.joins)
+                    for (const auto& join : rank.fused_launches)
                         for (const auto& one : rank.code)
                             BOOST_TEST((std::ranges::count(join.attends, static_cast<std::size_t>(one.paced_by)) == 0));
             }
@@ -210,10 +211,10 @@ BOOST_AUTO_TEST_CASE(nothing_is_paced_where_ranks_would_wait_for_each_other) {
     program.ranks[1].code = {operation(OpKind::receive, 1, -1, 2), operation(OpKind::attend, 0, 0, -1),
                              operation(OpKind::receive, 0, -1, 1)};
     const auto wanted = [&] { return program.ranks[1].code[2].paced_by; };
-    pace(program);
+    pace_messages(program);
     BOOST_TEST(wanted() == -1);
     program.ranks[0].code[2].op.after_count = 0;
-    pace(program);
+    pace_messages(program);
     BOOST_TEST(wanted() == 1);
 }
 
@@ -239,7 +240,7 @@ BOOST_AUTO_TEST_CASE(what_has_to_start_as_zero_or_empty_is_said) {
     const auto zero = [](const std::string& algorithm, const std::string& mask, const std::string& layout) {
         std::string ranks;
         for (const auto& rank : resolve(*made(algorithm, Pass::backward, mask, layout)).ranks)
-            ranks += !rank.sums_from_zero.empty() ? '1' : '0';
+            ranks += !rank.needs_zeroed.empty() ? '1' : '0';
         return ranks;
     };
     BOOST_TEST(zero("ring", "causal", "contiguous") == "0000");
@@ -249,7 +250,7 @@ BOOST_AUTO_TEST_CASE(what_has_to_start_as_zero_or_empty_is_said) {
     const auto empty = [](const std::string& mask) {
         std::string ranks;
         for (const auto& rank : resolve(*made("ring", Pass::forward, mask)).ranks)
-            ranks += rank.leaves_output ? '1' : '0';
+            ranks += rank.has_unwritten_output ? '1' : '0';
         return ranks;
     };
     BOOST_TEST(empty("causal") == "0000");
@@ -290,7 +291,7 @@ using Sizes = std::vector<std::size_t>;
 Sizes sizes_of_joins(const Schedule& schedule) {
     const auto program = resolve(schedule);
     Sizes sizes;
-    for (const auto& join : program.ranks[1].joins) sizes.push_back(join.attends.size());
+    for (const auto& join : program.ranks[1].fused_launches) sizes.push_back(join.attends.size());
     return sizes;
 }
 
@@ -314,10 +315,10 @@ BOOST_AUTO_TEST_CASE(attends_are_joined_as_the_schedule_says) {
 BOOST_AUTO_TEST_CASE(a_backward_join_says_which_of_its_attends_wait_for_others) {
     const auto program = resolve(*made("joined-ring:1", Pass::backward, "full", "zigzag"));
     for (const auto& rank : program.ranks) {
-        BOOST_TEST_REQUIRE(rank.joins.size() == 1u);
+        BOOST_TEST_REQUIRE(rank.fused_launches.size() == 1u);
         // Own block, first half; halves of the others; own block, second half.
-        BOOST_TEST(rank.joins.front().attends.size() == 8u);
-        BOOST_TEST(rank.joins.front().breaks == (Sizes{1, 3, 4, 5, 6, 7}), boost::test_tools::per_element());
+        BOOST_TEST(rank.fused_launches.front().attends.size() == 8u);
+        BOOST_TEST(rank.fused_launches.front().section_begins == (Sizes{1, 3, 4, 5, 6, 7}), boost::test_tools::per_element());
     }
 }
 

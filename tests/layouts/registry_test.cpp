@@ -1,5 +1,5 @@
-#include "layouts/names.hpp"
-#include "layouts/schedule.hpp"
+#include "layouts/basics/typed_names.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include "tests/layouts/cases.hpp"
 
@@ -84,9 +84,9 @@ BOOST_AUTO_TEST_CASE(a_spec_is_a_name_and_arguments_after_the_first_colon) {
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_name_is_quoted_beside_the_known_ones) {
-    BOOST_TEST(error_of([] { find_typed(layouts(), "layout", "zigzga"); }) ==
+    BOOST_TEST(error_of([] { find_or_suggest(layouts(), "layout", "zigzga"); }) ==
                "unknown layout 'zigzga', did you mean 'zigzag'? Known: balanced, contiguous, file, striped, zigzag");
-    BOOST_TEST(error_of([] { find_typed(masks(), "mask", ""); }) ==
+    BOOST_TEST(error_of([] { find_or_suggest(masks(), "mask", ""); }) ==
                "unknown mask ''; known: block-causal, causal, chunks, documents, full, padded-segments, prefix, "
                "prefix-documents, "
                "shared-question, sink, valid, window");
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(a_colon_with_nothing_behind_it_does_not_mean_the_default) {
         for (const auto& [name, entry] : registry.entries()) {
             const auto typed = name + ":";
             BOOST_TEST(error_of([&] { make(typed); }) ==
-                       kind + " '" + typed + "' has nothing behind its colon; write it as " + entry.usage);
+                       kind + " '" + typed + "' has nothing after its colon; write it as " + entry.usage);
         }
     };
     const auto mask = make_mask("causal", 8);

@@ -1,6 +1,6 @@
-#include "layouts/rotary.hpp"
+#include "layouts/problem/rotary.hpp"
 
-#include "layouts/problem.hpp"
+#include "layouts/problem/problem.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 #include "tests/layouts/cases.hpp"
 
 #include <array>

@@ -90,10 +90,10 @@ private:
     }
 
     Cell& cell(int rank, Pool pool, int slot, int first_head, int block, int head, std::int64_t token) {
-        auto& cells = ranks_[index(rank)].slots[{pool, slot}];
+        auto& pair_count = ranks_[index(rank)].slots[{pool, slot}];
         const auto at = index((head - first_head) * schedule_.block_tokens(block) + token);
-        if (cells.size() <= at) cells.resize(at + 1);
-        return cells[at];
+        if (pair_count.size() <= at) pair_count.resize(at + 1);
+        return pair_count[at];
     }
 
     /// Calls visit(cell, head, global token) for an operand of an instruction.
@@ -112,18 +112,18 @@ private:
 
     /// The cells of an operand, in order.
     std::vector<Cell> read(int rank, const Instruction& instruction, Pool pool, bool source, const Part& part) {
-        std::vector<Cell> cells;
+        std::vector<Cell> pair_count;
         for_each(rank, instruction, pool, source, part, [&](Cell& cell, int head, std::int64_t token) {
             if (cell.token != token)
                 complain(rank, instruction, "{} of head {} holds token {} where token {} is read", to_string(pool),
                          head, cell.token, token);
-            cells.push_back(cell);
+            pair_count.push_back(cell);
         });
-        return cells;
+        return pair_count;
     }
 
-    void write(int rank, const Instruction& instruction, Pool pool, const Part& part, const std::vector<Cell>& cells) {
-        auto next = cells.begin();
+    void write(int rank, const Instruction& instruction, Pool pool, const Part& part, const std::vector<Cell>& pair_count) {
+        auto next = pair_count.begin();
         for_each(rank, instruction, pool, false, part, [&](Cell& cell, int, std::int64_t) { cell = *next++; });
     }
 
@@ -160,8 +160,8 @@ private:
             const auto peer = index(op.peer), partner = index(instruction.partner);
             if (!may_begin(peer, partner)) return false;
             const auto& receive = program_.ranks[peer].code[partner];
-            const auto cells = read(self, instruction, op.pool, false, op.part);
-            write(op.peer, receive, op.pool, receive.op.part, cells);
+            const auto pair_count = read(self, instruction, op.pool, false, op.part);
+            write(op.peer, receive, op.pool, receive.op.part, pair_count);
             end(peer, partner);
         } else {
             compute(self, instruction);
@@ -174,11 +174,11 @@ private:
         const auto& op = instruction.op;
         switch (op.kind) {
             case OpKind::fetch: {
-                std::vector<Cell> cells;
+                std::vector<Cell> pair_count;
                 for (int head = op.part.heads.begin; head < op.part.heads.end; ++head)
                     for (auto t = op.part.tokens.begin; t < op.part.tokens.end; ++t)
-                        cells.push_back(cell(op.peer, op.pool, 0, 0, op.part.block, head, t));
-                return write(rank, instruction, op.pool, op.part, cells);
+                        pair_count.push_back(cell(op.peer, op.pool, 0, 0, op.part.block, head, t));
+                return write(rank, instruction, op.pool, op.part, pair_count);
             }
             case OpKind::copy:
                 return write(rank, instruction, op.pool, op.part, read(rank, instruction, op.pool, true, op.read()));
@@ -241,10 +241,10 @@ private:
         Tokens rows, keys;
         for (const auto position : positions(op.rows())) rows.set(index(position));
         for (const auto position : positions(op.part)) keys.set(index(position));
-        std::int64_t cells = 0;
+        std::int64_t pair_count = 0;
         for (std::size_t row = 0; row < seen_.size(); ++row)
-            if (rows[row]) cells += static_cast<std::int64_t>((seen_[row] & keys).count());
-        if (cells != op.cells) complain(rank, instruction, "it says {} cells, these are {}", op.cells, cells);
+            if (rows[row]) pair_count += static_cast<std::int64_t>((seen_[row] & keys).count());
+        if (pair_count != op.pair_count) complain(rank, instruction, "it says {} cells, these are {}", op.pair_count, pair_count);
 
         read(rank, instruction, Pool::q, false, op.rows());
         read(rank, instruction, Pool::kv, false, op.part);
@@ -325,7 +325,7 @@ Written written(const Schedule& schedule) {
 
 WrittenSchedule::WrittenSchedule(const Schedule& like, Written ops)
     : Schedule(like.problem(), like.mask(), like.layout(), like.options()), ops_(std::move(ops)) {
-    if (like.problem().latent.is_given() && like.keeps(Pool::kv)) expand_at_home();
+    if (like.problem().latent.is_given() && like.keeps(Pool::kv)) expand_at_owner();
     set_channels(like.channels());
     for (const auto& group : like.slots()) add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
     for (int block = blocks(); block < like.blocks(); ++block)

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/program.hpp"
+#include "layouts/program/program.hpp"
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // What schedules cost, against closed forms: cells, hops, messages, launches, FLOP, memory.
 
-#include "layouts/schedule.hpp"
-#include "layouts/timeline.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include "tests/layouts/schedule_cases.hpp"
 #include "tests/layouts/schedule_checker.hpp"
@@ -35,15 +35,15 @@ BOOST_AUTO_TEST_SUITE(schedule_costs)
 BOOST_DATA_TEST_CASE(causal_cells_of_a_ring_step_have_a_closed_form,
                      data::make({1, 2, 3, 4, 8, 16}) * data::make({2, 6, 50, 4096}), ranks, c) {
     const auto s = std::int64_t{ranks} * c, d = std::int64_t{c} * (c + 1) / 2, f = std::int64_t{c} * c;
-    const auto cells = [&](const std::string& layout, int step, int rank) {
+    const auto pair_count = [&](const std::string& layout, int step, int rank) {
         const auto made = schedule_of(exact_case("causal", layout, s, ranks), {});
-        return made->cells(rank, (rank - step + ranks) % ranks);
+        return made->pair_count(rank, (rank - step + ranks) % ranks);
     };
     for (const int step : {0, 1, ranks / 2, ranks - 1})
         for (int rank = 0; rank < ranks && step < ranks; ++rank) {
-            BOOST_TEST(cells("contiguous", step, rank) == (step == 0 ? d : step <= rank ? f : 0));
-            BOOST_TEST(cells("zigzag", step, rank) == (step == 0 ? d : f / 2));
-            BOOST_TEST(cells("striped", step, rank) == (step <= rank ? d : std::int64_t{c} * (c - 1) / 2));
+            BOOST_TEST(pair_count("contiguous", step, rank) == (step == 0 ? d : step <= rank ? f : 0));
+            BOOST_TEST(pair_count("zigzag", step, rank) == (step == 0 ? d : f / 2));
+            BOOST_TEST(pair_count("striped", step, rank) == (step <= rank ? d : std::int64_t{c} * (c - 1) / 2));
         }
 }
 
@@ -78,14 +78,14 @@ BOOST_DATA_TEST_CASE(pairs_of_attends_to_an_expanded_latent_sum_to_what_the_mask
 
 BOOST_AUTO_TEST_CASE(pairs_of_heads_are_shared_out_without_a_remainder_and_without_overflow) {
     Op op;
-    for (const std::int64_t cells : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1} << 62}) {
-        op.cells = cells;
+    for (const std::int64_t pair_count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1} << 62}) {
+        op.pair_count = pair_count;
         std::int64_t sum = 0;
         for (int head = 0; head < 12; head += 3) {
             op.rows().heads = {head, head + 3};
             sum += pairs_of(op, 12);
         }
-        BOOST_TEST(sum == cells);
+        BOOST_TEST(sum == pair_count);
     }
 }
 
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(every_block_of_a_full_mask_has_the_same_cells) {
     for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"}) {
         const auto made = schedule_of(exact_case("full", layout, 48, 4), {});
         for (int rank = 0; rank < 4; ++rank)
-            for (int owner = 0; owner < 4; ++owner) BOOST_TEST(made->cells(rank, owner) == 12 * 12);
+            for (int owner = 0; owner < 4; ++owner) BOOST_TEST(made->pair_count(rank, owner) == 12 * 12);
     }
 }
 
@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(a_contiguous_causal_ring_is_as_efficient_as_p_over_2p_minus
     std::int64_t slowest = 0, total = 0;
     for (int rank = 0; rank < p; ++rank) {
         std::int64_t sum = 0;
-        for (int owner = 0; owner < p; ++owner) sum += made->cells(rank, owner);
+        for (int owner = 0; owner < p; ++owner) sum += made->pair_count(rank, owner);
         slowest = std::max(slowest, sum);
         total += sum;
     }
@@ -122,7 +122,7 @@ BOOST_DATA_TEST_CASE(a_striped_ring_exceeds_perfect_balance_by_its_closed_form, 
     std::int64_t slowest = 0;
     for (int rank = 0; rank < ranks; ++rank) {
         std::int64_t sum = 0;
-        for (int owner = 0; owner < ranks; ++owner) sum += made->cells(rank, owner);
+        for (int owner = 0; owner < ranks; ++owner) sum += made->pair_count(rank, owner);
         slowest = std::max(slowest, sum);
     }
     // max/ideal = P(c+1)/(S+1) with ideal = S(S+1)/2P.
@@ -239,9 +239,9 @@ BOOST_AUTO_TEST_CASE(flop_count_all_query_heads_and_batches) {
                 if (op.kind == OpKind::attend) sum += made->flop(op);
         return sum;
     };
-    const double cells = 3.0 * 8 * 24 * 24;
-    BOOST_TEST(flop(Pass::forward) == cells * 2 * (24 + 16));
-    BOOST_TEST(flop(Pass::backward) == cells * 2 * (3 * 24 + 2 * 16));
+    const double pair_count = 3.0 * 8 * 24 * 24;
+    BOOST_TEST(flop(Pass::forward) == pair_count * 2 * (24 + 16));
+    BOOST_TEST(flop(Pass::backward) == pair_count * 2 * (3 * 24 + 2 * 16));
 }
 
 BOOST_AUTO_TEST_CASE(scratch_is_a_few_blocks_however_many_ranks_a_ring_has) {

@@ -1,4 +1,4 @@
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include "tests/layouts/allocations.hpp"
 #include "tests/layouts/schedule_cases.hpp"
@@ -198,7 +198,7 @@ BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(algorithms
         // A token that nobody sees, or a row that sees nothing here, is not missed.
         auto less = op.part;
         --less.tokens.end;
-        if (op.kind != OpKind::attend || made->cells(op.rows(), less) < op.cells)
+        if (op.kind != OpKind::attend || made->pair_count(op.rows(), less) < op.pair_count)
             expect_caught(rank, i, "a token less", [&](auto&, Op& o) { o.part = less; });
         if (op.kind == OpKind::attend) {
             expect_caught(rank, i, "a block attended to twice", [&](auto& ops, Op& o) { ops.push_back(Op(o)); });
@@ -207,11 +207,11 @@ BOOST_DATA_TEST_CASE(a_program_with_one_mistake_is_caught, data::make(algorithms
             expect_caught(rank, i, "other rows", [&](auto&, Op& o) { o.rows().block = (o.rows().block + 1) % 4; });
             auto fewer = op.rows();
             ++fewer.tokens.begin;
-            if (made->cells(fewer, op.part) < op.cells)
+            if (made->pair_count(fewer, op.part) < op.pair_count)
                 expect_caught(rank, i, "a row less", [&](auto&, Op& o) { o.rows() = fewer; });
             expect_caught(rank, i, "begins or not", [&](auto&, Op& o) { o.begins = !o.begins; });
             if (pass == Pass::forward) expect_caught(rank, i, "ends or not", [&](auto&, Op& o) { o.ends = !o.ends; });
-            expect_caught(rank, i, "cells off by one", [&](auto&, Op& o) { ++o.cells; });
+            expect_caught(rank, i, "cells off by one", [&](auto&, Op& o) { ++o.pair_count; });
         }
         if (op.transfers()) {
             expect_caught(rank, i, "another slot", [&](auto&, Op& o) { o.slot(o.pool) = o.slot() == 1 ? 2 : 1; });
@@ -302,11 +302,11 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_explained) {
     auto problem = problem_of(c.mask);
     problem.tokens = 25;
     BOOST_TEST(error_of([&] { make_schedule(problem, c.mask, c.layout, {}); }) ==
-               "the problem has 25 tokens, mask causal 24 and layout contiguous 24; they must agree");
+               "the problem has 25 tokens, mask causal has 24 and layout contiguous has 24; they must agree");
     problem.tokens = 24;
     problem.kv_heads = 3;
     BOOST_TEST(error_of([&] { make_schedule(problem, c.mask, c.layout, {}); }) ==
-               "8 query heads do not share 3 kv heads evenly; query heads must be a multiple");
+               "8 query heads do not share 3 kv heads evenly; query heads must be a multiple of kv heads");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

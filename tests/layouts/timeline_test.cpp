@@ -1,4 +1,4 @@
-#include "layouts/timeline.hpp"
+#include "layouts/timeline/timeline.hpp"
 
 #include "tests/layouts/cases.hpp"
 
@@ -9,7 +9,7 @@ using namespace ringlab::layouts::testing;
 
 namespace {
 
-Span compute(int rank, OpKind kind, Picoseconds begin, Picoseconds end, Picoseconds busy, std::int64_t cells) {
+Span compute(int rank, OpKind kind, Picoseconds begin, Picoseconds end, Picoseconds busy, std::int64_t pair_count) {
     return {.rank = rank,
             .kind = kind,
             .lane = compute_lane,
@@ -17,7 +17,7 @@ Span compute(int rank, OpKind kind, Picoseconds begin, Picoseconds end, Picoseco
             .begin = begin,
             .end = end,
             .busy = busy,
-            .cells = cells};
+            .pair_count = pair_count};
 }
 
 Span transfer(int rank, OpKind kind, Lane lane, Picoseconds begin, Picoseconds end, std::int64_t bytes) {
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(totals_are_added_up_rank_by_rank) {
     BOOST_TEST(all[0].communication == 18 + 4);  // [0, 18) and [30, 34)
     BOOST_TEST(all[0].exposed == 34 - 17);
     BOOST_TEST(all[0].end == 34);
-    BOOST_TEST(all[0].cells == 130);
+    BOOST_TEST(all[0].pair_count == 130);
     BOOST_TEST(all[0].bytes_sent == 7);
     BOOST_TEST(all[0].bytes_received == 11 + 13);
 

@@ -1,5 +1,5 @@
 // Under a window a block is sent as far as a row sees it, and no farther; sink tokens travel to all, and theirs alone.
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 #include <boost/test/unit_test.hpp>
 

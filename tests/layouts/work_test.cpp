@@ -1,4 +1,4 @@
-#include "layouts/work.hpp"
+#include "layouts/layouts/visible_pairs.hpp"
 
 #include "tests/layouts/cases.hpp"
 
@@ -163,11 +163,11 @@ BOOST_DATA_TEST_CASE(tiles_are_called_full_or_empty_only_if_they_are,
                     const auto& work = both.queries;
                     const auto columns = key_tiles(mask, layout.shard(owner), tile.keys);
                     int wrong = 0;
-                    std::vector<TileRow> expected;
+                    std::vector<TileCounts> expected;
                     for (std::int64_t begin = 0; begin < std::ssize(rows); begin += tile.rows) {
                         const auto end = std::min(begin + tile.rows, std::ssize(rows));
                         const auto hull = row_hull(mask, layout.shard(rank), begin, end);
-                        TileRow row;
+                        TileCounts row;
                         for (const auto& column : columns) {
                             const auto called = classify(hull, column);
                             const auto is = kind_of(mask, part(rows, begin, end), part(keys, column.begin, column.end));
@@ -217,13 +217,13 @@ BOOST_AUTO_TEST_CASE(a_causal_block_of_4_by_4_tiles_has_a_partial_diagonal_and_f
     const auto mask = make_mask("causal", 64);
     const auto layout = make_layout("contiguous", 64, 1);
     const auto work = tile_work(mask, layout.shard(0), layout.shard(0), 16, 16).queries;
-    BOOST_CHECK((work == std::vector<TileRow>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
+    BOOST_CHECK((work == std::vector<TileCounts>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
 }
 
 // On 132 processors, of which 66 pairs, 30 fours or 15 eights find room: by hand from the rule's 7 steps an item.
 BOOST_AUTO_TEST_CASE(items_are_shared_where_that_promises_to_end_first) {
-    const Sharing groups[] = {{2, 66}, {4, 30}, {8, 15}};
-    const auto chosen = [&](const ItemLoad& load) { return choose_sharing(load, 132, groups).processors; };
+    const SmGroup groups[] = {{2, 66}, {4, 30}, {8, 15}};
+    const auto chosen = [&](const BackwardLoad& load) { return choose_sm_group(load, 132, groups).sms; };
     // 4 key tiles of 512 causal tokens, 8 kv heads of 4 query heads: 7 + 32 steps alone, 7 + 16 in pairs, in fours two
     // waves of 7 + 5.
     BOOST_TEST(chosen({32, 160, 8, 4}) == 2);
@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(items_are_shared_where_that_promises_to_end_first) {
     BOOST_TEST(chosen({4096, 4096 * 64, 64, 4}) == 1);
     // Two long ones.
     BOOST_TEST(chosen({2, 128, 64, 4}) == 8);
-    BOOST_TEST(choose_sharing({2, 128, 64, 4}, 132, {}).at_a_time == 132);
+    BOOST_TEST(choose_sm_group({2, 128, 64, 4}, 132, {}).at_a_time == 132);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,9 +1,9 @@
 // What does a layout cost? A ring of eight GPUs of the machine file that is named, causal, 8k tokens per GPU.
 
-#include "layouts/layout.hpp"
-#include "layouts/mask.hpp"
-#include "layouts/schedule.hpp"
-#include "sim/simulate.hpp"
+#include "layouts/layouts/layout.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <cstdio>
 #include <exception>

@@ -1,5 +1,5 @@
 // What ends a process is tried in a child, whose standard error and status tell how it went.
-#include "processes/guardian.hpp"
+#include "processes/watching/guardian.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,4 +1,4 @@
-#include "processes/neighbours.hpp"
+#include "processes/watching/neighbours.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,5 @@
 #include "processes/shared_memory.hpp"
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "layouts/mask.hpp"
-#include "layouts/problem.hpp"
-#include "reference/tensors.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
+#include "reference/tensors/tensors.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,10 @@
-#include "reference/blocked.hpp"
+#include "reference/attention/blocked.hpp"
 
-#include "layouts/require.hpp"
-#include "reference/blas.hpp"
-#include "reference/blocked_exp.hpp"
-#include "reference/dense.hpp"
-#include "reference/errors.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/attention/blocked_exp.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/tensors/blas.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -24,7 +24,7 @@ const Problem batches{
     .batch = 3, .tokens = 61, .query_heads = 4, .kv_heads = 2, .head_dim = 8, .value_dim = 4, .scale = 0.9};
 const Problem capped{
     .tokens = 131, .query_heads = 2, .kv_heads = 1, .head_dim = 7, .value_dim = 6, .scale = 1.2, .soft_cap = 3};
-const Problem dropping{
+const Problem dropout_factors{
     .batch = 2, .tokens = 131, .query_heads = 4, .kv_heads = 2, .head_dim = 7, .value_dim = 6, .dropout = {0.2, 6}};
 const Problem single{.tokens = 1, .head_dim = 3, .value_dim = 2};
 
@@ -46,8 +46,8 @@ const std::vector<AttentionCase> cases{
     {batches, "window:11,0+sink:2+valid:1-60"},
     {capped, "causal"},
     {capped, "full+valid:5-100"},
-    {dropping, "causal"},
-    {dropping, "window:30,0+sink:2+valid:1-120"},
+    {dropout_factors, "causal"},
+    {dropout_factors, "window:30,0+sink:2+valid:1-120"},
     {single, "causal"},
 };
 

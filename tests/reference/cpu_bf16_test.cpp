@@ -1,8 +1,8 @@
 #include "tests/reference/cpu_gate.hpp"
 
-#include "reference/blocked.hpp"
-#include "reference/errors.hpp"
-#include "reference/rounding.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/tensors/rounding.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,9 +1,9 @@
 #include "tests/reference/cpu_gate.hpp"
 
-#include "reference/cpu/transport_threads.hpp"
-#include "reference/dense.hpp"
-#include "reference/errors.hpp"
-#include "reference/latent.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/features/latent.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 
 #include <algorithm>
 #include <numeric>

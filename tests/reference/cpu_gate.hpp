@@ -1,8 +1,8 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
-#include "reference/cpu/cpu_backend.hpp"
-#include "reference/cpu/wrapped_world.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "reference/ranks/cpu_backend.hpp"
+#include "reference/ranks/transports/wrapped_world.hpp"
 
 #include <chrono>
 #include <functional>

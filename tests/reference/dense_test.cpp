@@ -1,6 +1,6 @@
-#include "reference/dense.hpp"
+#include "reference/attention/dense.hpp"
 
-#include "reference/errors.hpp"
+#include "reference/error/deviations.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #include <boost/multiprecision/cpp_bin_float.hpp>
@@ -41,7 +41,7 @@ const Problem grouped{.tokens = 13, .query_heads = 6, .kv_heads = 2, .head_dim =
 const Problem wide_values{.tokens = 7, .query_heads = 3, .kv_heads = 1, .head_dim = 2, .value_dim = 7, .scale = 0.7};
 const Problem capped{
     .tokens = 13, .query_heads = 2, .kv_heads = 1, .head_dim = 4, .value_dim = 4, .scale = 1.5, .soft_cap = 2.5};
-const Problem dropping{
+const Problem dropout_factors{
     .tokens = 13, .query_heads = 2, .kv_heads = 1, .head_dim = 4, .value_dim = 3, .dropout = {0.3, 8}};
 const Problem negative_scale{.tokens = 5, .head_dim = 3, .value_dim = 2, .scale = -0.5};
 
@@ -60,7 +60,7 @@ const std::vector<AttentionCase> cases{
     {wide_values, "causal"},
     {wide_values, "full+valid:0-1,3-6"},
     {capped, "causal"},
-    {dropping, "causal"},
+    {dropout_factors, "causal"},
     {capped, "window:4,0+sink:3+valid:1-12"},
     {negative_scale, "causal"},
 };

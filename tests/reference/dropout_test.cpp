@@ -1,7 +1,7 @@
 // Dropout in the reference and on CPU ranks: the same pairs for every layout, ring and schedule.
-#include "reference/blocked.hpp"
-#include "reference/errors.hpp"
-#include "reference/sampled.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/error/deviations.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

@@ -1,7 +1,7 @@
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
-#include "reference/errors.hpp"
+#include "reference/error/deviations.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
@@ -236,7 +236,7 @@ BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_sched
                 BOOST_TEST(span->op == static_cast<layouts::OpIndex>(ends.size()));
                 BOOST_TEST((span->kind == op->kind && span->lane == op->lane() && span->peer == op->peer));
                 if (op->kind == layouts::OpKind::attend)
-                    BOOST_TEST(span->cells == layouts::pairs_of(*op, static_cast<int>(c.problem.query_heads)));
+                    BOOST_TEST(span->pair_count == layouts::pairs_of(*op, static_cast<int>(c.problem.query_heads)));
                 BOOST_TEST(span->bytes == op->bytes);
                 BOOST_TEST(span->posted >= lane_free[op->lane()]);
                 for (const auto before : op->after())
@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {
     };
     ThreadWorld four({4, 1, {}}), three({3, 1, {}});
     BOOST_TEST(message([&] { run(three, *forward, nullptr, inputs, {}); }) ==
-               "the schedule is for 4 ranks, the rings have 3");
+               "the schedule is for 4 ranks, but the rings have 3");
     BOOST_TEST(message([&] { run(four, *backward, nullptr, inputs, {}); }) ==
                "the forward schedule describes a backward pass");
     auto other = c;

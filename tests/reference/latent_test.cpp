@@ -1,6 +1,6 @@
-#include "reference/latent.hpp"
+#include "reference/features/latent.hpp"
 
-#include "reference/dense.hpp"
+#include "reference/attention/dense.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
         return std::string("(no error)");
     };
     for (const std::string algorithm : {"pass-q", "merge", "merge:tree"})
-        BOOST_TEST(refusal([&](GateCase& c) { c.algorithm = algorithm; }).find("say expanded:" + algorithm) !=
+        BOOST_TEST(refusal([&](GateCase& c) { c.algorithm = algorithm; }).find("give expanded:" + algorithm) !=
                    std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "all-gather:2"; }).find("2 head groups of 1 kv heads") !=
                std::string::npos);
@@ -132,10 +132,10 @@ BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_refused_in_one_line) {
     BOOST_TEST(refusal([](GateCase& c) {
                    c.algorithm = "expanded:ring", c.problem.latent = {}, c.problem.rotary = {};
                }).find("--latent 512+64") != std::string::npos);
-    BOOST_TEST(refusal([](GateCase& c) { c.problem.latent.shared = 8; }).find("fewer dims") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.problem.latent.shared = 8; }).find("must be fewer") != std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.problem.kv_heads = 2; }).find("say 4:4") != std::string::npos);
     BOOST_TEST(refusal([](GateCase& c) { c.problem.rotary.first = 4; }).find("--rotary-first 5") != std::string::npos);
-    BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "expanded:pull"; }).find("say pull") != std::string::npos);
+    BOOST_TEST(refusal([](GateCase& c) { c.algorithm = "expanded:pull"; }).find("give pull") != std::string::npos);
     for (const auto* spec : {"", "0+64", "512+", "+64", "512-64", "x"})
         BOOST_CHECK_THROW(layouts::parse_latent(spec), Error);
     BOOST_TEST((layouts::parse_latent("512+64") == layouts::Latent{512, 64}));

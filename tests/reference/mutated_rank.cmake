@@ -1,7 +1,8 @@
-# Writes ${mutated_rank}: reference/cpu/cpu_rank.cpp with the mistakes of mutation.hpp in it, so that the product holds
+# Writes ${mutated_rank}: reference/ranks/cpu_rank.cpp with the mistakes of mutation.hpp in it, so that the product
+# holds
 # none of them. A program that it is linked into takes its make_cpu_rank() instead of the library's.
 set(mutated_rank ${CMAKE_CURRENT_BINARY_DIR}/mutated_rank.cpp)
-set(rank_source ${PROJECT_SOURCE_DIR}/reference/cpu/cpu_rank.cpp)
+set(rank_source ${PROJECT_SOURCE_DIR}/reference/ranks/cpu_rank.cpp)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${rank_source})
 file(READ ${rank_source} text)
 
@@ -9,14 +10,14 @@ file(READ ${rank_source} text)
 function(mistake what by)
   string(FIND "${text}" "${what}" at)
   if(at EQUAL -1)
-    message(FATAL_ERROR "tests/reference/mutated_rank.cmake: reference/cpu/cpu_rank.cpp no longer holds '${what}'")
+    message(FATAL_ERROR "tests/reference/mutated_rank.cmake: reference/ranks/cpu_rank.cpp no longer holds '${what}'")
   endif()
   string(REPLACE "${what}" "${by}" text "${text}")
   set(text "${text}" PARENT_SCOPE)
 endfunction()
 
-mistake([[#include "reference/cpu/cpu_rank.hpp"
-]] [[#include "reference/cpu/cpu_rank.hpp"
+mistake([[#include "reference/ranks/cpu_rank.hpp"
+]] [[#include "reference/ranks/cpu_rank.hpp"
 #include "tests/reference/mutation.hpp"
 ]])
 mistake([[pass_->runs(part)]]

@@ -3,7 +3,7 @@
 namespace ringlab::reference::tests {
 
 /// Mistakes that shipped elsewhere: a gate is worth something only if these make it fail. mutated_rank.cmake writes
-/// them into a copy of reference/cpu/cpu_rank.cpp.
+/// them into a copy of reference/ranks/cpu_rank.cpp.
 enum class Mutation {
     none,
     per_block_statistics,          ///< the backward pass takes lse and delta of each block instead of the whole row's

@@ -3,12 +3,12 @@
 // rotary positions, 5 empty rows, 6 local mask coordinates, 7 cut documents, 8 averaged and 12 doubled gradients, 10
 // expanded kv heads, 11 dropout by rank or step.
 #include "tests/reference/mutation.hpp"
-#include "reference/blocked.hpp"
-#include "reference/cpu/faulty_world.hpp"
-#include "reference/cpu/transport_threads.hpp"
-#include "reference/error_model.hpp"
-#include "reference/errors.hpp"
-#include "reference/rounding.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/error/error_model.hpp"
+#include "reference/ranks/faulty_world.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
+#include "reference/tensors/rounding.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>

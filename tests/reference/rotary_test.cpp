@@ -1,7 +1,7 @@
-#include "reference/rotary.hpp"
+#include "reference/features/rotary.hpp"
 
-#include "reference/cpu/transport_threads.hpp"
-#include "reference/errors.hpp"
+#include "reference/error/deviations.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(a_turn_back_is_the_transpose_and_can_be_undone) {
     using Way = Rotation::Way;
     const auto whole = rotated(a, problem, mask, Way::ahead);
     BOOST_TEST(dot(whole, b) == dot(a, rotated(b, problem, mask, Way::back)), boost::test_tools::tolerance(1e-12));
-    const auto again = rotated(rotated(b, problem, mask, Way::back), problem, mask, Way::back_undone);
+    const auto again = rotated(rotated(b, problem, mask, Way::back), problem, mask, Way::inverse_of_back);
     BOOST_TEST(deviation("b", again, b).max_to_largest < 1e-14);
 
     // Some tokens as all of them.

@@ -1,6 +1,6 @@
-#include "reference/rounding.hpp"
+#include "reference/tensors/rounding.hpp"
 
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <boost/mpl/list.hpp>
 #include <boost/test/unit_test.hpp>

@@ -1,8 +1,8 @@
-#include "reference/sampled.hpp"
+#include "reference/attention/samples.hpp"
 
-#include "layouts/require.hpp"
-#include "reference/dense.hpp"
-#include "reference/errors.hpp"
+#include "layouts/basics/require.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/error/deviations.hpp"
 #include "tests/reference/attention_cases.hpp"
 
 #if __has_include(<xtensor/views/xview.hpp>)

@@ -1,8 +1,8 @@
 // Learned sink logits in the reference and on CPU ranks.
-#include "reference/sinks.hpp"
-#include "reference/blocked.hpp"
-#include "reference/dense.hpp"
-#include "reference/errors.hpp"
+#include "reference/features/sinks.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/error/deviations.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/data/monomorphic.hpp>

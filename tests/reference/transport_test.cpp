@@ -1,8 +1,8 @@
 #include "processes/session.hpp"
-#include "reference/cpu/checksums.hpp"
-#include "reference/cpu/faulty_world.hpp"
-#include "reference/cpu/transport_mpi.hpp"
-#include "reference/cpu/transport_threads.hpp"
+#include "reference/ranks/faulty_world.hpp"
+#include "reference/ranks/transports/checksums.hpp"
+#include "reference/ranks/transports/transport_mpi.hpp"
+#include "reference/ranks/transports/transport_threads.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -264,7 +264,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_is_not_as_long_as_the_schedule_says_is_an_er
         op.bytes *= 2;
         return true;
     });
-    BOOST_TEST(contains(message, "it says "), message);
+    BOOST_TEST(contains(message, "bytes; its part has "), message);
 }
 
 BOOST_AUTO_TEST_CASE(a_slot_that_was_not_asked_for_does_not_exist) {
@@ -317,7 +317,7 @@ BOOST_AUTO_TEST_CASE(checksums_refuse_what_no_rank_sends) {
     const GateCase c{small_problem(48), "causal", "zigzag", "pull", 4};
     const auto world = with_checksums(std::make_unique<ThreadWorld>(layouts::RingGroup{4, 1, {}}));
     const auto said = message_of([&] { run_case(*world, c, random_inputs(c.problem, 21), small_tiles()); });
-    BOOST_TEST(said.find("of which no checksum tells; leave out --checksums") != std::string::npos, said);
+    BOOST_TEST(said.find("which no checksum protects; leave out --checksums") != std::string::npos, said);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

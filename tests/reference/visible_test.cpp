@@ -4,8 +4,8 @@
 #include "tests/layouts/mask_oracles/oracle.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
-#include "reference/dense.hpp"
-#include "reference/sampled.hpp"
+#include "reference/attention/dense.hpp"
+#include "reference/attention/samples.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -76,7 +76,7 @@ std::int64_t pairs_of(const Joined& oracle, std::int64_t tokens) {
 
 std::int64_t pairs_of_spans(const layouts::Timeline& timeline) {
     std::int64_t pairs = 0;
-    for (const auto& span : timeline.spans) pairs += span.cells;
+    for (const auto& span : timeline.spans) pairs += span.pair_count;
     return pairs;
 }
 

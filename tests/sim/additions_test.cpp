@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -28,7 +28,7 @@ BOOST_AUTO_TEST_CASE(dropout_takes_its_time_for_every_tile) {
             };
             const auto unknown = [&] {
                 return std::ranges::any_of(predicted().notes, [](const auto& note) {
-                    return note.find("what dropout takes") != std::string::npos;
+                    return note.find("no price of dropout") != std::string::npos;
                 });
             };
             BOOST_TEST(!unknown());

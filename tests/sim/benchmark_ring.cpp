@@ -17,8 +17,8 @@
 #include "heap_ring.hpp"
 #include "scenario.hpp"
 #include "short_ring.hpp"
-#include "sim/cost.hpp"
-#include "sim/fold.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/ranks/fold.hpp"
 
 #include <malloc.h>
 #include <array>
@@ -124,7 +124,7 @@ public:
         CostModel cost(ring_, machine_, alone);
         const auto attend = [&](int step) {
             layouts::Op op;
-            op.cells = ring_.cells(0, (ranks - step) % ranks);
+            op.pair_count = ring_.pair_count(0, (ranks - step) % ranks);
             op.rows().heads = {0, 32};
             return cost.compute(op, 0);
         };

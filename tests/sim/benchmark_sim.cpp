@@ -1,10 +1,10 @@
 // Speed and memory of the simulator, on one core. Run: benchmark_sim [PART...], parts as printed by --help; all by
 // default (about two minutes).
-#include "layouts/require.hpp"
+#include "layouts/basics/require.hpp"
 #include "scenario.hpp"
 #include "short_ring.hpp"
-#include "sim/engine.hpp"
-#include "sim/max_plus.hpp"
+#include "sim/engine/engine.hpp"
+#include "sim/recurrence/max_plus.hpp"
 
 #include <unistd.h>
 #include <cstring>
@@ -66,7 +66,7 @@ double engine_events_per_second(int ranks, std::uint64_t events) {
         engine.start({.duration = duration(),
                       .demands = {&demand, 1},
                       .priority = Priority::compute,
-                      .crowds = true,
+                      .slows_transfers = true,
                       .tag = 2 * rank});
     };
     const auto transfer = [&](std::uint32_t rank) {

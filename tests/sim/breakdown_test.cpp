@@ -1,6 +1,6 @@
 // Where the time of a pass goes: what is said to be saved by a cause is what a machine file without it would take less.
 
-#include "sim/breakdown.hpp"
+#include "sim/report/breakdown.hpp"
 #include "scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -23,7 +23,7 @@ void free_links(Machine& machine) {
     for (auto* link : {&machine.inside_host, &machine.between_hosts}) {
         link->latency_seconds = 0;
         link->link_bytes_per_second = link->channel_bytes_per_second = std::numeric_limits<double>::infinity();
-        link->multiprocessors_per_channel = 0;
+        link->sms_per_channel = 0;
     }
 }
 
@@ -40,9 +40,9 @@ void free_ends(Machine& machine) {
 
 void free_attends(Machine& machine) {
     for (auto* cost : {&machine.forward, &machine.backward}) {
-        cost->launch_seconds = cost->item_seconds = cost->full_tile_seconds = cost->partial_tile_seconds = 0;
-        cost->idle_item_seconds = cost->resume_seconds = cost->finish_seconds = cost->share_seconds = 0;
-        cost->reread_seconds = cost->idle_byte_seconds = cost->last_byte_seconds = 0;
+        cost->launch_seconds = cost->work_tile_seconds = cost->full_tile_seconds = cost->partial_tile_seconds = 0;
+        cost->idle_work_tile_seconds = cost->resume_seconds = cost->finish_seconds = cost->cluster_seconds = 0;
+        cost->l2_miss_seconds = cost->idle_tile_seconds_per_byte = cost->tail_seconds_per_byte = 0;
         cost->flops = std::numeric_limits<double>::infinity();
     }
 }
@@ -57,7 +57,7 @@ void free_memory(Machine& machine) {
 Machine copying_machine() {
     auto machine = busy_machine();
     machine.pass_issue_seconds = 2e-6;
-    for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->multiprocessors_per_channel = 0;
+    for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->sms_per_channel = 0;
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->begin_memory_ratio = 0;
         cost->end_seconds = 2e-6;
@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(multiprocessors_without_an_item_are_the_tail) {
     const Scenario scenario{
         .ranks = 1, .tokens_per_rank = 17, .layout = "contiguous", .mask = "full", .query_heads = 1, .kv_heads = 1};
     Machine machine;
-    machine.multiprocessors = 16;
+    machine.sms = 16;
     machine.forward.tile_rows = 1;
     machine.forward.tile_keys = 17;
     machine.forward.full_tile_seconds = 16e-6;

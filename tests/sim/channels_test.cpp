@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/max_plus.hpp"
+#include "sim/recurrence/max_plus.hpp"
 
 #include <boost/test/unit_test.hpp>
 

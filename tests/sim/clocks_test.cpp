@@ -1,7 +1,7 @@
 // Clocks that power allows, GPU by GPU.
 
-#include "sim/clocks.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/clocks.hpp"
 #include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -36,14 +36,14 @@ BOOST_AUTO_TEST_SUITE(clocks)
 // A pass of one second at clock 1 takes 1 / c at clock c, and energy as flop x c^2: c^3 = power / flop.
 BOOST_AUTO_TEST_CASE(a_gpu_that_never_rests_runs_at_the_third_root_of_its_power) {
     const std::vector<double> before{1}, flop{1}, power{0.125};
-    BOOST_TEST(sustained_clocks(one_second({1}), before, flop, power, {}).front() == 0.5, close);
+    BOOST_TEST(clocks_within_power(one_second({1}), before, flop, power, {}).front() == 0.5, close);
 }
 
 // The pass lasts 2.5 s, which the GPU with less power takes at 0.4 (0.4^3 = 0.064); the other may use up its power in
 // as long: c^2 / 0.125 = 2.5.
 BOOST_AUTO_TEST_CASE(who_waits_for_a_slower_gpu_has_power_to_spare) {
     const std::vector<double> before{1, 1}, flop{1, 1}, powers{0.125, 0.064};
-    const auto found = sustained_clocks(one_second({1, 1}), before, flop, powers, {});
+    const auto found = clocks_within_power(one_second({1, 1}), before, flop, powers, {});
     BOOST_TEST(found[1] == 0.4, close);
     BOOST_TEST(found[0] == std::sqrt(2.5 * 0.125), close);
 }
@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_a_slower_gpu_has_power_to_spare) {
 // A quarter of the work: the pass lasts 2 s for the other, c^2 / 4 / 0.125 = 2 at clock 1.
 BOOST_AUTO_TEST_CASE(who_has_little_to_compute_runs_at_its_full_clock) {
     const std::vector<double> before{1, 1}, flop{1, 0.25}, powers{0.125, 0.125};
-    const auto found = sustained_clocks(one_second({1, 0.25}), before, flop, powers, {});
+    const auto found = clocks_within_power(one_second({1, 0.25}), before, flop, powers, {});
     BOOST_TEST(found[0] == 0.5, close);
     BOOST_TEST(found[1] == 1, close);
 }
@@ -86,12 +86,12 @@ BOOST_AUTO_TEST_CASE(pairs_that_a_tile_hides_take_power_like_those_that_are_seen
     machine.forward.tile_rows = machine.forward.tile_keys = 16;
     SimOptions options;
     const auto ratio = [&] {
-        return CostModel(*schedule, machine, options).powered_flop(attend) / schedule->flop(attend);
+        return CostModel(*schedule, machine, options).computed_flop(attend) / schedule->flop(attend);
     };
     BOOST_TEST(ratio() == 10.0 * 16 * 16 / (64 * 65 / 2), close);
-    machine.few_rows.rows = 64;
+    machine.split_kv.rows = 64;
     BOOST_TEST(ratio() == 1);
-    machine.few_rows.rows = 0;
+    machine.split_kv.rows = 0;
     options.compute = ComputeModel::rate;
     BOOST_TEST(ratio() == 1);
 }

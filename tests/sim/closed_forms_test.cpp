@@ -28,47 +28,47 @@ BOOST_AUTO_TEST_SUITE(closed_forms)
 
 BOOST_DATA_TEST_CASE(contiguous_causal_takes_d_and_P_minus_1_full_blocks, data::make(rank_counts), ranks) {
     // Rank P-1 has the diagonal and P-1 full blocks, all of which have arrived by the time it wants them.
-    const Cells cells{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = "contiguous"};
-    BOOST_TEST(cells_time(scenario) == cells.d + (ranks - 1) * cells.f);
+    const Cells pair_count{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = "contiguous"};
+    BOOST_TEST(cells_time(scenario) == pair_count.d + (ranks - 1) * pair_count.f);
     // As a lower rank r has d + r*f.
     const auto prediction = simulate(*scenario.schedule(), cell_machine(scenario), rate_options());
     for (int rank = 0; rank < ranks; ++rank)
-        BOOST_TEST(prediction.ranks[static_cast<std::size_t>(rank)].compute == cells.d + rank * cells.f);
+        BOOST_TEST(prediction.ranks[static_cast<std::size_t>(rank)].compute == pair_count.d + rank * pair_count.f);
 }
 
 BOOST_DATA_TEST_CASE(zigzag_causal_takes_d_and_half_a_block_per_step_on_every_rank, data::make(rank_counts), ranks) {
-    const Cells cells{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = "zigzag"};
+    const Cells pair_count{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = "zigzag"};
     const auto prediction = simulate(*scenario.schedule(), cell_machine(scenario), rate_options());
-    for (const auto& rank : prediction.ranks) BOOST_TEST(rank.end == cells.d + (ranks - 1) * cells.f / 2);
+    for (const auto& rank : prediction.ranks) BOOST_TEST(rank.end == pair_count.d + (ranks - 1) * pair_count.f / 2);
 }
 
 BOOST_DATA_TEST_CASE(striped_causal_is_over_the_ideal_by_P_minus_1_in_S_plus_1, data::make(rank_counts), ranks) {
     // Rank P-1 has d at every step; the ideal is S(S+1)/2/P, so max/ideal = P(c+1)/(S+1).
-    const Cells cells{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = "striped"};
+    const Cells pair_count{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = "striped"};
     const auto time = cells_time(scenario);
-    BOOST_TEST(time == ranks * cells.d);
-    const auto tokens = ranks * cells.c;
-    BOOST_TEST(time * (tokens + 1) * 2 * ranks == tokens * (tokens + 1) * ranks * (cells.c + 1));
+    BOOST_TEST(time == ranks * pair_count.d);
+    const auto tokens = ranks * pair_count.c;
+    BOOST_TEST(time * (tokens + 1) * 2 * ranks == tokens * (tokens + 1) * ranks * (pair_count.c + 1));
 }
 
 BOOST_DATA_TEST_CASE(a_full_mask_takes_a_full_block_per_step, data::make(rank_counts), ranks) {
-    const Cells cells{24};
+    const Cells pair_count{24};
     for (const auto* layout : {"contiguous", "zigzag", "striped", "striped:2"}) {
-        Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .layout = layout, .mask = "full"};
-        BOOST_TEST(cells_time(scenario) == ranks * cells.f, layout);
+        Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = layout, .mask = "full"};
+        BOOST_TEST(cells_time(scenario) == ranks * pair_count.f, layout);
     }
 }
 
 BOOST_DATA_TEST_CASE(uniform_steps_overlap_to_the_longer_of_compute_and_transfer, data::make(rank_counts), ranks) {
     // Full mask: every step computes C; every hop takes M. P*C if C >= M, else (P-1)*M + C.
-    const Cells cells{24};
-    Scenario scenario{.ranks = ranks, .tokens_per_rank = cells.c, .mask = "full"};
+    const Cells pair_count{24};
+    Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .mask = "full"};
     const auto schedule = scenario.schedule();
     const auto bytes = block_bytes(*schedule, 0);
-    const auto compute = cells.f;
+    const auto compute = pair_count.f;
     for (const std::int64_t hop : {1L, 100L, compute - 1, compute, compute + 1, 7 * compute}) {
         for (const bool sharing : {false, true}) {
             auto machine = cell_machine(scenario);

@@ -98,15 +98,15 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_multiprocessors)
     const Scenario scenario{.ranks = 2, .tokens_per_rank = 1024, .mask = "full"};
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
-    machine.multiprocessors = 8;
-    machine.inside_host.multiprocessors_per_channel = 2;
+    machine.sms = 8;
+    machine.inside_host.sms_per_channel = 2;
     auto options = rate_options();
     const Picoseconds compute = 1024 * 1024, late = 100 * compute;
     options.start = {0, late};
     const auto prediction = simulate(*schedule, machine, options);
     BOOST_TEST(prediction.ranks[0].compute == 2 * compute + compute);
     BOOST_TEST(prediction.ranks[0].end == late + compute);
-    machine.inside_host.multiprocessors_per_channel = 0;
+    machine.inside_host.sms_per_channel = 0;
     BOOST_TEST(simulate(*schedule, machine, options).ranks[0].compute == 2 * compute);
 }
 

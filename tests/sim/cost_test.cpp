@@ -1,7 +1,7 @@
-#include "sim/cost.hpp"
-#include "layouts/launch_order.hpp"
+#include "sim/cost/cost.hpp"
+#include "layouts/tiling/launch_order.hpp"
 #include "scenario.hpp"
-#include "sim/dealing.hpp"
+#include "sim/tiles/list_scheduling.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -26,13 +26,13 @@ Part all_keys(const Schedule& schedule, int rank) {
 }
 
 /// In which order a kernel deals items of keys, from every pair of tiles.
-ringlab::layouts::UnitOrder order_by_hand(const Schedule& schedule, const Part& rows, const Part& keys,
-                                          const AttentionCost& cost, ringlab::layouts::LaunchPlaces places) {
+ringlab::layouts::WorkTileOrder order_by_hand(const Schedule& schedule, const Part& rows, const Part& keys,
+                                          const AttentionCost& cost, ringlab::layouts::LaunchShape places) {
     const auto hulls = ringlab::layouts::row_hulls(schedule.mask(), schedule.runs(rows), cost.tile_rows);
-    std::vector<ringlab::layouts::ItemReach> reaches;
-    ringlab::layouts::KeyItems items;
+    std::vector<ringlab::layouts::WorkTileReach> reaches;
+    ringlab::layouts::KeyWorkTiles items;
     for (const auto& column : ringlab::layouts::key_tiles(schedule.mask(), schedule.runs(keys), cost.tile_keys)) {
-        ringlab::layouts::ItemReach reach;
+        ringlab::layouts::WorkTileReach reach;
         for (std::size_t i = 0; i < hulls.size(); ++i)
             if (classify(hulls[i], column) != ringlab::layouts::TileKind::empty)
                 reach = {reach.entries + 1, static_cast<std::int64_t>(i)};
@@ -42,21 +42,21 @@ ringlab::layouts::UnitOrder order_by_hand(const Schedule& schedule, const Part& 
         if (reach.entries > 0) reaches.push_back(reach);
     }
     items.busy = static_cast<std::int64_t>(reaches.size());
-    std::ranges::stable_sort(reaches, std::greater{}, &ringlab::layouts::ItemReach::entries);
-    items.fall_evenly = ringlab::layouts::fall_evenly(reaches);
+    std::ranges::stable_sort(reaches, std::greater{}, &ringlab::layouts::WorkTileReach::entries);
+    items.fall_linearly = ringlab::layouts::fall_linearly(reaches);
     return ringlab::layouts::backward_order(items, places);
 }
 
 /// The time straight from the tiles, without memo, groups of equal items or heap.
 double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys,
-                    TileModel::Turn turn) {
+                    TileModel::BlockPosition position) {
     const auto& cost = machine.attention(schedule.options().pass);
     const auto work = ringlab::layouts::tile_work(schedule.mask(), schedule.runs(rows), schedule.runs(keys),
                                                   cost.tile_rows, cost.tile_keys);
-    const bool by_keys = cost.item == Item::key_tile;
+    const bool by_keys = cost.item == WorkTile::key_tile;
     const auto heads = (by_keys ? keys : rows).heads.count();
-    const auto in_turn = by_keys ? rows.heads.count() / keys.heads.count() : 1;
-    ringlab::layouts::ItemLoad load{.steps_per_entry = in_turn};
+    const auto query_heads_in_turn = by_keys ? rows.heads.count() / keys.heads.count() : 1;
+    ringlab::layouts::BackwardLoad load{.steps_per_row_tile = query_heads_in_turn};
     for (const auto& tiles : by_keys ? work.keys : work.queries) {
         const auto entries = tiles.full + tiles.partial;
         if (entries > 0) load.items += heads;
@@ -64,31 +64,31 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
         load.longest = std::max(load.longest, entries);
     }
     const auto group =
-        ringlab::layouts::choose_sharing(load, static_cast<std::int64_t>(machine.multiprocessors), cost.groups);
-    const auto seconds_of = [&](const ringlab::layouts::TileRow& tiles) {
+        ringlab::layouts::choose_sm_group(load, static_cast<std::int64_t>(machine.sms), cost.groups);
+    const auto seconds_of = [&](const ringlab::layouts::TileCounts& tiles) {
         const bool idle = tiles.full + tiles.partial == 0;
-        const auto of_rows = (turn.begins ? 0 : cost.resume_seconds) + (turn.ends ? cost.finish_seconds : 0);
-        return (idle ? cost.idle_item_seconds : cost.item_seconds) + (by_keys ? 0 : of_rows) +
-               in_turn *
+        const auto of_rows = (position.begins ? 0 : cost.resume_seconds) + (position.ends ? cost.finish_seconds : 0);
+        return (idle ? cost.idle_work_tile_seconds : cost.work_tile_seconds) + (by_keys ? 0 : of_rows) +
+               query_heads_in_turn *
                    (cost.full_tile_seconds * double(tiles.full) + cost.partial_tile_seconds * double(tiles.partial)) /
-                   double(group.processors);
+                   double(group.sms);
     };
     std::vector<double> items;
     if (by_keys) {
         const auto order = order_by_hand(schedule, rows, keys, cost,
                                          {.heads = heads,
-                                          .processors = static_cast<std::int64_t>(machine.multiprocessors),
-                                          .blocks = group.processors});
+                                          .sms = static_cast<std::int64_t>(machine.sms),
+                                          .blocks = group.sms});
         auto sorted = work.keys;
         std::ranges::stable_sort(sorted, std::greater{}, [](const auto& tiles) { return tiles.full + tiles.partial; });
-        ringlab::layouts::for_each_unit_run(
-            order, static_cast<std::int64_t>(sorted.size()), heads, [&](const ringlab::layouts::UnitRun& run) {
+        ringlab::layouts::for_each_work_tile_run(
+            order, static_cast<std::int64_t>(sorted.size()), heads, [&](const ringlab::layouts::WorkTileRun& run) {
                 for (int head = 0; head < run.heads; ++head)
                     items.push_back(seconds_of(sorted[static_cast<std::size_t>(run.item)]));
             });
     } else {
         for (const auto& tiles : work.queries)
-            if (tiles.full + tiles.partial > 0 || turn.begins || turn.ends)
+            if (tiles.full + tiles.partial > 0 || position.begins || position.ends)
                 for (int head = 0; head < heads; ++head) items.push_back(seconds_of(tiles));
         std::sort(items.rbegin(), items.rend());
     }
@@ -120,8 +120,8 @@ BOOST_AUTO_TEST_CASE(tiles_go_longest_first_to_the_first_free_processor) {
 
 BOOST_AUTO_TEST_CASE(millions_of_tiles_take_what_dealing_them_one_by_one_takes) {
     // Quarters add up without rounding, so both ways give the same to the last bit.
-    const auto one_by_one = [](const std::vector<ItemGroup>& tiles, std::size_t processors) {
-        std::vector<double> free(processors);
+    const auto one_by_one = [](const std::vector<WorkTileGroup>& tiles, std::size_t sms) {
+        std::vector<double> free(sms);
         for (const auto& group : tiles)
             for (std::int64_t i = 0; i < group.count; ++i) {
                 std::pop_heap(free.begin(), free.end(), std::greater<>());
@@ -130,9 +130,9 @@ BOOST_AUTO_TEST_CASE(millions_of_tiles_take_what_dealing_them_one_by_one_takes) 
             }
         return *std::max_element(free.begin(), free.end());
     };
-    const std::vector<ItemGroup> tiles{{1000.25, 7}, {3.5, 5}, {0.75, 3'000'001}, {0.25, 2'000'003}};
-    for (const std::size_t processors : {1, 3, 132})
-        BOOST_TEST(makespan(tiles, static_cast<std::int64_t>(processors)) == one_by_one(tiles, processors));
+    const std::vector<WorkTileGroup> tiles{{1000.25, 7}, {3.5, 5}, {0.75, 3'000'001}, {0.25, 2'000'003}};
+    for (const std::size_t sms : {1, 3, 132})
+        BOOST_TEST(makespan(tiles, static_cast<std::int64_t>(sms)) == one_by_one(tiles, sms));
 }
 
 BOOST_AUTO_TEST_CASE(any_number_of_tiles_of_any_length_is_dealt_at_once) {
@@ -150,10 +150,10 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
     auto machine = busy_machine();
     // Times that add up without rounding, or ties between processors would be decided differently.
     for (auto* cost : {&machine.forward, &machine.backward}) {
-        cost->item_seconds = 3;
+        cost->work_tile_seconds = 3;
         cost->full_tile_seconds = 11;
         cost->partial_tile_seconds = 17;
-        cost->idle_item_seconds = 2;
+        cost->idle_work_tile_seconds = 2;
         cost->resume_seconds = 5;
         cost->finish_seconds = 7;
     }
@@ -174,12 +174,12 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
         for (int rank = 0; rank < scenario.ranks; ++rank)
             for (int owner = 0; owner < scenario.ranks; ++owner) {
                 const auto rows = all_rows(*schedule, rank), keys = all_keys(*schedule, owner);
-                const TileModel::Turn turn{bits() % 2 == 0, bits() % 2 == 0};
-                BOOST_TEST(model.block(rows, keys, turn).alone == time_by_hand(*schedule, machine, rows, keys, turn),
+                const TileModel::BlockPosition position{bits() % 2 == 0, bits() % 2 == 0};
+                BOOST_TEST(model.block(rows, keys, position).alone == time_by_hand(*schedule, machine, rows, keys, position),
                            scenario.describe() << " rank " << rank << " owner " << owner);
                 const auto some_rows = random_part(bits, rows), some_keys = random_part(bits, keys);
-                BOOST_TEST(model.block(some_rows, some_keys, turn).alone ==
-                               time_by_hand(*schedule, machine, some_rows, some_keys, turn),
+                BOOST_TEST(model.block(some_rows, some_keys, position).alone ==
+                               time_by_hand(*schedule, machine, some_rows, some_keys, position),
                            scenario.describe() << " parts of rank " << rank << " owner " << owner);
             }
     }

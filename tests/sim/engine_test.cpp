@@ -1,5 +1,5 @@
-#include "sim/engine.hpp"
-#include "layouts/require.hpp"
+#include "sim/engine/engine.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -81,10 +81,10 @@ BOOST_DATA_TEST_CASE(events_set_moved_and_taken_out_in_any_order_leave_in_theirs
     for (int i = 0; i < 20000; ++i) {
         const auto id = static_cast<std::uint32_t>(below(bits, static_cast<unsigned>(ids)));
         if (below(bits, 20) < 19 - 9 * (i / 2000 % 2)) {
-            const EventQueue::Turn turn{now + below(bits, 60), queue.take_number()};
+            const EventQueue::EventOrder event_order{now + below(bits, 60), queue.take_number()};
             if (const auto before = entries.find(id); before != entries.end()) expected.erase(before->second);
-            expected.insert(entries[id] = {turn.time, turn.number, id});
-            queue.set(id, turn);
+            expected.insert(entries[id] = {event_order.time, event_order.number, id});
+            queue.set(id, event_order);
         } else if (!expected.empty()) {
             const auto [time, number, first] = *expected.begin();
             expected.erase(expected.begin());
@@ -234,8 +234,8 @@ BOOST_AUTO_TEST_CASE(a_crowded_flow_is_slower_while_the_crowd_lasts) {
     Engine engine;
     const auto memory = engine.add_resource(1000);
     const Demand flow{memory, 1}, kernel{memory, 1};
-    engine.start({.duration = 200, .demands = {&flow, 1}, .crowded_speed = 0.5, .tag = 1});
-    engine.start({.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .crowds = true, .tag = 2});
+    engine.start({.duration = 200, .demands = {&flow, 1}, .speed_beside_attend = 0.5, .tag = 1});
+    engine.start({.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .slows_transfers = true, .tag = 2});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(2) == 100);
     BOOST_TEST(ends.at(1) == 250);

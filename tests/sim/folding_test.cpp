@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/simulation.hpp"
+#include "sim/play/simulation.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -41,7 +41,7 @@ Machine random_machine(std::mt19937& bits) {
     machine.memory_bytes_per_second = pick<double>(bits, {3e12, 3e12, 1e11, 4e10});
     machine.attention_memory_bytes_per_second = 0.96 * machine.memory_bytes_per_second;
     const auto kernels = pick<double>(bits, {0, 0.5, 2});
-    machine.inside_host.multiprocessors_per_channel = machine.between_hosts.multiprocessors_per_channel = kernels;
+    machine.inside_host.sms_per_channel = machine.between_hosts.sms_per_channel = kernels;
     if (bits() % 2) machine.inside_host.busy_speed_ratio = machine.between_hosts.busy_speed_ratio = 1;
     if (bits() % 4 == 0) machine.inside_host.latency_seconds = 0;
     machine.forward.power_flops = machine.backward.power_flops = pick<double>(bits, {2e10, 2e11, 1e12});
@@ -60,7 +60,7 @@ Scenario random_ring(std::mt19937& bits) {
 }
 
 auto figures(const RankTotals& totals) {
-    return std::tuple(totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end, totals.cells,
+    return std::tuple(totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end, totals.pair_count,
                       totals.bytes_sent, totals.bytes_received);
 }
 
@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_may_differ_are_all_played) {
     BOOST_TEST(played_with([](SimOptions& options) { options.jitter.transfer_noise = 0.1; }) == 8);
     BOOST_TEST(played_with([](SimOptions& options) { options.jitter.start_skew_seconds = 1e-6; }) == 8);
     auto thirds = machine;
-    thirds.inside_host.multiprocessors_per_channel = 1.0 / 3;  // whose sums depend on their order
+    thirds.inside_host.sms_per_channel = 1.0 / 3;  // whose sums depend on their order
     BOOST_TEST(ranks_played(thirds) == 8);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/units.hpp"
+#include "layouts/basics/basic_types.hpp"
 
 #include <algorithm>
 #include <cstdint>

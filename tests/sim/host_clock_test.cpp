@@ -1,8 +1,8 @@
-#include "sim/host_clock.hpp"
+#include "sim/cost/host_clock.hpp"
 
-#include "sim/cost.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/simulate.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/simulate.hpp"
+#include "sim/recurrence/max_plus.hpp"
 #include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>

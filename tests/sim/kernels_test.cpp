@@ -1,6 +1,6 @@
-#include "sim/kernels.hpp"
+#include "sim/tiles/kernels.hpp"
 #include "scenario.hpp"
-#include "sim/cost.hpp"
+#include "sim/cost/cost.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -66,19 +66,19 @@ BOOST_AUTO_TEST_CASE(a_problem_has_the_smallest_kernel_that_holds_its_dims_and_d
                                                     {128, 128, 30.0, 11.0},
                                                     {64, 64, 30.0, 11.0}}) {
         const auto price = kernel_price(machine, Pass::forward, problem_of(head, value, cap));
-        BOOST_TEST(price.holds_dims);
-        BOOST_TEST(price.has_scores);
+        BOOST_TEST(price.fits_dims);
+        BOOST_TEST(price.fits_scores);
         BOOST_TEST(price.cost->full_tile_seconds == full_us * 1e-6, head << "/" << value << ", cap " << cap);
     }
 }
 
 BOOST_AUTO_TEST_CASE(dims_that_a_kernel_fills_up_take_what_its_own_take) {
     const auto machine = machine_with_kernels();
-    BOOST_TEST(tile_stretch(machine, *schedule_of(problem_of(96, 96))) == 1);
+    BOOST_TEST(tile_time_factor(machine, *schedule_of(problem_of(96, 96))) == 1);
     BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(96, 96))).empty());
     auto alone = machine;
     alone.kernels.clear();
-    BOOST_TEST(tile_stretch(alone, *schedule_of(problem_of(96, 96))) == 96.0 / 128);
+    BOOST_TEST(tile_time_factor(alone, *schedule_of(problem_of(96, 96))) == 96.0 / 128);
     BOOST_TEST(notes_of_kernel(alone, *schedule_of(problem_of(96, 96))).size() == 1u);
     // The tile model does both.
     const auto seconds = [&](const Machine& on, std::int64_t dim) {
@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(a_soft_cap_without_a_price_is_said) {
     const auto capped = schedule_of(problem_of(256, 256, 50));
     const auto notes = notes_of_kernel(machine, *capped);
     BOOST_TEST_REQUIRE(notes.size() == 1u);
-    BOOST_TEST(notes[0].find("no kernel with a soft cap of head and value dims 256 and 256") != std::string::npos,
+    BOOST_TEST(notes[0].find("no kernel with a soft cap for head and value dims 256 and 256") != std::string::npos,
                notes[0]);
     BOOST_TEST(kernel_price(machine, Pass::forward, capped->problem()).cost->full_tile_seconds == 9e-6);
     BOOST_TEST(notes_of_kernel(machine, *schedule_of(problem_of(128, 128, 50))).empty());
@@ -137,14 +137,14 @@ BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_o
         };
         const auto before = seconds();
         const auto tiles = tokens / 16;
-        const ringlab::layouts::ItemLoad load{
-            .items = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_entry = 2};
-        const auto sharing = ringlab::layouts::choose_sharing(load, 16, machine.backward.groups);
-        machine.backward.share_seconds = 1e-6;
+        const ringlab::layouts::BackwardLoad load{
+            .items = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_row_tile = 2};
+        const auto sharing = ringlab::layouts::choose_sm_group(load, 16, machine.backward.groups);
+        machine.backward.cluster_seconds = 1e-6;
         const auto waves = (load.items + sharing.at_a_time - 1) / sharing.at_a_time;
-        BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.processors)) * double(waves),
+        BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.sms)) * double(waves),
                    boost::test_tools::tolerance(1e-9));
-        if (tokens == 64) BOOST_TEST(sharing.processors > 1, tokens);
+        if (tokens == 64) BOOST_TEST(sharing.sms > 1, tokens);
     }
 }
 
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
     const auto schedule =
         Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
     auto machine = busy_machine();
-    machine.forward.last_byte_seconds = 1e-6;
+    machine.forward.tail_seconds_per_byte = 1e-6;
     const auto seconds = [&](double kibibytes) {
         machine.cache_bytes = kibibytes * 1024;
         return TileModel(*schedule, machine)
@@ -169,26 +169,26 @@ BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_items_without_tiles_and_
     const auto schedule =
         Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
     auto machine = busy_machine();
-    const auto seconds = [&](TileModel::Turn turn) {
+    const auto seconds = [&](TileModel::BlockPosition turn) {
         return TileModel(*schedule, machine).block(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), turn).alone;
     };
     for (const auto& [turn, read, written, units] :
-         {std::tuple{TileModel::Turn{true, false}, 0.0, 4.0, 16.0},
-          {TileModel::Turn{false, false}, 4.0, 4.0, 8.0},  // of those with tiles alone
-          {TileModel::Turn{true, true}, 0.0, 6.0, 16.0},   // in 16 bits as well
-          {TileModel::Turn{false, true}, 4.0, 6.0, 16.0}}) {
+         {std::tuple{TileModel::BlockPosition{true, false}, 0.0, 4.0, 16.0},
+          {TileModel::BlockPosition{false, false}, 4.0, 4.0, 8.0},  // of those with tiles alone
+          {TileModel::BlockPosition{true, true}, 0.0, 6.0, 16.0},   // in 16 bits as well
+          {TileModel::BlockPosition{false, true}, 4.0, 6.0, 16.0}}) {
         machine.cache_bytes = 0;
-        machine.forward.last_byte_seconds = machine.forward.idle_byte_seconds = 0;
+        machine.forward.tail_seconds_per_byte = machine.forward.idle_tile_seconds_per_byte = 0;
         const auto before = seconds(turn);
-        machine.forward.last_byte_seconds = 1e-6;
+        machine.forward.tail_seconds_per_byte = 1e-6;
         BOOST_TEST(seconds(turn) == before);  // nothing is known of a cache
         machine.cache_bytes = 1e9;
         BOOST_TEST(seconds(turn) == before);
         machine.cache_bytes = 1;
         BOOST_TEST(seconds(turn) - before == 1e-6 * (read + written) * units / 16, boost::test_tools::tolerance(1e-9));
         // All run at once: those without tiles are waited for if they take longer than the others.
-        machine.forward.last_byte_seconds = 0;
-        machine.forward.idle_byte_seconds = 1e-3;
+        machine.forward.tail_seconds_per_byte = 0;
+        machine.forward.idle_tile_seconds_per_byte = 1e-3;
         const auto idle = units == 16 ? 1e-3 * read : 0;
         BOOST_TEST(seconds(turn) >= idle);
         BOOST_TEST(seconds(turn) <= before + idle);

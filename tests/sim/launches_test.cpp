@@ -1,9 +1,9 @@
 // What hosts issue first, and attends that are one launch.
 
-#include "sim/cost.hpp"
-#include "sim/dealing.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/simulate.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/simulate.hpp"
+#include "sim/recurrence/max_plus.hpp"
+#include "sim/tiles/list_scheduling.hpp"
 #include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -30,12 +30,12 @@ constexpr Picoseconds microsecond = 1'000'000;
 /// 4 tiles of rows and as many of keys a block, a microsecond each, on three multiprocessors.
 Machine three_processors() {
     Machine machine;
-    machine.multiprocessors = 3;
+    machine.sms = 3;
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->tile_rows = cost->tile_keys = 16;
         cost->full_tile_seconds = cost->partial_tile_seconds = 1e-6;
     }
-    machine.backward.item = Item::key_tile;
+    machine.backward.item = WorkTile::key_tile;
     return machine;
 }
 
@@ -67,8 +67,8 @@ BOOST_AUTO_TEST_CASE(computing_is_issued_before_transfers_that_take_no_multiproc
     BOOST_TEST(first_posted(copies, OpKind::attend) == 4 * microsecond);
     BOOST_TEST(first_posted(copies, OpKind::send) == 6 * microsecond);
     BOOST_TEST(first_posted(copies, OpKind::receive) == 6 * microsecond);  // issued by 8, into a fresh slot
-    machine.multiprocessors = 8;
-    machine.inside_host.multiprocessors_per_channel = 1;
+    machine.sms = 8;
+    machine.inside_host.sms_per_channel = 1;
     const auto kernels = simulate(*schedule, machine, options);
     BOOST_TEST(first_posted(kernels, OpKind::send) == 5 * microsecond);
     BOOST_TEST(first_posted(kernels, OpKind::receive) == 7 * microsecond);
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_item
     scenario.mask = "causal+documents:48,32,48";
     scenario.algorithm = "pull:2";
     auto machine = three_processors();
-    machine.multiprocessors = 64;
+    machine.sms = 64;
     const auto schedule = scenario.schedule();
     BOOST_TEST(simulate(*schedule, machine).ranks[1].compute == 3 * microsecond);
 }
@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(items_of_a_launch_have_begun_before_the_gradient_that_they_
 
 BOOST_AUTO_TEST_CASE(a_launch_of_several_blocks_takes_as_much_longer_as_the_machine_says) {
     auto machine = three_processors();
-    machine.backward.joined_ratio = 1.25;
+    machine.backward.fused_ratio = 1.25;
     BOOST_TEST(simulate(*two_blocks(Pass::backward).schedule(), machine).ranks[0].compute == 30 * microsecond);
     auto alone = two_blocks(Pass::backward);
     alone.algorithm = "ring";
@@ -164,7 +164,7 @@ BOOST_AUTO_TEST_CASE(items_of_keys_are_dealt_as_the_kernel_deals_them) {
     scenario.mask = "window:32,0";
     const auto schedule = scenario.schedule();
     auto machine = three_processors();
-    machine.multiprocessors = 4;
+    machine.sms = 4;
     const auto seconds =
         TileModel(*schedule, machine).block(schedule->part(1, {0, 4}), schedule->part(0, {0, 4}), {}).alone;
     BOOST_TEST(seconds == 4e-6, boost::test_tools::tolerance(1e-9));
@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(query_tiles_are_dealt_by_the_heads_whose_keys_the_cache_hol
         .ranks = 1, .tokens_per_rank = 16384, .layout = "contiguous", .query_heads = 3, .kv_heads = 3};
     const auto schedule = scenario.schedule();
     auto machine = three_processors();
-    machine.multiprocessors = 2;
+    machine.sms = 2;
     machine.forward.tile_rows = machine.forward.tile_keys = 8192;
     machine.forward.full_tile_seconds = 2e-6;
     const auto seconds = [&] {
@@ -195,16 +195,16 @@ BOOST_AUTO_TEST_CASE(rows_that_the_cache_has_lost_are_read_again) {
     Scenario scenario{
         .ranks = 1, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:16,0", .pass = Pass::backward};
     auto machine = three_processors();
-    machine.multiprocessors = 1;
+    machine.sms = 1;
     constexpr double tile_bytes = 16 * 128 * (2 + 2 + 4);
     const auto more = [&](double tiles) {
         const auto schedule = scenario.schedule();
         const auto seconds = [&] {
             return TileModel(*schedule, machine).block(schedule->part(0, {0, 4}), schedule->part(0, {0, 2}), {}).alone;
         };
-        machine.backward.reread_seconds = 0;
+        machine.backward.l2_miss_seconds = 0;
         const auto before = seconds();
-        machine.backward.reread_seconds = 1e-6;
+        machine.backward.l2_miss_seconds = 1e-6;
         machine.cache_bytes = tiles * tile_bytes;
         return seconds() - before;
     };
@@ -220,7 +220,7 @@ BOOST_AUTO_TEST_CASE(rows_that_the_cache_has_lost_are_read_again) {
 BOOST_AUTO_TEST_CASE(over_kernels_a_launch_ends_where_an_attend_waits_for_one_of_its_own) {
     const auto schedule = two_rings_of_heads().schedule();
     auto machine = three_processors();
-    machine.inside_host.multiprocessors_per_channel = 1e-9;
+    machine.inside_host.sms_per_channel = 1e-9;
     machine.inside_host.latency_seconds = 3e-6;
     SimOptions options;
     options.sharing = false;
@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(a_launch_does_not_wait_inside_for_transfers_that_are_kernel
     const auto schedule = two_blocks(Pass::forward).schedule();
     auto machine = three_processors();
     machine.forward.launch_seconds = 1e-6;
-    machine.inside_host.multiprocessors_per_channel = 1e-9;
+    machine.inside_host.sms_per_channel = 1e-9;
     machine.inside_host.latency_seconds = 40e-6;
     SimOptions options;
     options.sharing = false;
@@ -245,9 +245,9 @@ BOOST_AUTO_TEST_CASE(a_launch_does_not_wait_inside_for_transfers_that_are_kernel
 // Two processors, items of 4, 3, 2 and 1 us that add to what comes at 10 us: by then both hold an item, and 2 and 1 are
 // left. Of items that wait for their block before they begin, all are.
 BOOST_AUTO_TEST_CASE(processors_hold_the_items_that_wait) {
-    const ItemGroup items[] = {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
+    const WorkTileGroup items[] = {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
     const auto end_of = [&](double begin, double end) {
-        Processors two(2);
+        ListScheduler two(2);
         double last = 0;
         for (const auto& some : items) last = std::max(last, two.give(some, begin, end));
         return last;
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(processors_hold_the_items_that_wait) {
 
 // Processors that no item of a block is left for go on to the next block's.
 BOOST_AUTO_TEST_CASE(processors_without_an_item_that_waits_go_on) {
-    Processors three(3);
+    ListScheduler three(3);
     BOOST_TEST(three.give({4, 2}, 0, 10) == 10);
     BOOST_TEST(three.give({1, 3}) == 3);
 }
@@ -273,16 +273,16 @@ BOOST_AUTO_TEST_CASE(a_launch_shares_items_as_all_its_blocks_say) {
     scenario.mask = "causal";
     scenario.tokens_per_rank = 256;
     auto machine = three_processors();
-    machine.multiprocessors = 32;
+    machine.sms = 32;
     machine.backward.groups = {{2, 16}};
     const auto schedule = scenario.schedule();
     TileModel tiles(*schedule, machine);
-    std::vector<TileModel::Joint> attends;
+    std::vector<TileModel::FusedAttend> attends;
     auto ops = schedule->ops(1);
     while (const auto* op = ops.next())
         if (op->kind == OpKind::attend) attends.push_back({op->rows(), op->part, op->begins, op->ends, false});
     BOOST_TEST_REQUIRE(attends.size() > 1u);
-    const auto together = tiles.joined(attends), alone = tiles.joined(std::span(attends).first(1));
+    const auto together = tiles.fused_times(attends), alone = tiles.fused_times(std::span(attends).first(1));
     const auto exactly = boost::test_tools::tolerance(1e-9);
     BOOST_TEST(together.front() == 16e-6, exactly);
     BOOST_TEST(alone.front() == 8e-6, exactly);
@@ -292,9 +292,9 @@ BOOST_AUTO_TEST_CASE(a_launch_shares_items_as_all_its_blocks_say) {
 // first.
 BOOST_AUTO_TEST_CASE(items_are_begun_in_the_order_of_their_list) {
     BOOST_TEST(makespan({{1, 3}, {3, 1}}, 2) == 3);
-    const ItemGroup short_first[] = {{1, 3}, {3, 1}}, long_first[] = {{3, 1}, {1, 3}};
-    BOOST_TEST(makespan_in_order(short_first, 2) == 4);
-    BOOST_TEST(makespan_in_order(long_first, 2) == 3);
+    const WorkTileGroup short_first[] = {{1, 3}, {3, 1}}, long_first[] = {{3, 1}, {1, 3}};
+    BOOST_TEST(list_schedule(short_first, 2) == 4);
+    BOOST_TEST(list_schedule(long_first, 2) == 3);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

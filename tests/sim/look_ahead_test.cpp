@@ -1,6 +1,6 @@
 #include "scenario.hpp"
-#include "sim/max_plus.hpp"
-#include "sim/op_window.hpp"
+#include "sim/ranks/op_window.hpp"
+#include "sim/recurrence/max_plus.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

@@ -1,5 +1,5 @@
-#include "sim/machine.hpp"
-#include "layouts/require.hpp"
+#include "sim/machine/machine.hpp"
+#include "layouts/basics/require.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(an_implementation_stands_in_for_parts_of_a_machine) {
 
 BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data::make(names), name) {
     auto machine = load_machine(machines / (std::string(name) + ".toml"));
-    machine.backward.item = Item::key_tile;
+    machine.backward.item = WorkTile::key_tile;
     machine.backward.groups = {{2, 66}, {4, 30}};
     const bool knew_dropout = machine.forward.dropout_tile_seconds >= 0;
     machine.forward.dropout_tile_seconds = 1.5e-6;
@@ -105,7 +105,7 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
             BOOST_TEST((values.at(figure.name) == figure.value ||
                         std::abs(values.at(figure.name) - figure.value) <= 5e-5 * figure.value),
                        figure.name);
-    BOOST_TEST((again.backward.item == Item::key_tile));
+    BOOST_TEST((again.backward.item == WorkTile::key_tile));
     BOOST_TEST(again.forward.dropout_tile_seconds == 1.5e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(again.backward.dropout_tile_seconds == 2.5e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(again.backward.groups.back().at_a_time == 30);
@@ -113,21 +113,21 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
 
     auto more = machine;
     more.power_of_gpus = std::vector<double>(static_cast<std::size_t>(machine.gpus_per_host), 0.95);
-    more.backward.joined_ratio = 1.03;
-    more.backward.reread_seconds = 1.25e-6;
+    more.backward.fused_ratio = 1.03;
+    more.backward.l2_miss_seconds = 1.25e-6;
     more.rotate_memory_ratio = 8;
     auto more_sources = sources;
     for (const auto* section : {"power", "joined_launches", "attention.backward.reread", "rotation"})
         more_sources[section] = "this test";
     const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
     BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
-    BOOST_TEST(optional.backward.joined_ratio == 1.03);
-    BOOST_TEST(optional.backward.reread_seconds == 1.25e-6, boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(optional.backward.fused_ratio == 1.03);
+    BOOST_TEST(optional.backward.l2_miss_seconds == 1.25e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(optional.rotate_memory_ratio == 8);
 
     sources.erase("gpu.multiprocessors");
     BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), ringlab::Error, [](const ringlab::Error& error) {
-        return std::string(error.what()) == "nobody says where 'gpu.multiprocessors' of the machine file comes from";
+        return std::string(error.what()) == "no source is given for 'gpu.multiprocessors' of the machine file";
     });
 }
 

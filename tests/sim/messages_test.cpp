@@ -1,8 +1,8 @@
-#include "sim/messages.hpp"
+#include "sim/cost/messages.hpp"
 
-#include "layouts/schedule.hpp"
-#include "sim/cost.hpp"
-#include "sim/simulate.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -34,14 +34,14 @@ std::vector<std::int64_t> pieces_received(const Schedule& schedule) {
 Machine two_gpus_with_kernels() {
     Machine machine;
     machine.gpus_per_host = machine.nics_per_host = 2;
-    machine.multiprocessors = 100;
+    machine.sms = 100;
     machine.forward.full_tile_seconds = machine.forward.partial_tile_seconds = 1e-5;
     machine.backward = machine.forward;
     auto& link = machine.inside_host;
     link.link_bytes_per_second = 80e9;
     link.channels = {{std::numeric_limits<double>::infinity(), 8}};
-    link.multiprocessors_per_channel = 1;
-    link.hidden = {.channels = 2, .rates = {{std::numeric_limits<double>::infinity(), 20}}, .flop_a_byte = 10};
+    link.sms_per_channel = 1;
+    link.hidden = {.channels = 2, .rates = {{std::numeric_limits<double>::infinity(), 20}}, .flop_per_byte = 10};
     return machine;
 }
 
@@ -70,10 +70,10 @@ BOOST_AUTO_TEST_CASE(a_message_of_a_whole_block_is_not_cut) {
         return *op;
     };
     const auto pass_q = message_schedule("pass-q", Pass::forward, 1024);
-    BOOST_TEST(!is_cut(*pass_q, first_receive(*pass_q)));
+    BOOST_TEST(!is_split_by_heads(*pass_q, first_receive(*pass_q)));
     BOOST_TEST(pieces_received(*pass_q).at(1) == 3);
     const auto ulysses = message_schedule("ulysses", Pass::forward, 1024);
-    BOOST_TEST(is_cut(*ulysses, first_receive(*ulysses)));
+    BOOST_TEST(is_split_by_heads(*ulysses, first_receive(*ulysses)));
 }
 
 BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
@@ -83,27 +83,27 @@ BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
     while (const auto* op = stream.next()) ops.push_back(*op);
     const auto send = std::ranges::find(ops, OpKind::send, &layouts::Op::kind);
     const auto attend = std::find_if(send, ops.end(), [](const auto& op) { return op.kind == OpKind::attend; });
-    const auto flop_a_byte = schedule->flop(*attend) / static_cast<double>(send->bytes);
-    for (const auto least : {0.99 * flop_a_byte, 1.01 * flop_a_byte}) {
+    const auto flop_per_byte = schedule->flop(*attend) / static_cast<double>(send->bytes);
+    for (const auto least : {0.99 * flop_per_byte, 1.01 * flop_per_byte}) {
         auto machine = two_gpus_with_kernels();
-        machine.inside_host.hidden.flop_a_byte = least;
+        machine.inside_host.hidden.flop_per_byte = least;
         Messages messages(*schedule, machine, 2);
         messages.read(0, *send, 0);
         BOOST_TEST(messages.is_open(0));
         messages.read(0, *attend, 2);
         BOOST_TEST(!messages.is_open(0));
-        BOOST_TEST(messages.first(0, send->lane()).has_time == (least < flop_a_byte));
+        BOOST_TEST(messages.first(0, send->lane()).is_hidden == (least < flop_per_byte));
     }
     Messages last(*schedule, two_gpus_with_kernels(), 2);
     last.read(0, *send, 0);
     last.read_all(0);
-    BOOST_TEST(!last.first(0, send->lane()).has_time);
+    BOOST_TEST(!last.first(0, send->lane()).is_hidden);
 }
 
 BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_has_none) {
     const auto schedule = message_schedule("ulysses", Pass::forward, 1024);
     auto machine = two_gpus_with_kernels();
-    machine.inside_host.hidden.flop_a_byte = 1e-9;
+    machine.inside_host.hidden.flop_per_byte = 1e-9;
     Messages messages(*schedule, machine, 2);
     std::vector<layouts::Lane> lanes;
     auto stream = schedule->ops(0);
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_has_none) {
     }
     messages.read(0, *op, 0);
     BOOST_TEST_REQUIRE(lanes.size() > 1u);
-    for (const auto lane : lanes) BOOST_TEST(!messages.first(0, lane).has_time);
+    for (const auto lane : lanes) BOOST_TEST(!messages.first(0, lane).is_hidden);
 }
 
 BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
@@ -126,14 +126,14 @@ BOOST_AUTO_TEST_CASE(pieces_and_few_channels_take_longer) {
     CostModel cost(*schedule, machine, options);
     constexpr std::int64_t bytes = 80'000'000;
     BOOST_TEST(cost.transfer(0, 1, bytes).whole() == layouts::to_picoseconds(1e-3));
-    BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 5, .is_cut = true}).whole() ==
+    BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 5, .is_split_by_heads = true}).whole() ==
                layouts::to_picoseconds(2e-3 + 4 * 3e-6));
     // Numbers of a token beside its vectors: one piece is nearly all of it, and as quick as alone.
     BOOST_TEST(cost.transfer(0, 1, bytes, {.pieces = 3}).whole() == layouts::to_picoseconds(1e-3 + 2 * 3e-6));
-    const auto hidden = cost.transfer(0, 1, bytes, {.has_time = true});
+    const auto hidden = cost.transfer(0, 1, bytes, {.is_hidden = true});
     BOOST_TEST(hidden.whole() == layouts::to_picoseconds(4e-3));
-    BOOST_TEST(hidden.multiprocessors == 1);  // of 2 that it shares with one the other way
-    BOOST_TEST(cost.transfer(0, 1, bytes).multiprocessors == 8);
+    BOOST_TEST(hidden.sms == 1);  // of 2 that it shares with one the other way
+    BOOST_TEST(cost.transfer(0, 1, bytes).sms == 8);
 }
 
 BOOST_AUTO_TEST_CASE(a_host_takes_longer_for_a_message_of_many_pieces) {
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(halves_that_begin_together_hold_nothing_while_one_waits) {
     options.start = {0, layouts::to_picoseconds(1)};
     const auto own_attend = [&] { return simulate(*schedule, machine, options).ranks[0].compute; };
     const auto apart = own_attend();
-    machine.inside_host.halves = LinkCost::Halves::together_backward;
+    machine.inside_host.halves = LinkCost::SmHoldStart::both_ready_backward;
     const auto together = own_attend();
     options.sharing = false;
     const auto undisturbed = own_attend();

@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/topology.hpp"
+#include "sim/machine/topology.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,7 +1,7 @@
 #include "scenario.hpp"
-#include "sim/breakdown.hpp"
-#include "sim/cost.hpp"
-#include "sim/max_plus.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/recurrence/max_plus.hpp"
+#include "sim/report/breakdown.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -56,7 +56,7 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
             const auto time = host.issue(
                 *op, OpIndex(ops[r].size()), cost.issue(*op, host.follows(*op)),
                 [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
-            issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.before_pass(rank)));
+            issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.begin_of_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {
                 const bool sends = op->kind == OpKind::send;
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
     for (int trial = 0; trial < trials; ++trial) {
         auto machine = busy_machine();
         if (trial % 2 == 1) {  // copy engines, for which hosts issue computing first
-            machine.inside_host.multiprocessors_per_channel = machine.between_hosts.multiprocessors_per_channel = 0;
+            machine.inside_host.sms_per_channel = machine.between_hosts.sms_per_channel = 0;
             machine.transfer_issue_seconds = pick<double>(bits, {0.7e-6, 4e-6});
             machine.next_transfer_issue_seconds = pick<double>(bits, {0, 0.4e-6, 6e-6});
         }
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_noth
                 scenario.describe() << " rank " << a.rank << " operation " << a.op << ": " << a.begin << ".." << a.end
                                     << " against " << b.begin << ".." << b.end);
         }
-        if (!CostModel(*schedule, machine, options).waits_for_gradients())
+        if (!CostModel(*schedule, machine, options).waits_inside_kernel())
             BOOST_TEST(events.makespan() == critical_path(*schedule, machine, options), scenario.describe());
     }
 }
@@ -194,16 +194,16 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
             const ringlab::layouts::Run all{0, 1, schedule->problem().tokens};
             const auto pairs =
                 ringlab::layouts::visible_pairs(schedule->mask(), {&all, 1}, ringlab::layouts::KeyCounter({&all, 1}));
-            std::int64_t cells = 0, sent = 0, received = 0, fetched = 0;
+            std::int64_t pair_count = 0, sent = 0, received = 0, fetched = 0;
             for (const auto& span : prediction.timeline.spans) {
                 BOOST_TEST(span.end >= span.begin);
                 BOOST_TEST(span.begin >= span.posted);
                 if (span.kind == OpKind::send) sent += span.bytes;
                 if (span.kind == OpKind::receive) received += span.bytes;
                 if (span.kind == OpKind::fetch) fetched += span.bytes;
-                cells += span.cells;
+                pair_count += span.pair_count;
             }
-            BOOST_TEST(cells == pairs * options.replicas);
+            BOOST_TEST(pair_count == pairs * options.replicas);
             BOOST_TEST(sent == received);
             // Totals that were kept on the fly are those of the timeline.
             const auto totals = ringlab::layouts::totals(prediction.timeline);
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
                 BOOST_TEST(a.waiting == b.waiting);
                 BOOST_TEST(a.exposed == b.exposed);
                 BOOST_TEST(a.end == b.end);
-                BOOST_TEST(a.cells == b.cells);
+                BOOST_TEST(a.pair_count == b.pair_count);
                 BOOST_TEST(a.bytes_sent == b.bytes_sent);
                 BOOST_TEST(a.bytes_received == b.bytes_received);
                 total_in += a.bytes_received;

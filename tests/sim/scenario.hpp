@@ -1,8 +1,8 @@
 #pragma once
 
-#include "layouts/require.hpp"
-#include "layouts/schedule.hpp"
-#include "sim/simulate.hpp"
+#include "layouts/basics/require.hpp"
+#include "layouts/schedules/schedule.hpp"
+#include "sim/play/simulate.hpp"
 
 #include <memory>
 #include <random>
@@ -54,7 +54,7 @@ inline Machine cell_machine(const Scenario& scenario, double picoseconds_per_cel
     Machine machine;
     const auto schedule = scenario.schedule();
     layouts::Op op;
-    op.cells = 1;
+    op.pair_count = 1;
     op.rows().heads = {0, static_cast<int>(scenario.query_heads)};
     machine.forward.flops = machine.backward.flops = schedule->flop(op) / (picoseconds_per_cell * 1e-12);
     return machine;
@@ -72,14 +72,14 @@ inline Machine busy_machine() {
     machine.hosts = 4;
     machine.gpus_per_host = 4;
     machine.nics_per_host = 2;
-    machine.multiprocessors = 16;
+    machine.sms = 16;
     machine.memory_bytes_per_second = 3e12;
     machine.attention_memory_bytes_per_second = 2.9e12;
     machine.compute_issue_seconds = 1.3e-6;
     machine.transfer_issue_seconds = 0.7e-6;
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->launch_seconds = 2e-6;
-        cost->item_seconds = 0.3e-6;
+        cost->work_tile_seconds = 0.3e-6;
         cost->full_tile_seconds = 1.1e-6;
         cost->partial_tile_seconds = 1.7e-6;
         cost->tile_rows = 16;
@@ -87,11 +87,11 @@ inline Machine busy_machine() {
         cost->flops = 2e12;
         cost->begin_seconds = 1.1e-6;
         cost->begin_memory_ratio = 4;
-        cost->idle_item_seconds = 0.2e-6;
+        cost->idle_work_tile_seconds = 0.2e-6;
         cost->resume_seconds = 0.15e-6;
         cost->finish_seconds = 0.1e-6;
     }
-    machine.backward.item = Item::key_tile;
+    machine.backward.item = WorkTile::key_tile;
     machine.backward.groups = {{2, 8}, {4, 3}};
     machine.accumulate_launch_seconds = 1e-6;
     machine.copy_launch_seconds = 1e-6;
@@ -103,7 +103,7 @@ inline Machine busy_machine() {
     machine.inside_host.channel_bytes_per_second = 1.5e10;
     machine.inside_host.channels = {{32768, 1}, {1e18, 3}};
     machine.inside_host.busy_speed_ratio = 0.7;
-    machine.inside_host.multiprocessors_per_channel = 0.5;
+    machine.inside_host.sms_per_channel = 0.5;
     machine.inside_host.send_memory_ratio = machine.inside_host.receive_memory_ratio = 1.25;
     machine.between_hosts = machine.inside_host;
     machine.between_hosts.latency_seconds = 3e-6;

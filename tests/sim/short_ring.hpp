@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layouts/schedule.hpp"
+#include "layouts/schedules/schedule.hpp"
 
 namespace ringlab::sim::test {
 
@@ -12,7 +12,7 @@ public:
         set_channels(whole.channels());
     }
 
-    bool ranks_are_alike() const override { return whole_.ranks_are_alike(); }
+    bool is_rank_symmetric() const override { return whole_.is_rank_symmetric(); }
 
     layouts::Ops ops(int rank) const override {
         if (steps_ >= ranks()) return whole_.ops(rank);
@@ -21,8 +21,8 @@ public:
 
 private:
     layouts::Ops beginning(int rank) const {
-        layouts::Op& place = co_await layouts::Ops::workplace;
-        auto ops = whole_.ops(rank).made_in(place);
+        layouts::Op& place = co_await layouts::Ops::op_storage;
+        auto ops = whole_.ops(rank).with_op_storage(place);
         while (const auto* op = ops.next()) {
             if (op->step >= steps_) co_return;
             // What goes on to a step beyond the last is not sent.

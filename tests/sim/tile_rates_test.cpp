@@ -1,4 +1,4 @@
-#include "sim/tile_rates.hpp"
+#include "sim/machine/tile_rates.hpp"
 #include "scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -99,11 +99,11 @@ BOOST_AUTO_TEST_CASE(attention_with_a_rate_and_no_prices_of_tiles_is_predicted_b
             const auto by_tiles = predicted_seconds(machine, pass, ComputeModel::tiles, notes),
                        by_rate = predicted_seconds(machine, pass, ComputeModel::rate, others);
             BOOST_TEST(std::abs(by_tiles / by_rate - 1) < 1e-6, to_string(pass));
-            BOOST_TEST(has(notes, fmt::format("scaled from teraflops, {}", value)));
+            BOOST_TEST(has(notes, fmt::format("computed from teraflops, {}", value)));
         }
         const auto figure = std::ranges::find(machine.figures, "attention.forward.full_tile_us", &Figure::name);
         BOOST_TEST_REQUIRE((figure != machine.figures.end()));
-        BOOST_TEST(figure->source == "scaled from teraflops: the file gives no price of tiles");
+        BOOST_TEST(figure->source == "computed from teraflops: the file has no tile prices");
         BOOST_TEST(figure->value == machine.forward.full_tile_seconds * 1e6);
     }
 }

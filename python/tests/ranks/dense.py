@@ -100,7 +100,7 @@ def ring_results(q, k, v, dout, sinks=None, **options):
 
 def bounds(q, k, v, dout, expected, mask, layout="zigzag", schedule="ring", ranks=2, scale=None, soft_cap=None,
            sinks=None, dropout=0.0, dropout_seed=0, **_):
-    """What a right run may be off by, from the roundings of its arithmetic: reference/error_model.hpp."""
+    """What a right run may be off by, from the roundings of its arithmetic: reference/error/error_model.hpp."""
     name = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[q.dtype]
     problem = _library.Problem(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], scale or 0,
                                soft_cap or 0, dropout, _library.DTYPES[name])

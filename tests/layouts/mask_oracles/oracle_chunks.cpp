@@ -4,7 +4,9 @@ namespace ringlab::mask_oracles {
 namespace {
 
 const OracleRegistration chunks(
-    __FILE__, "as documents of SIZE tokens each, the last one of the rest (causal+ for Llama 4's local layers)",
+    __FILE__,
+    "chunks of SIZE tokens, the last one of the rest; a row sees all of its own chunk (add causal+ for Llama 4's local "
+    "layers)",
     [](Random& random, Token tokens) { return std::to_string(pick(random, 1, tokens + 1)); },
     [](const std::string& arguments, Token) {
         const auto size = std::stoll(arguments);

@@ -7,8 +7,8 @@ namespace {
 
 const OracleRegistration padded_segments(
     __FILE__,
-    "as images, language and actions of a vision-language-action model: block-causal segments, each with padding "
-    "behind its first LEN tokens (0: nothing but padding)",
+    "block-causal segments of ROOM tokens, of which the first LEN are there and the rest is padding (LEN 0: all), as "
+    "for images, language and actions of a vision-language-action model",
     [](Random& random, Token tokens) {
         std::string text;
         for (auto left = tokens; left > 0;) {

@@ -5,7 +5,7 @@ namespace {
 
 const OracleRegistration prefix_documents(
     __FILE__,
-    "packed documents, prefix-LM in each: its first PREFIX tokens see each other, its other REST their past in it",
+    "packed prefix-LM documents: the first PREFIX tokens of each see each other, the other REST see their past in it",
     [](Random& random, Token tokens) {
         std::string text;
         for (auto left = tokens; left > 0;) {

@@ -7,7 +7,7 @@ namespace ringlab::mask_oracles {
 namespace {
 
 const OracleRegistration valid(
-    __FILE__, "padding is everything outside these half-open ranges: no row, no key is there",
+    __FILE__, "everything outside these half-open ranges is padding: it sees nothing and is not seen",
     [](Random& random, Token tokens) {
         std::string text;
         for (Token at = 0; at < tokens && (text.empty() || pick(random, 0, 1) == 0);) {

@@ -1,0 +1,154 @@
+#include "experiments/calibration/fit/cost_fit.hpp"
+
+#include "experiments/calibration/fit/least_squares.hpp"
+#include "experiments/calibration/fit/machine_file.hpp"
+#include "layouts/basics/require.hpp"
+#include "sim/tiles/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+using sim::AttentionCost;
+
+struct Time {
+    double AttentionCost::*seconds;
+    const char* key;  ///< in the section of its pass
+    bool of_query_tiles = true, of_key_tiles = true;
+
+    bool is_of(sim::WorkTile item) const { return item == sim::WorkTile::query_tile ? of_query_tiles : of_key_tiles; }
+};
+
+// By importance: of times that always occur together, the first is found and the others are 0.
+constexpr std::array times{
+    Time{&AttentionCost::launch_seconds, "launch_us"},
+    Time{&AttentionCost::work_tile_seconds, "item_us"},
+    Time{&AttentionCost::full_tile_seconds, "full_tile_us"},
+    Time{&AttentionCost::partial_tile_seconds, "partial_tile_us"},
+    Time{&AttentionCost::idle_work_tile_seconds, "idle_item_us"},
+    Time{.seconds = &AttentionCost::resume_seconds, .key = "resume_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::finish_seconds, .key = "finish_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::idle_tile_seconds_per_byte, .key = "ends.idle_byte_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::tail_seconds_per_byte, .key = "ends.last_byte_us", .of_key_tiles = false},
+    Time{.seconds = &AttentionCost::cluster_seconds, .key = "ends.share_us", .of_query_tiles = false},
+    Time{.seconds = &AttentionCost::l2_miss_seconds, .key = "reread.tile_us", .of_query_tiles = false}};
+
+// The simulator knows no shorter times. What is found to be 0 is halved from round to round and gets no further.
+constexpr double tick = 1e-12;
+
+std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
+    std::vector<const TimedAttend*> all;
+    for (const auto& attend : attends)
+        if (!attend.held_out) all.push_back(&attend);
+    return all;
+}
+
+double mean_square_error(const std::vector<const TimedAttend*>& attends, Pass pass, const sim::Machine& machine) {
+    double sum = 0;
+    for (const auto* attend : attends)
+        sum += std::pow(predicted_seconds(*attend, pass, machine) / attend->seconds - 1, 2);
+    return sum / static_cast<double>(attends.size());
+}
+
+}  // namespace
+
+double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machine& machine) {
+    const auto& schedule = *attend.plan->schedule(pass);
+    const auto& p = attend.plan->problem;
+    sim::TileModel model(schedule, machine);
+    const auto rows = schedule.part(attend.rank, {0, static_cast<int>(p.query_heads)});
+    const auto keys = schedule.part(attend.block, {0, static_cast<int>(p.kv_heads)});
+    return sim::attention_cost(machine, schedule).launch_seconds + model.block(rows, keys, attend.position).alone;
+}
+
+/// A launch takes a sum of the times, each as often as it occurs on the multiprocessor that ends last. Which one that
+/// is depends on the times, so counts and times are found in turns: counts by differences, times by linear least
+/// squares.
+SourcesOfZeros fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
+    return fit_attention(machine, pass == Pass::forward ? machine.forward : machine.backward, pass, attends);
+}
+
+SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass,
+                             std::span<const TimedAttend> attends) {
+    const auto fitted = used(attends);
+    require(!fitted.empty(), "no timed attends determine no times");
+    double slowest = 0, tiles = 0;  // for a first guess: as if the longest launch were nothing but full tiles
+    for (const auto* attend : fitted) {
+        if (attend->seconds <= slowest) continue;
+        slowest = attend->seconds;
+        const auto& p = attend->plan->problem;
+        const auto rows = static_cast<double>(attend->plan->layout().shard_tokens(attend->rank));
+        const auto keys = static_cast<double>(attend->plan->layout().shard_tokens(attend->block));
+        tiles = static_cast<double>(p.query_heads * p.batch) * rows * keys /
+                static_cast<double>(cost.tile_rows * cost.tile_keys) / machine.sms;
+    }
+    std::vector<Time> asked;
+    SourcesOfZeros never_asked, undetermined;
+    for (const auto& time : times) {
+        if (time.is_of(cost.item))
+            asked.push_back(time);
+        else
+            never_asked[time.key] =
+                time.of_key_tiles ? "none: only key tiles have it" : "none: only query tiles have it";
+        cost.*time.seconds = time.is_of(cost.item) ? slowest / tiles : 0;
+    }
+    auto best = cost;
+    double least = mean_square_error(fitted, pass, machine);
+    constexpr int rounds = 24;
+    for (int round = 0; round < rounds; ++round) {
+        std::vector<double> counts, ones(fitted.size(), 1);
+        for (const auto* attend : fitted) {
+            const double before = predicted_seconds(*attend, pass, machine);
+            for (const auto& time : asked) {
+                const double kept = cost.*time.seconds, step = 1e-4 * best.full_tile_seconds;
+                cost.*time.seconds += step;
+                counts.push_back((predicted_seconds(*attend, pass, machine) - before) / step / attend->seconds);
+                cost.*time.seconds = kept;
+            }
+        }
+        const auto found = nonnegative_least_squares(counts, ones, asked.size());
+        const auto determined = static_cast<std::size_t>(std::ranges::count(found.determined, true));
+        require(fitted.size() > determined, "{} timed attends do not determine {} times", fitted.size(), determined);
+        // Half the way: where the last multiprocessor changes, whole steps go back and forth.
+        for (std::size_t i = 0; i < asked.size(); ++i) {
+            auto& time = cost.*asked[i].seconds;
+            time = found.determined[i] ? (time + found.values[i]) / 2 : 0;
+        }
+        const double error = mean_square_error(fitted, pass, machine);
+        if (error >= least) continue;
+        least = error;
+        best = cost;
+        undetermined.clear();
+        for (std::size_t i = 0; i < asked.size(); ++i)
+            if (!found.determined[i]) undetermined[asked[i].key] = not_determined_by("the timed attends");
+    }
+    cost = best;
+    for (const auto& time : asked)
+        if (cost.*time.seconds < tick) cost.*time.seconds = 0;
+    undetermined.merge(never_asked);
+    return undetermined;
+}
+
+Line fit_line(std::span<const double> x, std::span<const double> y) {
+    require(x.size() == y.size() && x.size() >= 2, "{} points do not determine a line", x.size());
+    std::vector<double> matrix;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        matrix.push_back(1 / y[i]);
+        matrix.push_back(x[i] / y[i]);
+    }
+    const auto found = nonnegative_least_squares(matrix, std::vector<double>(x.size(), 1), 2);
+    return {found.values[0], found.values[1], found.determined[1]};
+}
+
+Line fit_rising_line(std::span<const double> x, std::span<const double> y) {
+    const auto line = fit_line(x, y);
+    if (line.slope > 0) return line;
+    const auto last = static_cast<std::size_t>(std::ranges::max_element(x) - x.begin());
+    return {0, y[last] / x[last], line.has_slope};
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,46 @@
+#pragma once
+
+#include "experiments/calibration/fit/gpu_samples.hpp"
+#include "experiments/config/case.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// An operation of a pass that the executor ran, and when.
+struct ExecutedOperation {
+    layouts::Op op;
+    int rank = 0;
+    double posted = 0, begin = 0, seconds = 0;
+};
+
+/// A pass that the executor ran.
+struct ExecutedPass {
+    std::shared_ptr<const Plan> plan;
+    layouts::Pass pass = layouts::Pass::forward;
+    std::string transport;
+    double seconds = 0;                         ///< of the whole, when its operations are not timed
+    double issue = 0;                           ///< of the host
+    std::vector<ExecutedOperation> operations;  ///< rank by rank
+
+    std::string algorithm() const { return plan->forward->options().algorithm; }
+    int ranks() const { return plan->layout().ranks(); }
+
+    /// Those that compute, in order of time.
+    std::vector<ExecutedOperation> computing() const;
+
+    /// Whether any message was under way, seconds since the start of the pass.
+    bool transfers_between(double begin, double end) const;
+
+    /// What a rank's host has to issue: launches that compute, and transfers.
+    struct Issued {
+        int launches = 0, transfers = 0;
+    };
+    Issued issued(int rank) const;
+};
+
+/// All that the samples hold.
+std::vector<ExecutedPass> executed_passes(const GpuSamples& all);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,321 @@
+#include "experiments/calibration/gpu/gpu_fit_links.hpp"
+
+#include "experiments/calibration/fit/least_squares.hpp"
+#include "experiments/calibration/fit/machine_file.hpp"
+#include "layouts/basics/require.hpp"
+#include "sim/play/simulate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+
+namespace ringlab::experiments {
+namespace {
+
+constexpr double long_message = 4 << 20;       // bytes from which on the rate tells
+constexpr std::int64_t next_to_nothing = 512;  // tokens of passes that the host is longer at than the GPU
+
+bool has_messages(const std::vector<ExecutedPass>& passes, const std::string& transport) {
+    return std::any_of(passes.begin(), passes.end(), [&](const ExecutedPass& pass) {
+        return pass.transport == transport && pass.issued(0).transfers > 0;
+    });
+}
+
+/// Sizes of messages and their times.
+struct Messages {
+    std::vector<double> bytes, seconds;
+
+    Line line() const { return fit_rising_line(bytes, seconds); }
+
+    /// The rate by long ones, then what short ones take besides: their times are uncertain by some microseconds.
+    Line line_of_long_and_short() const {
+        Messages longer;
+        for (std::size_t i = 0; i < bytes.size(); ++i) {
+            if (bytes[i] < long_message) continue;
+            longer.bytes.push_back(bytes[i]);
+            longer.seconds.push_back(seconds[i]);
+        }
+        if (longer.bytes.size() < 4 || longer.bytes.size() == bytes.size()) return line();
+        const auto slope = longer.line().slope;
+        std::vector<double> rest;
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            if (bytes[i] < long_message) rest.push_back(seconds[i] - slope * bytes[i]);
+        return {std::max(0.0, median_of(std::move(rest))), slope};
+    }
+};
+
+/// `alone`: of passes whose messages are on one channel, so that a way out has one of them at a time.
+Messages messages_over(const std::vector<ExecutedPass>& passes, const std::string& transport, bool alone) {
+    Messages found;
+    for (const auto& pass : passes) {
+        if (pass.transport != transport || pass.algorithm() != "ring") continue;
+        if (alone && pass.plan->schedule(pass.pass)->channels().size() > 1) continue;
+        std::map<std::int64_t, std::vector<double>> by_size;
+        for (const auto& one : pass.operations)
+            if (one.op.kind == layouts::OpKind::receive) by_size[one.op.bytes].push_back(one.seconds);
+        for (auto& [size, all_times] : by_size) {
+            found.bytes.push_back(static_cast<double>(size));
+            found.seconds.push_back(median_of(std::move(all_times)));
+        }
+    }
+    return found;
+}
+
+/// Those beside attends, where no others were timed.
+Messages messages_beside_attends(const GpuSamples& samples, const std::string& transport) {
+    Messages found;
+    for (const auto& sample : samples.samples) {
+        if (sample.kind != "message" || sample.transport != transport) continue;
+        found.bytes.push_back(static_cast<double>(sample.bytes));
+        found.seconds.push_back(sample.seconds);
+    }
+    return found;
+}
+
+void fit_copy_engines(FittedMachine& fitted, double slower) {
+    auto& m = fitted.machine;
+    m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1;
+    fitted.sources["inside_host"] = "copy engines have no channels and take no multiprocessors";
+    fitted.sources["inside_host.send_memory_ratio"] = "counted: every byte is read once";
+    fitted.sources["inside_host.receive_memory_ratio"] = "counted: every byte is written once";
+    m.attention_memory_bytes_per_second = std::min(
+        m.memory_bytes_per_second, slower * (m.memory_bytes_per_second - 2 * m.inside_host.link_bytes_per_second));
+    fitted.sources["gpu.attention_memory_gigabytes_per_second"] =
+        fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
+}
+
+/// Kernels of both directions take multiprocessors from attends, half of what they take being for each. What a kernel
+/// moves is bounded by its channels; the link, by what copy engines move over it. `share`: of the multiprocessors, that
+/// messages of both directions hold.
+void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& copies, const std::string& kernels) {
+    auto& m = fitted.machine;
+    auto& sources = fitted.sources;
+    m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1.25;
+    m.inside_host.sms_per_channel = 1;
+    const auto channels = std::max(1.0, std::round(m.sms * share / 2));
+    m.inside_host.channels = {{std::numeric_limits<double>::infinity(), channels}};
+    sources["inside_host"] = "the link's rate is that of all channels, each a multiprocessor at both ends";
+    if (copies.bytes.size() >= 2) {
+        const auto rate = m.inside_host.link_bytes_per_second;
+        m.inside_host.channel_bytes_per_second = rate / channels;
+        m.inside_host.link_bytes_per_second = std::max(rate, 1 / copies.line_of_long_and_short().slope);
+        sources["inside_host.channel_gigabytes_per_second"] =
+            "fitted to messages that have the link to themselves, between all GPUs that compute next to nothing";
+        sources["inside_host.link_gigabytes_per_second"] = "fitted to copies by the engines, over the same links";
+    }
+    sources["inside_host.channels"] = fmt::format(
+        "fitted: attends lose {:.3f} of their rate to messages of both directions, while these are there", share);
+    for (const auto* key : {"send", "receive"})
+        sources[fmt::format("inside_host.{}_memory_ratio", key)] =
+            "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved";
+    sources["gpu.attention_memory_gigabytes_per_second"] = "none: what attends lose is in the multiprocessors";
+    m.attention_memory_bytes_per_second = 0;
+    // Whose blocks take item after item: those of the family for sm_90a, forward.
+    using TransferStart = sim::AttentionCost::TransferStart;
+    m.forward.transfer_start = kernels == "hopper" ? TransferStart::at_the_end : TransferStart::as_items_end;
+    m.backward.transfer_start = TransferStart::as_items_end;
+}
+
+/// Messages that have time: by size, neighbours that are about as quick together.
+void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
+    auto& link = fitted.machine.inside_host;
+    constexpr double alike = 1.2;
+    double last_bytes = 0;
+    std::vector<const GpuSample*> hidden;
+    for (const auto& sample : samples.samples)
+        if (sample.kind == "hidden") hidden.push_back(&sample);
+    std::ranges::sort(hidden, {}, &GpuSample::bytes);
+    for (const auto* sample : hidden) {
+        const auto bytes = static_cast<double>(sample->bytes);
+        constexpr double tiny = 1 << 20;  // whose time is all latency
+        if (bytes < tiny) continue;
+        const auto rate = bytes / std::max(sample->seconds / 2, sample->seconds - link.latency_seconds) * 1e-9;
+        auto& rates = link.hidden.rates;
+        if (!rates.empty()) rates.back().up_to_bytes = std::sqrt(last_bytes * bytes);
+        last_bytes = bytes;
+        if (!rates.empty() && std::max(rate, rates.back().count) < alike * std::min(rate, rates.back().count))
+            rates.back() = {std::numeric_limits<double>::infinity(), (rates.back().count + rate) / 2};
+        else
+            rates.push_back({std::numeric_limits<double>::infinity(), rate});
+        link.hidden.channels = sample->blocks;
+        link.hidden.flop_per_byte = sample->flop_per_byte;
+    }
+    if (link.hidden.channels == 0) return;
+    link.halves = sim::LinkCost::SmHoldStart::both_ready_backward;
+    fitted.sources["hidden_messages"] = "the transport";
+    fitted.sources["hidden_messages.gigabytes_per_second"] =
+        "measured: messages in kernels of so many blocks, a kernel for each direction, beside nothing";
+    fitted.sources["hidden_messages.busy_speed_ratio"] = "not measured: as beside nothing";
+}
+
+/// Messages of several pieces, beside what one of a single piece takes.
+void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
+    auto& link = fitted.machine.inside_host;
+    std::vector<double> matrix, more;
+    std::int64_t most = 1;
+    for (const auto& pass : passes) {
+        if (pass.transport != "nccl" || pass.algorithm() != "ulysses") continue;
+        const auto& schedule = *pass.plan->schedule(pass.pass);
+        for (const auto& one : pass.operations) {
+            if (one.op.kind != layouts::OpKind::receive) continue;
+            const auto pieces = sim::pieces_of(schedule, one.op);
+            if (pieces < 4) continue;  // what a sender has in more pieces, it sends while attends run
+            most = std::max(most, pieces);
+            const auto seconds = one.seconds - link.latency_seconds;
+            if (seconds <= 0) continue;
+            matrix.insert(matrix.end(), {static_cast<double>(pieces - 1) / one.seconds,
+                                         static_cast<double>(one.op.bytes) / one.seconds});
+            more.push_back(seconds / one.seconds);
+        }
+    }
+    if (more.size() < 4) return;
+    const auto found = nonnegative_least_squares(matrix, more, 2);
+    link.piece_seconds = found.values[0];
+    if (found.values[1] > 0) link.pieces_bytes_per_second = 1 / found.values[1];
+    const auto measured =
+        fmt::format("messages of 8 to {} pieces, between all GPUs that compute next to nothing", most);
+    fitted.sources["pieces"] = "fitted to " + measured;
+    if (!found.determined[1]) fitted.sources["pieces.gigabytes_per_second"] = not_determined_by(measured);
+}
+
+/// With which value of `figure`, a time of the machine's hosts, passes of next to nothing would be as long as they
+/// were.
+struct IssueTimes {
+    double median, low, high;  // and quartiles
+    std::size_t count;
+};
+
+template <class Counts>
+std::optional<IssueTimes> issue_times(sim::Machine& machine, double& figure, const std::vector<ExecutedPass>& passes,
+                                      const std::string& transport, Counts counts) {
+    constexpr double most = 100e-6;
+    sim::SimOptions short_run;
+    short_run.clock = sim::Clock::calibrated;
+    std::vector<double> found;
+    for (const auto& pass : passes) {
+        if (pass.transport != transport || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
+        if (pass.issued(0).transfers == 0 || !counts(pass)) continue;
+        double low = 0, high = most;
+        for (int halvings = 0; halvings < 16; ++halvings) {
+            figure = (low + high) / 2;
+            const auto makespan = sim::simulate(*pass.plan->schedule(pass.pass), machine, short_run).makespan;
+            (layouts::to_seconds(makespan) > pass.seconds ? high : low) = figure;
+        }
+        found.push_back(figure);
+    }
+    if (found.empty()) return {};
+    std::ranges::sort(found);
+    const auto count = found.size();
+    return IssueTimes{median_of(found), found[count / 4], found[count * 3 / 4], count};
+}
+
+}  // namespace
+
+double median_of(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
+    auto& m = fitted.machine;
+    std::vector<double> matrix, ones;
+    for (const auto& pass : passes) {
+        if (pass.transport != "loopback" || pass.plan->layout().shard_tokens(0) > next_to_nothing) continue;
+        const auto issued = pass.issued(0);
+        for (const double count :
+             {1.0, double(issued.launches * pass.ranks()), double(issued.transfers * pass.ranks())})
+            matrix.push_back(count / pass.issue);
+        ones.push_back(1);
+    }
+    require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
+    const auto found = nonnegative_least_squares(matrix, ones, 3);
+    // What is not by operation is mostly at the end of a pass; an empty pass tells what is before its first launch.
+    m.compute_issue_seconds = found.values[1];
+    m.transfer_issue_seconds = found.values[2];
+    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - m.compute_issue_seconds);
+    fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
+    for (const auto& [unknown, key] : {std::pair(1, "compute"), {2, "transfer"}})
+        if (!found.determined[static_cast<std::size_t>(unknown)])
+            fitted.sources[fmt::format("host.{}_issue_us", key)] =
+                not_determined_by("the host's time of short passes on one GPU");
+    fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
+}
+
+void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
+    const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
+    auto& m = fitted.machine;
+    const auto calls_alone = m.transfer_issue_seconds;  // by fit_host(), of copies that wait for no other host
+    if (const auto found = issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
+        m.transfer_issue_seconds = found->median;
+        fitted.sources["host.transfer_issue_us"] = fmt::format(
+            "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "
+            "operations timed: median, quartiles {:.1f} and {:.1f}",
+            found->count, transport, found->low * 1e6, found->high * 1e6);
+    }
+    if (transport == "copy" && calls_alone < m.transfer_issue_seconds) {
+        m.next_transfer_issue_seconds = calls_alone;
+        fitted.sources["messages_in_a_row.issue_us"] =
+            "fitted to the host's time of short passes on one GPU, where no other host is waited for";
+    }
+    auto& of_piece = m.inside_host.piece_issue_seconds;
+    if (m.inside_host.piece_seconds == 0) return;
+    if (const auto found = issue_times(m, of_piece, passes, transport, is_split_by_heads)) {
+        of_piece = found->median;
+        fitted.sources["pieces.issue_us"] = fmt::format(
+            "fitted likewise to {} passes whose messages are of many pieces: median, quartiles {:.1f} and {:.1f}",
+            found->count, found->low * 1e6, found->high * 1e6);
+    }
+}
+
+void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vector<ExecutedPass>& passes,
+               const std::string& transport) {
+    auto& m = fitted.machine;
+    auto& sources = fitted.sources;
+    if (transport.empty()) {
+        sources["inside_host"] = "not calibrated: one GPU";
+        sources["gpu.attention_memory_gigabytes_per_second"] = "not calibrated: one GPU";
+        m.attention_memory_bytes_per_second = 0;
+        return;
+    }
+    const bool kernels = transport == "nccl", timed = has_messages(passes, transport);
+    const auto messages =
+        timed ? messages_over(passes, transport, kernels) : messages_beside_attends(samples, transport);
+    require(messages.bytes.size() >= 2, "the samples hold no messages over {}", transport);
+    const auto line = messages.line_of_long_and_short();
+    m.inside_host.latency_seconds = line.constant;
+    m.inside_host.link_bytes_per_second = 1 / line.slope;
+    for (const auto* key : {"latency_us", "link_gigabytes_per_second"})
+        sources[fmt::format("inside_host.{}", key)] =
+            timed ? "fitted to messages between all GPUs that compute next to nothing"
+                  : "fitted to copies between all GPUs beside attends";
+    if (!line.has_slope) sources["inside_host.latency_us"] = not_determined_by("messages of one size");
+    double alone = 0, beside = 0, period = 0;
+    // Of the multiprocessors, that messages hold while they are there. They come when an attend ends, and some not
+    // before: then a call takes in one of them.
+    std::vector<double> shares;
+    for (const auto& sample : samples.samples) {
+        if (sample.transport != transport) continue;
+        if (sample.kind == "message") period = sample.seconds;
+        if (sample.kind == "alone") alone = sample.seconds;
+        if (sample.kind != "beside") continue;
+        beside = sample.seconds;
+        const auto message = line.constant + line.slope * static_cast<double>(sample.bytes);
+        if (static_cast<double>(sample.bytes) >= long_message)
+            shares.push_back((1 - alone / beside) / std::min(1.0, message / period));
+    }
+    require(alone > 0 && !shares.empty(), "the samples hold no attends beside messages over {}", transport);
+    const auto slower = std::max(1.0, beside / alone);
+    if (!kernels) return fit_copy_engines(fitted, slower);
+    fit_kernels_of_links(fitted, std::max(0.0, median_of(std::move(shares))), messages_over(passes, "copy", false),
+                         samples.kernels);
+    fit_hidden(fitted, samples);
+    fit_pieces(fitted, passes);
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,178 @@
+#include "experiments/command_line/config_options.hpp"
+
+namespace ringlab::experiments {
+namespace {
+
+/// Where p is computed, and not in decoding or for the parts of a machine file.
+bool can_drop(const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    return !groups.decodes && !groups.lists && !groups.breaks && !calibrates(experiment);
+}
+
+void add_ranks(Options& options, Config& config) {
+    options.add({.name = "ranks",
+                 .value = "P",
+                 .help = "ring sizes",
+                 .target = &config.ranks,
+                 .absent = "powers of two, and all GPUs",
+                 .low = 1,
+                 .high = 1 << 20});
+}
+
+void add_layout(Options& options, Config& config, const Experiment& experiment) {
+    options.section("How it is laid out");
+    if (experiment.groups.breaks) return add_ranks(options, config);
+    if (!calibrates(experiment))
+        options.add({.name = "layouts",
+                     .value = "NAME",
+                     .help = "which rank owns which tokens (see --list)",
+                     .target = &config.layouts,
+                     .absent = "those that may win"});
+    if (!experiment.groups.decodes)
+        options.add({.name = "masks",
+                     .value = "NAME",
+                     .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
+                     .target = &config.masks});
+    if (!calibrates(experiment)) {
+        if (!experiment.groups.lists)
+            options.add({.name = "algorithms",
+                         .value = "NAME",
+                         .help = "schedules that bring queries and keys together (see --list)",
+                         .target = &config.algorithms,
+                         .absent = "those that may win"});
+        add_ranks(options, config);
+        if (experiment.groups.lists)
+            options.add({.name = "rank",
+                         .value = "R",
+                         .help = "list these alone",
+                         .target = &config.listed_ranks,
+                         .absent = "all of them",
+                         .low = 0});
+        if (!experiment.groups.plans && !experiment.groups.decodes)
+            options.add({.name = "pad",
+                         .value = "",
+                         .help = "round tokens up to what the layout divides; the mask excludes the rest",
+                         .target = &config.pad});
+    }
+}
+
+void add_results(Options& options, Config& config, const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    options.section("Where results go");
+    options.add({.name = "output",
+                 .value = "FILE",
+                 .help = std::string(calibrates(experiment) ? "machine file (TOML) that --machines of the others takes"
+                                                            : "record (HDF5)") +
+                         "; if this name is not given and taken, the next free one of -2, -3 and so on",
+                 .target = &config.output,
+                 .letter = "o",
+                 .decides_results = false});
+    if (!calibrates(experiment))
+        options.add(
+            {.name = "resume",
+             .value = "",
+             .help =
+                 "continue a record: do only the runs that it lacks. Refused if a file that it was made of has changed",
+             .target = &config.resume,
+             .decides_results = false});
+    options.add({.name = "overwrite",
+                 .value = "",
+                 .help = calibrates(experiment) ? "replace a file that exists" : "replace a record that exists",
+                 .target = &config.overwrite,
+                 .decides_results = false});
+    if (groups.advises)
+        options.add({.name = "json",
+                     .value = "FILE",
+                     .help = "write the advice as JSON",
+                     .target = &config.json,
+                     .absent = "no JSON",
+                     .decides_results = false});
+    if (studies(experiment) && !groups.layer)
+        options.add({.name = "save-tensors",
+                     .value = "FOLDER",
+                     .help = "for an HDF5 file of inputs and outputs of every run (check one with "
+                             "experiments/check_tensors.py)",
+                     .target = &config.save_tensors,
+                     .absent = "none are saved",
+                     .decides_results = false});
+}
+
+void add_general(Options& options, Config& config, Requests& requests) {
+    options.section("General");
+    options.add({.name = "force",
+                 .value = "",
+                 .help = "run also what, by an estimate made before, exceeds this computer's memory or a week",
+                 .target = &config.force,
+                 .decides_results = false});
+    options.add({.name = "config",
+                 .value = "FILE",
+                 .help = "file of 'name = value' lines, several values between blanks; the command line comes first, "
+                         "then --config, then --preset",
+                 .target = &requests.config_files,
+                 .absent = "none",
+                 .decides_results = false});
+    options.add({.name = "list",
+                 .value = "",
+                 .help = "show the known layouts, masks, algorithms, inputs, machines and presets, and what each is",
+                 .target = &requests.list,
+                 .decides_results = false});
+    options.add({.name = "version",
+                 .value = "",
+                 .help = "show the version",
+                 .target = &requests.version,
+                 .decides_results = false});
+    options.add({.name = "help",
+                 .value = "",
+                 .help = "show this text",
+                 .target = &requests.help,
+                 .letter = "h",
+                 .decides_results = false});
+}
+
+}  // namespace
+
+bool calibrates(const Experiment& experiment) { return experiment.output == FileKind::machine; }
+
+bool studies(const Experiment& experiment) {
+    const auto& groups = experiment.groups;
+    return groups.measures && !groups.decodes && !groups.breaks && !groups.stacks && !groups.packs &&
+           !calibrates(experiment);
+}
+
+bool times_attention_alone(const Experiment& experiment) {
+    return experiment.groups.throughput || experiment.groups.decodes || calibrates(experiment);
+}
+
+void add_mpi(Options& options, Config& config) {
+    options.add(
+        {.name = "mpi", .value = "", .help = "a process for each rank, under mpirun or srun", .target = &config.mpi});
+}
+
+void add_timeout(Options& options, Config& config) {
+    options.add({.name = "timeout",
+                 .value = "SECONDS",
+                 .help = "after which a rank that waits for others gives up",
+                 .target = &config.timeout_seconds,
+                 .low = 0.001,
+                 .high = 1e6});
+}
+
+Options options_of(Config& config, Requests& requests, const Experiment& experiment) {
+    Options options;
+    add_problem(options, config, requests, experiment);
+    if (!experiment.groups.lists && !experiment.groups.breaks && !calibrates(experiment)) add_sinks(options, config);
+    if (can_drop(experiment)) add_dropout(options, config);
+    if (!experiment.groups.breaks) add_rotary(options, config, experiment);
+    if (experiment.groups.packs) add_packing(options, config);
+    add_layout(options, config, experiment);
+    add_measuring(options, config, experiment);
+    if (experiment.groups.throughput) add_timing(options, config, experiment.groups.predicts);
+    if (experiment.groups.predicts) add_predicting(options, config, experiment);
+    if (experiment.groups.disturbs) add_disturbing(options, config);
+    if (experiment.groups.plans) add_planning(options, config, experiment);
+    if (!experiment.groups.lists) add_results(options, config, experiment);
+    add_general(options, config, requests);
+    return options;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,173 @@
+#include "experiments/config/case.hpp"
+
+#include "experiments/options/values.hpp"
+#include "layouts/basics/typed_names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+
+namespace ringlab::experiments {
+namespace {
+
+/// A list to loop over, with one empty entry where the experiment has no use for it.
+std::vector<std::string> or_none(const std::vector<std::string>& list) {
+    return list.empty() ? std::vector<std::string>{""} : list;
+}
+
+/// Short names for inputs, all different: "b.h5" for "a/b.h5", with a number where several would be called the same.
+std::map<std::string, std::string> input_names(const std::vector<std::string>& inputs) {
+    const auto short_name = [](const std::string& input) {
+        auto name = std::filesystem::path(input).filename().string();
+        std::replace_if(
+            name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && !std::strchr("+-=.,_", c); },
+            '_');
+        return name;
+    };
+    std::map<std::string, int> bearers;
+    for (const auto& input : std::set<std::string>(inputs.begin(), inputs.end())) ++bearers[short_name(input)];
+    std::map<std::string, std::string> names;
+    std::set<std::string> taken;
+    for (const auto& input : inputs) {
+        if (names.contains(input)) continue;
+        const auto name = short_name(input);
+        auto unique = name;
+        if (bearers[name] > 1)
+            for (int number = 1; bearers.contains(unique) || taken.contains(unique); ++number)
+                unique = fmt::format("{}-{}", name, number);
+        taken.insert(unique);
+        names[input] = unique;
+    }
+    return names;
+}
+
+/// "220,225,512x4".
+std::string lengths_text(const std::vector<std::int64_t>& lengths) {
+    std::string text;
+    for (std::size_t i = 0, end = 0; i < lengths.size(); i = end) {
+        while (end < lengths.size() && lengths[end] == lengths[i]) ++end;
+        text += fmt::format("{}{}", i == 0 ? "" : ",", lengths[i]);
+        if (end - i > 1) text += fmt::format("x{}", end - i);
+    }
+    return text;
+}
+
+/// The input's documents as far as `tokens` go.
+std::vector<std::int64_t> cut_documents(const std::string& mask, std::int64_t tokens,
+                                        const std::vector<std::int64_t>& document_lengths) {
+    require(!document_lengths.empty(), "mask {} asks for the input's documents, but the input has no document_lengths",
+            mask);
+    std::vector<std::int64_t> lengths;
+    std::int64_t left = tokens;
+    for (const auto length : document_lengths) {
+        if (left == 0) break;
+        lengths.push_back(std::min(length, left));
+        left -= lengths.back();
+    }
+    require(left == 0, "the input's documents end after {} tokens, {} are asked for{}", tokens - left, tokens,
+            layouts::unit_hint(tokens - left, tokens));
+    return lengths;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens) {
+    constexpr auto most = std::int64_t{1} << 31;
+    for (const auto tokens : config.tokens) require(tokens <= most, "{} tokens are more than 2^31", tokens);
+    if (!config.tokens.empty()) return config.tokens;
+    if (config.tokens_per_rank.empty()) return {input_tokens};
+    std::vector<std::int64_t> lengths;
+    for (const auto tokens : config.tokens_per_rank) {
+        require(tokens <= most / ranks, "{} tokens on each of {} ranks are more than 2^31 in all", tokens, ranks);
+        lengths.push_back(tokens * ranks);
+    }
+    return lengths;
+}
+
+std::string Case::name() const {
+    std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, algorithm);
+    if (queries > 0) name += fmt::format(" Q={}", queries);
+    for (const auto& part : {policy, input_name.empty() ? input : input_name})
+        if (!part.empty()) name += " " + part;
+    std::replace(name.begin(), name.end(), '/', '_');  // '/' would make a path in the record
+    return name;
+}
+
+std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens) {
+    const auto sizes = std::max({config.tokens.size(), config.tokens_per_rank.size(), std::size_t{1}});
+    auto names_of_inputs = input_names(config.inputs);
+    std::vector<Case> cases;
+    for (const auto& mask : config.masks)
+        for (std::size_t size = 0; size < sizes; ++size)
+            for (const auto& input : or_none(config.inputs))
+                for (const auto ranks : config.ranks)
+                    for (const auto& algorithm : config.algorithms)
+                        for (const auto queries :
+                             config.queries.empty() ? std::vector<std::int64_t>{0} : config.queries)
+                            for (const auto& policy : or_none(config.policies))
+                                for (const auto& layout : config.layouts)
+                                    cases.push_back({input, mask, layout, algorithm, policy, ranks,
+                                                     sequence_lengths(config, ranks, input_tokens)[size], queries,
+                                                     names_of_inputs[input]});
+    std::set<std::string> names;
+    for (const auto& one : cases)
+        require(names.insert(one.name()).second, "the case '{}' occurs twice; give each layout, mask and size once",
+                one.name());
+    return cases;
+}
+
+Policy policy_from(const std::string& name, layouts::DType arithmetic) {
+    using layouts::Accumulation;
+    using layouts::DType;
+    const auto wide = arithmetic == DType::fp64 ? DType::fp64 : DType::fp32;
+    if (name.empty() || name == "carry") return {Accumulation::carry, false, wide};
+    const auto choice = parse_choice(name, "the policy", {"carry", "gradients", "partials", "running"});
+    const auto narrow = arithmetic == DType::fp64 || arithmetic == DType::fp32 ? wide : arithmetic;
+    if (choice == 1) return {Accumulation::carry, false, narrow};
+    return {Accumulation::partials, choice == 3, narrow};
+}
+
+std::string expand_mask(const std::string& mask, std::int64_t tokens,
+                        const std::vector<std::int64_t>& document_lengths) {
+    std::string expanded;
+    for (std::size_t begin = 0; begin <= mask.size();) {
+        const auto end = std::min(mask.find('+', begin), mask.size());
+        const auto term = mask.substr(begin, end - begin);
+        const auto spec = layouts::Spec::parse(term);
+        if (!expanded.empty() || begin > 0) expanded += "+";
+        if (term == "documents:input")
+            expanded += "documents:" + lengths_text(cut_documents(mask, tokens, document_lengths));
+        else if (spec.arguments.starts_with("@"))
+            expanded += spec.name + ":" + lengths_text(layouts::parse_lengths(spec.arguments, "lengths"));
+        else
+            expanded += term;
+        begin = end + 1;
+    }
+    return expanded;
+}
+
+Plan make_plan(const Case& which, layouts::Problem problem, const Config& config,
+               const std::vector<std::int64_t>& document_lengths) {
+    const auto granularity = layouts::layout_granularity(which.layout, which.ranks);
+    problem.tokens = config.pad ? (which.tokens + granularity - 1) / granularity * granularity : which.tokens;
+    problem.validate();
+    const auto mask = layouts::pad(
+        layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
+    if (which.queries > 0) problem.queries = layouts::last_rows(mask, which.queries);
+    const auto layout = layouts::make_layout(which.layout, mask, which.ranks);
+    const auto policy = policy_from(which.policy, problem.dtype);
+    Plan plan{problem, nullptr, nullptr};
+    layouts::ScheduleOptions options{which.algorithm, layouts::Pass::forward, policy.accumulation,
+                                     policy.gradient_dtype};
+    plan.forward = layouts::make_schedule(problem, mask, layout, options);
+    options.pass = layouts::Pass::backward;
+    plan.backward = layouts::make_schedule(problem, mask, layout, options);
+    return plan;
+}
+
+}  // namespace ringlab::experiments

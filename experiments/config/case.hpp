@@ -1,0 +1,63 @@
+#pragma once
+
+#include "experiments/config/config.hpp"
+#include "layouts/schedules/schedule.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// One combination of a sweep, as the user wrote its parts.
+struct Case {
+    std::string input, mask, layout, algorithm, policy;
+    int ranks = 1;
+    std::int64_t tokens = 0;      ///< of the whole sequence, before padding
+    std::int64_t queries = 0;     ///< of every sequence, only so many last tokens have a query row; 0: all have
+    std::string input_name = {};  ///< of a file its own name without folders, and a number if others have the same
+
+    /// "causal zigzag P=8 S=2048 ring carry real": unique within an experiment, the name of the run in the record.
+    std::string name() const;
+};
+
+/// The product of all lists of the configuration: by mask, tokens, input, ranks, algorithm, policy and last by layout,
+/// so that layouts to be compared stand side by side and an input and its fp64 reference serve many cases in a row.
+/// Lists an experiment has no use for may be empty. `input_tokens` are used where the user gave none.
+std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens);
+
+/// Lengths of the whole sequence over `ranks` ranks, before padding.
+std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens);
+
+/// A case with everything in place to run it.
+struct Plan {
+    layouts::Problem problem;  ///< tokens include padding
+    std::unique_ptr<layouts::Schedule> forward;
+    std::unique_ptr<layouts::Schedule> backward;  ///< null where none is wanted
+
+    const layouts::Schedule* schedule(layouts::Pass pass) const {
+        return pass == layouts::Pass::forward ? forward.get() : backward.get();
+    }
+    const layouts::Mask& mask() const { return forward->mask(); }
+    const layouts::Layout& layout() const { return forward->layout(); }
+};
+
+/// What a policy name means to a schedule and to a backend.
+struct Policy {
+    layouts::Accumulation accumulation = layouts::Accumulation::carry;
+    bool running_output_rounded = false;
+    layouts::DType gradient_dtype = layouts::DType::fp32;
+};
+Policy policy_from(const std::string& name, layouts::DType arithmetic);
+
+/// Lays out `problem` (its tokens are replaced by those of the case, padded if config.pad). `document_lengths` stand
+/// for "documents:input" in masks. Throws Error where sizes do not divide or names are unknown.
+Plan make_plan(const Case& which, layouts::Problem problem, const Config& config,
+               const std::vector<std::int64_t>& document_lengths);
+
+/// The mask that a user typed, with the input's documents put in, cut to `tokens`, and lengths from files written out:
+/// what it says then depends on nothing else.
+std::string expand_mask(const std::string& mask, std::int64_t tokens,
+                        const std::vector<std::int64_t>& document_lengths);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,111 @@
+#pragma once
+
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/execution/gpu_probe.hpp"
+#include "experiments/options/options.hpp"
+#include "experiments/record/record.hpp"
+#include "layouts/basics/registry.hpp"
+#include "layouts/timeline/timeline.hpp"
+#include "reference/tensors/tensors.hpp"
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What executing a forward and a backward pass of one ring gave.
+struct Measurement {
+    /// o rounded to the problem's dtype; gradients as accumulated. Of the last repeat only, and empty where nothing is
+    /// judged or saved.
+    reference::Outputs outputs;
+    reference::Tensor o_unrounded;  ///< o before its last rounding
+    layouts::Timeline forward, backward;
+    /// By rank: from the pass's start on the first rank to its end on this one.
+    std::vector<double> forward_seconds, backward_seconds;
+    std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
+    std::vector<std::int64_t> own_bytes;     ///< by rank: inputs and results
+    /// By pass and rank, seconds of what rotates q and k before the forward pass, and dq and dk behind the backward
+    /// pass: no part of either. Empty where nothing is rotated.
+    std::array<std::vector<double>, 2> rotation_seconds{};
+    double clock_uncertainty = 0;  ///< seconds by which times of different ranks may disagree
+};
+
+/// Something that executes schedules: the one place where an experiment meets a device.
+class Backend {
+public:
+    virtual ~Backend() = default;
+
+    /// Whether this process has the results, writes the record and talks to the user.
+    virtual bool is_root() const = 0;
+
+    /// What the root process says, on every process.
+    virtual bool agree(bool root_says) = 0;
+
+    /// Executes both passes `repeats` times: [repeat][replica], from one input per replica; no replicas on processes
+    /// that are not root.
+    virtual std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
+                                                      std::span<const reference::Inputs> inputs, int repeats) = 0;
+
+    /// What it has to say of the devices, once for an invocation, and of the last run.
+    virtual void add_provenance(Provenance&) const {}
+    virtual void describe(RunWriter& run) const = 0;
+};
+
+/// A backend as a user chooses it: the options that it alone has, and what it makes of them.
+class BackendKind {
+public:
+    virtual ~BackendKind() = default;
+
+    /// Their targets are this object's.
+    virtual std::vector<Option> options() { return {}; }
+
+    /// Sets up the environment of this process, before anything that belongs to MPI or a device is used.
+    virtual void prepare() const {}
+
+    /// Whether its ranks compute on the processors of this machine, so that a try there tells how long they will take.
+    virtual bool on_processors() const { return false; }
+
+    /// What measures parts of a pass on its devices, for `calibrate`; null where whole passes of one rank are timed.
+    virtual std::unique_ptr<GpuProbe> probe(const Config&) const { return nullptr; }
+
+    /// For rings of `ranks`. Throws Error if it was not built, finds no devices, or cannot do what is asked for.
+    virtual std::unique_ptr<Backend> make(const Config& config, int ranks) const = 0;
+};
+
+using BackendFactory = std::function<std::shared_ptr<BackendKind>()>;
+layouts::Registry<BackendFactory>& backends();
+
+/// A namespace-scope object of this type makes a backend known by name.
+struct BackendRegistration {
+    BackendRegistration(const std::string& name, std::string help, BackendFactory factory) {
+        backends().add(name, {name, std::move(help), std::move(factory)});
+    }
+};
+
+/// The one that the configuration names. Throws Error that lists the known ones.
+std::shared_ptr<const BackendKind> backend_kind(const Config& config);
+
+std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
+
+/// From now on the line of a process that ends because another one is gone says that finished runs are in the record.
+void point_at_record(const Config& config);
+
+/// Whether the record holds the run, as `root_says`, on every process: from the first answer on there is a record.
+/// `asked` is a Backend or what times rings.
+template <class Asked>
+bool is_recorded(const Config& config, Asked& asked, bool root_says) {
+    const bool recorded = asked.agree(root_says);
+    point_at_record(config);
+    return recorded;
+}
+
+/// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
+/// them.
+int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,55 @@
+#include "experiments/execution/describe_clocks.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace ringlab::experiments {
+namespace {
+
+const char* moment_text(gpu::ClockSample::Moment moment) {
+    switch (moment) {
+        case gpu::ClockSample::Moment::before: return "before";
+        case gpu::ClockSample::Moment::during: return "during";
+        case gpu::ClockSample::Moment::after: return "after";
+    }
+    return "?";
+}
+
+}  // namespace
+
+void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
+    if (samples.empty()) return;
+    const auto earlier = [](const auto& a, const auto& b) { return a.seconds < b.seconds; };
+    std::stable_sort(samples.begin(), samples.end(), earlier);
+    const auto count = static_cast<std::int64_t>(samples.size());
+    const auto column = [&](const char* name, auto value, const char* unit, const char* description) {
+        std::vector<decltype(value(samples.front()))> values;
+        for (const auto& sample : samples) values.push_back(value(sample));
+        run.dataset(std::string("measured/clocks/") + name, std::move(values), {{"measured/clocks/sample", count}},
+                    unit, description);
+    };
+    using Sample = gpu::ClockSample;
+    const double begin = samples.front().seconds;
+    column(
+        "device", [](const Sample& s) { return std::int64_t{s.device}; }, "1", "GPU, as its process counts them");
+    column(
+        "moment", [](const Sample& s) { return std::string(moment_text(s.moment)); }, "1",
+        "before the passes, during one, or after them");
+    column(
+        "time", [&](const Sample& s) { return s.seconds - begin; }, "s", "since the first sample");
+    column(
+        "sm_clock", [](const Sample& s) { return 1e6 * s.sm_mhz; }, "Hz", "of the multiprocessors");
+    column(
+        "memory_clock", [](const Sample& s) { return 1e6 * s.memory_mhz; }, "Hz", "of the memory");
+    column(
+        "power", [](const Sample& s) { return s.watts; }, "W", "drawn by the GPU, as NVML says");
+    column(
+        "temperature", [](const Sample& s) { return std::int64_t{s.celsius}; }, "degC", "of the GPU");
+    column(
+        "throttle_reasons", [](const Sample& s) { return static_cast<std::int64_t>(s.throttle_reasons); }, "1",
+        "NVML's nvmlClocksEventReasons bits");
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,33 @@
+#include "experiments/main/run_main.hpp"
+
+#include "experiments/console/interrupt.hpp"
+#include "experiments/console/message.hpp"
+#include "experiments/files/files_read.hpp"
+#include "processes/watching/last_word.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+namespace ringlab::experiments {
+
+int run_main(const std::string& name, const std::function<int(int, char**)>& body, int argc, char** argv) {
+    end_on_signals();
+    const std::string not_printed = "cannot write to standard output; what is printed is not complete";
+    try {
+        const FilesRead account;
+        const int status = body(argc, argv);
+        // A full disk or a closed reader shows at the latest when the last of it is written.
+        if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+        fmt::print(stderr, "{}: {}\n", name, not_printed);
+    } catch (const std::bad_alloc&) {
+        processes::say_last(name, "out of memory; fewer tokens, heads or ranks would need less");
+    } catch (const std::exception& error) {
+        processes::say_last(name, std::ferror(stdout) ? not_printed : shortened(error.what()));
+    }
+    return 1;
+}
+
+}  // namespace ringlab::experiments

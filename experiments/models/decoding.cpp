@@ -1,0 +1,169 @@
+#include "experiments/models/decoding.hpp"
+
+#include "experiments/config/source.hpp"
+#include "experiments/inputs/inputs.hpp"
+#include "reference/attention/blocked.hpp"
+#include "reference/attention/samples.hpp"
+#include "reference/error/error_model.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace ringlab::experiments {
+namespace {
+
+constexpr double garbage_value = 64;  // a number of every dtype, which no key, value or query comes near
+
+/// Nothing is rotated: keys are, once, when they are written.
+layouts::Problem sizes_from(const Config& config) {
+    auto problem = problem_from(config);
+    problem.rotary = {};
+    return problem;
+}
+
+/// Copies token `from_token` of every batch element.
+void copy_token(const reference::Tensor& from, std::size_t from_token, reference::Tensor& to, std::size_t to_token) {
+    const auto row = to.shape(2) * to.shape(3);
+    for (std::size_t b = 0; b < to.shape(0); ++b)
+        std::copy_n(from.data() + (b * from.shape(1) + from_token) * row, row,
+                    to.data() + (b * to.shape(1) + to_token) * row);
+}
+
+std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
+    std::vector<std::int64_t> all;
+    for (auto i = begin; i < end; ++i) all.push_back(i);
+    return all;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> lengths_of(std::int64_t tokens, int sequences) {
+    require(tokens >= sequences, "{} sequences of up to {} tokens cannot all have some; give fewer --sequences",
+            sequences, tokens);
+    std::vector<std::int64_t> lengths;
+    for (int s = 0; s < sequences; ++s) lengths.push_back(tokens * (sequences - s) / sequences);
+    return lengths;
+}
+
+Decoding::Decoding(const Config& config, std::int64_t tokens)
+    : config_(config), tokens_(tokens), lengths_(lengths_of(tokens, config.sequences)) {
+    auto all = problem(0);
+    all.queries.clear();
+    std::vector<std::int64_t> positions;
+    for (std::size_t s = 0; s < lengths_.size(); ++s) {
+        all.queries.push_back({position(s, 0), position(s, config.steps)});
+        for (int step = 0; step < config.steps; ++step) positions.push_back(position(s, step));
+    }
+    inputs_ = generate_inputs("normal", all, config.seed).inputs;
+    appended_ = {std::move(inputs_.q), reference::take_tokens(inputs_.k, positions),
+                 reference::take_tokens(inputs_.v, positions), std::move(inputs_.dout)};
+    restart();
+}
+
+std::int64_t Decoding::position(std::size_t sequence, int step) const {
+    return layouts::cache_begin(lengths_, config_.steps, sequence) + lengths_[sequence] + step;
+}
+
+layouts::Problem Decoding::problem(int step) const {
+    auto problem = sizes_from(config_);
+    problem.tokens = layouts::cache_begin(lengths_, config_.steps, lengths_.size());
+    for (std::size_t s = 0; s < lengths_.size(); ++s)
+        problem.queries.push_back({position(s, step), position(s, step) + 1});
+    return problem;
+}
+
+Plan Decoding::plan(const Case& which, int step) const {
+    // A row sees the positions up to its own: what was not yet written lies behind it.
+    std::vector<std::int64_t> rooms;
+    for (const auto length : lengths_) rooms.push_back(length + config_.steps);
+    const auto each = problem(step);
+    const auto mask = layouts::make_mask(fmt::format("causal+documents:{}", fmt::join(rooms, ",")), each.tokens);
+    const auto layout = layouts::cache_layout(which.layout, lengths_, config_.steps, which.ranks);
+    const auto policy = policy_from(which.policy, each.dtype);
+    Plan plan{each, nullptr, nullptr};
+    plan.forward = layouts::make_schedule(
+        each, mask, layout, {which.algorithm, layouts::Pass::forward, policy.accumulation, policy.gradient_dtype});
+    return plan;
+}
+
+void Decoding::write(int step, bool garbage) {
+    for (std::size_t s = 0; s < lengths_.size(); ++s) {
+        const auto from = s * static_cast<std::size_t>(config_.steps) + static_cast<std::size_t>(step);
+        const auto to = static_cast<std::size_t>(position(s, step));
+        for (const auto& [source, target] :
+             {std::pair(&appended_.k, &inputs_.k), std::pair(&appended_.v, &inputs_.v)}) {
+            const auto& shape = target->shape();
+            if (garbage)
+                copy_token(reference::Tensor({shape[0], 1, shape[2], shape[3]}, garbage_value), 0, *target, to);
+            else
+                copy_token(*source, from, *target, to);
+        }
+    }
+}
+
+void Decoding::restart() {
+    for (int step = 0; step < config_.steps; ++step) write(step, true);
+}
+
+void Decoding::append(int step) {
+    write(step, false);
+    std::vector<std::int64_t> rows;
+    for (std::size_t s = 0; s < lengths_.size(); ++s)
+        rows.push_back(static_cast<std::int64_t>(s) * config_.steps + step);
+    inputs_.q = reference::take_tokens(appended_.q, rows);
+    inputs_.dout = reference::take_tokens(appended_.dout, rows);
+}
+
+const reference::Outputs& Decoding::expected(int step) {
+    const auto [found, is_new] = expected_.try_emplace(step);
+    auto& all = found->second;
+    if (!is_new) return all;
+    all.o = reference::Tensor(inputs_.dout.shape(), 0.0);
+    all.lse = reference::Lse({inputs_.q.shape(0), inputs_.q.shape(1), inputs_.q.shape(2)}, 0.0);
+    for (std::size_t s = 0; s < lengths_.size(); ++s) {
+        const auto newest = position(s, step), first = newest - lengths_[s] - step;
+        auto alone = sizes_from(config_);
+        alone.tokens = newest + 1 - first;
+        alone.queries = {{alone.tokens - 1, alone.tokens}};
+        const auto keys = range(first, newest + 1);
+        const std::vector<std::int64_t> row{static_cast<std::int64_t>(s)};
+        const reference::Inputs in{reference::take_tokens(inputs_.q, row), reference::take_tokens(inputs_.k, keys),
+                                   reference::take_tokens(inputs_.v, keys), reference::take_tokens(inputs_.dout, row)};
+        reference::Outputs one;
+        reference::blocked_forward(alone, layouts::make_mask("full", alone.tokens), in, one);
+        copy_token(one.o, 0, all.o, s);
+        for (std::size_t b = 0; b < one.lse.shape(0); ++b)
+            for (std::size_t h = 0; h < one.lse.shape(2); ++h) all.lse(b, s, h) = one.lse(b, 0, h);
+    }
+    return all;
+}
+
+Tolerance Decoding::tolerance(const layouts::Schedule& forward, int step, bool round_running_output) {
+    const auto& problem = forward.problem();
+    const auto& wanted = expected(step);
+    const reference::ErrorModel model(problem, forward.mask(), inputs_,
+                                      reference::SampledRows{problem.row_positions(), wanted.o, wanted.lse,
+                                                             reference::Tensor(inputs_.q.shape(), 0.0)},
+                                      reference::SampledColumns{}, reference::RowStatistics{});
+    const auto bounds = model.bounds(inputs_, forward, nullptr, round_running_output);
+    Tolerance tolerance;
+    std::size_t i = 0;
+    for (const auto& bound : {bounds.o, bounds.o_unrounded, bounds.lse}) {
+        tolerance.relative_rms[i] = bound.relative_rms;
+        tolerance.max_relative[i++] = bound.max_to_largest;
+    }
+    return tolerance;
+}
+
+std::int64_t bytes_between_ranks(const layouts::Schedule& schedule) {
+    std::int64_t bytes = 0;
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+        auto ops = schedule.ops(rank);
+        while (const auto* op = ops.next())
+            if (op->kind == layouts::OpKind::send || op->kind == layouts::OpKind::fetch) bytes += op->bytes;
+    }
+    return bytes;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/study/judge.hpp"
+#include "reference/tensors/tensors.hpp"
+
+#include <map>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// Sequences that were prefilled, padded and sharded, and now grow by one token each at every step. Their keys and
+/// values lie where layouts::cache_layout() has them; a token that is appended is written to its own place, and nothing
+/// else changes. What lies in places not yet written is garbage.
+class Decoding {
+public:
+    /// Of lengths_of(tokens, config.sequences). Values are seeded normal numbers.
+    Decoding(const Config& config, std::int64_t tokens);
+
+    const std::vector<std::int64_t>& lengths() const { return lengths_; }
+    std::int64_t tokens() const { return tokens_; }
+
+    /// The forward pass of the newest tokens' rows at a step, from 0.
+    Plan plan(const Case& which, int step) const;
+
+    /// Makes all appended tokens garbage again.
+    void restart();
+
+    /// Writes the tokens of a step into the cache.
+    void append(int step);
+
+    /// After append(): K and V of all places; Q of the newest tokens, by sequence.
+    const reference::Inputs& inputs() const { return inputs_; }
+
+    /// What the newest token of every sequence must give: attention over its own sequence alone, without cache, mask or
+    /// padding, in fp64. After append().
+    const reference::Outputs& expected(int step);
+
+    /// How far from that o, o_unrounded and lse may be, by the error model.
+    Tolerance tolerance(const layouts::Schedule& forward, int step, bool round_running_output);
+
+private:
+    std::int64_t position(std::size_t sequence, int step) const;
+    layouts::Problem problem(int step) const;
+    void write(int step, bool garbage);
+
+    const Config config_;
+    std::int64_t tokens_;
+    std::vector<std::int64_t> lengths_;
+    reference::Inputs appended_;  // tokens of sequence 0 by step, then of sequence 1
+    reference::Inputs inputs_;
+    std::map<int, reference::Outputs> expected_;
+};
+
+/// Lengths of sequences before they grow: sequence s of N has (N - s) / N of `tokens`. Throws Error if one had none.
+std::vector<std::int64_t> lengths_of(std::int64_t tokens, int sequences);
+
+/// Bytes of all messages of a pass.
+std::int64_t bytes_between_ranks(const layouts::Schedule& schedule);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "layouts/basics/basic_types.hpp"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// "0-7" -> [0, 8), "" -> everything. Throws Error.
+layouts::Interval parse_range(const std::string& text, const std::string& what);
+
+/// "32:8" -> {32, 8}. Throws Error.
+std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text);
+
+/// `value` as one of the choices, by position. Throws Error that lists them.
+std::size_t parse_choice(const std::string& value, const std::string& what, const std::vector<std::string>& choices);
+
+/// Of values, at least one: interpolated between the two that are next to it in order, as NumPy does.
+double percentile(std::vector<double> values, double percent);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,142 @@
+#include "experiments/outputs/file_guard.hpp"
+
+#include "experiments/files/record_files.hpp"
+#include "experiments/files/untrusted.hpp"
+#include "experiments/outputs/tensors_file.hpp"
+#include "experiments/record/hdf5/hdf5.hpp"
+#include "layouts/basics/require.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/report/chrome_trace.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <system_error>
+
+namespace ringlab::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether both lead to the same file, or would: by device and inode, so that names, hard and symbolic links do not
+/// matter; by place where there is no file yet.
+bool same_file(const fs::path& a, const fs::path& b) {
+    std::error_code missing;
+    return a == b || fs::equivalent(a, b, missing);
+}
+
+fs::path place_of(const fs::path& path) {
+    std::error_code ignored;
+    const auto place = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+    return place.empty() ? path : place;
+}
+
+/// Whether `holds` is true of the HDF5 file; not if the file cannot be read.
+bool hdf5_file_holds(const fs::path& path, const std::function<bool(const hdf5::File&)>& holds) {
+    bool held = false;
+    try {
+        read_untrusted(
+            path, [&](PipeEnd& pipe) { pipe.put(holds(hdf5::File::open(path))); },
+            [&](PipeEnd& pipe) { held = pipe.get<bool>(); });
+    } catch (const Error&) {
+        return false;
+    }
+    return held;
+}
+
+bool is_machine_file(const fs::path& path) {
+    try {
+        const auto bytes = read_file(path).bytes;
+        sim::parse_machine({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+    } catch (const Error&) {
+        return false;
+    }
+    return true;
+}
+
+bool is_trace(const fs::path& path) {
+    std::string begin(sim::chrome_trace_begin.size(), '\0');
+    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    return begin == sim::chrome_trace_begin;
+}
+
+bool is_advice(const fs::path& path) {
+    std::string begin(advice_begin.size(), '\0');
+    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    return begin == advice_begin;
+}
+
+bool is_of_kind(const fs::path& path, FileKind kind) {
+    switch (kind) {
+        case FileKind::record:
+            return hdf5_file_holds(
+                path, [](const hdf5::File& file) { return file.has("ringlab_schema") && file.has("experiment"); });
+        case FileKind::tensors:
+            return hdf5_file_holds(path, [](const hdf5::File& file) {
+                return file.has("description") && file.text("description") == tensors_file_description;
+            });
+        case FileKind::machine: return is_machine_file(path);
+        case FileKind::trace: return is_trace(path);
+        case FileKind::advice: return is_advice(path);
+    }
+    return false;
+}
+
+const char* name_of(FileKind kind) {
+    switch (kind) {
+        case FileKind::record: return "record of Ringlab";
+        case FileKind::tensors: return "file of saved tensors";
+        case FileKind::machine: return "machine file";
+        case FileKind::trace: return "trace of Ringlab";
+        case FileKind::advice: return "advice of Ringlab";
+    }
+    return "";
+}
+
+}  // namespace
+
+void FileGuard::reads(const std::string& what, const fs::path& path) {
+    require_regular_file(path, what);
+    read_.push_back({what, path, place_of(path)});
+}
+
+void FileGuard::writes(const std::string& what, const fs::path& path, FileKind kind, IfThere if_there) {
+    require(!path.empty(), "{} is empty; give it a file name", what);
+    for (const auto& link : {path.parent_path(), path})
+        require(!leads_to_itself(link), "{} '{}': '{}' is a link that leads to itself; write to another file", what,
+                path.string(), link.string());
+    const auto place = place_of(path);
+    require(kind == FileKind::tensors || fs::is_directory(place.parent_path()), "{} '{}': there is no folder '{}'",
+            what, path.string(), place.parent_path().string());
+    const std::vector<fs::path> all{place, temporary_of(place), WriterLock::sidecar_of(place), unfinished_of(place)};
+    for (const auto& made : all) {
+        for (const auto& other : read_)
+            require(!same_file(made, other.place),
+                    "{} '{}' would replace the {} '{}' that this command reads; write elsewhere", what, path.string(),
+                    other.what, other.path.string());
+        for (const auto& other : written_)
+            require(!same_file(made, other.place), "{} '{}' and {} '{}' are one file; give them different names", what,
+                    path.string(), other.what, other.path.string());
+        require_replaceable(made);
+    }
+    if (fs::exists(place) && if_there != IfThere::keep) {
+        require(if_there == IfThere::replace, "{} '{}' exists; {}--overwrite replaces it, or write elsewhere", what,
+                path.string(), kind == FileKind::record ? "--resume adds to it, " : "");
+        require(is_of_kind(place, kind), "{} '{}' exists and is no {}, or damaged: it is not replaced; write elsewhere",
+                what, path.string(), name_of(kind));
+    }
+    for (const auto& made : all) written_.push_back({what, path, made, state_of(made)});
+}
+
+std::optional<FileState> FileGuard::found(const fs::path& path) const {
+    const auto same = std::ranges::find(written_, path, &File::path);  // the first is the file itself
+    return same == written_.end() ? std::nullopt : std::optional(same->state);
+}
+
+fs::path FileGuard::write(const fs::path& path, std::span<const std::byte> bytes) const {
+    const auto place = followed(path);
+    write_file(temporary_of(place), bytes);
+    return move_into_place_or_beside(temporary_of(place), path, found(path).value_or(state_of(place)));
+}
+
+}  // namespace ringlab::experiments

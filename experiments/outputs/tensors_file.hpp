@@ -1,0 +1,56 @@
+#pragma once
+
+#include "experiments/files/file_state.hpp"
+#include "experiments/record/provenance/provenance.hpp"
+#include "layouts/masks/mask.hpp"
+#include "layouts/problem/problem.hpp"
+#include "reference/tensors/tensors.hpp"
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What the attribute `description` of every file of saved tensors says.
+inline const std::string tensors_file_description =
+    "inputs and outputs of one attention; see experiments/check_tensors.py";
+
+/// Where save_tensors() writes the run: characters that do not belong in a file name are replaced by '_', and a name
+/// too long for one is cut and told apart by a digest.
+std::filesystem::path tensors_path(const std::filesystem::path& folder, const std::string& run);
+
+/// What a file of saved tensors says of its run beside tensors and mask.
+struct TensorNotes {
+    std::string input, mask;                     ///< as the user typed them
+    std::int64_t tokens = 0;                     ///< before padding; 0: there is none
+    std::vector<std::int64_t> document_lengths;  ///< of the input, over `tokens`
+};
+
+/// Writes what went into a run and what came out to FOLDER/RUN.h5, made if need be and replaced whole, for anyone to
+/// check with other software: experiments/check_tensors.py needs NumPy and h5py alone.
+///
+/// Datasets: q, k, v, do in the dtype of the problem (bf16 as uint16 bit patterns), o, lse, dq, dk, dv as computed, in
+/// fp64; row_begin, row_end, row_sink and key_valid: row i sees keys j with key_valid[j] and (row_begin[i] <= j <
+/// row_end[i] or j < row_sink[i]); where joined masks leave rows more than that, also row_earlier_begin and
+/// row_earlier_end: or row_earlier_begin[i, n] <= j < row_earlier_end[i, n] for any n. Attributes: scale, soft_cap,
+/// dtype, arithmetic (what the outputs were computed in), mask (lengths written out, over the first `tokens` tokens;
+/// the rest is padding), mask_as_typed, input, tokens, run; if q and k are rotated before they are attended to,
+/// rotary_frequency, rotary_first_dim, rotary_second_dim and rotary_position, with the attribute rotary_amplitude; with
+/// the attribute latent, RANK+SHARED, k and v are a latent and its matrices (layouts::Problem), and dk and dv their
+/// gradients; sinks (how many learned sink logits there are) and, if some, the datasets sinks and dsinks; dropout (a
+/// probability) and, unless that is 0, dropout_seed and dropout_below (see layouts/problem/dropout.hpp); if the input
+/// has documents, document_lengths, padding as the last one; the group /provenance as in a record. q, k, v and do make
+/// the file fit for --input, too.
+///
+/// Returns the file's path, which is tensors_path(), or a name beside it where others have put another file there than
+/// was `found` (none: whatever lies there may be replaced). Throws Error if shapes do not fit or the file cannot be
+/// written.
+std::filesystem::path save_tensors(const std::filesystem::path& folder, const std::string& run,
+                                   const layouts::Problem& problem, const layouts::Mask& mask,
+                                   const reference::Inputs& inputs, const reference::Outputs& outputs,
+                                   layouts::DType arithmetic, const Provenance& provenance,
+                                   const TensorNotes& notes = {}, const std::optional<FileState>& found = {});
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,150 @@
+#include "experiments/prediction/causes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Picoseconds;
+
+/// One column.
+struct Line {
+    const char* name;
+    Picoseconds time;
+};
+
+/// Which add up to the pass.
+std::vector<Line> lines_of(const sim::Breakdown& found) {
+    std::vector<Line> lines;
+    for (const auto cause : sim::causes) lines.push_back({to_string(cause), found.of(cause)});
+    lines.push_back({"shared", found.shared()});
+    return lines;
+}
+
+/// Which lie within them.
+std::vector<Line> within(const sim::Breakdown& found) {
+    return {{"tail", found.tail}, {"imbalance", found.imbalance}, {"late peers", found.late_peers}};
+}
+
+double share(Picoseconds time, const sim::Breakdown& found) {
+    return found.pass == 0 ? 0 : static_cast<double>(time) / static_cast<double>(found.pass);
+}
+
+std::string largest_first(std::vector<Line> lines, const sim::Breakdown& found) {
+    std::ranges::stable_sort(lines, std::greater{}, &Line::time);
+    constexpr double counts = 0.02;
+    std::string text;
+    for (const auto& [name, time] : lines)
+        if (share(time, found) >= counts)
+            text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", name, 100 * share(time, found));
+    return text;
+}
+
+void append(std::vector<std::string>& words, std::vector<std::string> more) {
+    words.insert(words.end(), more.begin(), more.end());
+}
+
+constexpr const char* path_of_lines = "predicted/time_by_cause";
+constexpr const char* path_of_tail = "predicted/tail_time";
+constexpr const char* path_of_imbalance = "predicted/imbalance_time";
+constexpr const char* path_of_late_peers = "predicted/late_peers_time";
+
+}  // namespace
+
+const char* const cause_definitions =
+    "Where the time goes, in % of it. The pass was predicted again without each cause, which has what that saves:\n"
+    "  attends        attention kernels\n"
+    "  begin and end  what a pass does on the GPU before its first and behind its last kernel\n"
+    "  issue          the host, which issues operations\n"
+    "  links          messages\n"
+    "  memory         merges, sums, copies; kernels and messages that wait because they share the memory's bandwidth\n"
+    "  shared         the rest: causes side by side, none of which saves it alone; below 0: any of several saves it\n"
+    "These add up to 100 %. Within them:\n"
+    "  tail           attends of the rank that ends last beyond their tiles spread evenly over all SMs: launches, SMs\n"
+    "                 that have run out of tiles\n"
+    "  imbalance      compute time of the rank with most beyond the mean of the ranks\n"
+    "  late peers     the rank that ends last computes and moves nothing, and a message waits for its other side\n";
+
+std::vector<std::string> cause_header() {
+    std::vector<std::string> header;
+    for (const auto& line : lines_of({})) header.emplace_back(line.name);
+    for (const auto& line : within({})) header.emplace_back(line.name);
+    return header;
+}
+
+std::vector<std::string> cause_cells(const sim::Breakdown& found) {
+    std::vector<std::string> cells;
+    for (const auto& lines : {lines_of(found), within(found)})
+        for (const auto& line : lines)
+            cells.push_back(fmt::format("{:.1f}", std::round(1000 * share(line.time, found)) / 10 + 0.0));  // no -0.0
+    return cells;
+}
+
+std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& found, bool with_inside) {
+    auto lines = lines_of(found);
+    if (with_inside) std::ranges::copy(within(found), std::back_inserter(lines));
+    std::vector<std::pair<std::string, double>> all;
+    for (const auto& [name, time] : lines) all.emplace_back(name, layouts::to_seconds(time));
+    return all;
+}
+
+std::string causes_in_words(const sim::Breakdown& found) {
+    const auto inside = largest_first(within(found), found);
+    return largest_first(lines_of(found), found) + (inside.empty() ? "" : " (" + inside + ")");
+}
+
+void describe_causes(RunWriter& run, const std::vector<Dimension>& place, const sim::Breakdown& found) {
+    for (const auto& line : lines_of(found)) {
+        auto dimensions = place;
+        dimensions.push_back(Dimension::at("cause", line.name));
+        run.dataset(
+            path_of_lines, std::vector<double>{layouts::to_seconds(line.time)}, dimensions, "s",
+            "of the predicted time, to which they add up: what would be saved if the cause cost nothing, predicted "
+            "again without it; shared: what none saves alone, negative where any of several does");
+    }
+    const auto inside = [&](const char* path, Picoseconds time, const char* description) {
+        run.dataset(path, std::vector<double>{layouts::to_seconds(time)}, place, "s", description);
+    };
+    inside(path_of_tail, found.tail,
+           "within time_by_cause: attends of the rank that ends last, beyond their tiles spread evenly over all SMs");
+    inside(path_of_imbalance, found.imbalance,
+           "within time_by_cause: largest of the ranks' compute_time beyond their mean");
+    inside(path_of_late_peers, found.late_peers,
+           "within time_by_cause: the rank that ends last has begun to compute, computes and moves nothing, and a "
+           "message waits for its other side");
+}
+
+CauseTable::CauseTable(std::vector<std::string> header)
+    : table_([&] {
+          append(header, cause_header());
+          return header;
+      }()) {}
+
+void CauseTable::add(std::vector<std::string> cells, const Record& record, const std::string& run,
+                     const Record::Labels& labels) {
+    const auto seconds = [&](const char* path, const Record::Labels& which) {
+        return layouts::to_picoseconds(record.numbers(run, path, which).front());
+    };
+    if (!record.has(run, path_of_lines)) return;
+    sim::Breakdown found{.pass = seconds("predicted/makespan", labels)};
+    for (std::size_t i = 0; i < sim::causes.size(); ++i) {
+        auto which = labels;
+        which["cause"] = to_string(sim::causes[i]);
+        found.saved[i] = seconds(path_of_lines, which);
+    }
+    found.tail = seconds(path_of_tail, labels);
+    found.imbalance = seconds(path_of_imbalance, labels);
+    found.late_peers = seconds(path_of_late_peers, labels);
+    append(cells, cause_cells(found));
+    table_.add(std::move(cells));
+    empty_ = false;
+}
+
+std::string CauseTable::text() const { return empty_ ? "" : table_.text() + "\n" + cause_definitions; }
+
+}  // namespace ringlab::experiments

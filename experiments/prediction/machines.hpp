@@ -1,0 +1,19 @@
+#pragma once
+
+#include "sim/machine/machine.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace ringlab::experiments {
+
+/// What a machine file describes, in one line for --list: GPUs and links, how many of its figures were measured or
+/// fitted and how many assumed, and how far predictions on it were from measured rings. Throws Error if it cannot be
+/// read.
+std::string machine_line(const std::string& name);
+
+/// Throws Error if `machine` has fewer than `needed` GPUs, which is what `asked` ("--ranks 16") needs. The message
+/// names the machine files of Ringlab that have as many.
+void require_machine_gpus(const sim::Machine& machine, std::int64_t needed, const std::string& asked);
+
+}  // namespace ringlab::experiments

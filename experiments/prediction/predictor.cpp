@@ -1,0 +1,263 @@
+#include "experiments/prediction/predictor.hpp"
+
+#include "experiments/files/resources.hpp"
+#include "experiments/options/values.hpp"
+#include "experiments/prediction/causes.hpp"
+#include "experiments/prediction/described_machine.hpp"
+#include "experiments/prediction/machines.hpp"
+#include "experiments/study/describe.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/machine/topology.hpp"
+#include "sim/recurrence/max_plus.hpp"
+#include "sim/report/chrome_trace.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+namespace ringlab::experiments {
+namespace {
+
+/// Columns for a pass, or for "both", whose times are sums.
+void describe_percentiles(RunWriter& run, const std::vector<double>& seconds, const char* passes,
+                          const std::string& machine) {
+    for (const auto percent : disturbed_percents)
+        run.attribute(fmt::format("seconds_p{}_predicted_{}_{}", percent, passes, machine),
+                      percentile(seconds, percent), "s",
+                      fmt::format("{} % of the repeats of predicted/disturbed_makespan are quicker", percent));
+}
+
+std::vector<std::string> lane_names(const layouts::Schedule& schedule) {
+    std::vector<std::string> names;
+    for (layouts::Lane lane = 0; lane < schedule.lanes(); ++lane) names.push_back(schedule.lane_name(lane));
+    return names;
+}
+
+}  // namespace
+
+Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass) {
+    return {{"machine", machine}, {"pass", to_string(pass)}};
+}
+
+void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
+                                const std::vector<std::vector<Measurement>>& repeats) {
+    for (const auto& [machine, pass, seconds, balance, compute, overlapped, serial, disturbed] : predicted) {
+        const auto add = [&](const char* what, double predicted_value, double measured_value) {
+            run.attribute(
+                fmt::format("prediction_error_{}_{}_{}", what, to_string(pass), machine),
+                predicted_value / measured_value - 1, "1",
+                fmt::format("{0}_predicted_{1}_{2} over {0}_measured_{1}, less 1; it says something where the "
+                            "machine is the one measured",
+                            what, to_string(pass), machine));
+        };
+        const auto attends = median_attend_seconds(repeats, pass);
+        if (balance) add("balance", *balance, balance_of(attends));
+        if (compute) add("compute", *compute, *std::max_element(attends.begin(), attends.end()));
+        add("seconds", seconds, median_pass_seconds(repeats, pass));
+    }
+}
+
+Predictor::Predictor(const Config& config) : config_(config) {
+    options_.compute = config.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
+    options_.clock = config.attend_clock();
+    for (const auto& name : config.machines) {
+        files_.push_back(find_resource(name, "machines", ".toml"));
+        names_.push_back(std::filesystem::path(files_.back()).stem());
+        machines_.push_back(described_machine(files_.back(), config));
+        require(std::count(names_.begin(), names_.end(), names_.back()) == 1,
+                "two machine files are named '{}'; the record needs different names", names_.back());
+        for (const auto ranks : config.ranks)  // refuse now, not midway
+            require_machine_gpus(machines_.back(), ranks, fmt::format("--ranks {}", ranks));
+    }
+}
+
+void Predictor::predict_as_configured(int threads) {
+    options_.replicas = config_.replicas;
+    rings_side_by_side_ = true;
+    disturbs_ = config_.disturbs();
+    threads_ = threads;
+    for (const auto ranks : config_.ranks) {  // refuse now, not midway
+        constexpr auto most = std::int64_t{1} << 20;
+        const auto all = std::int64_t{ranks} * config_.replicas;
+        require(all <= most, "{} rings of {} ranks are more than 2^20 GPUs", config_.replicas, ranks);
+        sim::Draws(config_.disturbance(), static_cast<int>(all), layouts::Pass::forward);
+        for (const auto& machine : machines_)
+            require_machine_gpus(machine, all, fmt::format("{} rings of {} ranks", config_.replicas, ranks));
+        auto options = options_;
+        options.placement = gpu_placement(config_, ranks);
+        for (const auto& machine : machines_) sim::Topology(static_cast<int>(all), machine, options);
+    }
+}
+
+void Predictor::add_provenance(Provenance& provenance) const {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+        provenance.set_file(fmt::format("machine_{}", names_[i]), files_[i]);
+        provenance.set(fmt::format("machine_{}_text", names_[i]), machines_[i].text);
+    }
+}
+
+bool Predictor::traces(const std::string& run_name) {
+    if (config_.trace.empty()) return false;
+    if (std::find(traced_runs_.begin(), traced_runs_.end(), run_name) != traced_runs_.end()) return true;
+    if (static_cast<int>(traced_runs_.size()) >= config_.trace_runs) return false;
+    traced_runs_.push_back(run_name);
+    return true;
+}
+
+std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::string& run_name, const Plan& plan) {
+    if (!machines_.empty()) {
+        run.attribute("compute_model", config_.compute_model, "1", "of the predictions");
+        run.attribute("engine", config_.engine, "1", "of the predictions");
+        if (options_.replicas > 1) {
+            run.attribute("replicas", options_.replicas, "1", "rings side by side, each with a sequence of its own");
+            run.attribute("placement", config_.placement, "1", "of the rings' ranks on GPUs");
+        }
+    }
+    std::vector<Figures> all;
+    for (std::size_t machine = 0; machine < machines_.size(); ++machine)
+        for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
+            if (schedule == nullptr) continue;
+            const auto& figures = all.emplace_back(predict(run, run_name, *schedule, machine));
+            const auto column = [&](const char* what, double value, const char* unit, const char* description) {
+                run.attribute(fmt::format("{}_predicted_{}_{}", what, to_string(figures.pass), figures.machine), value,
+                              unit, description);
+            };
+            if (figures.balance)
+                column("balance", *figures.balance, "1", "largest over mean of the ranks' predicted compute_time");
+            if (figures.compute)
+                column("compute", *figures.compute, "s", "largest of the ranks' predicted compute_time");
+            column("seconds", figures.seconds, "s", "predicted end of the last operation of any rank");
+            if (plan.problem.rotary.rotates())
+                column("rotation",
+                       sim::rotation_seconds(*schedule, machines_[machine], schedule->layout().largest_shard()), "s",
+                       "what rotates q and k before the forward pass, dq and dk behind the backward pass, on the rank "
+                       "with most tokens; no part of seconds_predicted");
+        }
+    for (std::size_t i = 0; disturbs_ && plan.backward && i < all.size(); i += 2) {
+        auto both = all[i].disturbed;
+        for (std::size_t k = 0; k < both.size(); ++k) both[k] += all[i + 1].disturbed[k];
+        describe_percentiles(run, both, "both", all[i].machine);
+    }
+    return all;
+}
+
+Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                                      std::size_t machine) {
+    const auto pass = schedule.options().pass;
+    const std::vector<Dimension> place{Dimension::at("machine", names_[machine]),
+                                       Dimension::at("pass", to_string(pass))};
+    const auto scalar = [&](const char* name, double value, const char* unit, const char* description) {
+        run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
+    };
+    const auto by_rank = [&](const char* name, const std::vector<layouts::Picoseconds>& times,
+                             const char* description) {
+        std::vector<double> seconds;
+        for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
+        auto dimensions = place;
+        if (options_.replicas > 1) dimensions.push_back({"replica", options_.replicas});
+        dimensions.push_back({"rank", schedule.ranks()});
+        run.dataset(fmt::format("predicted/{}", name), std::move(seconds), dimensions, "s", description);
+    };
+    scalar("flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
+    const char* end_time = "end of the rank's last operation";
+    const char* makespan = "end of the last operation of any rank";
+
+    if (config_.engine == "symmetric") {
+        auto options = options_;
+        options.sharing = false;
+        const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
+        const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
+        by_rank("end_time", ends, end_time);
+        scalar("makespan", last, "s", makespan);
+        return {names_[machine], pass, last, {}, {}, {}, {}};
+    }
+
+    const bool keeps_trace = traces(run_name);
+    auto options = options_;
+    if (rings_side_by_side_) options.placement = gpu_placement(config_, schedule.ranks());
+    const bool keeps_spans = schedule.ranks() * options.replicas <= config_.span_ranks;
+    options.trace = keeps_trace || keeps_spans;
+    auto predicted = sim::simulate(schedule, machines_[machine], options);
+    const auto total = [&](const char* name, auto member, const char* description) {
+        std::vector<layouts::Picoseconds> times;
+        for (const auto& rank : predicted.ranks) times.push_back(rank.*member);
+        by_rank(name, times, description);
+    };
+    total("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
+    total("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
+    total("waiting_time", &layouts::RankTotals::waiting,
+          "time during which some transfer of the rank waits for its peer, and none moves");
+    total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
+    total("end_time", &layouts::RankTotals::end, end_time);
+    scalar("makespan", layouts::to_seconds(predicted.makespan), "s", makespan);
+    scalar("clock", predicted.clock, "1", "of attends, against that of the calibration");
+    scalar("naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
+           "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
+    scalar("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
+           "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
+    run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
+                "1", "what the prediction had to assume");
+    if (schedule.ranks() * options.replicas <= config_.cause_ranks)
+        describe_causes(run, place, sim::break_down(schedule, machines_[machine], options, predicted));
+    if (keeps_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
+    if (keeps_trace)
+        kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
+                         std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
+    std::vector<double> disturbed;
+    if (disturbs_) disturbed = predict_disturbed(run, schedule, machine, options);
+    if (disturbs_ && keeps_trace) {
+        options.jitter = config_.disturbance();
+        auto first = sim::simulate(schedule, machines_[machine], options);
+        kept_.push_back({fmt::format("disturbed on {}: {}, {}", names_[machine], run_name, to_string(pass)),
+                         std::move(first.timeline), std::move(first.host_issue), lane_names(schedule)});
+    }
+    std::vector<double> compute;
+    for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
+    return {names_[machine],
+            pass,
+            layouts::to_seconds(predicted.makespan),
+            layouts::imbalance(compute),
+            *std::max_element(compute.begin(), compute.end()),
+            layouts::to_seconds(predicted.naive_overlapped),
+            layouts::to_seconds(predicted.naive_serial),
+            std::move(disturbed)};
+}
+
+std::vector<double> Predictor::predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
+                                                 const sim::SimOptions& options) const {
+    const auto* pass = to_string(schedule.options().pass);
+    auto disturbed = options;
+    disturbed.jitter = config_.disturbance();
+    std::vector<double> seconds;
+    for (const auto makespan :
+         sim::simulate_repeatedly(schedule, machines_[machine], disturbed, config_.repeats, threads_))
+        seconds.push_back(layouts::to_seconds(makespan));
+    run.dataset("predicted/disturbed_makespan", seconds,
+                {Dimension::at("machine", names_[machine]), Dimension::at("pass", pass), {"repeat", config_.repeats}},
+                "s", "end of the last operation of any rank, with stragglers and noise drawn anew in each repeat");
+    describe_percentiles(run, seconds, pass, names_[machine]);
+    return seconds;
+}
+
+void Predictor::keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
+                              const layouts::Timeline& timeline) {
+    const auto* pass = to_string(schedule.options().pass);
+    if (traces(run_name))
+        kept_.push_back({fmt::format("measured: {}, {}", run_name, pass), timeline, {}, lane_names(schedule)});
+}
+
+void Predictor::write_trace() const {
+    if (config_.trace.empty()) return;
+    std::vector<sim::TraceGroup> groups;
+    for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue, kept.lane_names});
+    std::ostringstream trace;
+    sim::write_chrome_trace(
+        trace, groups,
+        {parse_range(config_.trace_ranks, "--trace-ranks"), parse_range(config_.trace_steps, "--trace-steps")});
+    const auto file = config_.files.write(config_.trace, std::as_bytes(std::span(trace.view())));
+    fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", file.string());
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,111 @@
+#pragma once
+
+#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
+#include "experiments/execution/backend.hpp"
+#include "experiments/record/provenance/provenance.hpp"
+#include "experiments/record/record.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/play/simulate.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// Passes that were measured again and again, seconds.
+struct Repetition {
+    double period = 0;          ///< from a pass's start to that of the next; 0: not known, no pause then
+    double seconds = 0;         ///< of the pass
+    double forward_before = 0;  ///< of a backward pass, which overwrites what it reads: of the forward pass
+};
+
+/// Predicts a pass at the clock that it has when it is repeated so.
+inline void repeat(sim::SimOptions& options, const Repetition& passes) {
+    options.clock = sim::Clock::sustained;
+    options.pause_seconds = std::max(0.0, passes.period - passes.seconds);
+    // What is timed for itself is not what is in the pause, to the last percent: either there is a pass, or there is
+    // not.
+    const bool is_there = options.pause_seconds > passes.forward_before / 2;
+    options.pause_busy_seconds = is_there ? std::min(options.pause_seconds, passes.forward_before) : 0;
+}
+
+/// The machines that the configuration names, and what is predicted on them.
+class Predictor {
+public:
+    explicit Predictor(const Config& config);
+
+    /// Names of the machine files without folder and ending, as in the record.
+    const std::vector<std::string>& machines() const { return names_; }
+
+    /// The machines themselves, and how they are asked.
+    const std::vector<sim::Machine>& descriptions() const { return machines_; }
+    const sim::SimOptions& options() const { return options_; }
+
+    /// Predicts passes that are repeated without end at the clock that power then allows; with pauses between them, of
+    /// which so much is spent in other attends.
+    void predict_repeated(const Repetition& passes) { repeat(options_, passes); }
+
+    /// Also what only an experiment that measures nothing can choose: rings side by side, and what disturbs them, in
+    /// repeats on up to `threads` threads.
+    void predict_as_configured(int threads);
+
+    /// Paths, digests and full texts of the machine files.
+    void add_provenance(Provenance& provenance) const;
+
+    /// Predicts both passes of the plan on every machine and writes them to the run: datasets predicted/... by machine
+    /// and pass, columns balance_predicted_PASS_MACHINE and likewise compute and seconds, timelines. Returns the
+    /// figures of the columns. Throws Error if the ranks do not fit on a machine.
+    struct Figures {
+        std::string machine;
+        layouts::Pass pass;
+        double seconds;
+        std::optional<double> balance, compute;                  ///< not from the symmetric engine
+        std::optional<double> naive_overlapped, naive_serial{};  ///< likewise
+        std::vector<double> disturbed{};                         ///< seconds of each repeat
+    };
+    std::vector<Figures> predict(RunWriter& run, const std::string& run_name, const Plan& plan);
+    Figures predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                    std::size_t machine);
+
+    /// A measured timeline for the trace, to stand beside the predicted ones.
+    void keep_measured(const std::string& run_name, const layouts::Schedule& schedule,
+                       const layouts::Timeline& timeline);
+
+    /// Writes the trace that --trace asks for, if any.
+    void write_trace() const;
+
+private:
+    struct Kept {
+        std::string name;
+        layouts::Timeline timeline;
+        std::vector<layouts::Interval> host_issue;
+        std::vector<std::string> lane_names;
+    };
+
+    bool traces(const std::string& run_name);
+    std::vector<double> predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
+                                          const sim::SimOptions& options) const;
+
+    const Config& config_;
+    sim::SimOptions options_;
+    bool rings_side_by_side_ = false, disturbs_ = false;
+    int threads_ = 1;
+    std::vector<std::string> files_, names_;
+    std::vector<sim::Machine> machines_;
+    std::vector<std::string> traced_runs_;
+    std::vector<Kept> kept_;
+};
+
+/// Percentiles of disturbed times that tables and records give.
+inline constexpr int disturbed_percents[] = {5, 50, 95, 99};
+
+/// Adds to the run, for each figure with a measured counterpart, a column with the error of prediction.
+void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Figures>& predicted,
+                                const std::vector<std::vector<Measurement>>& repeats);
+
+/// The labels that choose a machine's and a pass's numbers in the datasets predicted/....
+Record::Labels prediction_labels(const std::string& machine, layouts::Pass pass);
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,121 @@
+#include "experiments/prediction/uncertainty.hpp"
+
+#include "experiments/files/digest.hpp"
+#include "experiments/files/resources.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <span>
+
+namespace ringlab::experiments {
+namespace {
+
+const std::string scores_name = "scores";
+
+/// Sorted.
+std::vector<double> deviations(const std::vector<ScoredRing>& rings, auto&& counts) {
+    std::vector<double> found;
+    for (const auto& ring : rings)
+        if (counts(ring)) found.push_back(ring.deviation());
+    std::ranges::sort(found);
+    return found;
+}
+
+/// The ceil(0.9 (n + 1))-th of n >= enough_rings sorted numbers, in whole numbers.
+double quantile(const std::vector<double>& sorted) { return sorted[(9 * (sorted.size() + 1) + 9) / 10 - 1]; }
+
+std::vector<ScoredRing> rings_of(const std::vector<ScoredRing>& rings, auto&& counts) {
+    std::vector<ScoredRing> some;
+    std::ranges::copy_if(rings, std::back_inserter(some), counts);
+    return some;
+}
+
+bool is_within(const ScoredRing& ring, double margin) { return ring.deviation() <= margin; }
+
+}  // namespace
+
+std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t tokens_per_rank, double density) {
+    const auto as_dense = [&](const ScoredRing& ring) {
+        return (ring.density >= dense_from) == (density >= dense_from);
+    };
+    const auto in_bin = [&](const ScoredRing& ring) {
+        return as_dense(ring) && length_bin(ring.tokens_per_rank).least == length_bin(tokens_per_rank).least;
+    };
+    const auto bin = deviations(rings, in_bin);
+    if (bin.size() >= enough_rings) return quantile(bin);
+    const auto wider = deviations(rings, as_dense), all = deviations(rings, [](const auto&) { return true; });
+    if (wider.empty() || all.size() < enough_rings) return {};
+    return std::max(bin.empty() ? 0 : bin.back(), quantile(wider.size() >= enough_rings ? wider : all));
+}
+
+Coverage coverage(const std::vector<ScoredRing>& rings) {
+    Coverage found;
+    for (const auto& ring : rings) {
+        const auto own = rings_of(rings, [&](const auto& other) { return other.machine == ring.machine; });
+        if (const auto u = margin(own, ring.tokens_per_rank, ring.density)) {
+            ++found.all;
+            found.within += is_within(ring, *u);
+        }
+    }
+    return found;
+}
+
+Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings) {
+    Coverage found;
+    for (const auto& ring : rings) {
+        const auto others = rings_of(rings, [&](const auto& other) {
+            return other.machine == ring.machine && other.record != ring.record;
+        });
+        if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
+            ++found.all;
+            found.within += is_within(ring, *u);
+        }
+    }
+    return found;
+}
+
+double Uncertainty::mean() const {
+    double sum = 0;
+    for (const auto& ring : rings) sum += ring.deviation();
+    return rings.empty() ? 0 : sum / static_cast<double>(rings.size());
+}
+
+double Uncertainty::largest() const {
+    double most = 0;
+    for (const auto& ring : rings) most = std::max(most, ring.deviation());
+    return most;
+}
+
+std::optional<double> Uncertainty::margin_of(int ranks, std::int64_t tokens, double density) const {
+    if (ranks < 2) return {};
+    return margin(rings, tokens / ranks, density);
+}
+
+Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name, sim::Clock clock) {
+    if (clock != sim::Clock::sustained)
+        return {{}, "not scored at --clock calibrated, as rings were measured at the sustained clock"};
+    const auto known = resources("results", ".h5");
+    if (std::ranges::find(known, scores_name) == known.end())
+        return {{}, "not scored, as there is no results/scores.h5"};
+    const auto scores = load_scores(find_resource(scores_name, "results", ".h5"));
+    const auto digest = to_text(digest_of(std::as_bytes(std::span(machine.text))));
+    const auto at = std::ranges::find(scores.machine_digests, digest, [](const auto& one) { return one.second; });
+    if (at == scores.machine_digests.end())
+        return {{},
+                scores.machine_digests.contains(name)
+                    ? fmt::format("not scored: {}.toml has changed since results/scores.h5 was made", name)
+                    : "not scored on measured rings"};
+    Uncertainty found{rings_of(scores.rings, [&](const auto& ring) { return ring.machine == at->first; }), ""};
+    const auto [shortest, longest] = std::ranges::minmax(found.rings, {}, &ScoredRing::tokens_per_rank);
+    std::set<std::string> shapes;
+    for (const auto& ring : found.rings) shapes.insert(ring.shape);
+    found.source = fmt::format("{} rings measured with {} to {} tokens per rank, heads {}", found.rings.size(),
+                               shortest.tokens_per_rank, longest.tokens_per_rank, fmt::join(shapes, ", "));
+    return found;
+}
+
+}  // namespace ringlab::experiments

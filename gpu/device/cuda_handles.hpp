@@ -1,0 +1,91 @@
+#pragma once
+
+#include "gpu/device/cuda_check.hpp"
+
+#include <utility>
+
+namespace ringlab::gpu {
+
+/// Makes `device` current for the calling thread until the end of the scope.
+class DeviceScope {
+public:
+    explicit DeviceScope(int device) : device_(device) {
+        RINGLAB_CUDA(cudaGetDevice(&before_));
+        if (device_ != before_) RINGLAB_CUDA(cudaSetDevice(device_));
+    }
+    ~DeviceScope() {
+        if (device_ != before_) cudaSetDevice(before_);
+    }
+    DeviceScope(const DeviceScope&) = delete;
+    DeviceScope& operator=(const DeviceScope&) = delete;
+
+private:
+    int device_, before_ = 0;
+};
+
+/// Owns a stream of the device that was current when it was made. It does not synchronise with the default stream.
+class Stream {
+public:
+    /// Kernels that transfer go before those that compute: the next block should not wait for a grid that fills the
+    /// device to end.
+    enum class Use { computing, transfers };
+
+    explicit Stream(Use use = Use::computing) {
+        int least = 0, greatest = 0;
+        RINGLAB_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        RINGLAB_CUDA(
+            cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least));
+    }
+    ~Stream() {
+        if (handle_) cudaStreamDestroy(handle_);
+    }
+    Stream(Stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Stream& operator=(Stream&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    operator cudaStream_t() const { return handle_; }
+    void synchronize() const { RINGLAB_CUDA(cudaStreamSynchronize(handle_)); }
+
+private:
+    cudaStream_t handle_ = nullptr;
+};
+
+/// Owns an event of the device that was current when it was made.
+class Event {
+public:
+    /// With `timing` it takes a time stamp, without it only orders work, which costs less.
+    enum class Use { timing, ordering };
+
+    explicit Event(Use use) {
+        RINGLAB_CUDA(
+            cudaEventCreateWithFlags(&handle_, use == Use::timing ? cudaEventDefault : cudaEventDisableTiming));
+    }
+    ~Event() {
+        if (handle_) cudaEventDestroy(handle_);
+    }
+    Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Event& operator=(Event&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    operator cudaEvent_t() const { return handle_; }
+    void record(cudaStream_t stream) const { RINGLAB_CUDA(cudaEventRecord(handle_, stream)); }
+
+    /// The work that `stream` is given from now on begins after what this event was last recorded behind.
+    void hold_back(cudaStream_t stream) const { RINGLAB_CUDA(cudaStreamWaitEvent(stream, handle_, 0)); }
+
+    /// Whether the work that it was last recorded behind has ended; true if it was never recorded.
+    bool done() const {
+        const auto status = cudaEventQuery(handle_);
+        if (status != cudaErrorNotReady) RINGLAB_CUDA(status);
+        return status == cudaSuccess;
+    }
+
+private:
+    cudaEvent_t handle_ = nullptr;
+};
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,96 @@
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/elements/elementwise.hpp"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+namespace ringlab::gpu {
+namespace {
+
+constexpr int threads = 256;
+constexpr std::int64_t most_blocks = 2048;  // each thread goes on with a stride of the whole grid
+
+unsigned blocks_for(std::int64_t count) {
+    return static_cast<unsigned>(std::clamp<std::int64_t>((count + threads - 1) / threads, 1, most_blocks));
+}
+
+__device__ std::int64_t element(const Extent& extent, const Strides& strides, std::int64_t i) {
+    const auto dim = i % extent.dim;
+    const auto head = i / extent.dim % extent.heads;
+    const auto token = i / extent.dim / extent.heads % extent.tokens;
+    const auto batch = i / extent.dim / extent.heads / extent.tokens;
+    return batch * strides.batch + token * strides.token + head * strides.head + dim;
+}
+
+__device__ float load(const ConstView& tensor, std::int64_t index) {
+    switch (tensor.dtype) {
+        case DType::bf16: return __bfloat162float(static_cast<const __nv_bfloat16*>(tensor.data)[index]);
+        case DType::fp16: return __half2float(static_cast<const __half*>(tensor.data)[index]);
+        default: return static_cast<const float*>(tensor.data)[index];
+    }
+}
+
+__global__ void flag_kernel(Extent extent, ConstView tensor, Infinity allowed, std::uint32_t* flag) {
+    const auto count = extent.batch * extent.tokens * extent.heads * extent.dim;
+    for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads) {
+        const float x = load(tensor, element(extent, tensor.strides, i));
+        if (!isfinite(x) && !(allowed == Infinity::negative && x < 0)) *flag = 1;  // all writers write the same
+    }
+}
+
+__global__ void fill_kernel(Extent extent, RowView rows, float value) {
+    const auto count = extent.batch * extent.tokens * extent.heads;
+    for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads)
+        rows.data[element(extent, rows.strides, i)] = value;
+}
+
+/// The finaliser of splitmix64: well mixed bits of a counter.
+__device__ std::uint64_t mixed(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+/// By Box and Muller, one of the pair.
+template <class T>
+__global__ void normal_kernel(T* data, std::int64_t count, std::uint64_t seed) {
+    const auto start = mixed(seed);
+    for (std::int64_t i = blockIdx.x * threads + threadIdx.x; i < count; i += gridDim.x * threads) {
+        const auto bits = mixed(start + static_cast<std::uint64_t>(i));
+        constexpr float unit = 0x1p-32f;
+        const float radius = sqrtf(-2 * __logf((static_cast<float>(bits >> 32) + 0.5f) * unit));
+        data[i] = static_cast<T>(radius * __cosf(6.2831853f * static_cast<float>(bits & 0xffffffff) * unit));
+    }
+}
+
+}  // namespace
+
+void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed, cudaStream_t stream) {
+    if (count == 0) return;
+    if (dtype == DType::bf16)
+        normal_kernel<<<blocks_for(count), threads, 0, stream>>>(static_cast<__nv_bfloat16*>(data), count, seed);
+    else
+        normal_kernel<<<blocks_for(count), threads, 0, stream>>>(static_cast<__half*>(data), count, seed);
+    RINGLAB_CUDA_LAUNCHED("normal_kernel");
+}
+
+void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
+                     cudaStream_t stream) {
+    const auto count = extent.batch * extent.tokens * extent.heads * extent.dim;
+    if (count == 0) return;
+    flag_kernel<<<blocks_for(count), threads, 0, stream>>>(extent, tensor, allowed, flag);
+    RINGLAB_CUDA_LAUNCHED("flag_kernel");
+}
+
+void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStream_t stream) {
+    const Extent one{extent.batch, extent.tokens, extent.heads, 1};
+    const auto count = one.batch * one.tokens * one.heads;
+    if (count == 0) return;
+    fill_kernel<<<blocks_for(count), threads, 0, stream>>>(one, rows, value);
+    RINGLAB_CUDA_LAUNCHED("fill_kernel");
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "gpu/elements/views.hpp"
+
+#include <cuda_runtime_api.h>
+
+namespace ringlab::gpu {
+
+/// Which values a tensor may hold beside numbers.
+enum class Infinity { none, negative };
+
+/// Sets *flag to 1 if an element is NaN, or an infinity that is not allowed; leaves it alone otherwise. In stream
+/// order.
+void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
+                     cudaStream_t stream);
+
+/// One value for all rows; `extent.dim` is not looked at. In stream order.
+void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStream_t stream);
+
+/// `count` normal numbers that depend on the seed, in bf16 or fp16: what timing runs compute on, since zeros would draw
+/// less power and run faster. In stream order.
+void fill_normal(void* data, DType dtype, std::int64_t count, std::uint64_t seed, cudaStream_t stream);
+
+/// Sums over heads: to (batch, tokens, 1, dim) from fp32 (batch, tokens, heads, dim), overwritten or added to. In
+/// stream order.
+void sum_heads(const Extent& extent, const View& to, const ConstView& from, bool adds, cudaStream_t stream);
+
+}  // namespace ringlab::gpu

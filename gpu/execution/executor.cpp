@@ -1,0 +1,168 @@
+#include "gpu/execution/executor.hpp"
+
+#include "gpu/execution/member_run.hpp"
+#include "layouts/program/deadlock_check.hpp"
+#include "layouts/schedules/same_problem.hpp"
+#include "processes/session.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <set>
+
+namespace ringlab::gpu {
+namespace {
+
+using layouts::Pass;
+using layouts::Schedule;
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+void require_pass(const Schedule& schedule, Pass pass) {
+    require(schedule.options().pass == pass, "expected a {} schedule, got a {} one", to_string(pass),
+            to_string(schedule.options().pass));
+}
+
+std::vector<int> chosen_devices(const GpuOptions& options) {
+    int present = 0;
+    RINGLAB_CUDA(cudaGetDeviceCount(&present));
+    auto chosen = options.devices;
+    if (chosen.empty())
+        for (int device = 0; device < present; ++device) chosen.push_back(device);
+    for (const int device : chosen)
+        require(0 <= device && device < present, "there is no CUDA device {}; this process sees {}", device, present);
+    require(!chosen.empty(), "there is no CUDA device");
+    return chosen;
+}
+
+std::vector<Seat> seat_ranks(const Team& team, const GpuOptions& options) {
+    const int world = options.group.world();
+    const auto devices = chosen_devices(options);
+    const auto device_of = [&](int place) { return devices[index(place) % devices.size()]; };
+    std::vector<Seat> seats;
+    if (options.transport == TransportKind::loopback) {
+        require(team.size() == 1, "the loopback transport is for one issuing thread, there are {}", team.size());
+        for (int rank = 0; rank < world; ++rank) seats.push_back({rank, 0, device_of(rank)});
+        return seats;
+    }
+    require(team.size() == world, "{} ranks need {} threads or processes with the {} transport, there are {}", world,
+            world, to_string(options.transport), team.size());
+    const bool one_process = team.local_size() == team.size();
+    const int on_host = one_process ? 0 : processes::Session::current().rank_on_host();
+    require(!one_process || static_cast<int>(devices.size()) >= world,
+            "{} ranks need a GPU each with the {} transport, there are {}; the loopback transport shares GPUs", world,
+            to_string(options.transport), devices.size());
+    for (int rank = 0; rank < world; ++rank) {
+        const bool local = team.first_local() <= rank && rank < team.first_local() + team.local_size();
+        seats.push_back({rank, rank, local ? device_of(one_process ? rank : on_host) : -1});
+    }
+    if (options.transport == TransportKind::nccl && one_process) {
+        std::set<int> distinct;
+        for (const auto& seat : seats) distinct.insert(seat.device);
+        require(static_cast<int>(distinct.size()) == world, "NCCL needs a GPU of its own for each of {} ranks", world);
+    }
+    return seats;
+}
+
+FabricFactory fabric_factory(TransportKind kind) {
+    return kind == TransportKind::nccl ? make_nccl_fabric : make_copy_fabric;
+}
+
+}  // namespace
+
+int team_size(const GpuOptions& options) {
+    return options.transport == TransportKind::loopback ? 1 : options.group.world();
+}
+
+std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* backward,
+                        std::span<const HostInputs> inputs, const GpuOptions& options,
+                        const FabricFactory& make_fabric) {
+    const auto& group = options.group;
+    require_pass(forward, Pass::forward);
+    if (backward) {
+        require_pass(*backward, Pass::backward);
+        require_same_problem(forward, *backward);
+    }
+    require(forward.ranks() == group.ring, "the schedule is for {} ranks, but the rings have {}", forward.ranks(),
+            group.ring);
+    require(inputs.empty() || inputs.size() == index(group.replicas), "{} inputs were given for {} replicas",
+            inputs.size(), group.replicas);
+    require(options.repeats >= 1 && options.warm_up >= 0, "{} warm-up passes and {} repeats; there must be a repeat",
+            options.warm_up, options.repeats);
+
+    const Nvml nvml;
+    Job job{team, forward, backward, inputs, options, {}, seat_ranks(team, options), nvml};
+    const bool served = options.transport == TransportKind::nccl;
+    for (const auto* schedule : {&forward, backward}) {
+        if (schedule)
+            job.programs.push_back(
+                layouts::resolve(*schedule, served ? layouts::Fetches::served : layouts::Fetches::one_sided));
+    }
+    // A transfer's kernel gets in where a block of an attend ends: every now and then in a backward pass. Forward,
+    // blocks go on from tile to tile, and transfers had better be there before an attend begins.
+    for (auto& program : job.programs) {
+        if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace(program);
+    }
+    PassPrograms programs;
+    for (const auto& program : job.programs) programs.push_back(&program);
+
+    const auto fabric = make_fabric(team, {group, options.timeout}, programs);
+    require(fabric->fetches() != served, "the transport and its fabric disagree about who moves fetched blocks");
+    // Here and not on their threads: after an error other members may still be using a member's memory.
+    std::vector<std::unique_ptr<MemberRun>> members;
+    for (int i = 0; i < team.local_size(); ++i)
+        members.push_back(make_member_run(job, *fabric, team.first_local() + i));
+
+    std::mutex mutex;
+    std::vector<RankResult> results;
+    team.run([&](int member) {
+        auto& self = *members[index(member - team.first_local())];
+        try {
+            auto own = self.run();
+            const std::lock_guard lock(mutex);
+            std::move(own.begin(), own.end(), std::back_inserter(results));
+        } catch (const Cancelled&) {
+            self.abort();
+            throw;
+        } catch (const std::exception& error) {
+            team.give_up(error.what());  // before the devices are let run dry: the others must stop as well for that
+            self.abort();
+            throw;
+        }
+    });
+    auto all = gather(team, std::move(results), group.world(), patience_of(options));
+    if (all.empty()) return {};
+
+    std::vector<GpuRun> runs;
+    for (int replica = 0; replica < group.replicas; ++replica) {
+        std::vector<RankResult*> ranks;
+        for (int rank = 0; rank < group.ring; ++rank) ranks.push_back(&all[index(group.global_rank(replica, rank))]);
+        runs.push_back(assemble(job, ranks));
+    }
+    return runs;
+}
+
+std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* backward,
+                        std::span<const HostInputs> inputs, const GpuOptions& options) {
+    return run(team, forward, backward, inputs, options, fabric_factory(options.transport));
+}
+
+std::vector<DeviceInfo> devices() {
+    int present = 0;
+    if (cudaGetDeviceCount(&present) != cudaSuccess) {
+        cudaGetLastError();
+        return {};
+    }
+    std::vector<DeviceInfo> all;
+    for (int device = 0; device < present; ++device) {
+        cudaDeviceProp properties;
+        RINGLAB_CUDA(cudaGetDeviceProperties(&properties, device));
+        std::array<char, 32> bus_id{};
+        RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
+        all.push_back({properties.name, bus_id.data(), properties.multiProcessorCount, properties.major,
+                       properties.minor, static_cast<std::int64_t>(properties.totalGlobalMem)});
+    }
+    return all;
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,369 @@
+#include "gpu/execution/issuer.hpp"
+
+#include "gpu/device/driver.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace ringlab::gpu {
+
+using layouts::OpKind;
+
+PassEvents::PassEvents(std::size_t instructions, bool timeline) {
+    for (std::size_t i = 0; i < instructions; ++i) {
+        if (timeline) begin.emplace_back(Event::Use::timing);
+        end.emplace_back(timeline ? Event::Use::timing : Event::Use::ordering);
+    }
+}
+
+void Issuer::prepare(layouts::Pass which, const std::vector<PassEvents*>& events) {
+    pass_ = which;
+    passes_.assign(ranks_.size(), {});
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        auto& pass = passes_[rank];
+        pass.program = &ranks_[rank].work->program(which);
+        pass.events = events[rank];
+        pass.issued.resize(pass.program->code.size());
+        pass.lanes.resize(ranks_[rank].lanes.size());
+        for (std::size_t i = 0; i < pass.program->code.size(); ++i)
+            pass.lanes[static_cast<std::size_t>(pass.program->code[i].op.lane())].code.push_back(i);
+        mark(rank);
+    }
+}
+
+namespace {
+
+/// What an instruction begins after, on other lanes of its rank too.
+template <class Visit>
+void for_each_before(const layouts::Instruction& instruction, Visit visit) {
+    for (const auto before : instruction.op.after()) visit(static_cast<std::size_t>(before));
+    if (instruction.paced_by >= 0) visit(static_cast<std::size_t>(instruction.paced_by));
+}
+
+}  // namespace
+
+/// Each call for a short message costs as much time as the message: of messages that tell of their arrival themselves
+/// (Message::is_told) only those ends are marked that somebody looks at, and one of a lane now and then, for the host
+/// to see how far it has come. A lane's last mark is for all of it; behind that come at most messages that computing
+/// looks at: their flags are all that is waited for, and its end tells of theirs.
+void Issuer::mark(std::size_t rank) {
+    constexpr std::size_t now_and_then = most_ahead / 4;
+    auto& pass = passes_[rank];
+    const auto& work = *ranks_[rank].work;
+    const auto& code = pass.program->code;
+    const bool all = !pass.events->begin.empty() || work.checks_finite();
+    const auto nobody = code.size();
+    std::vector<std::size_t> looks_at(code.size(), nobody);  // by message: who computes with it
+    pass.marked.assign(code.size(), false);
+    pass.shown_by.assign(code.size(), nobody);
+    for (std::size_t i = 0; i < code.size(); ++i) {
+        if (all || !work.is_told(pass_, i)) pass.marked[i] = true;
+        for_each_before(code[i], [&](std::size_t before) {
+            const auto* launch = work.launches(pass_).find(i);
+            if (!code[before].receives() || !work.is_told(pass_, before))
+                pass.marked[before] = true;
+            else if (code[i].op.lane() == layouts::compute_lane)
+                looks_at[before] = launch ? launch->attends.front() : i;
+        });
+    }
+    for (const auto& lane : pass.lanes) {
+        for (std::size_t i = now_and_then - 1; i < lane.code.size(); i += now_and_then)
+            pass.marked[lane.code[i]] = true;
+        auto mark = nobody;
+        for (auto i = lane.code.size(); i-- > 0;) {
+            const auto index = lane.code[i];
+            if (pass.marked[index] || (mark == nobody && looks_at[index] == nobody)) {
+                pass.marked[index] = true;
+                mark = index;
+            }
+            pass.shown_by[index] = mark == nobody ? looks_at[index] : mark;
+        }
+    }
+}
+
+void Issuer::run(const std::function<void()>& underway) {
+    const auto begin = last_look_ = Clock::now();
+    since_progress_.restart();
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
+    while (!all_issued()) {
+        bool progress = false;
+        for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+            while (issue_next(rank)) progress = true;
+        if (progress) {
+            since_progress_.restart();
+            continue;
+        }
+        // Lanes are as far ahead as they may be, or wait for another thread; or nothing can ever go on.
+        const bool far_ahead = std::any_of(passes_.begin(), passes_.end(), [](const PassState& pass) {
+            return std::any_of(pass.lanes.begin(), pass.lanes.end(),
+                               [](const Lane& lane) { return lane.issued - lane.ended >= most_ahead; });
+        });
+        if (!far_ahead && team_.size() == 1) fail_unissuable();
+        wait_a_little();
+    }
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
+    issue_time_ = Clock::now() - begin;
+    underway();
+    while (!all_ended()) {
+        look();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].work->launches(pass_).require_arrived();
+}
+
+void Issuer::start(std::size_t rank) {
+    const auto& self = ranks_[rank];
+    auto& pass = passes_[rank];
+    const DeviceScope scope(self.device);
+    const auto compute = self.lanes[layouts::compute_lane];
+    pass.events->start.record(compute);
+    self.work->clear(pass_, compute);
+    if (self.work->moves_rows(pass_)) self.work->start(pass_, compute);
+    // finish is free until the end of the pass: until then it marks the point from which transfers may run. Lanes are
+    // held back as they come to their first operation, computing being issued before.
+    pass.events->finish.record(compute);
+    if (!self.work->moves_rows(pass_)) self.work->start(pass_, compute);
+}
+
+void Issuer::finish(std::size_t rank) {
+    const auto& self = ranks_[rank];
+    auto& pass = passes_[rank];
+    const DeviceScope scope(self.device);
+    const auto compute = self.lanes[layouts::compute_lane];
+    for (const auto& lane : pass.lanes) {
+        const auto last = std::find_if(lane.code.rbegin(), lane.code.rend(), [&](auto i) { return pass.marked[i]; });
+        if (&lane != &pass.lanes[layouts::compute_lane] && last != lane.code.rend())
+            pass.events->end[*last].hold_back(compute);
+    }
+    self.work->finish(pass_, compute);
+    pass.events->finish.record(compute);
+}
+
+bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
+    if (lane.issued == lane.code.size() || lane.issued - lane.ended >= most_ahead) return false;
+    const auto& pass = passes_[rank];
+    const auto all_before_issued = [&](std::size_t index) {
+        bool issued = true;
+        for_each_before(pass.program->code[index], [&](std::size_t before) { issued &= pass.issued[before] != 0; });
+        return issued;
+    };
+    const auto index = lane.code[lane.issued];
+    const auto* launch = ranks_[rank].work->launches(pass_).find(index);
+    if (!launch || launch->attends.front() != index) return all_before_issued(index);
+    return launch->waits_inside || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
+}
+
+/// Of the lanes' next operations one that may be enqueued, in schedule order, but for computing: that goes first where
+/// transfers do not need the multiprocessors, so that a device has work as early as can be.
+bool Issuer::issue_next(std::size_t rank) {
+    auto& pass = passes_[rank];
+    const bool compute_first = !ranks_[rank].transport->takes_multiprocessors();
+    const auto order = [&](const Lane& lane) {
+        const bool transfers = &lane != &pass.lanes[layouts::compute_lane];
+        return std::pair(compute_first && transfers, lane.code[lane.issued]);
+    };
+    std::vector<bool> tried(pass.lanes.size());
+    while (true) {
+        Lane* first = nullptr;
+        for (std::size_t i = 0; i < tried.size(); ++i)
+            if (!tried[i] && may_issue(rank, pass.lanes[i]) && (!first || order(pass.lanes[i]) < order(*first)))
+                first = &pass.lanes[i];
+        if (!first) return false;
+        if (issue(rank, *first)) return true;
+        tried[static_cast<std::size_t>(first - pass.lanes.data())] = true;
+    }
+}
+
+/// Whether it could do anything for the lane's next operation.
+bool Issuer::issue(std::size_t rank, Lane& lane) {
+    const auto& self = ranks_[rank];
+    const auto& program = *passes_[rank].program;
+    const auto index = lane.code[lane.issued];
+    const auto& instruction = program.code[index];
+    const auto stream = self.lanes[static_cast<std::size_t>(instruction.op.lane())];
+    const auto what = message(rank, index);
+    const DeviceScope scope(self.device);
+    try {
+        if (instruction.receives()) {
+            const bool posts = !lane.posted;
+            if (posts) {
+                if (!what.is_told || passes_[rank].marked[index]) begin(rank, index);
+                self.transport->post_receive(what, stream);
+                lane.posted = true;
+            }
+            if (!self.transport->can_complete_receive(what)) return posts;
+            if (passes_[rank].marked[index]) self.transport->complete_receive(what, stream);
+            lane.posted = false;
+        } else if (instruction.op.kind == OpKind::send) {
+            if (!self.transport->can_send(what)) return false;
+            begin(rank, index);
+            self.transport->send(what, stream);
+        } else {
+            begin(rank, index);
+            if (instruction.op.kind == OpKind::fetch)
+                self.transport->fetch(what, stream);
+            else
+                self.work->compute(pass_, index, stream);
+        }
+        end(rank, lane);
+        return true;
+    } catch (const Cancelled&) {
+        throw;
+    } catch (const NoMemory&) {
+        throw;  // as what it is, for who can go on with less
+    } catch (const Error& error) {
+        fail("{}: {}", describe(self.rank, static_cast<layouts::OpIndex>(index), instruction), error.what());
+    }
+}
+
+void Issuer::begin(std::size_t rank, std::size_t index) {
+    auto& pass = passes_[rank];
+    const auto place = static_cast<std::size_t>(pass.program->code[index].op.lane());
+    const auto stream = ranks_[rank].lanes[place];
+    if (auto& lane = pass.lanes[place]; place != layouts::compute_lane && !lane.begun) {
+        pass.events->finish.hold_back(stream);
+        lane.begun = true;
+    }
+    if (const auto* launch = ranks_[rank].work->launches(pass_).find(index)) {
+        if (launch->attends.front() != index) return;
+        if (!launch->waits_inside)
+            for (const auto attend : launch->attends) hold_back(rank, attend);
+    } else {
+        hold_back(rank, index);
+    }
+    if (!pass.events->begin.empty()) pass.events->begin[index].record(stream);
+}
+
+/// Lets an instruction's lane wait for what it comes after on others.
+void Issuer::hold_back(std::size_t rank, std::size_t index) {
+    auto& pass = passes_[rank];
+    const auto& work = *ranks_[rank].work;
+    const auto& instruction = pass.program->code[index];
+    const auto lane = instruction.op.lane();
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(lane)];
+    for_each_before(instruction, [&](std::size_t which) {
+        if (pass.program->code[which].op.lane() == lane) return;
+        if (work.launches(pass_).wait_until_ended(which, stream)) return;
+        if (pass.program->code[which].receives() && work.is_told(pass_, which))
+            return wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number(pass_));
+        const auto* launch = work.launches(pass_).find(which);
+        pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
+    });
+}
+
+void Issuer::end(std::size_t rank, Lane& lane) {
+    auto& pass = passes_[rank];
+    const auto index = lane.code[lane.issued++];
+    auto& work = *ranks_[rank].work;
+    pass.issued[index] = true;
+    const auto* launch = work.launches(pass_).find(index);
+    if (launch && launch->attends.front() != index) return;  // its launch's first attend stands for it
+    const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(pass.program->code[index].op.lane())];
+    if (!pass.marked[index]) return;
+    work.arrived(pass_, index, stream);
+    work.check(pass_, index, stream);
+    pass.events->end[index].record(stream);
+}
+
+Message Issuer::message(std::size_t rank, std::size_t index) const {
+    const auto& self = ranks_[rank];
+    const auto& op = passes_[rank].program->code[index].op;
+    if (!op.transfers()) return {};
+    const auto& instruction = passes_[rank].program->code[index];
+    const auto receive = op.kind == OpKind::send ? static_cast<std::size_t>(instruction.partner) : index;
+    return {self.work->memory().data(),
+            self.work->pieces(pass_, index),
+            options_.group.global_rank(self.replica, op.peer),
+            op.channel,
+            has_time(instruction),
+            self.work->is_told(pass_, index),
+            SlotMap::arrival_flag(pass_, receive),
+            self.work->pass_number(pass_)};
+}
+
+bool Issuer::all_issued() const {
+    return std::all_of(passes_.begin(), passes_.end(), [](const PassState& pass) {
+        return std::all_of(pass.lanes.begin(), pass.lanes.end(),
+                           [](const Lane& lane) { return lane.issued == lane.code.size(); });
+    });
+}
+
+bool Issuer::all_ended() const {
+    return std::all_of(passes_.begin(), passes_.end(),
+                       [](const PassState& pass) { return pass.events->finish.done(); });
+}
+
+/// Looks now and then: asking the driver costs more than asking the other threads.
+void Issuer::wait_a_little() {
+    constexpr auto interval = std::chrono::microseconds(50);
+    if (Clock::now() - last_look_ < interval) return;
+    look();
+    last_look_ = Clock::now();
+}
+
+/// Notes what has ended; throws if something has failed, or nothing has ended for too long.
+void Issuer::look() {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        auto& pass = passes_[rank];
+        for (auto& lane : pass.lanes) {
+            const auto has_ended = [&](std::size_t index) {
+                const auto shown_by = pass.shown_by[index];
+                return pass.issued[shown_by] && pass.events->end[shown_by].done();
+            };
+            while (lane.ended < lane.issued && has_ended(lane.code[lane.ended])) {
+                ++lane.ended;
+                since_progress_.restart();
+            }
+        }
+        ranks_[rank].transport->check();
+        ranks_[rank].work->launches(pass_).require_arrived();
+    }
+    if (team_.cancelled()) throw Cancelled();
+    if (since_progress_.so_far() > options_.timeout) fail_stalled();
+}
+
+void Issuer::abort() noexcept {
+    for (auto& rank : ranks_) {
+        if (rank.transport) rank.transport->abort();
+        if (rank.work) rank.work->give_up();
+    }
+    for (auto& rank : ranks_)
+        for (const auto lane : rank.lanes)
+            if (lane) cudaStreamSynchronize(lane);
+}
+
+std::string Issuer::describe_front(std::size_t rank, const Lane& lane, std::size_t position) const {
+    const auto index = lane.code[position];
+    auto text = describe(ranks_[rank].rank, static_cast<layouts::OpIndex>(index), passes_[rank].program->code[index]);
+    if (options_.group.replicas > 1)
+        text += fmt::format(" (replica {}, global rank {})", ranks_[rank].replica, ranks_[rank].global_rank);
+    return text;
+}
+
+void Issuer::fail_unissuable() const {
+    for (std::size_t rank = 0; rank < passes_.size(); ++rank)
+        for (const auto& lane : passes_[rank].lanes)
+            if (lane.issued < lane.code.size())
+                fail("{} can never begin: what it waits for waits for it, or its peer never comes to it",
+                     describe_front(rank, lane, lane.issued));
+    fail("no operation is left to begin");
+}
+
+void Issuer::fail_stalled() const {
+    const auto seconds = std::chrono::duration<double>(options_.timeout).count();
+    // A transfer rather than the computing that waits for it.
+    for (const bool transfers : {true, false})
+        for (std::size_t rank = 0; rank < passes_.size(); ++rank)
+            for (const auto& lane : passes_[rank].lanes) {
+                if (lane.ended == lane.code.size()) continue;
+                const auto& op = passes_[rank].program->code[lane.code[lane.ended]].op;
+                if (op.transfers() == transfers)
+                    fail(
+                        "{} has not ended after {} s without progress; its peer is dead or stuck, or the time-out is "
+                        "too short",
+                        describe_front(rank, lane, lane.ended), seconds);
+            }
+    fail("a pass has not ended after {} s without progress", seconds);
+}
+
+}  // namespace ringlab::gpu

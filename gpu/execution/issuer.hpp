@@ -1,0 +1,115 @@
+#pragma once
+
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/ranks/rank.hpp"
+#include "gpu/transports/transport.hpp"
+#include "processes/waiting.hpp"
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// Time stamps of one rank in one pass; `begin` is empty where no timeline is wanted.
+struct PassEvents {
+    PassEvents(std::size_t instructions, bool timeline);
+
+    Event start{Event::Use::timing}, finish{Event::Use::timing};
+    std::vector<Event> begin, end;  // by instruction
+};
+
+/// A rank as its issuer sees it.
+struct IssuedRank {
+    int rank = 0;  ///< in the ring
+    int replica = 0;
+    int global_rank = 0;
+    int device = 0;
+    Rank* work = nullptr;
+    Transport* transport = nullptr;
+    /// One stream per lane. Ranks that share a device share the compute lane's, so that their computing takes turns and
+    /// can be timed; null for a lane without operations.
+    std::vector<cudaStream_t> lanes;
+};
+
+/// Enqueues a pass of some ranks from the calling thread and waits for its end.
+///
+/// Operations go to their lane's stream in schedule order; `after` on another lane becomes an event that the stream
+/// waits for, and so does a peer. So the host takes no part once all is enqueued. A lane is never more than
+/// `most_ahead` operations ahead of what has ended: a stream's queue that is full would block the host where it could
+/// not watch for failures any more.
+class Issuer {
+public:
+    struct Options {
+        layouts::RingGroup group;
+        Clock::duration timeout = std::chrono::minutes(1);
+    };
+
+    Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
+        : ranks_(std::move(ranks)), team_(team), options_(options) {}
+
+    /// Says what the next run() is to enqueue, with one set of events per rank: whatever takes time on the host and can
+    /// be done before ranks start together.
+    void prepare(layouts::Pass pass, const std::vector<PassEvents*>& events);
+
+    /// Enqueues what was prepared. Calls `underway` once that is done. Throws Error that names rank and operation if
+    /// nothing has ended for the time-out, if no operation can ever begin, or if a device, transfer or check fails;
+    /// Cancelled if another member of the team has failed.
+    void run(const std::function<void()>& underway);
+
+    /// Of the last run: from its begin until everything was enqueued, waiting for peers included.
+    Clock::duration issue_time() const { return issue_time_; }
+
+    /// After a failure: ends all waits and lets the devices run dry, whatever the data.
+    void abort() noexcept;
+
+private:
+    struct Lane {
+        std::vector<std::size_t> code;  // indices into the program, in its order
+        std::size_t issued = 0;
+        std::size_t ended = 0;
+        bool begun = false;   ///< its stream is held back until transfers may run
+        bool posted = false;  ///< the next operation is a receive that has said that its slot is free
+    };
+    struct PassState {
+        const layouts::RankProgram* program = nullptr;
+        PassEvents* events = nullptr;
+        std::vector<char> issued;           // by instruction
+        std::vector<char> marked;           // by instruction: its end is an event
+        std::vector<std::size_t> shown_by;  // by instruction: whose mark tells that it has ended
+        std::vector<Lane> lanes;
+    };
+    static constexpr std::size_t most_ahead = 64;
+
+    void start(std::size_t rank);
+    void finish(std::size_t rank);
+    bool issue_next(std::size_t rank);
+    bool may_issue(std::size_t rank, const Lane& lane) const;
+    bool issue(std::size_t rank, Lane& lane);
+
+    void mark(std::size_t rank);
+    void begin(std::size_t rank, std::size_t index);
+    void hold_back(std::size_t rank, std::size_t index);
+    void end(std::size_t rank, Lane& lane);
+    Message message(std::size_t rank, std::size_t index) const;
+    bool all_issued() const;
+    bool all_ended() const;
+    void look();
+    void wait_a_little();
+    [[noreturn]] void fail_unissuable() const;
+    [[noreturn]] void fail_stalled() const;
+    std::string describe_front(std::size_t rank, const Lane& lane, std::size_t position) const;
+
+    std::vector<IssuedRank> ranks_;
+    const Team& team_;
+    Options options_;
+    layouts::Pass pass_ = layouts::Pass::forward;
+    std::vector<PassState> passes_;  // by rank
+    processes::Waiting since_progress_;
+    Clock::time_point last_look_;
+    Clock::duration issue_time_{};
+};
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "gpu/device/nvml.hpp"
+#include "gpu/execution/executor.hpp"
+#include "layouts/program/program.hpp"
+
+#include <span>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// A rank and where it runs.
+struct Seat {
+    int global_rank = 0;
+    int member = 0;
+    int device = -1;  // as its own process numbers it; -1 in others
+};
+
+/// All that a run knows of before it touches a device.
+struct Job {
+    Team& team;
+    const layouts::Schedule& forward;
+    const layouts::Schedule* backward;
+    std::span<const HostInputs> inputs;
+    const GpuOptions& options;
+    std::vector<layouts::Program> programs;  // by pass
+    std::vector<Seat> seats;                 // by global rank
+    const Nvml& nvml;
+
+    int passes() const { return backward ? 2 : 1; }
+};
+
+/// With the others, where all meet. Longer than for anything else: who is stuck in an operation knows more, and is to
+/// speak first.
+inline Clock::duration patience_of(const GpuOptions& options) { return 2 * options.timeout; }
+
+}  // namespace ringlab::gpu

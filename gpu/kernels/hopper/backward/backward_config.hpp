@@ -1,0 +1,34 @@
+#pragma once
+
+#include "gpu/kernels/common/tile_config.hpp"
+
+namespace ringlab::gpu::hopper {
+
+/// A thread block stays on 128 keys, 64 for each of its two computing warpgroups. Registers per thread: dK and dV take
+/// (head + value) / 2, S and dP rows / 2 each, P and dS rounded rows / 4 each. early_dv: dV is issued before dP is
+/// waited for, where there are registers for that. split_dims: dK and dV of 64 keys alone are too many registers, so a
+/// block stays on 64 keys, of which both warpgroups compute S and dP, and each half of the dims of dK, dV and dQ.
+template <DimClass>
+struct BackwardConfig;
+template <>
+struct BackwardConfig<DimClass::d64> : Dims<DimClass::d64> {
+    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 3;
+    static constexpr bool early_dv = true, split_dims = false;
+};
+template <>
+struct BackwardConfig<DimClass::d128> : Dims<DimClass::d128> {
+    static constexpr int rows = 64, keys = 128, q_stages = 3, dout_stages = 2;
+    static constexpr bool early_dv = true, split_dims = false;
+};
+template <>
+struct BackwardConfig<DimClass::d192_128> : Dims<DimClass::d192_128> {
+    static constexpr int rows = 32, keys = 128, q_stages = 3, dout_stages = 3;
+    static constexpr bool early_dv = false, split_dims = false;
+};
+template <>
+struct BackwardConfig<DimClass::d256> : Dims<DimClass::d256> {
+    static constexpr int rows = 64, keys = 64, q_stages = 2, dout_stages = 2;
+    static constexpr bool early_dv = true, split_dims = true;
+};
+
+}  // namespace ringlab::gpu::hopper

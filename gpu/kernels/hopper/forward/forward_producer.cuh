@@ -1,0 +1,219 @@
+#pragma once
+
+#include "gpu/kernels/hopper/forward/forward.hpp"
+#include "gpu/kernels/hopper/forward/forward_shared.cuh"
+#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
+#include "gpu/kernels/hopper/ptx/shared_access.cuh"
+#include "gpu/kernels/hopper/units/joined.cuh"
+#include "gpu/kernels/hopper/units/unit_order.cuh"
+
+namespace ringlab::gpu::hopper {
+
+/// What a block does at a time: items of the list, one for each part.
+struct Work {
+    int item, end;  // -1: nothing more
+    int4 first;     // the first item
+    int head, batch;
+};
+
+/// Fetches, by one thread, what the consumers of a block multiply.
+template <class Config, bool pairs>
+struct ForwardProducer {
+    using Shared = ForwardShared<Config>;
+    static constexpr int blocks = pairs ? 2 : 1;
+    static constexpr bool staged = stages_tests<Config, pairs>;
+    const ForwardLaunch& launch;
+    std::uint32_t shared;
+    Unit* units;
+    Ring<Config::q_stages> q_ring;
+    Ring<Config::stages> k_ring, v_ring;
+    // The block that it loads from.
+    const CUtensorMap *k, *v;
+    int first_tile = 0;
+    std::uint64_t opened = 0;  // bits of the first blocks of the table
+    std::uint32_t next_parity = 0;
+
+    static __device__ __forceinline__ int in_pair() { return pairs ? block_of_cluster() : 0; }
+
+    /// `more_bytes`: that the caller loads besides, to the same barrier.
+    __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
+                                         Barrier full, int token, int head, int batch, Keep keep, int more_bytes) {
+        full.arrive_and_expect(rows * columns * 2 + more_bytes);
+        for (int column = 0; column < columns; column += 64)
+            load_box(tile + column * rows * 2, map, full, column, token, head, batch, keep);
+    }
+
+    /// A tile of K or V; of a pair each block loads every second stretch of columns for both. `place`: who is first.
+    __device__ __forceinline__ void load_keys(const CUtensorMap& map, std::uint32_t tile, int columns, Barrier full,
+                                              int place, int token, int head, int batch, int more_bytes = 0) {
+        constexpr int stretch_bytes = Config::keys * 128;
+        if constexpr (!pairs)
+            return load(map, tile, Config::keys, columns, full, token, head, batch, Keep::last_to_go, more_bytes);
+        full.arrive_and_expect(columns / 64 * stretch_bytes + more_bytes);
+        for (int i = 0; i < columns / 64; ++i)
+            if ((i + place) % 2 == in_pair())
+                load_box_for_both(tile + i * stretch_bytes, map, full, 64 * i, token, head, batch, Keep::last_to_go);
+    }
+
+    __device__ __forceinline__ void load_k(int tile, bool is_partial, int head, int batch) {
+        Barrier{shared + Shared::k_empty + 8 * k_ring.place}.wait(k_ring.parity ^ 1);
+        const Barrier full{shared + Shared::k_full + 8 * k_ring.place};
+        const bool with_positions = staged && is_partial;
+        load_keys(*k, shared + Shared::k + k_ring.place * Shared::k_bytes, Config::head, full, k_ring.place,
+                  (tile - first_tile) * Config::keys, head, batch, with_positions ? Shared::positions_bytes : 0);
+        if (with_positions)
+            load_bytes(shared + Shared::positions + k_ring.place * Shared::positions_bytes,
+                       launch.params.geometry.key_positions + tile * Config::keys, Shared::positions_bytes, full);
+        k_ring.advance();
+    }
+
+    __device__ __forceinline__ void load_v(int tile, int head, int batch) {
+        Barrier{shared + Shared::v_empty + 8 * v_ring.place}.wait(v_ring.parity ^ 1);
+        load_keys(*v, shared + Shared::v + v_ring.place * Shared::v_bytes, Config::value,
+                  Barrier{shared + Shared::v_full + 8 * v_ring.place}, v_ring.place, (tile - first_tile) * Config::keys,
+                  head, batch);
+        v_ring.advance();
+    }
+
+    __device__ __forceinline__ void load_q(int tile, int head, int batch) {
+        Barrier{shared + Shared::q_empty + 8 * q_ring.place}.wait(q_ring.parity ^ 1);
+        const Barrier full{shared + Shared::q_full + 8 * q_ring.place};
+        load(launch.q, shared + Shared::q + q_ring.place * Shared::q_bytes, Config::rows, Config::head, full,
+             tile * Config::rows, head, batch, Keep::first_to_go, staged ? Shared::bounds_bytes : 0);
+        if constexpr (staged)
+            load_bytes(shared + Shared::bounds + q_ring.place * Shared::bounds_bytes,
+                       launch.params.geometry.row_bounds + tile * Config::rows, Shared::bounds_bytes, full);
+        q_ring.advance();
+    }
+
+    __device__ __forceinline__ void prefetch_carry(const Unit& unit) {
+        for (int column = 0; column < Config::value; column += 32)
+            prefetch_box(launch.carry, column, unit.tile * Config::rows, unit.head, unit.batch);
+    }
+
+    __device__ __forceinline__ Work work_at(int index) const {
+        const auto& params = launch.params;
+        const auto& joined = launch.joined;
+        if (index >= launch.units) return {-1, -1, {}, 0, 0};
+        // Pairs of heads where blocks go in pairs.
+        const int query_heads = params.geometry.query_heads / blocks, group = params.geometry.group / blocks;
+        const int heads = query_heads * params.geometry.batch;
+        auto [tile, head] = place_of(index, launch.order, heads);
+        if (index < joined.head_by_head * heads) {
+            // Head by head, all batch elements of one together.
+            const int together = group * params.geometry.batch, rest = index % (joined.head_by_head * together);
+            tile = rest / together;
+            head = rest % together;
+            head = head / group * query_heads + head % group + index / (joined.head_by_head * together) * group;
+        }
+        const int item = joined.blocks ? __ldg(joined.first_items + tile) : tile;
+        const int end = joined.blocks ? __ldg(joined.first_items + tile + 1) : tile + 1;
+        return {item, end, __ldg(params.work.items + item), head % query_heads * blocks + in_pair(),
+                head / query_heads};
+    }
+
+    /// The next unit's number: asked for a little before it is wanted, since the answer takes a while; not earlier, or
+    /// the last units are given to blocks that have much to do still.
+    __device__ __forceinline__ int ask_for_next() const {
+        return in_pair() == 0 ? static_cast<int>(gridDim.x) / blocks + static_cast<int>(atomicAdd(launch.counter, 1u))
+                              : 0;
+    }
+    /// Tells it to the second block of a pair.
+    __device__ __forceinline__ int tell_next(int next) {
+        const Barrier full{shared + Shared::next_full}, empty{shared + Shared::next_empty};
+        if (in_pair() == 0) {
+            // The last one to ask puts the counter back.
+            if (next == launch.units + static_cast<int>(gridDim.x) / blocks - 1) *launch.counter = 0;
+            if constexpr (!pairs) return next;
+            empty.wait(next_parity ^ 1);
+            send_to_block(shared + Shared::next, next, full, 1);
+        } else {
+            full.arrive_and_expect(sizeof(next));
+            full.wait(next_parity);
+            next = load_shared_int(shared + Shared::next);
+            empty.arrive_released_at(0);  // or the first block's next number may be there before this one is read
+        }
+        next_parity ^= 1;
+        return next;
+    }
+
+    /// Before the first load from a block. Returns the kv head as its maps count.
+    __device__ __forceinline__ int open(int place, int kv_head) {
+        const auto& joined = launch.joined;
+        if (!joined.blocks) return kv_head;
+        const int index = place * joined.groups + kv_head / joined.heads;
+        const std::uint64_t bit = index < 64 ? std::uint64_t{1} << index : 0;
+        if (!(opened & bit)) await_block(joined, index);
+        opened |= bit;
+        const JoinedBlock& block = joined.blocks[index];
+        k = &block.k;
+        v = &block.v;
+        first_tile = block.first_tile;
+        return kv_head % joined.heads;
+    }
+
+    __device__ __forceinline__ void tell(const Unit& unit, Ring<Shared::unit_slots>& slot) {
+        Barrier{shared + Shared::unit_empty + 8 * slot.place}.wait(slot.parity ^ 1);
+        units[slot.place] = unit;
+        Barrier{shared + Shared::unit_full + 8 * slot.place}.arrive();
+        slot.advance();
+    }
+
+    __device__ __forceinline__ void run() {
+        const auto& params = launch.params;
+        const int* entries = params.work.entries;
+        Ring<Shared::unit_slots> slot;
+        Work work = work_at(static_cast<int>(blockIdx.x) / blocks);
+        bool has_q = false;  // the work at hand
+        while (work.item >= 0) {
+            bool next_has_q = false;
+            int next = 0;
+            Work next_work;
+            int4 item = work.first;
+            for (int i = work.item; i < work.end; ++i) {
+                constexpr int tiles = 65536;  // see Joined::first_items
+                const bool is_first = i == work.item, is_last = i + 1 == work.end;
+                const Unit unit{item.x % tiles, item.y, item.w, item.z, work.head, work.batch, is_last};
+                const int place = item.x / tiles;
+                if (!is_last) item = __ldg(params.work.items + i + 1);
+                tell(unit, slot);
+
+                // Tiles of its own that are still to be loaded when the next unit is asked for, and when it is looked
+                // up.
+                constexpr int asking = 4, looking_up = 2;
+                const int ask_at = is_last ? max(unit.begin, unit.end - asking) : -1;
+                const int look_up_at = is_last ? max(unit.begin, unit.end - looking_up) : -1;
+                int kv_head = unit.head / params.geometry.group;
+                int tile = unit.begin < unit.end ? __ldg(entries + unit.begin) >> 1 : 0;
+                if (unit.begin < unit.end) {
+                    kv_head = open(place, kv_head);
+                    load_k(tile, unit.begin < unit.partial_end, kv_head, unit.batch);
+                    if (is_first && !has_q) load_q(unit.tile, unit.head, unit.batch);
+                }
+                if (is_first && launch.prefetch_carry) prefetch_carry(unit);
+                if (is_last && unit.begin == unit.end) next_work = work_at(tell_next(ask_for_next()));
+                for (int e = unit.begin; e < unit.end; ++e) {
+                    if (e == ask_at) next = ask_for_next();
+                    const int v_tile = tile;
+                    if (e + 1 < unit.end) {
+                        tile = __ldg(entries + e + 1) >> 1;
+                        load_k(tile, e + 1 < unit.partial_end, kv_head, unit.batch);
+                    }
+                    if (e == look_up_at) {
+                        next_work = work_at(tell_next(next));
+                        if constexpr (staged) {  // Q comes from memory, which takes longer than K out of L2
+                            next_has_q = next_work.item >= 0 && next_work.first.y < next_work.first.z;
+                            if (next_has_q) load_q(next_work.first.x % tiles, next_work.head, next_work.batch);
+                        }
+                    }
+                    load_v(v_tile, kv_head, unit.batch);
+                }
+            }
+            work = next_work;
+            has_q = next_has_q;
+        }
+        tell({-1, 0, 0, 0, 0, 0, true}, slot);
+    }
+};
+
+}  // namespace ringlab::gpu::hopper

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "gpu/kernels/hopper/ptx/mbarrier.cuh"
+#include "gpu/kernels/hopper/units/joined.hpp"
+
+namespace ringlab::gpu::hopper {
+
+__device__ inline std::uint64_t nanoseconds() {
+    std::uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+__device__ inline std::uint32_t load_acquired(const std::uint32_t* flag) {
+    std::uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+    return value;
+}
+
+__device__ inline void store_released(std::uint32_t* flag, std::uint32_t value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+/// Waits until a flag has the pass's number, but no longer than agreed. Then it tells the host `late`, and the launch
+/// goes on with whatever there is: a launch always ends, and the host says why. All that it looks at is in this
+/// device's memory: where every thread block kept reading host memory, copies came 10 times later.
+__device__ inline void await_flag(const Joined& joined, const std::uint32_t* flag, std::uint32_t late) {
+    if (!flag || load_acquired(flag) == joined.pass) return;
+    constexpr int polls_between_looks = 64;
+    const std::uint64_t begin = nanoseconds();
+    for (int polls = 1; load_acquired(flag) != joined.pass; ++polls) {
+        if (polls % polls_between_looks == 0) {
+            if (load_acquired(joined.late) != 0) break;
+            if (nanoseconds() - begin > joined.most_nanoseconds) {
+                store_released(joined.told, late);
+                store_released(joined.late, 1);
+                break;
+            }
+        }
+        __nanosleep(50);
+    }
+}
+
+/// By one thread, before its first bulk copy from a block.
+__device__ inline void await_block(const Joined& joined, int index) {
+    const JoinedBlock& block = joined.blocks[index];
+    await_flag(joined, block.ready, 2 * static_cast<std::uint32_t>(index) + 1);
+    fence_all_for_async();
+    // The maps were written as ordinary memory.
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&block.k) : "memory");
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&block.v) : "memory");
+}
+
+/// By whole warps, before they touch a block's dk and dv.
+__device__ inline void await_gradient(const Joined& joined, int index) {
+    if (threadIdx.x % 32 == 0)
+        await_flag(joined, joined.blocks[index].gradient_ready, 2 * static_cast<std::uint32_t>(index) + 2);
+    __syncwarp();
+}
+
+}  // namespace ringlab::gpu::hopper

@@ -1,0 +1,3 @@
+#include "gpu/kernels/portable/forward.cuh"
+
+template void ringlab::gpu::launch_forward<ringlab::gpu::DimClass::d64>(const ForwardParams&, DType, cudaStream_t);

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "gpu/kernels/common/params.hpp"
+
+namespace ringlab::gpu {
+
+/// What rotate(), having checked it, hands to its kernel.
+struct RotateParams {
+    static constexpr int most_pairs = 128;
+
+    Sizes sizes;
+    Elements to, from;
+    const std::int32_t* positions;  // of tokens
+    int first, pairs, distance;     // of the rotated dims; see layouts::RotaryTable
+    bool interleaved, copies;       // copies: the other dims too
+    double amplitude;
+    double sign;  // of sines
+    double frequencies[most_pairs];
+};
+
+void launch_rotate(const RotateParams& params, cudaStream_t stream);
+
+}  // namespace ringlab::gpu

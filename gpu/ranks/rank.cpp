@@ -1,0 +1,183 @@
+#include "gpu/ranks/rank.hpp"
+
+#include "gpu/device/driver.hpp"
+
+#include <algorithm>
+
+namespace ringlab::gpu {
+
+using layouts::bytes_of;
+using layouts::OpKind;
+using layouts::Pass;
+using layouts::Pool;
+
+namespace {
+
+void require_supported(const layouts::Schedule& schedule) {
+    const auto& p = schedule.problem();
+    require(bytes_of(p.dtype) == 2, "the CUDA backend computes bf16 and fp16 problems, not {}", to_string(p.dtype));
+    const auto gradients = schedule.options().gradient_dtype;
+    if (schedule.options().pass == Pass::backward)
+        require(gradients == DType::fp32 || gradients == p.dtype,
+                "with a {} problem dK and dV travel as fp32 or {}, not as {}", to_string(p.dtype), to_string(p.dtype),
+                to_string(gradients));
+}
+
+}  // namespace
+
+Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
+           const std::vector<const layouts::Program*>& programs, Fabric& fabric, const RankOptions& options)
+    : problem_(forward.problem()),
+      rank_(rank),
+      options_(options),
+      memory_(forward, backward, rank, options.memory, fabric),
+      tells_arrivals_(fabric.tells_arrivals()),
+      memory_use_(memory_.map().memory()) {
+    require_supported(forward);
+    if (backward) require_supported(*backward);
+    if (problem_.dropout.drops()) options_.kernels = resolve(options_.kernels, problem_);
+    std::vector<SlotMap> maps;  // of all ranks
+    for (int other = 0; other < forward.ranks(); ++other) maps.emplace_back(forward, backward, other, options.memory);
+    std::size_t instructions = 0;
+    for (const auto* program : programs) {
+        auto& pass = of(program->pass);
+        pass.schedule = program->pass == Pass::forward ? &forward : backward;
+        set_up(pass, *program, maps);
+        instructions = std::max(instructions, pass.program->code.size());
+    }
+    if (problem_.latent.is_given()) latent_ = std::make_unique<LatentProducts>(forward, backward, rank);
+    if (options.check_finite) finite_.emplace(instructions);
+    if (const auto& sinks = problem_.sinks; !sinks.empty()) {
+        sinks_ = uploaded(std::vector<float>(sinks.begin(), sinks.end()));
+        sink_gradient_ = uploaded(std::vector<float>(sinks.size()));
+        memory_use_.work += 2 * static_cast<std::int64_t>(sinks.size() * sizeof(float));
+    }
+    if (!problem_.rotary.rotates()) return;
+    const auto upload = [&](const std::vector<std::int64_t>& tokens) {
+        const auto positions = rotary_positions(problem_.rotary, forward.mask(), tokens);
+        memory_use_.work += static_cast<std::int64_t>(positions.size() * sizeof(std::int32_t));
+        return uploaded(std::vector<std::int32_t>(positions.begin(), positions.end()));
+    };
+    positions_ = upload(forward.layout().positions(rank));
+    if (!problem_.queries.empty()) row_positions_ = upload(forward.row_positions(rank));
+}
+
+void Rank::list_pieces(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
+    for (const auto& instruction : pass.program->code) {
+        auto& pieces = pass.pieces.emplace_back();
+        const auto& op = instruction.op;
+        if (!op.transfers()) continue;
+        pass.moves_rows |= of_rows(op.pool);
+        try {
+            pieces = message_pieces(*pass.schedule, program, instruction, maps[static_cast<std::size_t>(rank_)],
+                                    maps[static_cast<std::size_t>(op.peer)]);
+        } catch (const Error& error) {
+            fail("{}: {}", describe(rank_, static_cast<layouts::OpIndex>(pass.pieces.size()) - 1, instruction),
+                 error.what());
+        }
+    }
+}
+
+void Rank::set_up(PassState& pass, const layouts::Program& program, const std::vector<SlotMap>& maps) {
+    pass.program = &program.ranks[static_cast<std::size_t>(rank_)];
+    pass.memory.emplace(memory_, *pass.schedule);
+    list_pieces(pass, program, maps);
+    for (const auto& instruction : pass.program->code) {
+        const auto& op = instruction.op;
+        pass.output_comes_late |= op.kind != OpKind::attend && op.pool == Pool::output && op.slot() == 0;
+    }
+    const WorkList::Options list{program.pass, problem_.head_dim, problem_.value_dim, options_.deterministic,
+                                 options_.kernels};
+    const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
+    pass.launches = std::make_unique<JoinedLaunches>(
+        *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
+        JoinedLaunches::Options{list, options_.joined_waits, options_.most_wait, tells_arrivals_});
+    memory_use_.work += pass.launches->device_bytes();
+    build_work_lists(pass);
+}
+
+std::shared_ptr<const RowBounds> Rank::row_bounds(const std::vector<layouts::Run>& rows) {
+    for (const auto& known : row_bounds_)
+        if (std::ranges::equal(known->runs(), rows)) return known;
+    const auto& mask = of(Pass::forward).schedule->mask();
+    return row_bounds_.emplace_back(std::make_shared<RowBounds>(mask, rows));
+}
+
+std::shared_ptr<const KeyPositions> Rank::key_positions(const std::vector<layouts::Run>& keys) {
+    for (const auto& known : key_positions_)
+        if (std::ranges::equal(known->runs(), keys)) return known;
+    const auto& mask = of(Pass::forward).schedule->mask();
+    constexpr std::int64_t position_bytes = 4;
+    memory_use_.work += count_tokens(keys) * position_bytes;
+    return key_positions_.emplace_back(std::make_shared<KeyPositions>(mask, keys));
+}
+
+void Rank::build_work_lists(PassState& pass) {
+    const auto& schedule = *pass.schedule;
+    for (std::size_t i = 0; i < pass.program->code.size(); ++i) {
+        const auto& op = pass.program->code[i].op;
+        if (op.kind != OpKind::attend || pass.launches->find(i)) continue;
+        auto& list = pass.work_lists[{tokens_of(op.rows()), tokens_of(op.part)}];
+        if (list) continue;
+        list = std::make_unique<WorkList>(schedule.mask(), row_bounds(schedule.runs(op.rows())),
+                                          key_positions(schedule.runs(op.part)),
+                                          WorkList::Options{pass.program->pass, problem_.head_dim, problem_.value_dim,
+                                                            options_.deterministic, options_.kernels});
+        memory_use_.work += list->tiles().device_bytes();
+        if (const auto* tiles = list->query_tiles()) memory_use_.work += tiles->device_bytes();
+    }
+}
+
+const WorkList& Rank::work_list(const PassState& pass, const layouts::Op& attend) const {
+    return *pass.work_lists.at({tokens_of(attend.rows()), tokens_of(attend.part)});
+}
+
+void Rank::give_up() noexcept {
+    for (const auto& pass : passes_) {
+        if (!pass.launches) continue;
+        pass.launches->give_up();
+        try {
+            for (std::size_t i = 0; i < pass.program->code.size(); ++i)
+                if (pass.program->code[i].receives() && is_told(pass.program->pass, i))
+                    write_value(other_stream_, memory_.arrival_flag(pass.program->pass, i), pass.number);
+        } catch (const Error&) {
+            // Streams under way then wait for ever, as where a peer has died; the process ends.
+        }
+    }
+}
+
+void Rank::load(const HostInputs& inputs) {
+    memory_.load(inputs);
+    if (latent_) latent_->load(inputs.v);
+}
+
+void Rank::load_random(int seed) {
+    memory_.load_random(seed);
+    if (latent_) latent_->load_random(seed);
+}
+
+RankOutputs Rank::download() const {
+    auto outputs = memory_.download();
+    if (latent_ && of(Pass::backward).program) outputs.dv = latent_->gradient();
+    if (sinks_) {
+        outputs.dsinks.resize(problem_.sinks.size());
+        sink_gradient_->download(outputs.dsinks.data());
+    }
+    return outputs;
+}
+
+void Rank::check(Pass which, std::size_t index, cudaStream_t stream) {
+    if (!finite_) return;
+    const auto& pass = of(which);
+    const auto look = [&](std::size_t i, bool ends) { finite_->look(*pass.memory, *pass.program, i, ends, stream); };
+    const auto* joined = pass.launches->find(index);
+    if (!joined) return look(index, pass.program->code[index].op.ends);
+    if (joined->attends.front() != index) return;
+    for (const auto attend : joined->attends) look(attend, joined->last);
+}
+
+std::optional<NotFinite> Rank::first_not_finite(Pass pass) const {
+    return finite_ ? finite_->first(program(pass)) : std::nullopt;
+}
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,176 @@
+#include "gpu/ranks/rank_memory.hpp"
+
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/elements/elementwise.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ringlab::gpu {
+
+using layouts::bytes_of;
+using layouts::OpKind;
+using layouts::Pass;
+using layouts::Place;
+using layouts::Pool;
+
+namespace {
+
+constexpr std::uint8_t nan_byte = 0xff;  // a float, bf16 or fp16 of such bytes is a NaN
+
+// Fields of kv and dkv.
+constexpr std::size_t keys = 0, values = 1;
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+std::vector<float> download_numbers(const void* device, std::size_t elements, DType dtype) {
+    std::vector<float> numbers(elements);
+    if (elements == 0) return numbers;
+    if (dtype == DType::fp32) {
+        RINGLAB_CUDA(cudaMemcpy(numbers.data(), device, elements * sizeof(float), cudaMemcpyDeviceToHost));
+        return numbers;
+    }
+    std::vector<std::uint16_t> bits(elements);
+    RINGLAB_CUDA(cudaMemcpy(bits.data(), device, elements * sizeof(std::uint16_t), cudaMemcpyDeviceToHost));
+    from_bits(bits, dtype, numbers);
+    return numbers;
+}
+
+/// Elements from a field's first to the end of its last head.
+std::size_t span(const Field& field) {
+    const auto& [batch, tokens, heads, dim] = field.extent;
+    return heads == 0 ? 0 : size((heads - 1) * field.strides.head + batch * tokens * dim);
+}
+
+}  // namespace
+
+RankMemory::RankMemory(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
+                       const MapOptions& options, Fabric& fabric)
+    : forward_(forward),
+      rank_(rank),
+      with_gradients_(backward),
+      options_(options),
+      map_(forward, backward, rank, options),
+      memory_(fabric.allocate(map_.bytes())) {
+    RINGLAB_CUDA(cudaMemsetAsync(data(), 0, map_.arrival_flag_bytes(), nullptr));
+    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+}
+
+void RankMemory::fill(const Field& field, std::uint8_t byte, cudaStream_t stream) const {
+    const auto& [batch, tokens, heads, dim] = field.extent;
+    const auto element = size(bytes_of(field.dtype));
+    const bool together = batch == 1 || field.strides.batch == tokens * dim;
+    const auto width = size((together ? batch : 1) * tokens * dim) * element;
+    if (width == 0 || heads == 0) return;
+    for (std::int64_t b = 0; b < (together ? 1 : batch); ++b)
+        RINGLAB_CUDA(cudaMemset2DAsync(data() + field.begin + size(b * field.strides.batch) * element,
+                                       std::max(width, size(field.strides.head) * element), byte, width, size(heads),
+                                       stream));
+}
+
+void RankMemory::poison(Pass pass, cudaStream_t stream) const {
+    const auto [begin, end] = map_.undefined_at_start(pass);
+    if (begin < end) RINGLAB_CUDA(cudaMemsetAsync(data() + begin, nan_byte, end - begin, stream));
+}
+
+void RankMemory::upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to, bool of_rows) const {
+    const auto& p = forward_.problem();
+    const auto tokens = of_rows ? p.rows() : p.tokens;
+    const std::array<std::int64_t, 4> expected{p.batch, tokens, to.extent.heads, to.extent.dim};
+    require(from.shape == expected, "{} has shape ({}), expected ({})", name, fmt::join(from.shape, ", "),
+            fmt::join(expected, ", "));
+    const auto positions = of_rows ? forward_.row_indices(rank_) : forward_.layout().positions(rank_);
+    const auto row = size(to.extent.dim), head_elements = size(p.batch * to.extent.tokens) * row;
+    if (head_elements == 0) return;
+    std::vector<std::uint16_t> head(head_elements);
+    for (std::int64_t h = 0; h < to.extent.heads; ++h) {
+        auto* next = head.data();
+        for (std::int64_t b = 0; b < p.batch; ++b)
+            for (const auto position : positions) {
+                std::memcpy(next, from.values.data() + from.row(b, position) + size(h) * row, row * sizeof(*next));
+                next += row;
+            }
+        RINGLAB_CUDA(cudaMemcpy(data() + to.begin + size(h * to.strides.head) * sizeof(*next), head.data(),
+                                head.size() * sizeof(*next), cudaMemcpyHostToDevice));
+    }
+    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+}
+
+void RankMemory::load(const HostInputs& inputs) const {
+    upload("q", inputs.q, field(Pass::forward, own(Pool::q)), true);
+    if (has_latent()) {
+        upload("k, the latent,", inputs.k, field(Pass::forward, own(Pool::latent)), false);
+    } else {
+        upload("k", inputs.k, field(Pass::forward, own(Pool::kv), keys), false);
+        upload("v", inputs.v, field(Pass::forward, own(Pool::kv), values), false);
+    }
+    if (with_gradients_) upload("dout", inputs.dout, field(Pass::backward, own(Pool::dout)), true);
+}
+
+void RankMemory::load_random(int seed) const {
+    const auto dtype = forward_.problem().dtype;
+    std::size_t tensor = 0;
+    const auto fill_random = [&](const Field& from, const Field& to) {
+        const auto elements = static_cast<std::int64_t>((to.begin - from.begin) / size(bytes_of(dtype)) + span(to));
+        if (span(to) == 0) return;
+        fill_normal(data() + from.begin, dtype, elements, 16u * static_cast<std::uint64_t>(seed) + ++tensor, nullptr);
+    };
+    const auto q = field(Pass::forward, own(Pool::q));
+    fill_random(q, q);
+    const auto given = field(Pass::forward, own(has_latent() ? Pool::latent : Pool::kv));
+    fill_random(given, has_latent() ? given : field(Pass::forward, own(Pool::kv), values));
+    if (with_gradients_) {
+        const auto dout = field(Pass::backward, own(Pool::dout));
+        fill_random(dout, dout);
+    }
+    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+}
+
+/// (batch, tokens, heads, dim), dense.
+std::vector<float> RankMemory::download(const Field& field) const {
+    const auto& [batch, tokens, heads, dim] = field.extent;
+    const auto numbers = download_numbers(data() + field.begin, span(field), field.dtype);
+    std::vector<float> dense(size(batch * tokens * heads * dim));
+    for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t row = 0; row < batch * tokens; ++row)
+            std::memcpy(dense.data() + (row * heads + h) * dim, numbers.data() + h * field.strides.head + row * dim,
+                        size(dim) * sizeof(float));
+    return dense;
+}
+
+RankOutputs RankMemory::download() const {
+    RankOutputs out;
+    const auto output = own(Pool::output);
+    out.o = download(map_.rounds_output() ? rounded(Pool::output) : field(Pass::forward, output));
+    out.lse = download(field(Pass::forward, output, 1));
+    if (!with_gradients_) return out;
+    const auto gradient = [&](Pool pool, std::size_t which) {
+        return download(options_.round_results ? rounded(pool, which) : field(Pass::backward, own(pool), which));
+    };
+    out.dq = gradient(Pool::dq, 0);
+    out.dk = gradient(has_latent() ? Pool::dlatent : Pool::dkv, keys);
+    if (!has_latent()) out.dv = gradient(Pool::dkv, values);
+    return out;
+}
+
+std::vector<Piece> message_pieces(const layouts::Schedule& pass, const layouts::Program& program,
+                                  const layouts::Instruction& instruction, const SlotMap& own, const SlotMap& peer) {
+    const auto& op = instruction.op;
+    const auto which = program.pass;
+    const auto here = place_of(pass, instruction, op.pool);
+    // Who has no part in a fetch from it has the block in slot 0.
+    auto there = own_place(pass, op.peer, op.pool);
+    if (instruction.partner >= 0) {
+        const auto& peer_code = program.ranks[static_cast<std::size_t>(op.peer)].code;
+        there = place_of(pass, peer_code[static_cast<std::size_t>(instruction.partner)], op.pool);
+    } else {
+        there.heads = op.part.heads;
+        there.tokens = op.part.tokens;
+    }
+    const auto& own_frame = own.message_frame(which, here);
+    const auto& peer_frame = peer.message_frame(which, there);
+    if (op.kind == OpKind::send) return pieces_between(own, own_frame, here, peer, peer_frame, there);
+    return pieces_between(peer, peer_frame, there, own, own_frame, here);
+}
+
+}  // namespace ringlab::gpu

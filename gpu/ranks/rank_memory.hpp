@@ -1,0 +1,97 @@
+#pragma once
+
+#include "gpu/elements/host_tensors.hpp"
+#include "gpu/transports/slot_map.hpp"
+#include "gpu/transports/transport.hpp"
+
+#include <memory>
+
+namespace ringlab::gpu {
+
+/// A rank's results in host memory, local tokens in local order; shapes (batch, shard tokens, heads, dim).
+struct RankOutputs {
+    std::vector<float> o, lse, dq, dk, dv;
+    std::vector<float> dsinks;  ///< by query head, of its rows
+};
+
+/// The tensors of one rank on its device: exchange memory with the views of it that kernels want.
+class RankMemory {
+public:
+    /// `backward` may be null. Allocates; the device must be current and stays so.
+    RankMemory(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank, const MapOptions& options,
+               Fabric& fabric);
+
+    const SlotMap& map() const { return map_; }
+    char* data() const { return static_cast<char*>(memory_.get()); }
+
+    std::uint32_t* arrival_flag(layouts::Pass pass, std::size_t receive) const {
+        return reinterpret_cast<std::uint32_t*>(data() + SlotMap::arrival_flag(pass, receive));
+    }
+
+    /// All of slot 0 of a pool.
+    layouts::Place own(layouts::Pool pool) const { return own_place(forward_, rank_, pool); }
+
+    Field field(layouts::Pass pass, const layouts::Place& place, std::size_t field = 0) const {
+        return map_.field(map_.frame(pass, place), place, field);
+    }
+    Field rounded(layouts::Pool pool, std::size_t field = 0) const {
+        return map_.field(map_.rounded(pool), own(pool), field);
+    }
+    View view(const Field& field) const { return {data() + field.begin, field.dtype, field.strides}; }
+    RowView rows(const Field& field) const { return {reinterpret_cast<float*>(data() + field.begin), field.strides}; }
+
+    /// Sets every byte of a field, in stream order.
+    void fill(const Field& field, std::uint8_t byte, cudaStream_t stream) const;
+
+    /// NaN wherever a pass has to write before it reads.
+    void poison(layouts::Pass pass, cudaStream_t stream) const;
+
+    /// These wait for the device. A latent's matrices and their gradient are elsewhere, see LatentProducts.
+    void load(const HostInputs& inputs) const;
+    void load_random(int seed) const;
+    RankOutputs download() const;
+
+private:
+    bool has_latent() const { return forward_.problem().latent.is_given(); }
+    void upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to, bool of_rows) const;
+    std::vector<float> download(const Field& field) const;
+
+    const layouts::Schedule& forward_;
+    int rank_;
+    bool with_gradients_;
+    MapOptions options_;
+    SlotMap map_;
+    std::shared_ptr<void> memory_;
+};
+
+/// The same as one pass sees it.
+class PassMemory {
+public:
+    PassMemory(const RankMemory& memory, const layouts::Schedule& pass) : memory_(&memory), pass_(&pass) {}
+
+    layouts::Place place(const layouts::Instruction& instruction, layouts::Pool pool) const {
+        return place_of(*pass_, instruction, pool);
+    }
+    layouts::Place source(const layouts::Instruction& instruction) const { return source_of(*pass_, instruction); }
+    layouts::Place own(layouts::Pool pool) const { return memory_->own(pool); }
+
+    std::uint32_t* arrival_flag(layouts::Pass pass, std::size_t receive) const {
+        return memory_->arrival_flag(pass, receive);
+    }
+
+    Field field(const layouts::Place& place, std::size_t which = 0) const {
+        return memory_->field(pass_->options().pass, place, which);
+    }
+    View view(const layouts::Place& place, std::size_t which = 0) const { return memory_->view(field(place, which)); }
+    RowView rows(const layouts::Place& place, std::size_t which) const { return memory_->rows(field(place, which)); }
+
+private:
+    const RankMemory* memory_;
+    const layouts::Schedule* pass_;
+};
+
+/// What a message reads or writes: pieces of this rank's exchange memory and of its peer's.
+std::vector<Piece> message_pieces(const layouts::Schedule& pass, const layouts::Program& program,
+                                  const layouts::Instruction& instruction, const SlotMap& own, const SlotMap& peer);
+
+}  // namespace ringlab::gpu

@@ -1,0 +1,141 @@
+#pragma once
+
+#include "gpu/elements/views.hpp"
+#include "layouts/program/program.hpp"
+
+#include <array>
+#include <vector>
+
+namespace ringlab::gpu {
+
+/// What exchange memory has to hold; the same on all ranks of a run.
+struct MapOptions {
+    bool round_running_output = false;  ///< see GpuOptions
+    bool round_results = false;         ///< see GpuOptions
+    bool output_arrives = false;        ///< some rank receives its own output; see output_arrives()
+    std::size_t arrival_flags = 0;      ///< that a rank has, see arrival_flags()
+};
+
+bool output_arrives(const layouts::Program& forward);
+
+/// Enough for an instruction of each rank and pass.
+std::size_t arrival_flags(const std::vector<layouts::Program>& programs);
+
+/// Of problems with a latent: elements of dK and dV that are brought together at a time to be compressed.
+std::int64_t elements_compressed_at_once(const layouts::Schedule& backward, int rank);
+
+/// Device memory of one rank, bytes.
+struct MemoryUse {
+    std::int64_t inputs = 0;   ///< Q, K, V and dO of the shard
+    std::int64_t results = 0;  ///< O, lse, dQ, dK, dV
+    std::int64_t slots = 0;    ///< scratch slots of the schedule, of the pass with more of them
+    std::int64_t work = 0;     ///< running softmax, statistics, what arrives in another type, work lists
+
+    std::array<std::int64_t, layouts::pool_count> slots_of_pool{};  ///< the same by pool
+
+    std::int64_t total() const { return inputs + results + slots + work; }
+};
+
+/// Where the fields of a slot begin in a rank's exchange memory, and of what type they are. Its fields are the tensors
+/// of its pool, see layouts::pool_table.
+struct Frame {
+    static constexpr std::size_t most_fields = layouts::PoolDescription::most_tensors;
+
+    layouts::Pool pool = layouts::Pool::kv;
+    std::array<std::size_t, most_fields> begins{};  ///< of a pool of keys the first one counts alone
+    std::array<DType, most_fields> dtypes{};
+};
+
+/// One field of some heads and tokens of a frame.
+struct Field {
+    std::size_t begin = 0;  ///< byte in exchange memory of the first head, batch element and token
+    DType dtype = DType::fp32;
+    Extent extent;
+    Strides strides;
+};
+
+/// All tensors of a rank that lie in exchange memory, one piece of device memory that peers read and write. Any rank
+/// can work it out for any other.
+///
+/// A slot of keys lies head by head: K (batch, tokens, head_dim), then V (batch, tokens, value_dim); so any heads of a
+/// whole block are one piece of memory and one message, out of slot 0 too, without packing. A slot of rows lies field
+/// by field, and a field head by head: each can be where its own use wants it. Kernels take the strides as they are.
+class SlotMap {
+public:
+    /// Elements that the fields of one head are padded to: what a head takes does not depend on the type, and the next
+    /// one is aligned.
+    static constexpr std::int64_t padding = 128;
+
+    /// `backward` may be null.
+    SlotMap(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank, const MapOptions& options);
+
+    std::size_t bytes() const { return bytes_; }
+
+    /// The byte of the flag, four bytes long, of a message that may come early (Instruction): it has the number of the
+    /// pass once the message is there. All flags lie together from byte 0.
+    static std::size_t arrival_flag(layouts::Pass pass, std::size_t receive) {
+        return (2 * receive + (pass == layouts::Pass::backward)) * sizeof(std::uint32_t);
+    }
+    std::size_t arrival_flag_bytes() const { return arrival_flag_bytes_; }
+    const MemoryUse& memory() const { return memory_; }  ///< without work lists
+
+    /// Of an operand.
+    const Frame& frame(layouts::Pass pass, const layouts::Place& place) const;
+
+    /// What a message reads or writes there: the same, but for the rank's own output where it is kept in another type
+    /// than it travels in. Then it arrives in a place of its own, to be converted.
+    const Frame& message_frame(layouts::Pass pass, const layouts::Place& place) const;
+    bool converts_arrivals(const layouts::Place& place) const {
+        return place.pool == layouts::Pool::output && place.slot == 0 && has_arrivals_;
+    }
+
+    /// Results in the problem's dtype, where they are asked for: of output, dq and dkv. The gradients lie where scratch
+    /// slots of the backward pass are, to be written when nothing needs those any more.
+    const Frame& rounded(layouts::Pool pool) const { return rounded_[static_cast<std::size_t>(pool)]; }
+    bool rounds_output() const { return rounds_output_; }
+
+    /// Whether dq lies where the fp32 output does.
+    bool dq_overwrites_output() const { return dq_overwrites_output_; }
+
+    std::size_t fields(layouts::Pool pool) const;
+    Field field(const Frame& frame, const layouts::Place& place, std::size_t field) const;
+
+    /// Bytes that a pass has to write before it reads them: [first, second).
+    std::pair<std::size_t, std::size_t> undefined_at_start(layouts::Pass pass) const {
+        return {pass == layouts::Pass::forward ? inputs_end_ : gradients_begin_, bytes_};
+    }
+
+private:
+    using Frames = std::array<std::vector<Frame>, layouts::pool_count>;
+
+    std::int64_t width(layouts::Pool pool, std::size_t field) const;
+    std::int64_t field_elements(layouts::Pool pool, std::size_t field, std::int64_t tokens) const;
+    std::size_t take(std::int64_t bytes, std::int64_t& account);
+    Frame make_frame(layouts::Pool pool, DType dtype, std::int64_t heads, std::int64_t tokens, std::int64_t& account);
+    void place_scratch(const layouts::Schedule& pass);
+    Frames& frames(layouts::Pass pass) { return frames_[static_cast<std::size_t>(pass)]; }
+
+    const layouts::Problem& problem_;
+    std::size_t cursor_ = 0, bytes_ = 0, arrival_flag_bytes_ = 0, inputs_end_ = 0, gradients_begin_ = 0;
+    MemoryUse memory_;
+    std::array<Frames, 2> frames_;  // by pass
+    std::array<Frame, layouts::pool_count> rounded_;
+    Frame arrivals_;
+    bool rounds_output_ = false, dq_overwrites_output_ = false, has_arrivals_ = false;
+};
+
+/// A piece of a message: `rows` equal pieces of memory at both ends.
+struct Piece {
+    std::size_t from = 0, to = 0;  ///< byte offsets in exchange memory
+    std::size_t bytes = 0;         ///< of a row
+    std::size_t rows = 1;
+    std::size_t from_pitch = 0, to_pitch = 0;
+
+    friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+/// The same heads and tokens at two places, as few pieces as can be. Throws Error if they are of different types.
+std::vector<Piece> pieces_between(const SlotMap& from_map, const Frame& from, const layouts::Place& from_place,
+                                  const SlotMap& to_map, const Frame& to, const layouts::Place& to_place);
+
+}  // namespace ringlab::gpu

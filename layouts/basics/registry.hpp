@@ -1,0 +1,64 @@
+#pragma once
+
+#include "layouts/basics/require.hpp"
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace ringlab::layouts {
+
+/// A name with optional arguments, as a user types it: "striped:16" has the name "striped" and the arguments "16".
+struct Spec {
+    std::string name;
+    std::string arguments;
+
+    static Spec parse(std::string_view text) {
+        const auto colon = text.find(':');
+        if (colon == std::string_view::npos) return {std::string(text), ""};
+        return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
+    }
+};
+
+/// Named factories of one kind ("layout", "mask", "schedule"). A source file registers its factory at start-up through
+/// a constant at namespace scope (LayoutRegistration, MaskRegistration, ScheduleRegistration), so a new one needs no
+/// edit elsewhere.
+template <class Factory>
+class Registry {
+public:
+    struct Entry {
+        std::string usage;  ///< how to type it, for --help: "striped[:WIDTH]"
+        std::string help;   ///< one line
+        Factory factory;
+    };
+
+    explicit Registry(std::string kind) : kind_(std::move(kind)) {}
+
+    void add(std::string name, Entry entry) { entries_.emplace(std::move(name), std::move(entry)); }
+
+    /// The entry of `name`. Throws Error that lists the known names if there is none.
+    const Entry& find(const std::string& name) const {
+        const auto found = entries_.find(name);
+        if (found != entries_.end()) return found->second;
+        std::string known;
+        for (const auto& [other, entry] : entries_) known += (known.empty() ? "" : ", ") + other;
+        fail("unknown {} '{}'; known: {}", kind_, name, known);
+    }
+
+    const std::map<std::string, Entry>& entries() const { return entries_; }
+
+private:
+    std::string kind_;
+    std::map<std::string, Entry> entries_;
+};
+
+/// Parses a whole number, with the suffixes of whole_number(). Throws Error that names `what` and quotes the text if it
+/// is not a whole number of at least `minimum`.
+std::int64_t parse_count(std::string_view text, std::string_view what, std::int64_t minimum);
+
+/// Parses lengths: "220,225,512x4" (512 four times), or "@FILE" for a text file with such a list. Commas, blanks and
+/// line breaks separate. Throws Error on anything else, on a length below 1 and on more than 2^24 lengths.
+std::vector<std::int64_t> parse_lengths(std::string_view text, std::string_view what);
+
+}  // namespace ringlab::layouts

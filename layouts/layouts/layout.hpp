@@ -1,0 +1,114 @@
+#pragma once
+
+#include "layouts/basics/basic_types.hpp"
+#include "layouts/basics/registry.hpp"
+#include "layouts/masks/mask.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ringlab::layouts {
+
+/// The positions first, first + stride, ..., first + stride*(count-1); stride >= 1.
+struct Run {
+    std::int64_t first = 0;
+    std::int64_t stride = 1;
+    std::int64_t count = 0;
+
+    constexpr std::int64_t at(std::int64_t i) const { return first + stride * i; }
+    constexpr std::int64_t last() const { return at(count - 1); }
+    friend constexpr bool operator==(const Run&, const Run&) = default;
+};
+
+/// The part of `run` that holds its elements [begin, end).
+constexpr Run slice(const Run& run, std::int64_t begin, std::int64_t end) {
+    return {run.at(begin), run.stride, end - begin};
+}
+
+/// The positions of `runs` that lie in one of the intervals (sorted and disjoint), in the order of the runs.
+std::vector<Run> intersect_runs(std::span<const Run> runs, std::span<const Interval> intervals);
+
+/// Which global positions each rank owns (its shard), in local order, as runs.
+///
+/// Example: zigzag of 16 tokens over 2 ranks cuts 4 chunks of 4; rank 0 owns [0, 4) and [12, 16), rank 1 [4, 8) and
+/// [8, 12).
+class Layout {
+public:
+    /// `shards[r]` are rank r's runs in local order. Throws Error unless together they own each of 0..tokens-1 once.
+    Layout(std::string name, std::int64_t tokens, const std::vector<std::vector<Run>>& shards);
+
+    const std::string& name() const { return name_; }
+    int ranks() const { return static_cast<int>(begin_.size()) - 1; }
+    std::int64_t tokens() const { return tokens_; }
+
+    std::span<const Run> shard(int rank) const {
+        return std::span(runs_).subspan(
+            begin_[static_cast<std::size_t>(rank)],
+            begin_[static_cast<std::size_t>(rank) + 1] - begin_[static_cast<std::size_t>(rank)]);
+    }
+    std::int64_t shard_tokens(int rank) const { return shard_tokens_[static_cast<std::size_t>(rank)]; }
+    std::int64_t largest_shard() const;
+
+    /// The rank that owns a position, and the index of the position in that rank's local order. Throws Error if it lies
+    /// outside the sequence. Linear in the number of runs.
+    struct Place {
+        int rank = 0;
+        std::int64_t slot = 0;
+        friend constexpr bool operator==(const Place&, const Place&) = default;
+    };
+    Place place(std::int64_t position) const;
+
+    /// All positions of a rank in local order, as needed to scatter and gather tensors.
+    std::vector<std::int64_t> positions(int rank) const;
+
+private:
+    std::string name_;
+    std::int64_t tokens_;
+    std::vector<Run> runs_;           // of all ranks, one after another
+    std::vector<std::size_t> begin_;  // ranks + 1 offsets into runs_
+    std::vector<std::int64_t> shard_tokens_;
+};
+
+/// Positions as a list of runs, found greedily from left to right.
+std::vector<Run> runs_of(std::span<const std::int64_t> positions);
+
+/// Makes a layout of the mask's tokens from what a user types: "zigzag", "striped:16", "file:permutation.txt". Throws
+/// Error if the name is unknown or the number of tokens is not a multiple of layout_granularity().
+Layout make_layout(const std::string& spec, const Mask& mask, int ranks);
+
+/// The same without a mask; throws Error also for a layout that depends on the mask.
+Layout make_layout(const std::string& spec, std::int64_t tokens, int ranks);
+
+/// The number of tokens must be a multiple of this for the layout to divide them over `ranks`; padding rounds up to it.
+std::int64_t layout_granularity(const std::string& spec, int ranks);
+
+/// The layout of a KV cache whose sequences grow after a prefill. Sequence s was prefilled with `lengths[s]` tokens,
+/// padded to a multiple of the granularity of layout `spec` and distributed by that layout; the cache has room for
+/// `appended` more tokens of each sequence. Positions below the padded length stay where `spec` puts them, so new
+/// tokens first take the places of padding; later positions go to the ranks in turn. Owner and slot of a token
+/// therefore depend only on its position, and no token ever moves.
+///
+/// Positions number the rooms of all sequences one after another: room s has lengths[s] + appended positions and begins
+/// at cache_begin(lengths, appended, s). Throws Error if there is no sequence, a length is below 1 or `appended` is
+/// negative.
+Layout cache_layout(const std::string& spec, std::span<const std::int64_t> lengths, std::int64_t appended, int ranks);
+std::int64_t cache_begin(std::span<const std::int64_t> lengths, std::int64_t appended, std::size_t sequence);
+
+struct LayoutFactory {
+    std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;
+    std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make;
+    /// Given instead of `make` by a layout that depends on the mask.
+    std::function<Layout(const std::string& arguments, const Mask& mask, int ranks)> make_for = {};
+};
+Registry<LayoutFactory>& layouts();
+
+/// A namespace-scope object of this type makes a layout known by name.
+struct LayoutRegistration {
+    LayoutRegistration(std::string name, std::string usage, std::string help, LayoutFactory factory) {
+        layouts().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});
+    }
+};
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,13 @@
+#include "layouts/masks/mask.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+const MaskRegistration full("full", "full", "every row sees every key",
+                            [](const std::string& arguments, std::int64_t tokens) {
+                                require(arguments.empty(), "mask full takes no arguments, got '{}'", arguments);
+                                return Mask("full", tokens, {{{0, tokens}, {0, 0}, {tokens, 0}}});
+                            });
+
+}  // namespace
+}  // namespace ringlab::layouts

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "layouts/program/program.hpp"
+
+#include <optional>
+
+namespace ringlab::layouts {
+
+/// An operation that can never begin.
+struct StuckOperation {
+    int rank = 0;
+    OpIndex operation = 0;
+};
+
+/// Deadlock check: runs all lanes without any times, with sends that wait for their receives. Returns an operation that
+/// can never begin, or nullopt if all lanes come to their ends.
+std::optional<StuckOperation> find_deadlock(const Program& program);
+
+/// Sets Instruction::paced_by, so that the two halves of a message begin at about the same time. For transfers that are
+/// kernels (NCCL), because a kernel that waits for the other half occupies SMs. Each half waits for the attend of its
+/// own rank that corresponds to the computation that the other half depends on: the one of the same step and of shared
+/// heads that precedes it in the program. If that caused a deadlock, nothing is paced.
+void pace_messages(Program& program);
+
+}  // namespace ringlab::layouts

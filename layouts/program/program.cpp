@@ -1,0 +1,189 @@
+#include "layouts/program/program.hpp"
+
+#include "layouts/program/deadlock_check.hpp"
+#include "layouts/program/happens_before.hpp"
+#include "layouts/program/message_matching.hpp"
+#include "layouts/program/operation_check.hpp"
+#include "layouts/program/slot_contents.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace ringlab::layouts {
+namespace {
+
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::vector<FusedLaunch> find_fused_launches(const RankProgram& program, int lanes) {
+    FusedLaunchFinder finder(program.pass, lanes);
+    for (std::size_t i = 0; i < program.operations; ++i) finder.add(program.code[i].op);
+    return std::move(finder).found();
+}
+
+/// Checks one rank's operations in schedule order. This is valid for every order that lanes and dependencies allow,
+/// because it is an error if they do not put conflicting accesses in order.
+class Resolver {
+public:
+    Resolver(const Schedule& schedule, int rank)
+        : schedule_(schedule), operation_check_(schedule, rank), before_(schedule.lanes()), slots_(schedule, rank) {
+        program_.rank = rank;
+        program_.query_heads = static_cast<int>(schedule.problem().query_heads);
+        program_.pass = schedule.options().pass;
+    }
+
+    RankProgram run() {
+        auto stream = schedule_.ops(program_.rank);
+        while (const auto* op = stream.next()) add(*op);
+        program_.operations = program_.code.size();
+        for (auto& instruction : program_.code) {
+            const auto& op = instruction.op;
+            instruction.may_arrive_early &= op.kind != OpKind::receive || senders_[op.lane()].size() == 1;
+        }
+        slots_.require_finished();
+        program_.fused_launches = find_fused_launches(program_, schedule_.lanes());
+        if (schedule_.options().pass == Pass::backward)
+            for (const auto pool : {Pool::dkv, Pool::dlatent})
+                if (slots_.needs_zeroed(pool)) program_.needs_zeroed.push_back(pool);
+        program_.has_unwritten_output = schedule_.options().pass == Pass::forward && slots_.has_unwritten_output();
+        return std::move(program_);
+    }
+
+private:
+    void add(const Op& op) {
+        const auto which = static_cast<OpIndex>(program_.code.size());
+        auto& instruction = program_.code.emplace_back();
+        instruction.op = op;
+        operation_check_(which, op);
+        before_.add(op);
+        if (op.kind == OpKind::receive) senders_[op.lane()].insert(op.peer);
+        const Operands operands(op, schedule_.options().pass);
+        for (const auto& operand : operands) {
+            const bool is_source = op.has_source() && &operand + 1 == operands.end();
+            const bool is_first = used_.emplace(operand.pool, operand.slot).second;
+            if (op.kind == OpKind::receive)
+                instruction.may_arrive_early = is_first && operand.slot > 0 && !of_rows(operand.pool);
+            try {
+                const auto first = slots_.use(which, operand, before_);
+                if (is_source)
+                    instruction.source_first_head = first;
+                else
+                    instruction.first_head[static_cast<std::size_t>(operand.pool)] = first;
+            } catch (const Error& error) {
+                fail("{}: {}", describe(program_.rank, which, op), error.what());
+            }
+        }
+    }
+
+    const Schedule& schedule_;
+    OperationCheck operation_check_;
+    HappensBefore before_;
+    SlotContents slots_;
+    std::set<std::pair<Pool, int>> used_;  // slots used so far
+    std::map<Lane, std::set<int>> senders_;
+    RankProgram program_;
+};
+
+}  // namespace
+
+Operands::Operands(const Op& op, Pass pass) {
+    switch (op.kind) {
+        case OpKind::attend: {
+            add(Pool::q, op.slot(Pool::q), op.rows(), Access::read);
+            add(Pool::kv, op.slot(Pool::kv), op.part, Access::read);
+            const auto access = op.begins ? Access::write : Access::update;
+            if (pass == Pass::backward) {
+                add(Pool::dout, op.slot(Pool::dout), op.rows(), Access::read);
+                add(Pool::dq, op.slot(Pool::dq), op.rows(), access);
+                add(Pool::dkv, op.slot(Pool::dkv), op.part, op.adds ? Access::update : Access::write);
+                return;
+            }
+            if (!op.begins || !op.ends) add(Pool::state, op.slot(Pool::state), op.rows(), access, op.ends);
+            if (op.ends) add(Pool::output, op.slot(Pool::output), op.rows(), Access::write);
+            return;
+        }
+        case OpKind::merge:
+        case OpKind::add:
+        case OpKind::copy:
+        case OpKind::expand:
+        case OpKind::compress: {
+            const bool overwrites = op.kind == OpKind::copy || op.kind == OpKind::expand ||
+                                    (op.kind == OpKind::merge && op.begins) ||
+                                    (op.kind == OpKind::compress && !op.adds);
+            add(op.pool, op.slot(), op.part, overwrites ? Access::write : Access::update);
+            if (op.kind == OpKind::compress) add(Pool::latent, op.slot(Pool::latent), op.part, Access::read);
+            add(op.source_pool(), op.source, op.read(), Access::read);
+            return;
+        }
+        // A running softmax that was sent continues at the peer and is undefined here.
+        case OpKind::send: add(op.pool, op.slot(), op.part, Access::read, op.pool == Pool::state); return;
+        case OpKind::receive:
+        case OpKind::fetch: add(op.pool, op.slot(), op.part, Access::write); return;
+    }
+}
+
+Place place_of(const Schedule& schedule, const Instruction& instruction, Pool pool) {
+    const auto& op = instruction.op;
+    const auto& part = op.kind == OpKind::attend && of_rows(pool) ? op.rows() : op.part;
+    return {pool,
+            op.slot(pool),
+            instruction.first_head[static_cast<std::size_t>(pool)],
+            schedule.block_tokens(part.block),
+            part.heads,
+            part.tokens};
+}
+
+Place source_of(const Schedule& schedule, const Instruction& instruction) {
+    const auto& op = instruction.op;
+    return {op.source_pool(), op.source,       instruction.source_first_head, schedule.block_tokens(op.read().block),
+            op.read().heads,  op.read().tokens};
+}
+
+Place own_place(const Schedule& schedule, int rank, Pool pool) {
+    const auto tokens = schedule.block_tokens(schedule.own_block(pool, rank));
+    return {pool, 0, 0, tokens, {0, heads_of(schedule.problem(), pool)}, {0, tokens}};
+}
+
+bool RankProgram::uses(Lane lane) const {
+    return std::any_of(code.begin(), code.end(), [&](const Instruction& i) { return i.op.lane() == lane; });
+}
+
+bool Program::fetches() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](const RankProgram& rank) {
+        return std::any_of(rank.code.begin(), rank.code.end(),
+                           [](const Instruction& i) { return i.op.kind == OpKind::fetch; });
+    });
+}
+
+Program resolve(const Schedule& schedule, Fetches fetches) {
+    Program program;
+    program.pass = schedule.options().pass;
+    program.lanes = schedule.lanes();
+    for (int rank = 0; rank < schedule.ranks(); ++rank) program.ranks.push_back(Resolver(schedule, rank).run());
+    if (fetches == Fetches::served) add_served_sends(program);
+    match_messages(schedule, program);
+    set_overlapped_flop(schedule, program);
+    if (const auto stuck = find_deadlock(program))
+        fail("{} can never begin: what it waits for waits for it, or its peer never comes to it",
+             describe(stuck->rank, stuck->operation,
+                      program.ranks[index(stuck->rank)].code[index(stuck->operation)].op));
+    schedule.modify_program(program);
+    return program;
+}
+
+std::string describe(int rank, OpIndex index, const Op& op) {
+    auto text = fmt::format("rank {}: operation {}, {} ", rank, index, to_string(op.kind));
+    text += op.kind == OpKind::attend ? fmt::format("to block {}", op.part.block)
+                                      : fmt::format("{} of block {}", to_string(op.pool), op.part.block);
+    text += fmt::format(", step {}", op.step);
+    if (op.peer >= 0) text += fmt::format(", {} rank {}", op.kind == OpKind::send ? "to" : "from", op.peer);
+    return text;
+}
+
+std::string describe(int rank, OpIndex which, const Instruction& instruction) {
+    const auto& op = instruction.op;
+    if (!instruction.served) return describe(rank, which, op);
+    return fmt::format("rank {}: half of a fetch by rank {}, step {}", rank, op.peer, op.step);
+}
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,251 @@
+#include "layouts/schedules/schedule.hpp"
+
+#include "layouts/basics/typed_names.hpp"
+#include "layouts/schedules/latent.hpp"
+
+#include <algorithm>
+
+namespace ringlab::layouts {
+namespace {
+
+/// The elements [range.begin, range.end) of the concatenated `runs`.
+std::vector<Run> cut(std::span<const Run> runs, Interval range) {
+    std::vector<Run> part;
+    std::int64_t before = 0;
+    for (const auto& run : runs) {
+        const auto begin = std::max<std::int64_t>(0, range.begin - before);
+        const auto end = std::min(run.count, range.end - before);
+        if (begin < end) part.push_back(slice(run, begin, end));
+        before += run.count;
+    }
+    return part;
+}
+
+}  // namespace
+
+Schedule::Schedule(Problem problem, Mask mask, Layout layout, ScheduleOptions options)
+    : problem_(std::move(problem)), mask_(std::move(mask)), layout_(std::move(layout)), options_(std::move(options)) {
+    problem_.validate();
+    require(problem_.tokens == mask_.tokens() && problem_.tokens == layout_.tokens(),
+            "the problem has {} tokens, mask {} has {} and layout {} has {}; they must agree", problem_.tokens,
+            mask_.name(), mask_.tokens(), layout_.name(), layout_.tokens());
+    for (int owner = 0; owner < ranks(); ++owner)
+        blocks_.push_back({{}, layout_.shard_tokens(owner), KeyCounter(layout_.shard(owner))});
+    if (problem_.queries.empty()) return;
+    first_row_block_ = ranks();
+    for (int owner = 0; owner < ranks(); ++owner) add_block(intersect_runs(layout_.shard(owner), problem_.queries));
+}
+
+std::string Schedule::lane_name(Lane lane) const {
+    if (lane == compute_lane) return "compute";
+    return fmt::format("{} {}", lane % 2 == 1 ? "send" : "receive",
+                       channels_.at(static_cast<std::size_t>(lane - 1) / 2));
+}
+
+std::span<const Run> Schedule::block(int index) const {
+    return index < ranks() ? layout_.shard(index) : blocks_[static_cast<std::size_t>(index)].runs;
+}
+
+std::vector<Run> Schedule::runs(const Part& part) const { return cut(block(part.block), part.tokens); }
+
+std::vector<std::int64_t> Schedule::row_positions(int rank) const {
+    std::vector<std::int64_t> positions;
+    for (const auto& run : block(row_block(rank)))
+        for (std::int64_t i = 0; i < run.count; ++i) positions.push_back(run.at(i));
+    return positions;
+}
+
+std::int64_t Schedule::pair_count(int rows_block, int keys_block) const {
+    return visible_pairs(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
+}
+
+bool Schedule::sees(int rows_block, int keys_block) const {
+    return any_visible(mask_, block(rows_block), blocks_[static_cast<std::size_t>(keys_block)].keys);
+}
+
+std::int64_t Schedule::pair_count(const Part& rows, const Part& keys) const {
+    if (is_whole(rows) && is_whole(keys)) return pair_count(rows.block, keys.block);
+    return visible_pairs(mask_, runs(rows), KeyCounter(runs(keys)));
+}
+
+DType Schedule::dtype(Pool pool, int slot) const {
+    if (slot > 0) {
+        int first = 1;
+        for (const auto& group : slots_) {
+            if (group.pool != pool) continue;
+            if (slot < first + group.count) return group.dtype;
+            first += group.count;
+        }
+    }
+    return description(pool).sum ? accumulator() : problem_.dtype;
+}
+
+std::int64_t Schedule::token_bytes(Pool pool, int slot) const {
+    std::int64_t sum = 0;
+    for (const auto& tensor : tensors(pool))
+        sum += width(problem_, tensor) * bytes_of(tensor.statistic ? accumulator() : dtype(pool, slot));
+    return sum;
+}
+
+double Schedule::flop(const Op& attend) const {
+    const auto flop_per_pair =
+        options_.pass == Pass::forward ? problem_.forward_flop_per_pair() : problem_.backward_flop_per_pair();
+    return flop_per_pair * static_cast<double>(attend.pair_count) *
+           static_cast<double>(attend.rows().heads.count() * problem_.batch);
+}
+
+std::int64_t Schedule::scratch_bytes() const {
+    std::int64_t sum = 0;
+    std::array<int, pool_count> first{};
+    for (const auto& group : slots_) {
+        auto& slot = first[static_cast<std::size_t>(group.pool)];
+        sum += group.count * bytes(group.pool, slot + 1, {0, {0, group.heads}, {0, group.tokens}});
+        slot += group.count;
+    }
+    return sum;
+}
+
+HeadRange Schedule::query_heads(HeadRange kv_heads) const {
+    const auto group = static_cast<int>(problem_.query_heads_per_kv_head());
+    return {kv_heads.begin * group, kv_heads.end * group};
+}
+
+int Schedule::head_groups_of_fused_launch(int given) const {
+    const int heads = kv_heads().count();
+    if (options_.pass == Pass::backward) return heads % 2 == 0 ? 2 : 1;
+    if (given > 0) {
+        require(heads % given == 0, "{} kv heads do not divide into {} parts; the parts must divide the kv heads",
+                heads, given);
+        return given;
+    }
+    constexpr std::int64_t worth_a_message = std::int64_t{4} << 20;  // bytes
+    std::int64_t head_bytes = 0;
+    for (int owner = 0; owner < ranks(); ++owner)
+        head_bytes = std::max(head_bytes, bytes(Pool::kv, 0, part(owner, {0, 1})));
+    int parts = heads;
+    while (parts > 1 && (heads % parts != 0 || heads / parts * head_bytes < worth_a_message)) --parts;
+    return parts;
+}
+
+HeadRange Schedule::heads_of_group(int part, int parts) const {
+    const int size = kv_heads().count() / parts;
+    return {part * size, (part + 1) * size};
+}
+
+void Schedule::set_channels(std::vector<std::string> names, const std::vector<std::string>& backward_names) {
+    if (options_.pass == Pass::backward) names.insert(names.end(), backward_names.begin(), backward_names.end());
+    set_channels(std::move(names));
+}
+
+void Schedule::add_slots(Pool pool, int count, int heads, std::int64_t tokens, DType dtype) {
+    if (count > 0) slots_.push_back({pool, count, heads, tokens, dtype});
+}
+
+void Schedule::add_slots(Pool pool, int count, int heads, std::int64_t tokens) {
+    add_slots(pool, count, heads, tokens, dtype(pool, 0));
+}
+
+int Schedule::add_block(std::vector<Run> runs) {
+    std::int64_t tokens = 0;
+    for (const auto& run : runs) tokens += run.count;
+    const KeyCounter keys(runs);
+    blocks_.push_back({std::move(runs), tokens, keys});
+    return blocks() - 1;
+}
+
+std::int64_t Schedule::largest_rows() const {
+    std::int64_t most = 0;
+    for (int owner = 0; owner < ranks(); ++owner) most = std::max(most, block_tokens(row_block(owner)));
+    return most;
+}
+
+Op Schedule::attend(int step, const Part& rows, const Part& keys, int row_slot, int kv_slot) const {
+    Op op;
+    op.kind = OpKind::attend;
+    op.step = step;
+    op.part = keys;
+    op.rows() = rows;
+    for (const auto pool : {Pool::q, Pool::state, Pool::output, Pool::dout, Pool::dq}) op.slot(pool) = row_slot;
+    op.slot(Pool::kv) = kv_slot;
+    if (partials()) {
+        ++op.slot(Pool::output);
+        op.begins = op.ends = true;
+    }
+    op.pair_count = pair_count(rows, keys);
+    return op;
+}
+
+Op Schedule::operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+    Op op;
+    op.kind = kind;
+    op.pool = pool;
+    op.step = step;
+    op.part = part;
+    op.slot(pool) = slot;
+    op.read() = read;
+    op.source = source;
+    op.bytes = bytes(op.source_pool(), source, read);
+    return op;
+}
+
+Op Schedule::merge(int step, const Part& rows, int slot, int source) const {
+    return operation_with_source(OpKind::merge, Pool::output, step, rows, slot, rows, source);
+}
+
+Op Schedule::add(Pool pool, int step, const Part& part, int slot, int source) const {
+    return operation_with_source(OpKind::add, pool, step, part, slot, part, source);
+}
+
+Op Schedule::add(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+    return operation_with_source(OpKind::add, pool, step, part, slot, read, source);
+}
+
+Op Schedule::copy(Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+    return operation_with_source(OpKind::copy, pool, step, part, slot, read, source);
+}
+
+Op Schedule::expand(int step, const Part& keys, int slot, int source) const {
+    return operation_with_source(OpKind::expand, Pool::kv, step, keys, slot, {keys.block, {0, 1}, keys.tokens}, source);
+}
+
+Op Schedule::compress(int step, const Part& keys, int slot, int latent_slot, int source) const {
+    auto op = operation_with_source(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot, keys, source);
+    op.slot(Pool::latent) = latent_slot;
+    return op;
+}
+
+Op Schedule::transfer(OpKind kind, int channel, Pool pool, int step, int peer, const Part& part, int slot) const {
+    Op op;
+    op.kind = kind;
+    op.pool = pool;
+    op.channel = static_cast<std::int16_t>(channel);
+    op.step = step;
+    op.peer = peer;
+    op.part = part;
+    op.slot(pool) = slot;
+    op.bytes = bytes(pool, slot, part);
+    return op;
+}
+
+Registry<ScheduleFactory>& schedules() {
+    static Registry<ScheduleFactory> registry("schedule");
+    return registry;
+}
+
+std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
+                                        const ScheduleOptions& options) {
+    const auto spec = Spec::parse(options.algorithm);
+    const auto& entry = find_spec(schedules(), "schedule", options.algorithm);
+    if (problem.latent.is_given() && spec.name != expanded_schedule_name)
+        return make_latent_schedule(problem, mask, layout, options);
+    return entry.factory(spec.arguments, problem, mask, layout, options);
+}
+
+int parse_head_groups(const std::string& arguments, const Problem& problem) {
+    const auto parts = arguments.empty() ? 0 : parse_count(arguments, "the number of parts", 1);
+    require(parts <= problem.kv_heads, "{} parts of {} kv heads; at most one part per kv head", parts,
+            problem.kv_heads);
+    return static_cast<int>(parts);
+}
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,233 @@
+#include "layouts/schedules/rank_symmetry.hpp"
+#include "layouts/schedules/ring.hpp"
+
+#include <algorithm>
+
+namespace ringlab::layouts {
+namespace {
+
+/// The ring with all attends fused into one launch. Blocks hop from rank to rank as in the ring, but each group of kv
+/// heads of a block keeps a slot of its own until the end of the pass, as in `pull`, and the launch waits for it before
+/// reading it. So the running softmax of a query row is never stored, steps have no end of their own, and memory grows
+/// with the number of ranks.
+///
+/// Forward: all blocks for one group of kv heads, then all blocks for the next group, because the running softmax of a
+/// query row stays in registers from its first to its last block. Groups hop in pairs: while one is on its way to the
+/// next rank, the other is sent.
+///
+/// Backward: block after block, half of the kv heads at a time. The gradient of a half travels one step behind it, and
+/// the attend of each rank adds to the gradient that has arrived. The gradient of the first half starts with the
+/// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
+/// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. Short blocks go
+/// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
+class FusedRing : public RingSchedule {
+public:
+    /// `parts`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
+    /// launch. 0: the schedule chooses.
+    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+               int parts)
+        : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(parts)) {
+        const int heads = kv_heads().count();
+        set_channels({"K,V"}, {"dK,dV"});
+        find_hops(0, row_block(0), ranks());
+        const auto tokens = layout.largest_shard();
+        constexpr std::int64_t long_enough = 4096;  // on four H200 8k tokens gain 2 %, 2k lose 12 %
+        unfused_ = options.pass == Pass::backward && parts == 0 && tokens < long_enough;
+        if (unfused_) {
+            add_ring_slots(ranks(), query_heads().count(), heads, largest_rows(), tokens);
+            return;
+        }
+        if (partials()) add_slots(Pool::output, 1, query_heads(heads_of(0)).count(), largest_rows());
+        if (ranks() == 1) return;
+        add_slots(Pool::kv, (ranks() - 1) * groups_, heads / groups_, tokens);
+        if (options.pass == Pass::backward)
+            add_slots(Pool::dkv, (gradient_types_differ() ? 3 : 2) * groups_, heads / groups_, tokens, options.gradient_dtype);
+    }
+
+    Ops ops(int rank) const override {
+        Member self;
+        self.position = rank;
+        self.size = ranks();
+        self.heads = kv_heads();
+        self.rows = rows_of(rank, query_heads());
+        if (unfused_) return backward(self);
+        return options().pass == Pass::forward ? fused_forward(self) : fused_backward(self);
+    }
+
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
+
+private:
+    HeadRange heads_of(int group) const { return heads_of_group(group, groups_); }
+    int block_slot(int step, int group) const { return step == 0 ? 0 : 1 + (step - 1) * groups_ + group; }
+
+    Op hop(OpKind kind, const Member& self, int step, int peer, int group) const {
+        return transfer(kind, kv_channel, Pool::kv, step, peer, part(self.at(step), heads_of(group)),
+                        block_slot(step, group));
+    }
+
+    // Travelling gradients alternate between two slots for each group. A third slot receives the final gradient of the
+    // own block if that arrives in another type than it is stored in.
+    int gradient_slot(int step, int group) const { return 1 + step % 2 * groups_ + group; }
+    int arrival_slot(int group) const { return gradient_types_differ() ? 1 + 2 * groups_ + group : 0; }
+
+    /// The step at which the gradient of a head group of the block from `position` starts.
+    int gradient_begins(const Member& self, int position, int group) const {
+        const auto [first, last] = hops(self, position);
+        int step = first;
+        if (group > 0 && first == 0 && last > 0) do
+                ++step;
+            while (!needs((position + step) % self.size, position));
+        return step;
+    }
+
+    Op gradient(OpKind kind, int step, int peer, int owner, int group, int slot) const {
+        return transfer(kind, dkv_channel_, Pool::dkv, step, peer, part(owner, heads_of(group)), slot);
+    }
+
+    // As in RingSchedule, the coroutines build all operations in the same Op.
+
+    Ops fused_forward(Member self) const {
+        Op& op = co_await Ops::op_storage;
+        constexpr int together = 2;  // head groups that hop as a pair
+        const int last = last_needed(self);
+        bool continues = false;
+        std::vector<std::array<OpIndex, together>> arrivals(static_cast<std::size_t>(self.size));  // by step
+        for (int first = 0; first < groups_; first += together) {
+            const int end = std::min(first + together, groups_);
+            arrivals.front().fill(-1);
+            for (int step = 0; step < self.size; ++step)
+                for (int group = first; group < end; ++group) {
+                    const auto place = static_cast<std::size_t>(step), which = static_cast<std::size_t>(group - first);
+                    if (passes_on(self, step)) {
+                        op = hop(OpKind::send, self, step, self.next(), group);
+                        op.run_after(arrivals[place][which]);
+                        co_yield op;
+                    }
+                    if (receives(self, step + 1)) {
+                        op = hop(OpKind::receive, self, step + 1, self.previous(), group);
+                        arrivals[place + 1][which] = co_yield op;
+                    }
+                }
+            for (int group = first; group < end; ++group) {
+                bool begun = false;
+                for (int step = 0; step <= last; ++step) {
+                    const auto rows = rows_of(self.position, query_heads(heads_of(group)));
+                    op = attend(step, rows, part(self.at(step), heads_of(group)), 0, block_slot(step, group));
+                    if (op.pair_count == 0) continue;
+                    op.begins |= !begun;
+                    op.ends |= step == last;
+                    op.fused = continues;
+                    op.run_after(arrivals[static_cast<std::size_t>(step)][static_cast<std::size_t>(group - first)]);
+                    co_yield op;
+                    continues = !partials();
+                    if (partials()) {
+                        op = merge(step, rows, 0, 1);
+                        op.begins = !begun;
+                        co_yield op;
+                    }
+                    begun = true;
+                }
+            }
+        }
+    }
+
+    Ops fused_backward(Member self) const {
+        Op& op = co_await Ops::op_storage;
+        using ByGroup = std::array<OpIndex, 2>;
+        const ByGroup none{-1, -1};
+        const bool own_keys = needs(self.position, self.position);
+        const int own_last = hops(self, self.position).last;
+        ByGroup arrival = none, next_arrival = none, home = none;
+        std::array<ByGroup, 2> sent{none, none};  // by gradient slot
+        std::array<bool, 2> begun{};
+        bool continues = false;
+        for (int step = 0; step < self.size; ++step) {
+            const int owner = self.at(step);
+            const int last = hops(self, owner).last;
+            for (int group = 0; group < groups_; ++group) {
+                const auto which = static_cast<std::size_t>(group);
+                if (passes_on(self, step)) {
+                    op = hop(OpKind::send, self, step, self.next(), group);
+                    op.run_after(arrival[which]);
+                    co_yield op;
+                }
+                if (receives(self, step + 1)) {
+                    op = hop(OpKind::receive, self, step + 1, self.previous(), group);
+                    next_arrival[which] = co_yield op;
+                }
+            }
+            for (int group = 0; group < groups_; ++group) {
+                const auto which = static_cast<std::size_t>(group);
+                const int begin = gradient_begins(self, owner, group);
+                if (step < begin || step > last) continue;
+                auto& slot_sent = sent[static_cast<std::size_t>(step % 2)][which];
+                OpIndex complete = -1;  // when the gradient holds all contributions so far
+                if (step > begin) {
+                    op = gradient(OpKind::receive, step, self.previous(), owner, group, gradient_slot(step, group));
+                    op.run_after(slot_sent);
+                    complete = co_yield op;
+                }
+                op = attend(step, rows_of(self.position, query_heads(heads_of(group))), part(owner, heads_of(group)), 0,
+                            block_slot(step, group));
+                if (op.pair_count > 0) {
+                    // If only the owner contributes to a gradient, it is written to the owner's slot.
+                    op.slot(Pool::dkv) = last == 0 ? 0 : gradient_slot(step, group);
+                    op.adds = step > begin;
+                    op.begins = !std::exchange(begun[which], true);
+                    op.fused = std::exchange(continues, true);
+                    op.run_after(arrival[which]);
+                    op.run_after(step > begin ? complete : last > 0 ? slot_sent : -1);
+                    complete = co_yield op;
+                }
+                if (last > 0) {
+                    op = gradient(OpKind::send, step, step == last ? self.rank(owner) : self.next(), owner, group,
+                                  gradient_slot(step, group));
+                    op.run_after(complete);
+                    slot_sent = co_yield op;
+                }
+            }
+            if (own_last > 0 && step == own_last)
+                for (int group = 0; group < groups_; ++group) {
+                    op = gradient(OpKind::receive, step + 1, self.rank(self.at(-step)), self.position, group,
+                                  arrival_slot(group));
+                    home[static_cast<std::size_t>(group)] = co_yield op;
+                }
+            arrival = next_arrival;
+            next_arrival = none;
+        }
+        const bool own_comes_last = groups_ > 1 && own_keys && own_last > 0;
+        if (own_comes_last) {
+            op = attend(0, rows_of(self.position, query_heads(heads_of(1))), part(self.position, heads_of(1)), 0, 0);
+            op.begins = !begun[1];
+            op.fused = continues;
+            op.adds = !gradient_types_differ();
+            if (op.adds) op.run_after(home[1]);
+            co_yield op;
+        }
+        if (!gradient_types_differ() || own_last == 0) co_return;
+        for (int group = 0; group < groups_; ++group) {
+            const auto own = part(self.position, heads_of(group));
+            op = own_comes_last && group == 1 ? add(Pool::dkv, self.size, own, 0, arrival_slot(group))
+                                              : copy(Pool::dkv, self.size, own, 0, own, arrival_slot(group));
+            op.run_after(home[static_cast<std::size_t>(group)]);
+            co_yield op;
+        }
+    }
+
+    int groups_;  // number of equal groups of kv heads
+    bool unfused_ = false;
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
+};
+
+const ScheduleRegistration registered_fused_ring(
+    "joined-ring", "joined-ring[:PARTS]",
+    "a ring with all attends in one launch: K/V blocks hop in PARTS of the kv heads and stay until the end of the "
+    "pass; without PARTS the backward pass of short blocks is an ordinary ring",
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        const int parts = parse_head_groups(arguments, problem);
+        return std::make_unique<FusedRing>(problem, mask, layout, options, parts);
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

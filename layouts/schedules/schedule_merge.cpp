@@ -1,0 +1,214 @@
+#include "layouts/schedules/schedule.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace ringlab::layouts {
+namespace {
+
+/// K and V stay where they are. Query rows go to every rank that has keys for them, and each rank's partial result
+/// returns to the rows' owner, which merges them. This suits decoding over a sharded cache, where rows are few. Rows
+/// and results travel directly from and to their owner, or along a binary tree (Shyam et al. 2024, arXiv 2408.04093),
+/// in which a rank merges the results of its children before it passes them on: the number of hops is then the
+/// logarithm of the number of ranks, with one message per hop.
+///
+/// In the backward pass dO travels with the rows, and partial dQ return to the owner; dK and dV stay.
+class MergeSchedule : public Schedule {
+public:
+    MergeSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+                  bool tree)
+        : Schedule(problem, mask, layout, options), tree_(tree) {
+        require(ranks() <= most_ranks,
+                "{} ranks; schedule merge looks at all pairs of ranks and supports at most {} ranks", ranks(),
+                most_ranks);
+        set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
+                                                   : std::vector<std::string>{"Q,dO", "dQ"});
+        for (int owner = 0; owner < ranks(); ++owner) {
+            auto& rows = rows_of_owners_.emplace_back();
+            rows.members = {owner};
+            for (int distance = 1; distance < ranks(); ++distance)
+                if (const int rank = (owner + distance) % ranks(); needs(owner, rank)) rows.members.push_back(rank);
+            if (rows.members.size() > 1) rows.slot = 1 + travelling_++;
+            levels_ = std::max(levels_, level(static_cast<int>(rows.members.size()) - 1) + 1);
+        }
+        plan_slots();
+    }
+
+    Ops ops(int rank) const override {
+        std::vector<Progress> progress(rows_of_owners_.size());
+        OpIndex count = 0;
+        for (auto stream = distribute_rows(rank, progress); const auto* op = stream.next(); ++count) co_yield *op;
+        for (auto stream = attend_all(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
+        for (auto stream = return_results(rank, count, progress); const auto* op = stream.next(); ++count) co_yield *op;
+    }
+
+private:
+    enum Channel : int { rows_channel, results_channel };
+    static constexpr int most_ranks = 2048;
+
+    /// The ranks that need the rows of one owner.
+    struct RowsOfOwner {
+        std::vector<int> members;  // the owner, then the others that have keys for them
+        int slot = 0;              // of these rows at the other ranks
+    };
+    /// What a rank has done so far with the rows of one owner.
+    struct Progress {
+        OpIndex arrived = -1;   // the last message with these rows
+        OpIndex complete = -1;  // the operation that completes their result so far; -1: there is none yet
+    };
+
+    static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+    const RowsOfOwner& rows_of_owner(int owner) const { return rows_of_owners_[index(owner)]; }
+    bool backward() const { return options().pass == Pass::backward; }
+    Pool results() const { return backward() ? Pool::dq : Pool::output; }
+    Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
+    int slot_at(int rank, int owner) const { return rank == owner ? 0 : rows_of_owner(owner).slot; }
+    // Result slots: those of other ranks' rows have the same slots as the rows. Two more, in turn, receive arriving
+    // results, and with partials one more holds the result of an attend.
+    int coming_slot(OpIndex turn) const { return travelling_ + 1 + static_cast<int>(turn % 2); }
+    int partial_slot() const { return travelling_ > 0 ? travelling_ + 3 : 1; }
+
+    void plan_slots() {
+        const int heads = query_heads().count();
+        const auto rows = largest_rows();
+        if (travelling_ > 0) {
+            add_slots(Pool::q, travelling_, heads, rows);
+            add_slots(results(), travelling_ + 2, heads, rows, accumulator());
+        }
+        if (partials()) add_slots(Pool::output, 1, heads, rows);
+        if (!backward()) return;
+        add_slots(Pool::dout, travelling_, heads, rows);
+        add_slots(Pool::dkv, 1, kv_heads().count(), layout().largest_shard());
+    }
+
+    // The members for an owner's rows form a tree with member 0, the owner, as its root. At level L of a binary tree
+    // each member below 2^L sends to the member 2^L further on; without a tree the owner sends to one member after
+    // another.
+    int level(int member) const {
+        if (member == 0) return -1;
+        return tree_ ? std::bit_width(static_cast<unsigned>(member)) - 1 : member - 1;
+    }
+    int parent(int member) const {
+        return tree_ ? member - static_cast<int>(std::bit_floor(static_cast<unsigned>(member))) : 0;
+    }
+    /// The member to which `member` sends the rows at level `at`; -1 if there is none.
+    int child(const RowsOfOwner& rows, int member, int at) const {
+        const int next = tree_ ? member + (1 << at) : at + 1;
+        const bool passes = tree_ ? level(member) < at : member == 0;
+        return passes && next < static_cast<int>(rows.members.size()) ? next : -1;
+    }
+    /// The index of a rank among the members; -1 if it is not one of them.
+    static int member_of(const RowsOfOwner& rows, int rank) {
+        const auto found = std::find(rows.members.begin(), rows.members.end(), rank);
+        return found == rows.members.end() ? -1 : static_cast<int>(found - rows.members.begin());
+    }
+
+    Ops distribute_rows(int rank, std::vector<Progress>& progress) const {
+        const std::vector<Pool> pools = backward() ? std::vector{Pool::q, Pool::dout} : std::vector{Pool::q};
+        for (int at = 0; at < levels_; ++at)
+            for (int owner = 0; owner < ranks(); ++owner) {
+                const auto& rows = rows_of_owner(owner);
+                const int self = member_of(rows, rank), next = self < 0 ? -1 : child(rows, self, at);
+                if (self < 0) continue;
+                for (const auto pool : pools) {
+                    if (level(self) == at)
+                        progress[index(owner)].arrived =
+                            co_yield transfer(OpKind::receive, rows_channel, pool, at,
+                                              rows.members[index(parent(self))], rows_of(owner), rows.slot);
+                    if (next < 0) continue;
+                    auto op = transfer(OpKind::send, rows_channel, pool, at, rows.members[index(next)], rows_of(owner),
+                                       slot_at(rank, owner));
+                    op.run_after(progress[index(owner)].arrived);
+                    co_yield op;
+                }
+            }
+    }
+
+    /// Attends of the rank's own rows first, which wait for nothing, then of the rows that have arrived.
+    Ops attend_all(int rank, OpIndex count, std::vector<Progress>& progress) const {
+        bool has_keys_gradient = false;
+        for (int distance = 0; distance < ranks(); ++distance) {
+            const int owner = (rank - distance + ranks()) % ranks(), slot = slot_at(rank, owner);
+            if (!needs(owner, rank)) continue;
+            auto& done = progress[index(owner)];
+            auto op = attend(levels_, rows_of(owner), part(rank, kv_heads()), slot, 0);
+            op.begins = true;
+            op.ends = !backward();
+            op.slot(Pool::output) = partials() ? partial_slot() : slot;
+            op.slot(Pool::dkv) = has_keys_gradient ? 1 : 0;
+            op.run_after(done.arrived);
+            co_yield op;
+            done.complete = count++;
+            if (partials()) {
+                op = merge(levels_, rows_of(owner), slot, partial_slot());
+                op.begins = true;
+                co_yield op;
+                done.complete = count++;
+            }
+            if (has_keys_gradient) {
+                op = add(Pool::dkv, levels_, part(rank, kv_heads()), 0, 1);
+                co_yield op;
+                ++count;
+            }
+            has_keys_gradient |= backward();
+        }
+    }
+
+    Ops return_results(int rank, OpIndex count, std::vector<Progress>& progress) const {
+        std::array<OpIndex, 2> taken_in{-1, -1};  // by slot of arriving results: the last operation that read it
+        OpIndex turn = 0;
+        for (int at = levels_ - 1; at >= 0; --at)
+            for (int owner = 0; owner < ranks(); ++owner) {
+                const auto& rows = rows_of_owner(owner);
+                auto& done = progress[index(owner)];
+                const int self = member_of(rows, rank), step = 2 * levels_ - at;
+                if (self < 0) continue;
+                if (const int from = child(rows, self, at); from >= 0) {
+                    auto& read = taken_in[static_cast<std::size_t>(turn % 2)];
+                    auto op = transfer(OpKind::receive, results_channel, results(), step, rows.members[index(from)],
+                                       rows_of(owner), coming_slot(turn));
+                    op.run_after(read);
+                    co_yield op;
+                    const auto arrival = count++;
+                    op = take_in(step, rows_of(owner), slot_at(rank, owner), coming_slot(turn), done.complete < 0);
+                    op.run_after(arrival);
+                    co_yield op;
+                    read = done.complete = count++;
+                    ++turn;
+                }
+                if (level(self) != at) continue;
+                auto op = transfer(OpKind::send, results_channel, results(), step, rows.members[index(parent(self))],
+                                   rows_of(owner), rows.slot);
+                op.run_after(done.complete);
+                co_yield op;
+                ++count;
+            }
+    }
+
+    Op take_in(int step, const Part& rows, int slot, int source, bool first) const {
+        if (backward())
+            return first ? copy(Pool::dq, step, rows, slot, rows, source) : add(Pool::dq, step, rows, slot, source);
+        auto op = merge(step, rows, slot, source);
+        op.begins = first;
+        return op;
+    }
+
+    bool tree_;
+    int levels_ = 0;
+    int travelling_ = 0;  // number of owners whose rows travel
+    std::vector<RowsOfOwner> rows_of_owners_;
+};
+
+const ScheduleRegistration registered_merge(
+    "merge", "merge[:tree]",
+    "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at the owner, or along a "
+    "tree",
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",
+                arguments);
+        return std::make_unique<MergeSchedule>(problem, mask, layout, options, arguments == "tree");
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

@@ -1,0 +1,265 @@
+#include "layouts/schedules/rank_symmetry.hpp"
+
+namespace ringlab::layouts {
+namespace {
+
+/// Query rows hop from rank r to r - 1 and attend to the keys that stay there (Yang et al. 2024, arXiv 2411.01783).
+/// Their running softmax travels one step behind them, and the last rank that they need sends the result to their
+/// owner. In the backward pass dO travels with the rows, and dQ one step behind; dK and dV stay.
+///
+/// With Accumulation::partials every rank sends its partial result directly to the owner, which merges them.
+class PassQSchedule : public Schedule {
+public:
+    PassQSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options)
+        : Schedule(problem, mask, layout, options) {
+        set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
+                                                   : std::vector<std::string>{"Q,dO", "dQ"});
+        for (int owner = 0; owner < ranks(); ++owner) {
+            const auto needed = [&](int step) { return needs(owner, (owner - step + ranks()) % ranks()); };
+            auto& [first, last] = hops_.emplace_back();
+            last = ranks() - 1;
+            while (last > 0 && !needed(last)) --last;
+            while (first < last && !needed(first)) ++first;
+        }
+        plan_slots(largest_rows(), layout.largest_shard());
+    }
+
+    Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
+
+    bool is_rank_symmetric() const override { return rank_symmetric_; }
+
+private:
+    enum Channel : int { rows_channel, results_channel };
+
+    // Which ranks have keys that some rows see, in steps from the rows' owner: the first and the last. Both 0 if only
+    // the owner, or no rank, has any.
+    struct Hops {
+        int first = 0;
+        int last = 0;
+    };
+
+    // Travelling rows alternate between two slots of every pool. A third dQ slot holds a rank's own part until it is
+    // added. Partial results have two slots for those that leave and two for those that arrive at the owner.
+    static int slot_of_step(int step) { return step == 0 ? 0 : 1 + step % 2; }
+    static constexpr int partial_slot = 3;
+    static int leaving_slot(int step) { return 1 + step % 2; }
+    static int coming_slot(int step) { return 3 + step % 2; }
+
+    static constexpr std::size_t index(int i) { return static_cast<std::size_t>(i); }
+    int next(int rank) const { return (rank - 1 + ranks()) % ranks(); }
+    int previous(int rank) const { return (rank + 1) % ranks(); }
+    int owner_at(int rank, int step) const { return (rank + step) % ranks(); }
+    const Hops& hops(int owner) const { return hops_[index(owner)]; }
+    Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
+
+    void plan_slots(std::int64_t rows, std::int64_t keys) {
+        const int heads = query_heads().count();
+        if (partials()) add_slots(Pool::output, ranks() == 1 ? 1 : 4, heads, rows);
+        if (ranks() == 1) return;
+        add_slots(Pool::q, 2, heads, rows);
+        if (options().pass == Pass::backward) {
+            add_slots(Pool::dout, 2, heads, rows);
+            add_slots(Pool::dq, 3, heads, rows);
+            add_slots(Pool::dkv, 1, kv_heads().count(), keys);
+        } else if (!partials()) {
+            add_slots(Pool::state, 2, heads, rows);
+            add_slots(Pool::output, 1, heads, rows);
+        }
+    }
+
+    /// Operations that read a slot of rows and must end before it is overwritten.
+    struct Readers {
+        OpIndex attend = -1;
+        OpIndex send = -1;
+    };
+
+    /// Sends on the rows that are here at `step`, and receives those for the next step; in the backward pass Q and dO.
+    Ops travel(int rank, int step, OpIndex arrival, Readers coming) const {
+        const auto pools =
+            options().pass == Pass::forward ? std::array{Pool::q, Pool::q} : std::array{Pool::q, Pool::dout};
+        const int owner = owner_at(rank, step);
+        if (step < hops(owner).last)
+            for (std::size_t i = 0; i < (options().pass == Pass::forward ? 1 : 2); ++i) {
+                auto op = transfer(OpKind::send, rows_channel, pools[i], step, next(rank), rows_of(owner),
+                                   slot_of_step(step));
+                op.run_after(arrival);
+                co_yield op;
+            }
+        const int coming_owner = owner_at(rank, step + 1);
+        if (step + 1 >= ranks() || step + 1 > hops(coming_owner).last) co_return;
+        for (std::size_t i = 0; i < (options().pass == Pass::forward ? 1 : 2); ++i) {
+            auto op = transfer(OpKind::receive, rows_channel, pools[i], step + 1, previous(rank), rows_of(coming_owner),
+                               slot_of_step(step + 1));
+            op.run_after(coming.attend);
+            op.run_after(coming.send);
+            co_yield op;
+        }
+    }
+
+    Ops forward(int rank) const {
+        OpIndex last_op = -1, arrival = -1;
+        std::array<Readers, 3> readers;                 // by slot of rows
+        std::array<OpIndex, 3> state_done{-1, -1, -1};  // by slot: the last operation that used it
+        std::array<OpIndex, 2> partial_sent{-1, -1}, merged{-1, -1};
+        OpIndex output_sent = -1;
+        bool merges_begun = false;
+        for (int step = 0; step < ranks(); ++step) {
+            auto& here = readers[index(slot_of_step(step))];
+            auto& coming = readers[index(slot_of_step(step + 1))];
+            OpIndex next_arrival = -1;
+            for (auto stream = travel(rank, step, arrival, coming).numbered_from(last_op + 1);
+                 const auto* op = stream.next();) {
+                const bool sends = op->kind == OpKind::send;
+                last_op = co_yield *op;
+                (sends ? here.send : next_arrival) = last_op;
+            }
+            if (next_arrival >= 0) coming = {};
+
+            const int owner = owner_at(rank, step);
+            const auto [first, last] = hops(owner);
+            const bool whole = !partials();
+            const int slot = slot_of_step(step);
+            OpIndex state_arrival = -1, complete = -1;
+            if (whole && first < step && step <= last) {
+                auto op =
+                    transfer(OpKind::receive, results_channel, Pool::state, step, previous(rank), rows_of(owner), slot);
+                op.run_after(state_done[index(slot)]);
+                complete = state_arrival = last_op = co_yield op;
+            }
+            auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot, 0);
+            if (op.pair_count > 0) {
+                if (whole) {
+                    op.begins = step == first;
+                    op.ends = step == last;
+                    op.slot(Pool::output) = step == 0 ? 0 : 1;
+                    if (op.begins) op.run_after(state_done[index(slot)]);
+                    if (op.ends) op.run_after(output_sent);
+                } else {
+                    op.slot(Pool::output) = leaving_slot(step);
+                    op.run_after(partial_sent[index(step % 2)]);
+                }
+                op.run_after(arrival);
+                op.run_after(state_arrival);
+                complete = here.attend = last_op = co_yield op;
+                if (whole) state_done[index(slot)] = complete;
+            }
+            if (whole && first <= step && step < last) {
+                op = transfer(OpKind::send, results_channel, Pool::state, step, next(rank), rows_of(owner), slot);
+                op.run_after(complete);
+                state_done[index(slot)] = last_op = co_yield op;
+            }
+            if (whole && step > 0 && step == last) {
+                op = transfer(OpKind::send, results_channel, Pool::output, step, owner, rows_of(owner), 1);
+                op.run_after(complete);
+                output_sent = last_op = co_yield op;
+            }
+            if (!whole && complete >= 0 && step > 0) {
+                op = transfer(OpKind::send, results_channel, Pool::output, step, owner, rows_of(owner),
+                              leaving_slot(step));
+                op.run_after(complete);
+                partial_sent[index(step % 2)] = last_op = co_yield op;
+            }
+            if (!whole && step == 0 && complete >= 0) {
+                op = merge(step, rows_of(rank), 0, leaving_slot(step));
+                op.begins = true;
+                merges_begun = true;
+                partial_sent[0] = last_op = co_yield op;
+            }
+            // Results that arrive for the rank's own rows.
+            const int there = (rank - step + ranks()) % ranks();
+            if (whole && step > 0 && step == hops(rank).last) {
+                op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank), 0);
+                last_op = co_yield op;
+            }
+            if (!whole && step > 0 && needs(rank, there)) {
+                op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank),
+                              coming_slot(step));
+                op.run_after(merged[index(step % 2)]);
+                const auto home = last_op = co_yield op;
+                op = merge(step, rows_of(rank), 0, coming_slot(step));
+                op.begins = !merges_begun;
+                op.run_after(home);
+                merges_begun = true;
+                merged[index(step % 2)] = last_op = co_yield op;
+            }
+            arrival = next_arrival;
+        }
+    }
+
+    Ops backward(int rank) const {
+        OpIndex last_op = -1, arrival = -1;
+        std::array<Readers, 3> readers;
+        std::array<OpIndex, 3> sent{-1, -1, -1};  // by dq slot: the last send that read it
+        bool has_keys_gradient = false;
+        for (int step = 0; step < ranks(); ++step) {
+            auto& here = readers[index(slot_of_step(step))];
+            auto& coming = readers[index(slot_of_step(step + 1))];
+            OpIndex next_arrival = -1;
+            for (auto stream = travel(rank, step, arrival, coming).numbered_from(last_op + 1);
+                 const auto* op = stream.next();) {
+                const bool sends = op->kind == OpKind::send;
+                last_op = co_yield *op;
+                (sends ? here.send : next_arrival) = last_op;
+            }
+            if (next_arrival >= 0) coming = {};
+
+            const int owner = owner_at(rank, step);
+            const auto [first, last] = hops(owner);
+            if (first <= step && step <= last) {
+                const bool starts = step == first;
+                const int travelling = last == 0 ? 0 : 1 + step % 2;
+                auto& travelling_sent = sent[index(travelling)];
+                OpIndex complete = -1, gradient_arrival = -1;
+                if (!starts) {
+                    auto op = transfer(OpKind::receive, results_channel, Pool::dq, step, previous(rank), rows_of(owner),
+                                       travelling);
+                    op.run_after(travelling_sent);
+                    complete = gradient_arrival = last_op = co_yield op;
+                }
+                auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot_of_step(step), 0);
+                if (op.pair_count > 0) {
+                    op.begins = true;
+                    op.slot(Pool::dq) = starts ? travelling : partial_slot;
+                    op.slot(Pool::dkv) = has_keys_gradient ? 1 : 0;
+                    op.run_after(arrival);
+                    if (starts) op.run_after(travelling_sent);
+                    complete = here.attend = last_op = co_yield op;
+                    if (has_keys_gradient) {
+                        op = add(Pool::dkv, step, part(rank, kv_heads()), 0, 1);
+                        last_op = co_yield op;
+                    }
+                    has_keys_gradient = true;
+                    if (!starts) {
+                        op = add(Pool::dq, step, rows_of(owner), travelling, partial_slot);
+                        op.run_after(gradient_arrival);
+                        complete = last_op = co_yield op;
+                    }
+                }
+                if (last > 0) {
+                    op = transfer(OpKind::send, results_channel, Pool::dq, step, step == last ? owner : next(rank),
+                                  rows_of(owner), travelling);
+                    op.run_after(complete);
+                    travelling_sent = last_op = co_yield op;
+                }
+            }
+            if (const int last_own_step = hops(rank).last; last_own_step > 0 && step == last_own_step)
+                last_op = co_yield transfer(OpKind::receive, results_channel, Pool::dq, step + 1,
+                                            (rank - step + ranks()) % ranks(), rows_of(rank), 0);
+            arrival = next_arrival;
+        }
+    }
+
+    std::vector<Hops> hops_;
+    bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
+};
+
+const ScheduleRegistration registered_pass_q(
+    "pass-q", "pass-q", "query rows and their results hop from rank to rank, K/V stay where they are",
+    [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
+       const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
+        require(arguments.empty(), "schedule pass-q takes no arguments, got '{}'", arguments);
+        return std::make_unique<PassQSchedule>(problem, mask, layout, options);
+    });
+
+}  // namespace
+}  // namespace ringlab::layouts

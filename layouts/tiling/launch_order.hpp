@@ -1,0 +1,55 @@
+#pragma once
+
+#include "layouts/tiling/work_tile_order.hpp"
+
+#include <cstdint>
+#include <functional>
+
+namespace ringlab::layouts {
+
+/// The work tiles of one head in a backward launch over one block: its key tiles, longest first. Their length is the
+/// number of row tiles that they process.
+struct KeyWorkTiles {
+    std::int64_t items = 0;    ///< all work tiles, including those without row tiles, which come last
+    std::int64_t busy = 0;     ///< work tiles with row tiles
+    std::int64_t entries = 0;  ///< row tiles of all work tiles
+    std::int64_t longest = 0;  ///< row tiles of the first work tile
+    bool fall_linearly = false;  ///< fall_linearly() of those with row tiles
+};
+
+/// Heads of a launch and the SMs that it runs on.
+struct LaunchShape {
+    std::int64_t heads = 1;       ///< kv heads of all batch elements
+    std::int64_t group = 1;       ///< query heads per kv head
+    std::int64_t sms = 1;  ///< SMs of the device
+    std::int64_t blocks = 1;      ///< thread blocks, each on an SM, that split one work tile
+};
+
+/// Order of a backward launch over one block, see WorkTileOrder. In step if the lengths of work tiles allow it. Otherwise
+/// as few kv heads at a time as fill the SMs, so that L2 holds the Q, dO and dQ that they read; but if the lengths of
+/// work tiles differ, the shorter half of them comes last, for all heads.
+WorkTileOrder backward_order(const KeyWorkTiles& items, const LaunchShape& places);
+
+/// The same for a launch whose work tiles add to each row tile of dQ in a fixed order (deterministic). A work tile
+/// reaches a row tile at least one step after its predecessor, so many work tiles of one head at a time wait for each
+/// other. But a few of them, which stay at a row tile for the steps of many query heads, keep together, and L2 holds
+/// their rows.
+WorkTileOrder deterministic_backward_order(const KeyWorkTiles& items, const LaunchShape& places);
+
+/// Order of a forward launch over one block, whose work tiles are tiles of query rows: all work tiles for the query
+/// heads of as many kv heads as have K and V that fit into L2 beside Q and O, then for those of the next kv heads.
+/// `kv_heads`: of all batch elements; `group`: query heads per kv head; `head_bytes`: bytes of K and V of a kv head.
+WorkTileOrder forward_order(std::int64_t items, std::int64_t kv_heads, std::int64_t group, std::int64_t head_bytes);
+
+/// Consecutive units of a launch: one work tile for some heads.
+struct WorkTileRun {
+    std::int64_t item = 0;
+    std::int64_t first_head = 0, heads = 1;
+};
+
+/// Calls `visit` for all units of a launch with so many work tiles and heads, in launch order. It is the order that
+/// place_of() of the kernels computes from the number of a unit.
+void for_each_work_tile_run(const WorkTileOrder& order, std::int64_t items, std::int64_t heads,
+                       const std::function<void(const WorkTileRun&)>& visit);
+
+}  // namespace ringlab::layouts

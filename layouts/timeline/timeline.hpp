@@ -1,0 +1,72 @@
+#pragma once
+
+#include "layouts/basics/basic_types.hpp"
+#include "layouts/program/program.hpp"
+
+#include <vector>
+
+namespace ringlab::layouts {
+
+/// One operation as it was executed, or as it was predicted. All interpreters of schedules produce spans of this form.
+struct Span {
+    int rank = 0;
+    OpIndex op = 0;  ///< index in the rank's schedule
+    int step = 0;
+    OpKind kind = OpKind::attend;
+    Lane lane = compute_lane;
+    Pool pool = Pool::kv;  ///< as in Op
+    int peer = -1;         ///< as in Op
+    int block = 0;         ///< of Op::part
+    // On a common clock of all ranks, 0 when the pass starts.
+    Picoseconds posted = 0;  ///< when the operation was ready on this rank
+    Picoseconds begin = 0;   ///< messages: when both sides were ready, so that bytes could move; others: as posted
+    Picoseconds end = 0;
+    Picoseconds busy = 0;    ///< time spent on it: CPU time of the rank on CPU ranks, elsewhere end - begin
+    std::int64_t pair_count = 0;  ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
+    std::int64_t bytes = 0;  ///< as in Op
+};
+
+/// Visible pairs of one query head and batch element that are attributed to an attend: Op::cells times the attend's
+/// share of the `query_heads`, rounded such that attends that cover all heads once sum to Op::cells.
+std::int64_t pairs_of(const Op& attend, int query_heads);
+
+/// The span of an operation, without its times.
+Span span_of(int rank, OpIndex index, const Op& op, int query_heads);
+
+struct Timeline {
+    int ranks = 0;
+    std::vector<Span> spans;  ///< by rank, then in the order of the rank's schedule
+
+    /// End of the last span, 0 if there is none.
+    Picoseconds makespan() const;
+};
+
+/// Per-rank totals over a timeline.
+struct RankTotals {
+    Picoseconds compute = 0;        ///< sum of busy over the compute lane
+    Picoseconds communication = 0;  ///< length of the union of all transfers from begin to end
+    Picoseconds waiting = 0;  ///< time in which some transfer was posted and waited for its peer, and none was moving
+    Picoseconds exposed = 0;  ///< time up to the rank's last span during which its compute lane had nothing running
+    Picoseconds end = 0;      ///< end of the rank's last span
+    std::int64_t pair_count = 0;   ///< as in Span
+    std::int64_t bytes_sent = 0;
+    std::int64_t bytes_received = 0;
+};
+
+/// Sets `begin` of all spans of a timeline that was recorded while executing `program`: for a message to the time when
+/// the later of its two sides was posted, but within its own [posted, end], because clocks of ranks may disagree a
+/// little; for all other spans to `posted`. Throws Error if the number of spans is not that of the program's
+/// operations.
+void set_begins(Timeline& timeline, const Program& program);
+
+/// One entry per rank.
+std::vector<RankTotals> totals(const Timeline& timeline);
+
+/// Time in which the rank waits for late peers. After its first compute operation began, this is the time in which it
+/// computes nothing and moves nothing while a message is posted whose other side is not.
+Picoseconds time_waiting_for_peers(const Timeline& timeline, int rank);
+
+/// Largest over mean: 1 is perfect balance. Returns 1 for all zeros. `values` must not be empty.
+double imbalance(const std::vector<double>& values);
+
+}  // namespace ringlab::layouts

@@ -1,0 +1,160 @@
+#include "sim/cost/fused_launch.hpp"
+
+#include "layouts/program/fused_launch.hpp"
+#include "sim/cost/key_launch.hpp"
+
+#include <algorithm>
+
+namespace ringlab::sim {
+namespace {
+
+using layouts::OpKind;
+using FusedAttend = TileModel::FusedAttend;
+
+/// Prices a fused launch as two launches: attends that wait for nothing, and the rest. The time of each is given to one
+/// attend, the first of the one and the last of the other: the last one has waited for everything that its launch waits
+/// for.
+void price_split_launch(std::span<const FusedAttend> attends, TileModel& tiles, double launch_seconds, std::span<double> times) {
+    for (const bool waits : {false, true}) {
+        std::vector<FusedAttend> part;
+        std::vector<std::size_t> places;
+        for (std::size_t i = 0; i < attends.size(); ++i)
+            if (attends[i].waits == waits) {
+                part.push_back(attends[i]);
+                places.push_back(i);
+            }
+        if (part.empty()) continue;
+        auto& seconds = times[waits ? places.back() : places.front()];
+        seconds += launch_seconds;
+        for (const auto each : tiles.fused_times(part)) seconds += each;
+    }
+}
+
+}  // namespace
+
+std::vector<FusedLaunch> launches_of_rank(const Schedule& schedule, int rank) {
+    std::vector<FusedLaunch> launches;
+    layouts::FusedLaunchFinder finder(schedule.options().pass, schedule.lanes());
+    std::vector<std::size_t> first;  // by launch: the operation that is its first attend
+    auto ops = schedule.ops(rank);
+    for (std::size_t i = 0; const auto* op = ops.next(); ++i) {
+        finder.add(*op);
+        if (op->kind != OpKind::attend) continue;
+        if (!op->fused || launches.empty()) {
+            launches.emplace_back();
+            first.push_back(i);
+        }
+        launches.back().attends.push_back({op->rows(), op->part, op->begins, op->ends, !op->after().empty()});
+    }
+    for (auto& join : std::move(finder).found()) {
+        const auto launch = std::ranges::lower_bound(first, join.attends.front());
+        if (launch != first.end() && *launch == join.attends.front())
+            launches[static_cast<std::size_t>(launch - first.begin())].section_begins = std::move(join.section_begins);
+    }
+    return launches;
+}
+
+bool has_fused_launches(const Schedule& schedule) {
+    int looked_at = 0;
+    auto ops = schedule.ops(0);
+    while (const auto* op = ops.next()) {
+        if (op->kind != OpKind::attend) continue;
+        if (op->fused) return true;
+        if (++looked_at == 2) return false;
+    }
+    return false;
+}
+
+std::vector<double> attend_seconds_of_rank(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
+                                const AttentionCost& cost) {
+    std::vector<double> times;
+    for (const auto& [attends, section_begins] : launches_of_rank(schedule, rank)) {
+        const auto first = times.size();
+        times.resize(first + attends.size());
+        const auto places = std::span(times).subspan(first);
+        if (apart && attends.size() > 1) {
+            for (std::size_t stretch = 0, begin = 0; stretch <= section_begins.size(); ++stretch) {
+                const auto end = stretch < section_begins.size() ? section_begins[stretch] : attends.size();
+                price_split_launch(std::span(attends).subspan(begin, end - begin), tiles, cost.launch_seconds,
+                            places.subspan(begin, end - begin));
+                begin = end;
+            }
+            continue;
+        }
+        const auto each = tiles.fused_times(attends);
+        std::copy(each.begin(), each.end(), places.begin());
+        places.front() += cost.launch_seconds;
+    }
+    return times;
+}
+
+std::vector<double> TileModel::fused_times_of_key_tiles(std::span<const FusedAttend> attends) {
+    KeyLaunch launch(*this, attends);
+    launch.begin(0);
+    std::vector<double> times;
+    for (double done = 0; !launch.is_done();) {
+        const auto now = std::max(done, launch.end_of_next_attend(0, 0, 1));
+        times.push_back(now - done);
+        done = now;
+    }
+    return times;
+}
+
+std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends) {
+    if (cost_.item == WorkTile::key_tile) return fused_times_of_key_tiles(attends);
+    struct Known {
+        double longest;
+        std::size_t group;
+    };
+    std::vector<Known> known;   // by attend
+    std::vector<Launch> up_to;  // by group of heads: time of the launch up to the group's end
+    std::vector<WorkTiles> parts;   // by group of heads: work tiles through all blocks
+    // If the first attend waits, the launch comes after everything that it needs.
+    const bool waits = !attends.front().waits &&
+                       std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.waits; });
+    const auto ratio = attends.size() > 1 && waits ? cost_.fused_ratio : 1;
+    const BlockPosition position{std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.begins; }),
+                    std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.ends; })};
+    int heads = -1;  // first head of the current group
+    for (const auto& attend : attends) {
+        const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
+        auto items = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
+        double longest = 0;
+        for (const auto& tiles : items.tiles)
+            longest = std::max(longest, work_tile_seconds(tiles, {true, false}, items.query_heads_in_turn, 1, 1, 0));
+        if (heads != attend.rows.heads.begin) {
+            if (!parts.empty()) up_to.push_back(launch(parts, position, nullptr, 0));
+            parts.push_back(std::move(items));
+        } else {
+            auto& all = parts.back();
+            all.sizes.keys += items.sizes.keys;
+            const auto meets = [](const layouts::TileCounts& some) { return some.full + some.partial > 0; };
+            if (waits && all.visits.empty())
+                for (const auto& some : all.tiles) all.visits.push_back(meets(some));
+            for (std::size_t i = 0; i < all.tiles.size(); ++i) {
+                if (waits) all.visits[i] += meets(items.tiles[i]);
+                all.tiles[i].full += items.tiles[i].full;
+                all.tiles[i].partial += items.tiles[i].partial;
+            }
+        }
+        heads = attend.rows.heads.begin;
+        known.push_back({longest, parts.size() - 1});
+    }
+    up_to.push_back(launch(parts, position, nullptr, 0));
+
+    std::vector<double> times;
+    double done = 0;  // part of the launch that is done
+    for (std::size_t i = 0; i < known.size(); ++i) {
+        const auto [longest, group] = known[i];
+        const bool begins = i == 0 || known[i - 1].group != group;
+        const bool ends = i + 1 == known.size() || known[i + 1].group != group;
+        // Work tiles of later groups run beside these, so this is at most the time of the group.
+        const auto first_items = done + longest - (begins ? 0 : cost_.work_tile_seconds);
+        const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
+        times.push_back(ratio * (now - done));
+        done = now;
+    }
+    return times;
+}
+
+}  // namespace ringlab::sim

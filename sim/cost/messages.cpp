@@ -1,0 +1,48 @@
+#include "sim/cost/messages.hpp"
+
+#include <algorithm>
+
+namespace ringlab::sim {
+
+using layouts::OpKind;
+using layouts::Pool;
+
+std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer) {
+    const auto tensors = static_cast<std::int64_t>(layouts::tensors(transfer.pool).size());
+    // Of whole blocks the tensors of rows lie apart, and those of keys together.
+    if (!is_split_by_heads(schedule, transfer)) return of_rows(transfer.pool) ? tensors : 1;
+    return tensors * transfer.part.heads.count() * schedule.problem().batch;
+}
+
+bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& transfer) {
+    return transfer.part.tokens != layouts::Interval{0, schedule.block_tokens(transfer.part.block)};
+}
+
+void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
+    if (op.kind == OpKind::attend)
+        return decide(rank, schedule_.flop(op), op.fused ? std::span<const layouts::OpIndex>{} : op.after());
+    if (!op.transfers()) return;
+    auto& queued = queue(rank, op.lane())
+                       .emplace_back(Queued{{pieces_of(schedule_, op), is_split_by_heads(schedule_, op)},
+                                            op.bytes,
+                                            op.channel,
+                                            op.kind == OpKind::receive ? self : layouts::OpIndex{-1}});
+    // The owner serves a fetch; its schedule has no operation for it.
+    if (op.kind != OpKind::fetch && flop_per_byte_ > 0) undecided_[static_cast<std::size_t>(rank)].push_back(&queued);
+}
+
+void Messages::decide(int rank, double flop, std::span<const layouts::OpIndex> awaited) {
+    auto& undecided = undecided_[static_cast<std::size_t>(rank)];
+    const auto is_awaited = [&](const Queued* other) {
+        return other->receive >= 0 && std::ranges::find(awaited, other->receive) != awaited.end();
+    };
+    for (auto* queued : undecided) {
+        const bool waits = std::ranges::any_of(undecided, [&](const Queued* other) {
+            return other->channel == queued->channel && is_awaited(other) && other->receive >= queued->receive;
+        });
+        queued->message.is_hidden = !waits && flop > 0 && flop >= flop_per_byte_ * static_cast<double>(queued->bytes);
+    }
+    undecided.clear();
+}
+
+}  // namespace ringlab::sim

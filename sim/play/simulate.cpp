@@ -1,0 +1,102 @@
+#include "sim/play/simulate.hpp"
+
+#include "layouts/basics/require.hpp"
+#include "sim/play/clocks.hpp"
+#include "sim/play/parallel.hpp"
+#include "sim/play/simulation.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace ringlab::sim {
+namespace {
+
+std::shared_ptr<TileModel> tiles_of(const layouts::Schedule& schedule, const Machine& machine,
+                                    const SimOptions& options) {
+    return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
+}
+
+/// Plays one or more rings at given clocks, by rank; empty: that of the calibration. Folds ranks where possible. If
+/// they turn out to differ, plays all of them, now and from then on.
+class Player {
+public:
+    Player(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+           std::shared_ptr<TileModel> tiles)
+        : schedule_(schedule), machine_(machine), options_(options), tiles_(std::move(tiles)) {}
+
+    PlayedPass play(const std::vector<double>& clocks, bool trace) {
+        auto options = options_;
+        options.trace = trace;
+        if (auto played = tried(clocks, options)) return *std::move(played);
+        options.fold = options_.fold = false;
+        return tried(clocks, options).value();
+    }
+
+private:
+    std::optional<PlayedPass> tried(const std::vector<double>& clocks, const SimOptions& options) const {
+        Simulation simulation(schedule_, machine_, options, clocks, tiles_);
+        auto prediction = simulation.run();
+        if (!prediction) return {};
+        return PlayedPass{*std::move(prediction), simulation.flop(), simulation.powers()};
+    }
+
+    const layouts::Schedule& schedule_;
+    const Machine& machine_;
+    SimOptions options_;
+    std::shared_ptr<TileModel> tiles_;
+};
+
+Prediction played(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+                  const std::shared_ptr<TileModel>& tiles) {
+    require(options.replicas >= 1 && options.replicas <= (1 << 22) / schedule.ranks(),
+            "{} rings of {} ranks; there must be at least one ring, and at most 2^22 ranks in all", options.replicas,
+            schedule.ranks());
+    require(options.pause_busy_seconds >= 0 && options.pause_seconds >= options.pause_busy_seconds,
+            "the pause between passes is {} s, of which {} s are busy; neither may be negative, and the busy part not "
+            "longer",
+            options.pause_seconds, options.pause_busy_seconds);
+    Player player(schedule, machine, options, tiles);
+    if (!power_limits_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
+    std::pair<std::vector<double>, Prediction> last;
+    const auto ranks = static_cast<std::size_t>(schedule.ranks()) * static_cast<std::size_t>(options.replicas);
+    const auto clocks = find_sustained_clocks(ranks, options, [&](const std::vector<double>& at) {
+        auto found = player.play(at, false);
+        last = {at, found.prediction};
+        return found;
+    });
+    auto prediction =
+        options.trace || clocks != last.first ? player.play(clocks, options.trace).prediction : std::move(last.second);
+    prediction.clock = *std::min_element(clocks.begin(), clocks.end());
+    return prediction;
+}
+
+}  // namespace
+
+Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options) {
+    return played(schedule, machine, options, tiles_of(schedule, machine, options));
+}
+
+Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
+                    const std::shared_ptr<TileModel>& tiles) {
+    return played(schedule, machine, options, tiles);
+}
+
+std::vector<Picoseconds> simulate_repeatedly(const layouts::Schedule& schedule, const Machine& machine,
+                                             const SimOptions& options, int repeats, int threads) {
+    std::vector<Picoseconds> makespans(static_cast<std::size_t>(repeats));
+    // Each thread computes tile times once, for its share of the repeats.
+    const auto shares = static_cast<std::size_t>(std::clamp(threads, 1, std::max(1, repeats)));
+    for_each_in_parallel(shares, threads, [&](std::size_t share) {
+        const auto tiles = tiles_of(schedule, machine, options);
+        auto disturbed = options;
+        disturbed.trace = false;
+        for (auto i = share; i < makespans.size(); i += shares) {
+            disturbed.jitter.repeat = static_cast<int>(i);
+            makespans[i] = played(schedule, machine, disturbed, tiles).makespan;
+        }
+    });
+    return makespans;
+}
+
+}  // namespace ringlab::sim

@@ -1,0 +1,298 @@
+#include "sim/play/simulation.hpp"
+
+#include "layouts/basics/require.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace ringlab::sim {
+
+std::optional<Prediction> Simulation::run() {
+    try {
+        for (int rank = 0; rank < fold_.played(); ++rank) advance(rank);
+        for (std::uint32_t ended = 0; engine_.next(ended);) {
+            if (is_folded() && engine_.has_shared_out()) return std::nullopt;
+            handle(tags_.rank(ended), tags_.lane(ended));
+        }
+        return result();
+    } catch (const Error&) {
+        if (is_folded()) return std::nullopt;  // without folding the error names the right ranks
+        throw;
+    }
+}
+
+void Simulation::hold(int rank, double sms) {
+    if (sms == 0) return;
+    auto& held = rank_of(rank).held;
+    held += static_cast<float>(sms);
+    leave(rank);
+}
+
+void Simulation::leave(int rank) {
+    const auto held = static_cast<double>(rank_of(rank).held);
+    const auto* attend = admission_ ? running_attend(rank) : nullptr;
+    const auto left = !attend          ? std::max(0.0, machine_.sms - held)
+                      : admission_->schedules_attends() ? SmAdmission::parts * machine_.sms *
+                                             admission_->speed(rank, held, engine_.now() - attend->time, attend->work)
+                                       : admission_->left(rank, held);
+    resources_->leave_to_compute(rank, left);
+}
+
+const PendingOp* Simulation::running_attend(int rank) {
+    auto& window = rank_of(rank).window;
+    const auto head = window.head(compute_lane);
+    if (head == OpWindow::none) return nullptr;
+    const auto& op = window[head];
+    return op.state == OpState::running && op.kind() == OpKind::attend ? &op : nullptr;
+}
+
+void Simulation::advance(int rank) {
+    refill(rank);
+    for (auto lanes = rank_of(rank).window.waiting(); lanes != 0; lanes &= lanes - 1)
+        try_start(rank, std::countr_zero(lanes));
+}
+
+bool Simulation::waits_for_sms(int id, Lane lane, PendingOp& op) {
+    const auto* attend = running_attend(id);
+    const auto sms = transfer_cost(id, lane, op).sms;
+    if (!attend || precedes_attend(*attend) || sms == 0) return false;
+    if (admission_->fits_on_idle_sms(id, static_cast<double>(rank_of(id).held), sms)) return false;
+    if (admission_->last_transfer_end(id) == engine_.now() && messages_ && messages_->first(id, lane).is_hidden) return false;
+    op.state = OpState::issuing;
+    op.time = engine_.now();
+    const auto wait = admission_->wait(id, engine_.now() - attend->time, attend->work);
+    (wait > 0 ? admission_->admitted(id) : admission_->waiting(id)) |= 1u << lane;
+    if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
+    return true;
+}
+
+bool Simulation::peer_is_posted(int id, Lane lane, const PendingOp& op) {
+    const int by = fold_.of(op.peer);
+    auto& other = rank_of(by).window;
+    const auto head = other.head(counterpart(lane));
+    return head != OpWindow::none && other[head].state == OpState::posted && peer_awaited_by(other[head], op.peer, by) == id;
+}
+
+bool Simulation::waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op) {
+    const auto sms = transfer_cost(id, lane, op).sms;
+    if (!peer_is_posted(id, lane, op) || sms == 0) return false;
+    Picoseconds longest = 0;
+    for (const auto rank : {id, op.peer}) {
+        const auto* attend = running_attend(rank);
+        if (!attend || precedes_attend(*attend)) continue;
+        if (admission_->fits_on_idle_sms(rank, static_cast<double>(rank_of(rank).held), sms)) continue;
+        const auto gone = engine_.now() - attend->time;
+        const auto wait = admission_->wait(rank, gone, attend->work);
+        longest = std::max(longest, wait > 0 ? wait : attend->work - gone);
+    }
+    if (longest <= 0) return false;
+    op.state = OpState::issuing;
+    admission_->admitted(id) |= 1u << lane;
+    engine_.start_timer(tags_.of(id, lane), longest);
+    return true;
+}
+
+void Simulation::try_start(int id, Lane lane, bool admitted) {
+    auto& window = rank_of(id).window;
+    const auto head = window.head(lane);
+    auto& op = window[head];
+    if (!window.may_run(head)) return;
+    window.set_head_state(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
+    if (op.state == OpState::issuing) {
+        engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
+        return;
+    }
+    if (trace_ && !admitted) trace_->post(id, head, engine_.now());
+    if (lane == compute_lane) return start_compute(id, op);
+    if (admission_ && !admitted && (takes_sms_together(op) ? waits_for_sms_at_both_ends(id, lane, op) : waits_for_sms(id, lane, op)))
+        return;
+    if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
+    if (transfers_hold_sms_ && !takes_sms_together(op)) hold(id, transfer_cost(id, lane, op).sms);
+    if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
+    if (!peer_is_posted(id, lane, op)) return;
+    const auto other_lane = counterpart(lane);
+    const int by = fold_.of(op.peer);
+    check_match(id, op, head_of(by, other_lane));
+    op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(by, other_lane);
+}
+
+void Simulation::check_match(int id, const PendingOp& op, const PendingOp& match) const {
+    require(op.pool() == match.pool() && op.work == match.work,
+            "rank {} and rank {} disagree about a message: {} bytes of {} and {} of {}", id, op.peer, op.work,
+            layouts::to_string(op.pool()), match.work, layouts::to_string(match.pool()));
+}
+
+void Simulation::start_compute(int id, PendingOp& op) {
+    op.state = OpState::running;
+    op.time = engine_.now();
+    const auto tag = tags_.of(id, compute_lane);
+    const bool attends = op.kind() == OpKind::attend;
+    if (attends && !arrivals_.empty()) {
+        const auto slower = cost_.slower(id, static_cast<layouts::OpIndex>(rank_of(id).window.head(compute_lane)));
+        op.work = arrivals_[static_cast<std::size_t>(id)].end_of_next_attend(op.time, slower) - op.time;
+    }
+    SharedResources::Demands demands;
+    if (resources_)
+        demands = resources_->of_compute(id, attends,
+                                         attends && admission_ && admission_->schedules_attends() ? SmAdmission::parts * SmAdmission::most_speed : 1);
+    if (admission_ && attends) leave(id);
+    if (demands.count == 0) return engine_.start_timer(tag, op.work);
+    // leave() sets the capacity so that the attend runs at the speed that SmAdmission gives.
+    const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
+    engine_.start(
+        {.duration = schedules_attends ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed) : op.work,
+         .demands = demands.span(),
+         .priority = Priority::compute,
+         .slows_transfers = attends,
+         .tag = tag,
+         .place = activity_index(id, compute_lane)});
+}
+
+void Simulation::start_transfer(int id, Lane lane) {
+    auto& op = head_of(id, lane);
+    begin_span(id, op);
+    const int peer = fold_.of(op.peer);
+    if (op.kind() == OpKind::send) begin_span(peer, head_of(peer, counterpart(lane)));
+    auto whole = transfer_cost(id, lane, op);
+    if (op.kind() == OpKind::send) {
+        const auto other = counterpart(lane);
+        if (messages_) whole = transfer_of_both(id, lane, op);
+        if (takes_sms_together(op)) {
+            hold(id, transfer_cost(id, lane, op).sms);
+            hold(peer, transfer_cost(peer, other, head_of(peer, other)).sms);
+        }
+    }
+    const auto cost = cost_.with_noise(whole, id, rank_of(id).window.head(lane));
+    if (!resources_ || cost.bytes_per_second == 0)
+        engine_.start_timer(tags_.of(id, lane), cost.whole());
+    else
+        op.kind() == OpKind::fetch ? start_flow(op.peer, id, cost, id, lane) : start_flow(id, op.peer, cost, id, lane);
+}
+
+void Simulation::start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane) {
+    const auto demands = resources_->of_transfer(source, destination, cost, id);
+    engine_.start({.duration = cost.duration,
+                   .delay = cost.latency,
+                   .demands = demands.span(),
+                   .weight = 1e9 / cost.bytes_per_second,  // so that flows on a full link get equal rates
+                   .speed_beside_attend = cost.speed_beside_attend,
+                   .tag = tags_.of(id, lane),
+                   .place = activity_index(id, lane)});
+}
+
+void Simulation::begin_span(int id, PendingOp& op) {
+    op.state = OpState::running;
+    op.time = engine_.now();
+    auto& rank = rank_of(id);
+    if (rank.moving++ == 0) rank.moving_since = engine_.now();
+}
+
+void Simulation::handle(int rank, Lane lane) {
+    auto& op = head_of(rank, lane);
+    if (op.state == OpState::issuing) {
+        op.state = OpState::waiting;
+        if (!admission_) return try_start(rank, lane);
+        const auto admitted = admission_->admitted(rank);
+        admission_->admitted(rank) &= ~(1u << lane);
+        return try_start(rank, lane, admitted >> lane & 1);
+    }
+    const int peer = op.kind() == OpKind::send ? fold_.of(op.peer) : -1;
+    const bool attended = op.kind() == OpKind::attend;
+    finish(rank, lane);
+    if (peer >= 0) finish(peer, counterpart(lane));
+    if (admission_ && (attended || lane != compute_lane)) {
+        if (attended) {
+            admission_->drop(rank);
+            admit_waiting(rank, 0);
+        } else {
+            pass_on_sms(rank);
+            if (peer >= 0) pass_on_sms(peer);
+        }
+    }
+    after_compute_ = admission_ && admission_->schedules_attends() && lane == compute_lane;
+    advance(rank);
+    after_compute_ = false;
+    if (peer >= 0) advance(peer);
+}
+
+void Simulation::admit_waiting(int rank, Picoseconds least_wait) {
+    for (auto lanes = admission_->waiting(rank); lanes != 0; lanes &= lanes - 1) {
+        const Lane lane = std::countr_zero(lanes);
+        auto& op = head_of(rank, lane);
+        if (engine_.now() - op.time < least_wait) continue;
+        admission_->waiting(rank) &= ~(1u << lane);
+        op.state = OpState::waiting;
+        try_start(rank, lane, true);
+    }
+}
+
+void Simulation::pass_on_sms(int rank) {
+    admission_->leave(rank, engine_.now());
+    admit_waiting(rank, layouts::to_picoseconds(machine_.inside_host.latency_seconds));
+}
+
+void Simulation::finish(int id, Lane lane) {
+    auto& rank = rank_of(id);
+    auto& totals = totals_of(id);
+    const auto now = engine_.now();
+    const auto index = rank.window.head(lane);
+    const auto& op = rank.window[index];
+    const auto length = now - op.time;
+    if (trace_) trace_->end(id, index, op.time, now);
+    if (!arrivals_.empty()) {
+        auto& inside = arrivals_[static_cast<std::size_t>(id)];
+        if (op.kind() == OpKind::attend) inside.ended(now);
+        if (lane != compute_lane) inside.arrived(index, op.pool() == Pool::dkv, now);
+    }
+    totals.end = now;
+    if (lane == compute_lane) {
+        totals.compute += length;
+    } else {
+        if (--rank.moving == 0) totals.communication += now - rank.moving_since;
+        if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
+        if (transfers_hold_sms_) hold(id, -transfer_cost(id, lane, op).sms);
+        if (messages_) messages_->pop(id, lane);
+    }
+    rank.window.finish_head(lane);
+}
+
+void Simulation::require_finished() {
+    for (int id = 0; id < fold_.played(); ++id) {
+        auto& rank = rank_of(id);
+        for (Lane lane = 0; lane < lanes_; ++lane) {
+            const auto head = rank.window.head(lane);
+            if (head == OpWindow::none) continue;
+            const auto& op = rank.window[head];
+            fail("the schedule cannot be finished: operation {} of rank {} ({}, peer {}) waits for ever", head, id,
+                 layouts::to_string(op.kind()), op.peer);
+        }
+    }
+}
+
+Prediction Simulation::result() {
+    require_finished();
+    auto& prediction = prediction_;
+    const auto alike = static_cast<std::size_t>(cost_.ranks() / fold_.played());
+    prediction.events = engine_.events() * alike;
+    prediction.notes = cost_.notes();
+    prediction.timeline.ranks = cost_.ranks();
+    for (int id = 0; id < fold_.played(); ++id) {
+        auto& rank = rank_of(id);
+        auto& totals = totals_of(id);
+        totals.end = layouts::checked_sum(std::max(totals.end, rank.begin_ended), cost_.end_of_pass(id));
+        // Compute spans follow each other, so the rest of the time is not covered by compute.
+        totals.exposed = totals.end - totals.compute;
+        totals.waiting -= totals.communication;  // until here it was the time in which any transfer was posted
+        prediction.makespan = std::max(prediction.makespan, totals.end);
+        prediction.naive_overlapped = std::max(prediction.naive_overlapped, rank.naive.overlapped());
+        prediction.naive_serial = std::max(prediction.naive_serial, rank.naive.serial());
+    }
+    const auto played = prediction.ranks.size();
+    prediction.ranks.resize(alike * played);
+    for (auto id = played; id < prediction.ranks.size(); ++id) prediction.ranks[id] = prediction.ranks[id - played];
+    if (trace_) trace_->give(prediction);
+    return std::move(prediction);
+}
+
+}  // namespace ringlab::sim

@@ -1,0 +1,189 @@
+#pragma once
+
+#include "sim/cost/key_launch.hpp"
+#include "sim/cost/messages.hpp"
+#include "sim/engine/huge_pages.hpp"
+#include "sim/play/shared_resources.hpp"
+#include "sim/play/simulate.hpp"
+#include "sim/play/sm_admission.hpp"
+#include "sim/play/trace.hpp"
+#include "sim/ranks/fold.hpp"
+#include "sim/ranks/op_source.hpp"
+#include "sim/ranks/simulated_rank.hpp"
+
+#include <memory>
+#include <optional>
+
+namespace ringlab::sim {
+
+using layouts::compute_lane;
+using layouts::RankTotals;
+
+/// simulate() with tile times that may be shared by several plays, one after another, of the same schedule and machine.
+Prediction simulate(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+                    const std::shared_ptr<TileModel>& tiles);
+
+/// One play of a schedule on a machine.
+class Simulation {
+public:
+    /// All arguments must outlive it, except `clocks` and `tiles`; see CostModel.
+    Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
+               std::shared_ptr<TileModel> tiles);
+
+    /// Plays, once. Returns nothing if ranks are folded and either turn out to differ or something is wrong; the caller
+    /// then plays all ranks.
+    std::optional<Prediction> run();
+
+    /// FLOP of the tiles that each rank computes; counted only for the sustained clock.
+    std::vector<double> flop() const { return of_all(flop_); }
+
+    /// Power of each rank's GPU, in FLOP/s at the clock of the calibration.
+    std::vector<double> powers() const;
+
+private:
+    bool is_folded() const { return fold_.played() < cost_.ranks(); }
+
+    /// Values of all ranks, from those of the ranks that are simulated for them.
+    std::vector<double> of_all(const std::vector<double>& played) const;
+
+    SimulatedRank& rank_of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+    int query_heads() const { return static_cast<int>(schedule_.problem().query_heads); }
+    RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
+
+    /// First rank of the ring that `rank` belongs to.
+    int ring_of(int rank) const { return options_.replicas == 1 ? 0 : rank - rank % schedule_.ranks(); }
+
+    std::uint32_t activity_index(int rank, Lane lane) const {
+        return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
+    }
+
+    /// Transfers that are kernels take this many SMs of the rank, or give them back if negative.
+    void hold(int rank, double sms);
+
+    /// Gives compute the SMs that transfers do not hold.
+    void leave(int rank);
+
+    /// The attend that the rank is running, or null.
+    const PendingOp* running_attend(int rank);
+
+    // ---- Reading the schedule ----
+
+    /// Reads the schedule until every lane has a next operation.
+    void refill(int id);
+
+    static layouts::OpIndex next_of(const SimulatedRank& rank) {
+        return static_cast<layouts::OpIndex>(rank.window.end());
+    }
+
+    void read(int id, HostClock& host);
+
+    /// The host issues a transfer later, which was read and has not started.
+    void delay_issue(int id, layouts::OpIndex transfer, Picoseconds delay);
+
+    void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);
+
+    // ---- Starting operations ----
+
+    void advance(int rank);
+
+    /// Whether a ready transfer, if it is a kernel, must wait until an attend leaves it SMs. Starts its wait.
+    bool waits_for_sms(int id, Lane lane, PendingOp& op);
+
+    /// Whether a transfer that is ready now comes before an attend that begins now. It does not if it waited for the
+    /// operation that the attend follows: the attend is next in its own stream, and another stream learns later that
+    /// the operation has ended.
+    bool precedes_attend(const PendingOp& attend) const { return attend.time == engine_.now() && !after_compute_; }
+
+    /// waits_for_sms() for messages whose two kernels begin together.
+    bool waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op);
+
+    /// The rank that the head of rank `peer` waits for, if rank `by` is simulated for `peer` and `op` is by's head:
+    /// the peer of `op`, shifted by the distance between the two.
+    int peer_awaited_by(const PendingOp& op, int peer, int by) const {
+        const int from = op.peer + (peer - by);
+        return peer == by || from < schedule_.ranks() ? from : from - schedule_.ranks();
+    }
+
+    /// Whether the other half of a message is ready too.
+    bool peer_is_posted(int id, Lane lane, const PendingOp& op);
+
+    /// Whether both halves of the message take SMs only when both are ready.
+    bool takes_sms_together(const PendingOp& op) const { return halves_together_ && op.kind() != OpKind::fetch; }
+
+    /// Starts the head of a lane if it can start. `admitted`: it is a transfer that has already waited for SMs.
+    void try_start(int id, Lane lane, bool admitted = false);
+
+    void check_match(int id, const PendingOp& op, const PendingOp& match) const;
+
+    void start_compute(int id, PendingOp& op);
+
+    /// Starts the transfer at the head of `lane`: a send with its receive, or a fetch.
+    void start_transfer(int id, Lane lane);
+
+    void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
+
+    /// Cost of the first unfinished transfer of a lane, as this rank sees it.
+    const TransferCost& transfer_cost(int id, Lane lane, const PendingOp& op) {
+        const auto& message = messages_ ? messages_->first(id, lane) : Message{};
+        return op.kind() == OpKind::fetch ? cost_.transfer(op.peer, id, op.work, message)
+                                          : cost_.transfer(id, op.peer, op.work, message);
+    }
+
+    /// Cost of a send as both ends see it: the larger number of pieces counts.
+    const TransferCost& transfer_of_both(int id, Lane lane, const PendingOp& send) {
+        auto message = messages_->first(id, lane);
+        const auto& other = messages_->first(send.peer, counterpart(lane));
+        message.pieces = std::max(message.pieces, other.pieces);
+        message.is_split_by_heads |= other.is_split_by_heads;
+        return cost_.transfer(id, send.peer, send.work, message);
+    }
+
+    PendingOp& head_of(int rank, Lane lane) {
+        auto& window = rank_of(rank).window;
+        return window[window.head(lane)];
+    }
+
+    void begin_span(int id, PendingOp& op);
+
+    // ---- Ending operations ----
+
+    void handle(int rank, Lane lane);
+
+    /// Admits transfers that have waited for SMs for `least_wait` or longer.
+    void admit_waiting(int rank, Picoseconds least_wait);
+
+    /// A transfer of the rank has ended: its SMs go to transfers whose kernels have been launched by then.
+    void pass_on_sms(int rank);
+
+    void finish(int id, Lane lane);
+
+    // ---- The result ----
+
+    void require_finished();
+
+    Prediction result();
+
+    const Schedule& schedule_;
+    const Machine& machine_;
+    const SimOptions& options_;
+    CostModel cost_;
+    int lanes_;
+    Tags tags_;
+    OpSource ops_;
+    Fold fold_;
+    int places_;  // activities of a rank: compute, and for each channel what it sends or fetches
+    Engine engine_;
+    bool transfers_hold_sms_ = false;           // transfers take SMs
+    bool halves_together_ = false;        // the two halves of a message take SMs together
+    bool after_compute_ = false;  // what starts now has waited for an operation of its rank's compute lane
+    std::optional<Messages> messages_;
+    std::optional<SmAdmission> admission_;
+    Prediction prediction_;              // totals of ranks grow during the run
+    HugeVector<SimulatedRank> ranks_;    // the ranks that are simulated
+    std::vector<double> flop_;           // by rank, for the sustained clock
+    std::vector<ArrivalTracker> arrivals_;  // by rank, if fused launches wait inside the kernel
+    std::optional<Trace> trace_;
+    std::optional<SharedResources> resources_;
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,310 @@
+// Time of an attention kernel: list scheduling of its work tiles on SMs. See TileModel.
+
+#include "sim/tiles/tile_model.hpp"
+
+#include "layouts/tiling/launch_order.hpp"
+#include "sim/tiles/kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <span>
+
+namespace ringlab::sim {
+
+using layouts::Bound;
+
+namespace {
+
+// With more pairs of (piece of rows, run of keys), a block's memo key is its parts, not its description.
+constexpr std::size_t max_described_pairs = 64;
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
+
+/// Appends where `bound` lies among the keys of a run, for all `rows`, to a memo key. {0, 0, 0}: at or below the first
+/// key; {0, count, 0}: beyond the last one. Otherwise {1, index at the first row, step per row}, or, if steps are not
+/// whole, positions relative to the first key.
+void describe_bound(std::vector<std::int64_t>& key, Bound bound, const Run& rows, const Run& keys) {
+    const auto first = bound.at(rows.first) - keys.first, last = bound.at(rows.last()) - keys.first;
+    const auto index = [&](std::int64_t offset) {
+        return std::clamp<std::int64_t>(ceil_div(offset, keys.stride), 0, keys.count);
+    };
+    const auto low = index(first), high = index(last);
+    const auto step = bound.slope * rows.stride;
+    const bool one_value = low == high;
+    if (one_value) {
+        key.insert(key.end(), {0, low, 0});
+    } else if (step % keys.stride == 0) {
+        key.insert(key.end(), {1, ceil_div(first, keys.stride), step / keys.stride});
+    } else {
+        key.insert(key.end(), {1 + keys.stride, first, step});
+    }
+}
+
+/// Share of the rows or columns of tiles that meet any tile.
+double busy_share(std::span<const layouts::TileCounts> all) {
+    const auto some = std::ranges::count_if(all, [](const auto& tiles) { return tiles.full + tiles.partial > 0; });
+    return static_cast<double>(some) / std::max(1.0, static_cast<double>(all.size()));
+}
+
+/// Calls visit(segment, rows of the run in it), in order.
+template <class Visit>
+void for_each_piece(const layouts::Mask& mask, const Run& run, Visit visit) {
+    for (std::int64_t i = 0; i < run.count;) {
+        const auto& segment = mask.segments()[mask.segment_of(run.at(i))];
+        const auto end = std::min(run.count, ceil_div(segment.rows.end - run.first, run.stride));
+        visit(segment, layouts::slice(run, i, end));
+        i = end;
+    }
+}
+
+}  // namespace
+
+TileModel::TileModel(const Schedule& schedule, const Machine& machine)
+    : schedule_(schedule), machine_(machine), cost_(attention_cost(machine, schedule)) {
+    const auto stretch = tile_time_factor(machine, schedule);
+    cost_.full_tile_seconds *= stretch;
+    cost_.partial_tile_seconds *= stretch;
+    if (!schedule.problem().dropout.drops()) return;
+    // One random number for each pair, whatever the dims.
+    cost_.full_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
+    cost_.partial_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
+}
+
+/// The runs of a whole block exist; those of a part are made in `storage`.
+std::span<const Run> TileModel::runs(const Part& part, std::vector<Run>& storage) const {
+    if (schedule_.is_whole(part)) return schedule_.block(part.block);
+    return storage = schedule_.runs(part);
+}
+
+void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run> row_runs,
+                         std::span<const Run> key_runs) {
+    const auto& mask = schedule_.mask();
+    key_.clear();
+    const auto by_name = [&] {
+        key_ = {-1, rows.block, rows.tokens.begin, rows.tokens.end, keys.block, keys.tokens.begin, keys.tokens.end};
+    };
+
+    // Runs of keys must be sorted, so that a tile's first and last key are those of its first and last run. All keys
+    // from the first to the last must be valid, so that padding adds nothing to the description.
+    for (std::size_t i = 1; i < key_runs.size(); ++i)
+        if (key_runs[i].first <= key_runs[i - 1].last()) return by_name();
+    const auto valid = std::any_of(mask.valid().begin(), mask.valid().end(), [&](const layouts::Interval& interval) {
+        return !key_runs.empty() && interval.contains(key_runs.front().first) &&
+               interval.contains(key_runs.back().last());
+    });
+    if (!valid) return by_name();
+
+    for (const auto& run : key_runs) key_.push_back(run.count);
+    std::size_t pairs = 0;
+    for (const auto& run : row_runs) {
+        if (pairs > max_described_pairs) return by_name();
+        for_each_piece(mask, run, [&](const layouts::MaskSegment& segment, const Run& piece) {
+            pairs += key_runs.size();
+            if (pairs > max_described_pairs) return;
+            // A row that sees no key at all counts differently in a tile's bounds from one that sees no key of this
+            // block.
+            const bool blind =
+                segment.at(piece.first) == layouts::RowKeys{} && segment.at(piece.last()) == layouts::RowKeys{};
+            key_.insert(key_.end(), {-2, piece.count, blind, std::ssize(segment.earlier)});
+            if (blind) return;
+            for (const auto& key_run : key_runs) {
+                describe_bound(key_, segment.begin, piece, key_run);
+                describe_bound(key_, segment.end, piece, key_run);
+                describe_bound(key_, {segment.sink, 0}, piece, key_run);
+                for (const auto& range : segment.earlier) {
+                    describe_bound(key_, range.begin, piece, key_run);
+                    describe_bound(key_, range.end, piece, key_run);
+                }
+            }
+        });
+    }
+    if (pairs > max_described_pairs) by_name();
+}
+
+std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                              const Part& keys, BlockPosition position) {
+    describe(rows, keys, row_runs, key_runs);
+    key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * position.begins + position.ends});
+    return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
+}
+
+double TileModel::computed_pairs(const Part& rows, const Part& keys) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto [found, is_new] = pairs_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
+    if (!is_new) return found->second;
+    double tiles = 0;
+    for (const auto& [full, partial] : work_tiles_of(row_runs, key_runs, rows, keys).tiles)
+        tiles += static_cast<double>(full + partial);
+    const auto of_a_tile = [](std::int64_t most, std::int64_t all) { return static_cast<double>(std::min(most, all)); };
+    return found->second =
+               tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
+}
+
+double TileModel::slowdown_without_sms(double sms, const Part& rows, const Part& keys, BlockPosition position) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto key = fmt::format("{} ", sms) + key_of(row_runs, key_runs, rows, keys, position);
+    if (const auto found = slowdowns_.find(key); found != slowdowns_.end()) return found->second;
+    const auto seconds = [&](double missing) {
+        return block_launch(row_runs, key_runs, rows, keys, position, missing).seconds;
+    };
+    const auto all = seconds(0);
+    return slowdowns_[key] = all == 0 ? 1 : seconds(sms) / all;
+}
+
+TileModel::Time TileModel::block(const Part& rows, const Part& keys, BlockPosition position) {
+    const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
+    const auto key = key_of(row_runs, key_runs, rows, keys, position);
+    const auto found = memo_.find(key);
+    if (found != memo_.end()) return found->second;
+    return memo_.emplace(key, tile_and_schedule(row_runs, key_runs, rows, keys, position)).first->second;
+}
+
+TileModel::WorkTiles::Sizes TileModel::sizes_of(const Part& rows, const Part& keys) const {
+    const auto& p = schedule_.problem();
+    const auto row_heads = static_cast<double>(p.batch * rows.tokens.size() * rows.heads.count());
+    const auto key_heads = static_cast<double>(p.batch * keys.tokens.size() * keys.heads.count());
+    const auto bytes = static_cast<double>(layouts::bytes_of(p.dtype));
+    return {row_heads * static_cast<double>(p.value_dim), row_heads * static_cast<double>(p.head_dim) * bytes,
+            key_heads * static_cast<double>(p.head_dim + p.value_dim) * bytes};
+}
+
+TileModel::RowBytes TileModel::row_bytes(BlockPosition position) const {
+    const auto kept = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
+    const auto rounded = static_cast<double>(layouts::bytes_of(schedule_.problem().dtype));
+    return {position.begins ? 0 : kept, kept + (position.ends ? rounded : 0)};
+}
+
+/// Share of a launch's memory traffic that L2 misses: 0 if the launch touches at most half of L2's size, 1 from one and
+/// a half times its size on. These bounds are not derived.
+double TileModel::l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const {
+    if (cost_.item != WorkTile::query_tile || machine_.cache_bytes == 0) return 0;
+    const auto [read, written] = row_bytes(position);
+    const bool in_place = !position.begins && !position.ends;
+    double touched = 0;
+    for (const auto& part : parts) {
+        const auto busy = busy_share(part.tiles);
+        touched += part.sizes.outputs * (in_place ? busy * written : read + written) + part.sizes.queries * busy +
+                   part.sizes.keys;
+    }
+    return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0);
+}
+
+/// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `sms` SMs, in `visits` blocks one
+/// after another. `missed`: see l2_miss_share().
+double TileModel::work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn, std::int64_t sms,
+                               int visits, double missed) const {
+    // A work tile of keys belongs to one block, so it has no state to resume or finish.
+    const bool keeps_rows = cost_.item == WorkTile::query_tile;
+    const auto more = keeps_rows ? (position.begins ? 0 : cost_.resume_seconds) + (position.ends ? cost_.finish_seconds : 0)
+                                 : cost_.cluster_seconds * std::log2(static_cast<double>(sms));
+    if (tiles.full + tiles.partial == 0)
+        return cost_.idle_work_tile_seconds == 0
+                   ? 0
+                   : cost_.idle_work_tile_seconds + more + cost_.idle_tile_seconds_per_byte * missed * row_bytes(position).read;
+    const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
+                      cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
+    return cost_.work_tile_seconds * visits + more + work * heads_in_turn / static_cast<double>(sms);
+}
+
+TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                                     const Part& keys) const {
+    const auto known = [&](auto& by_block, const Part& part, auto make) {
+        using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
+        if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
+        by_block.resize(static_cast<std::size_t>(schedule_.blocks()));
+        auto& tiles = by_block[static_cast<std::size_t>(part.block)];
+        if (tiles.empty()) tiles = make();
+        return std::shared_ptr<const Tiles>(std::shared_ptr<void>(), &tiles);
+    };
+    const auto& mask = schedule_.mask();
+    const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
+    const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
+    const bool by_keys = cost_.item == WorkTile::key_tile;
+    WorkTiles items;
+    items.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
+    items.query_heads_in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
+    if (by_keys) {
+        list_key_tiles(items, *hulls, *columns);
+    } else {
+        auto work = layouts::tile_work(*hulls, *columns);
+        items.tiles = std::move(work.queries);
+        items.sizes = sizes_of(rows, keys);
+        items.sizes.keys *= busy_share(work.keys);
+    }
+    return items;
+}
+
+double TileModel::tile_seconds(const WorkTiles& items) const {
+    double seconds = 0;
+    for (const auto& [full, partial] : items.tiles)
+        seconds += cost_.full_tile_seconds * static_cast<double>(full) +
+                   cost_.partial_tile_seconds * static_cast<double>(partial);
+    return seconds * items.query_heads_in_turn * static_cast<double>(items.copies);
+}
+
+/// Work tiles that run at a time under `sharing` while `missing` SMs are missing.
+std::int64_t TileModel::concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const {
+    const auto all = machine_.sms;
+    const auto left = static_cast<double>(sharing.at_a_time) * (all - missing) / all;
+    return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
+}
+
+/// Work tiles of queries of all `parts` in one launch, while `missing` SMs are missing. If they are of one block, of
+/// `keys`, they come longest first for some heads, then for others.
+TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys, double missing) const {
+    // A kernel in the middle of its rows' blocks leaves work tiles without tiles out of its work list.
+    const bool visits_idle = position.begins || position.ends;
+    const auto missed = l2_miss_share(parts, position);
+    const auto [read, written] = row_bytes(position);
+    Launch found;
+    std::vector<WorkTileGroup> groups;
+    std::int64_t count = 0;
+    for (const auto& part : parts) {
+        for (std::size_t i = 0; i < part.tiles.size(); ++i) {
+            const auto& tiles = part.tiles[i];
+            if (!visits_idle && tiles.full + tiles.partial == 0) continue;
+            const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
+            groups.push_back({work_tile_seconds(tiles, position, part.query_heads_in_turn, 1, visits, missed), part.copies});
+            count += part.copies;
+            found.item = std::max(found.item, groups.back().seconds);
+        }
+        found.tiles += tile_seconds(part);
+    }
+    std::ranges::stable_sort(groups, std::greater{}, &WorkTileGroup::seconds);
+    // The order of heads is known only for kernels whose machine file gives the cache.
+    if (keys && keys->heads.count() > 0 && machine_.cache_bytes > 0) {
+        const auto& p = schedule_.problem();
+        const auto tiles = static_cast<std::int64_t>(groups.size());
+        const auto heads = parts.front().copies, kv_heads = keys->heads.count() * p.batch;
+        const auto order =
+            layouts::forward_order(tiles, kv_heads, heads / kv_heads,
+                                   keys->tokens.size() * (p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype));
+        std::vector<WorkTileGroup> ordered;
+        layouts::for_each_work_tile_run(order, tiles, heads, [&](const layouts::WorkTileRun& run) {
+            ordered.push_back({groups[static_cast<std::size_t>(run.item)].seconds, run.heads});
+        });
+        groups = std::move(ordered);
+    }
+    const layouts::SmGroup alone{1, static_cast<std::int64_t>(machine_.sms)};
+    found.seconds = list_schedule(groups, concurrent_work_tiles(alone, missing)) +
+                    cost_.tail_seconds_per_byte * missed * (read + written) *
+                        std::min(1.0, static_cast<double>(count) / machine_.sms);
+    return found;
+}
+
+TileModel::Launch TileModel::block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                          const Part& rows, const Part& keys, BlockPosition position, double missing) const {
+    auto items = work_tiles_of(row_runs, key_runs, rows, keys);
+    if (cost_.item == WorkTile::query_tile) return launch({&items, 1}, position, &keys, missing);
+    return key_launch({std::make_shared<const WorkTiles>(std::move(items))}, missing);
+}
+
+TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                             const Part& rows, const Part& keys, BlockPosition position) const {
+    const auto [seconds, item, tiles] = block_launch(row_runs, key_runs, rows, keys, position);
+    return {.alone = seconds, .continued = tiles / machine_.sms, .item = item};
+}
+
+}  // namespace ringlab::sim

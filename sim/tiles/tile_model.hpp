@@ -1,0 +1,181 @@
+#pragma once
+
+#include "layouts/schedules/schedule.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
+#include "sim/machine/machine.hpp"
+#include "sim/tiles/list_scheduling.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ringlab::sim {
+
+using layouts::Op;
+using layouts::Part;
+using layouts::Run;
+using layouts::Schedule;
+
+/// Times of attention kernels, computed from the tiles that they really work on.
+///
+/// A block's tiles depend only on where the mask's bounds for its rows lie relative to its keys. So blocks that look
+/// the same from there (all blocks below the diagonal, all blocks on it) share one memo entry and are tiled and
+/// list-scheduled once.
+class TileModel {
+public:
+    /// `schedule` and `machine` must outlive the model.
+    TileModel(const Schedule& schedule, const Machine& machine);
+
+    struct Time {
+        double alone = 0;      ///< seconds in a launch of its own, without launch_us
+        double continued = 0;  ///< seconds of its tiles alone, spread evenly over all SMs, in a launch under way
+        double item = 0;       ///< seconds of its longest work tile
+    };
+
+    /// Whether a block is the first or the last one that its query rows attend to.
+    struct BlockPosition {
+        bool begins = true, ends = true;
+    };
+
+    /// From the share `from` of the block's undisturbed time on, `sms` SMs are not available to it.
+    struct MissingSms {
+        double from = 0;
+        double sms = 0;
+    };
+
+    /// Time of a block of key tiles while some SMs are missing, divided by its time on all SMs. `missing` is sorted by
+    /// time and its first entry is from 0.
+    double slowdown_while_sms_missing(std::span<const MissingSms> missing, const Part& rows, const Part& keys);
+
+    /// SMs that the block leaves idle because it has fewer work tiles of keys than SMs; 0 if it fills them.
+    double idle_sms(const Part& rows, const Part& keys);
+
+    /// Time of the block of `rows` and `keys`, all heads of both.
+    Time block(const Part& rows, const Part& keys, BlockPosition position);
+
+    /// Pairs of a row and a key in all tiles that the block computes, for one head. Includes pairs that the mask hides
+    /// within partial tiles.
+    double computed_pairs(const Part& rows, const Part& keys);
+
+    /// Time of the block with `sms` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
+    /// a few missing SMs can cost a whole wave.
+    double slowdown_without_sms(double sms, const Part& rows, const Part& keys, BlockPosition position);
+
+    /// One attend of a fused launch: several attends of a rank in one kernel launch.
+    struct FusedAttend {
+        Part rows, keys;
+        bool begins = true, ends = true;  ///< forward: whether it is the first or last block of its rows
+        bool waits = false;               ///< whether it waits for a message
+    };
+
+    /// Seconds of each attend of a fused launch, in order, without launch_us. They add up to the time of the launch
+    /// when all messages have arrived.
+    ///
+    /// Forward, a thread block takes its work tile through all blocks and waits in place for one that has not arrived.
+    /// Until a block arrives only the first work tiles have made progress. So an attend before the last of its rows
+    /// takes as long as the longest work tile needs for it, and the last one takes all the rest. Backward, a work tile
+    /// belongs to one block, and blocks follow each other: see KeyLaunch.
+    std::vector<double> fused_times(std::span<const FusedAttend> attends);
+
+    /// The work tiles of one launch.
+    struct WorkTiles {
+        std::vector<layouts::TileCounts> tiles;  ///< that each work tile of a head meets
+        std::vector<int> visits{};  ///< blocks of the launch in which a work tile meets any tile; empty: one each
+        std::int64_t copies = 1;    ///< heads (of keys for key tiles) times batch elements: each has these work tiles
+        int query_heads_in_turn = 1;            ///< query heads that a work tile takes one after another
+        // Only for work tiles of keys, which are sorted longest first: the ranges of row tiles that they meet, those of
+        // one work tile after those of another, and the index of each one's first range.
+        std::vector<layouts::Interval> ranges{};
+        std::vector<std::size_t> first_range{};
+        bool fall_linearly = false;  ///< see layouts::fall_linearly()
+        /// Only for work tiles of queries: numbers of O, bytes of Q, bytes of K and V.
+        struct Sizes {
+            double outputs = 0, queries = 0, keys = 0;
+        } sizes{};
+    };
+
+    /// Work tiles of keys of one block, and the first head and row tile of its rows among those of the rank.
+    struct KeyTilesOfBlock {
+        std::shared_ptr<const WorkTiles> items;
+        std::int64_t first_head = 0, first_tile = 0;
+    };
+    KeyTilesOfBlock key_tiles_of_block(const Part& rows, const Part& keys);
+
+    /// How a launch goes through the work tiles of its blocks.
+    struct LaunchPlan {
+        layouts::SmGroup sharing{};
+        layouts::WorkTileOrder order{};  ///< of the work tiles of each block
+        double longer = 1;           ///< factor on the time of every work tile
+    };
+    LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const;
+
+    /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
+    std::vector<WorkTileGroup> in_launch_order(const WorkTiles& items, const LaunchPlan& plan) const;
+
+    /// Number of memo entries, that is of blocks that were tiled one by one. For tests.
+    std::size_t distinct_blocks() const { return memo_.size(); }
+
+private:
+    std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
+    void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
+    WorkTiles work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                   const Part& keys) const;
+    void list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
+                   std::span<const layouts::KeyTile> columns) const;
+    std::vector<double> fused_times_of_key_tiles(std::span<const FusedAttend> attends);
+    struct Launch {
+        double seconds = 0;
+        double item = 0;   ///< seconds of its longest work tile
+        double tiles = 0;  ///< seconds of all tiles on one SM
+    };
+    layouts::SmGroup sharing_of(std::span<const KeyTilesOfBlock> parts) const;
+    layouts::WorkTileOrder order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const;
+    double l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const;
+    double work_tile_seconds(const layouts::TileCounts& tiles, int heads_in_turn, std::int64_t sms) const {
+        return work_tile_seconds(tiles, {}, heads_in_turn, sms, 1, 0);
+    }
+    std::int64_t concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const;
+    double tile_seconds(const WorkTiles& items) const;
+    Launch launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys, double missing) const;
+    Launch key_launch(const KeyTilesOfBlock& part, double missing) const;
+    struct ScheduledBlock {
+        std::vector<WorkTileGroup> groups;
+        layouts::SmGroup sharing{};
+        double seconds = 0;
+    };
+    const ScheduledBlock& scheduled_block(const Part& rows, const Part& keys);
+    Launch block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                        const Part& keys, BlockPosition position, double missing = 0) const;
+    std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
+                       BlockPosition position);
+    Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                           const Part& keys, BlockPosition position) const;
+    WorkTiles::Sizes sizes_of(const Part& rows, const Part& keys) const;
+    /// Bytes that a launch reads and writes for each number of O.
+    struct RowBytes {
+        double read, written;
+    };
+    RowBytes row_bytes(BlockPosition position) const;
+    double l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const;
+    double work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn, std::int64_t sms,
+                        int visits, double missed) const;
+
+    const Schedule& schedule_;
+    const Machine& machine_;
+    AttentionCost cost_;
+    std::vector<std::int64_t> key_;               // scratch memory of describe()
+    std::vector<Run> row_storage_, key_storage_;  // scratch memory of runs()
+    std::unordered_map<std::string, Time> memo_;
+    std::unordered_map<std::string, double> slowdowns_, pairs_;
+    std::unordered_map<std::string, ScheduledBlock> scheduled_blocks_;
+    std::unordered_map<std::string, std::shared_ptr<const WorkTiles>> key_work_tiles_;  // work tiles of keys
+    // What depends only on the rows or only on the keys of a whole block, by block. Kept because each block of rows
+    // meets every block of keys.
+    mutable std::vector<std::vector<layouts::RowHull>> hulls_;
+    mutable std::vector<std::vector<layouts::KeyTile>> key_tiles_;
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,112 @@
+// sim/README.md explains every key of a machine file, and names none that there is not.
+
+#include "sim/machine/machine_fields.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <string>
+
+using namespace ringlab::sim;
+
+namespace {
+
+/// Collects the keys of a machine file that has all optional sections and one kernel of its own.
+class KeyCollector {
+public:
+    void text(const std::string& key, const std::string&) { keys.insert(key); }
+    template <class Enum>
+    void choice(const std::string& key, const Enum&, std::initializer_list<const char*>) {
+        keys.insert(key);
+    }
+    template <class Value>
+    void number(const std::string& key, const Value&, Range, double) {
+        keys.insert(key);
+    }
+    template <class Value>
+    void numbers(const std::string& key, const Value&, Range) {
+        keys.insert(key);
+    }
+    template <class Value>
+    void groups(const std::string& key, const Value&) {
+        keys.insert(key);
+    }
+    template <class Value>
+    void channels(const std::string& key, const Value&) {
+        keys.insert(key);
+    }
+    bool section(const std::string&, bool) const { return true; }
+    bool given(const std::string&) const { return true; }
+    template <class All, class Begin>
+    void sections(const std::string&, All& all, Begin begin) const {
+        begin(all.emplace_back());
+        all.back().name = "NAME";
+    }
+
+    std::set<std::string> keys;
+};
+
+/// As the README writes a key: PASS for forward and backward, LINK for the two kinds of link. The keys of another
+/// kernel are those of `attention.PASS`, but for its scores.
+std::string as_documented(const std::string& key) {
+    auto name = std::regex_replace(key, std::regex("forward|backward"), "PASS");
+    name = std::regex_replace(name, std::regex("^(inside_host|between_hosts)\\."), "LINK.");
+    return std::regex_replace(name, std::regex("^kernels\\.NAME\\.PASS\\."), "attention.PASS.");
+}
+
+std::set<std::string> documented_names() {
+    KeyCollector collector;
+    Machine machine;
+    MachineFields(collector).visit(machine);
+    std::set<std::string> names;
+    for (const auto& key : collector.keys) names.insert(as_documented(key));
+    return names;
+}
+
+/// Everything in the README that is a `name` or `name.name` in code style.
+std::set<std::string> code_words() {
+    std::ifstream file(std::filesystem::path(RINGLAB_SOURCE_DIR) / "sim" / "README.md");
+    BOOST_TEST_REQUIRE(file.is_open());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    static const std::regex word("`([A-Za-z_]+(\\.[A-Za-z_]+)*)`");
+    std::set<std::string> found;
+    for (std::sregex_iterator at(text.begin(), text.end(), word), end; at != end; ++at) found.insert((*at)[1]);
+    return found;
+}
+
+std::string section_of(const std::string& name) { return name.substr(0, name.find('.')); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(documented_keys)
+
+BOOST_AUTO_TEST_CASE(the_readme_names_every_key_of_a_machine_file) {
+    const auto names = documented_names();
+    const auto words = code_words();
+    BOOST_TEST(names.size() > 70u);
+    for (const auto& name : names) BOOST_TEST(words.contains(name), "sim/README.md does not name `" << name << "`");
+}
+
+BOOST_AUTO_TEST_CASE(the_readme_names_no_key_that_is_unknown) {
+    const auto names = documented_names();
+    std::set<std::string> sections;
+    for (const auto& name : names)
+        if (name.find('.') != std::string::npos) sections.insert(section_of(name));
+    for (const auto& word : code_words()) {
+        const bool is_file = word.ends_with(".cpp") || word.ends_with(".hpp");
+        if (is_file || word.find('.') == std::string::npos || !sections.contains(section_of(word))) continue;
+        const bool is_section = std::ranges::any_of(
+            names, [&](const std::string& name) { return name.starts_with(as_documented(word + ".")); });
+        if (is_section) continue;
+        BOOST_TEST(names.contains(as_documented(word)),
+                   "sim/README.md names `" << word << "`, which is no key of a machine file");
+    }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

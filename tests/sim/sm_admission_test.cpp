@@ -1,0 +1,133 @@
+#include "scenario.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <limits>
+
+namespace ringlab::sim {
+namespace {
+
+using layouts::OpKind;
+using TransferStart = AttentionCost::TransferStart;
+using test::Scenario;
+
+constexpr Picoseconds us = 1000000;
+
+/// 12 multiprocessors, two turns of 12 items of 4 us for a block of the scenario; messages of 1 us and of whatever size
+/// are a kernel on one multiprocessor at each end.
+Machine twelve_processors(TransferStart start) {
+    Machine machine;
+    machine.sms = 12;
+    machine.forward.tile_rows = machine.forward.tile_keys = 16;
+    machine.forward.full_tile_seconds = machine.forward.partial_tile_seconds = 1e-6;
+    machine.forward.transfer_start = start;
+    machine.inside_host.latency_seconds = 1e-6;
+    machine.inside_host.sms_per_channel = 1;
+    return machine;
+}
+
+struct Times {
+    Picoseconds posted, begin, attended;
+};
+
+/// Of the message that a rank passes on, and the end of its first attend.
+Times times_of(const Machine& machine) {
+    const auto schedule =
+        Scenario{.ranks = 3, .tokens_per_rank = 64, .layout = "contiguous", .mask = "full", .query_heads = 6}
+            .schedule();
+    SimOptions options;
+    options.trace = true;
+    Times times{};
+    for (const auto& span : simulate(*schedule, machine, options).timeline.spans) {
+        if (span.rank != 0) continue;
+        if (span.kind == OpKind::send && span.step == 1) times.posted = span.posted, times.begin = span.begin;
+        if (span.kind == OpKind::attend && span.step == 0) times.attended = span.end;
+    }
+    return times;
+}
+
+// Speeds are floats, of which the relative error is below 1e-7: 1 ps in 10 us.
+void check(Picoseconds found, double expected_us) { BOOST_TEST(std::abs(double(found) - expected_us * us) <= 2); }
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(room)
+
+// Own block out and neighbour's in, in the first us, hold 2 of 12: the attend loses a sixth of it. What has come is
+// passed on at once, which costs as much again.
+BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_multiprocessors_at_once_where_nothing_else_is_said) {
+    const auto times = times_of(twelve_processors(TransferStart::at_once));
+    check(times.posted, 1);
+    check(times.begin, 1);
+    check(times.attended, 8 + 2.0 / 6);
+}
+
+// The second message waits for the attend, which is disturbed by the first alone.
+BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_attend_whose_blocks_stay) {
+    const auto times = times_of(twelve_processors(TransferStart::at_the_end));
+    check(times.posted, 1);
+    check(times.begin, 8 + 1.0 / 6);
+    check(times.attended, 8 + 1.0 / 6);
+}
+
+// One that has time has the place of the one before it, which the attend's blocks did not get.
+BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
+    auto machine = twelve_processors(TransferStart::at_the_end);
+    constexpr auto no_bound = std::numeric_limits<double>::infinity();
+    machine.inside_host.hidden = {.channels = 2, .rates = {{no_bound, no_bound}}, .flop_per_byte = 1e-9};
+    const auto times = times_of(machine);
+    check(times.posted, 1);
+    check(times.begin, 1);
+    check(times.attended, 8 + 2.0 / 6);
+}
+
+// Ten multiprocessors take three turns for what twelve do in two: while 2 are held, for 1 us from the beginning and for
+// 1 us behind the first item, the attend runs at 2/3 of its speed.
+BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_item_and_attends_beside_them_take_whole_turns) {
+    const auto times = times_of(twelve_processors(TransferStart::as_items_end));
+    check(times.posted, 1);
+    check(times.begin, 4);
+    check(times.attended, 8 + 2.0 / 3);
+}
+
+namespace {
+
+/// End of the first attend of a backward ring of two, whose block is 8 items of a head's keys, on so many processors.
+Picoseconds first_backward_attend(double sms) {
+    auto machine = twelve_processors(TransferStart::at_once);
+    machine.sms = sms;
+    machine.backward = machine.forward;
+    machine.backward.item = WorkTile::key_tile;
+    machine.backward.transfer_start = TransferStart::as_items_end;
+    machine.inside_host.halves = LinkCost::SmHoldStart::both_ready_backward;
+    const auto schedule = Scenario{.ranks = 2,
+                                   .tokens_per_rank = 64,
+                                   .layout = "contiguous",
+                                   .mask = "full",
+                                   .pass = layouts::Pass::backward,
+                                   .query_heads = 2}
+                              .schedule();
+    SimOptions options;
+    options.trace = true;
+    for (const auto& span : simulate(*schedule, machine, options).timeline.spans)
+        if (span.rank == 0 && span.kind == OpKind::attend) return span.end;
+    return 0;
+}
+
+}  // namespace
+
+// Items of 4 us. Own block out and neighbour's in hold 2 of 4 processors for 1 us: two items begin at once, two when
+// these are there, and so again.
+BOOST_AUTO_TEST_CASE(items_of_keys_are_dealt_to_processors_as_transfers_leave_them) {
+    check(first_backward_attend(4), 9);
+}
+
+// Eight items leave 2 of 10 to them.
+BOOST_AUTO_TEST_CASE(transfers_take_nothing_where_an_attend_has_fewer_items_than_processors) {
+    check(first_backward_attend(10), 4);
+    check(first_backward_attend(8), 5);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ringlab::sim

@@ -90,6 +90,9 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     for (const auto& figure : machine.figures) sources[figure.name] = figure.source;
     for (const auto* pass : {"forward", "backward"}) sources[fmt::format("attention.{}.groups", pass)] = "this test";
     for (const auto* pass : {"forward", "backward"}) sources[fmt::format("dropout.{}_tile_us", pass)] = "this test";
+    for (const auto& kernel : machine.kernels)  // lists that may be empty, and then are no figure
+        for (const auto* pass : {"forward", "backward"})
+            sources.try_emplace(fmt::format("kernels.{}.{}.groups", kernel.name, pass), "this test");
     const auto text = machine_text(machine, sources, "Two lines,\nas comments.");
     BOOST_TEST(text.starts_with("# Two lines,\n# as comments.\n"));
     const auto again = parse_machine(text, "again.toml");

@@ -72,10 +72,27 @@ std::string packing(const std::vector<std::int64_t>& lengths, std::int64_t token
 struct Outcome {
     double cells = 1;                      // balance in visible pairs
     std::vector<double> balance, seconds;  // by machine and pass
+    std::vector<double> share;             // of the bound, likewise
 };
 
-Outcome outcome_of(const Plan& plan, const std::vector<sim::Machine>& machines, const sim::SimOptions& options) {
-    Outcome outcome{layouts::imbalance(cells_by_rank(*plan.forward)), {}, {}};
+/// Seconds that a pass takes at least: what contiguous shards have to compute where links are free, shared evenly.
+std::vector<double> bounds_of(const Plan& contiguous, const std::vector<sim::Machine>& machines,
+                              sim::SimOptions options) {
+    options.free = sim::Cause::links;
+    std::vector<double> bounds;
+    for (const auto& machine : machines)
+        for (const auto* schedule : {contiguous.forward.get(), contiguous.backward.get()}) {
+            double compute = 0;
+            for (const auto& rank : sim::simulate(*schedule, machine, options).ranks)
+                compute += layouts::to_seconds(rank.compute);
+            bounds.push_back(compute / schedule->ranks());
+        }
+    return bounds;
+}
+
+Outcome outcome_of(const Plan& plan, const std::vector<sim::Machine>& machines, const sim::SimOptions& options,
+                   const std::vector<double>& bounds) {
+    Outcome outcome{layouts::imbalance(cells_by_rank(*plan.forward)), {}, {}, {}};
     for (const auto& machine : machines)
         for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
             const auto predicted = sim::simulate(*schedule, machine, options);
@@ -83,6 +100,7 @@ Outcome outcome_of(const Plan& plan, const std::vector<sim::Machine>& machines, 
             for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
             outcome.balance.push_back(layouts::imbalance(compute));
             outcome.seconds.push_back(layouts::to_seconds(predicted.makespan));
+            outcome.share.push_back(bounds[outcome.share.size()] / outcome.seconds.back());
         }
     return outcome;
 }
@@ -93,12 +111,16 @@ void describe_spread(RunWriter& run, const std::string& name, const std::vector<
     run.attribute(name + "_mean", mean, unit, fmt::format("{}: mean of the packings", what));
     run.attribute(name + "_p95", percentile(values, 95), unit, fmt::format("{}: 95 % of the packings are below", what));
     run.attribute(name + "_max", *std::max_element(values.begin(), values.end()), unit,
-                  fmt::format("{}: the worst packing", what));
+                  fmt::format("{}: the largest of the packings", what));
+    run.attribute(name + "_min", *std::min_element(values.begin(), values.end()), unit,
+                  fmt::format("{}: the smallest of the packings", what));
 }
 
 constexpr const char* cells_text = "largest over mean of the ranks' visible pairs";
 constexpr const char* balance_text = "largest over mean of the ranks' predicted compute time";
 constexpr const char* seconds_text = "predicted end of the last operation of any rank";
+constexpr const char* share_text =
+    "time over the predicted one: of the packing's work in contiguous shards under seen, shared evenly, links free";
 constexpr const char* measured_text = "largest over mean of the ranks' measured processor time in attends";
 
 void describe_layout(RunWriter& run, const Case& which, int packings) {
@@ -133,6 +155,7 @@ void describe_outcomes(RunWriter& run, const std::vector<Outcome>& outcomes, con
             };
             add("balance_predicted", "packing_balance", &Outcome::balance, "1", balance_text);
             add("seconds_predicted", "packing_seconds", &Outcome::seconds, "s", seconds_text);
+            add("share_of_bound", "packing_share_of_bound", &Outcome::share, "1", share_text);
         }
 }
 
@@ -156,7 +179,8 @@ std::string three(double value) { return fmt::format("{:.3f}", value); }
 Table table_of(const Record& record, const std::vector<Case>& cases, const Config& config,
                const std::vector<std::string>& machines) {
     std::vector<std::string> header{"layout", "cells: mean", "95 %", "worst"};
-    for (const auto& machine : machines) header.insert(header.end(), {machine + ": balance", "fwd ms", "bwd ms"});
+    for (const auto& machine : machines)
+        header.insert(header.end(), {machine + ": balance", "fwd ms", "bwd ms", "of bound", "bwd"});
     if (config.measured_packings > 0) header.insert(header.end(), {"measured fwd bal.: mean", "worst"});
     Table table(header);
     for (const auto& which : cases) {
@@ -169,6 +193,8 @@ Table table_of(const Record& record, const std::vector<Case>& cases, const Confi
                 row.push_back(fmt::format(
                     "{:.4g}",
                     1e3 * record.number(which.name(), fmt::format("seconds_predicted_{}_{}_mean", pass, machine))));
+            for (const auto* pass : {"forward", "backward"})
+                row.push_back(number(fmt::format("share_of_bound_{}_{}_mean", pass, machine)));
         }
         if (config.measured_packings > 0)
             row.insert(row.end(), {number("balance_measured_forward_mean"), number("balance_measured_forward_max")});
@@ -202,11 +228,23 @@ public:
         if (measured() > 0) forecast.add_executed(which, first, measured());
     }
 
-    std::vector<Outcome> predict(const Case& which) const {
+    std::vector<Outcome> predict(const Case& which) {
         std::vector<Outcome> outcomes;
+        if (bounds_.empty())
+            make_in_parallel(
+                masks_.size(), threads_of(config_),
+                [&](std::size_t number) {
+                    auto contiguous = which;
+                    contiguous.layout = "contiguous";
+                    contiguous.algorithm = "seen";
+                    return bounds_of(plan_of(contiguous, number), predictor_.descriptions(), options_);
+                },
+                [&](std::size_t, std::vector<double> bounds) { bounds_.push_back(std::move(bounds)); });
         make_in_parallel(
             masks_.size(), threads_of(config_),
-            [&](std::size_t number) { return outcome_of(plan_of(which, number), predictor_.descriptions(), options_); },
+            [&](std::size_t number) {
+                return outcome_of(plan_of(which, number), predictor_.descriptions(), options_, bounds_[number]);
+            },
             [&](std::size_t, Outcome outcome) { outcomes.push_back(std::move(outcome)); });
         return outcomes;
     }
@@ -230,7 +268,8 @@ private:
     Predictor predictor_;
     sim::SimOptions options_;
     Source source_;
-    std::vector<std::string> masks_;  // of each packing
+    std::vector<std::string> masks_;           // of each packing
+    std::vector<std::vector<double>> bounds_;  // of each packing, by machine and pass; empty: not asked for yet
 };
 
 int study(const Config& config, int argc, char** argv) {

@@ -1,4 +1,4 @@
-"""Draws which layout pays from which length on: predicted speed per GPU and exposed communication against tokens per
+"""Draws which layout pays from which length on: predicted speed per GPU and what links cost against tokens per
 GPU, by layout and machine, with the two guesses that need no simulator."""
 
 # %% [markdown]
@@ -28,9 +28,10 @@ def speed(run, group, time):
     return run.read(f"{group}/flop") / run.read(f"{group}/{time}") / run["ranks"] / 1e12
 
 
-def exposed_share(run, group):
-    """Mean share of the makespan in which a rank has begun and not ended, yet computes nothing."""
-    return run.read(f"{group}/exposed_time").mean() / run.read(f"{group}/makespan")
+def share_of_links(run, group):
+    """Share of the pass that free links would save: time_by_cause of `links`, see the record."""
+    causes = list(run.table.labels["cause"])
+    return run.read(f"{group}/time_by_cause")[causes.index("links")] / run.read(f"{group}/makespan")
 
 
 # %% [markdown]
@@ -69,7 +70,7 @@ def draw(cases, machines):
     for column, machine in zip(axes.T, machines):
         column[0].set_title(machine)
         paper = crossover_on_paper(cases, machine)
-        for which, fast, exposed in zip(figures.PASSES, column[0::2], column[1::2]):
+        for which, fast, links in zip(figures.PASSES, column[0::2], column[1::2]):
             group = f"predicted/{machine}/{which}"
             for layout, style in layouts.items():
                 line = sorted(cases.where(layout=layout), key=tokens_per_rank)
@@ -78,12 +79,12 @@ def draw(cases, machines):
                     fast.plot(tokens, [speed(run, group, time) for run in line], ls=dash, lw=0.6, color=style.color)
                 fast.plot(tokens, [speed(run, group, "makespan") for run in line], marker=style.marker,
                           mfc="none", color=style.color)
-                exposed.plot(tokens, [100 * exposed_share(run, group) for run in line], marker=style.marker,
+                links.plot(tokens, [100 * share_of_links(run, group) for run in line], marker=style.marker,
                              mfc="none", color=style.color)
             if which == "forward" and paper:
-                for axis in (fast, exposed):
+                for axis in (fast, links):
                     axis.axvline(paper, color=figures.DARK, lw=0.8, ls=(0, (6, 2)))
-                exposed.text(paper, 1, f" {paper:.0f} tokens", transform=exposed.get_xaxis_transform(), fontsize=6.5,
+                links.text(paper, 1, f" {paper:.0f} tokens", transform=links.get_xaxis_transform(), fontsize=6.5,
                              va="top")
         for axis in column:
             axis.grid(axis="y")
@@ -95,7 +96,7 @@ def draw(cases, machines):
     figures.start_at_zero(axes)
     for index, which in enumerate(figures.PASSES):
         axes[2 * index, 0].set_ylabel(f"{which}\nTFLOP/s per GPU")
-        axes[2 * index + 1, 0].set_ylabel(f"{which}\nnot computing, %")
+        axes[2 * index + 1, 0].set_ylabel(f"{which}\nsaved by free links, %")
     run = cases[0]
     figure.suptitle(f"Predicted: {run['algorithm']} over {run['ranks']} GPUs, {run['mask']} mask, "
                     f"{run['query_heads']}:{run['kv_heads']} heads of {run['head_dim']}")
@@ -116,6 +117,6 @@ for label, cases in runs.groups("mask", "ranks", "algorithm"):
         on_paper = f"hops hide from {paper:.0f} tokens per GPU on, on paper" if paper else "no figures for a crossover"
         for run in sorted(cases, key=tokens_per_rank):
             print(f"{machine}, {run.name}: " + ", ".join(
-                f"{which} {speed(run, f'predicted/{machine}/{which}', 'makespan'):.0f} TFLOP/s per GPU, not computing "
-                f"{100 * exposed_share(run, f'predicted/{machine}/{which}'):.1f} %" for which in figures.PASSES))
+                f"{which} {speed(run, f'predicted/{machine}/{which}', 'makespan'):.0f} TFLOP/s per GPU, links cost "
+                f"{100 * share_of_links(run, f'predicted/{machine}/{which}'):.1f} %" for which in figures.PASSES))
         print(f"{machine}, {run['mask']}, P = {run['ranks']}: {on_paper}")

@@ -7,19 +7,22 @@
 #   tests/run.sh --tsan              what has threads for ranks under the thread sanitizer instead
 #   tests/run.sh --preset gpu        with another preset of CMakePresets.json than cpu
 #   tests/run.sh --target unit_tests -LE 'cli|mpi'      builds and runs all but the tests of whole programs
+#   tests/run.sh --python            and those of the Python package, for which it installs PyTorch into build/torch
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=cpu
 target=all
 arguments=()
+python=()
 while [ $# -gt 0 ]; do
   case $1 in
     --asan) preset=asan ;;
     --tsan) preset=tsan; arguments+=(-L "cpu|processes|gpu_host") ;;
     --preset) preset=${2:?tests/run.sh: --preset needs a name}; shift ;;
     --target) target=${2:?tests/run.sh: --target needs a name}; shift ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --python) python=(--install) ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) arguments+=("$1") ;;
   esac
   shift
@@ -32,4 +35,8 @@ cmake/install_packages.sh
 cmake --preset "$preset" -DRINGLAB_TESTS=ON
 cmake --build --preset "$preset" --target "$target"
 # Tests that measure time or start many ranks say so themselves (PROCESSORS, RUN_SERIAL).
-exec ctest --preset "$preset" --parallel "$(nproc)" "${arguments[@]}"
+ctest --preset "$preset" --parallel "$(nproc)" "${arguments[@]}"
+# Not where a part was asked for, nor under the sanitizers, which Python does not load.
+if [ ${#python[@]} -gt 0 ] || { [ ${#arguments[@]} = 0 ] && [[ $preset != *san ]]; }; then
+  python/tests/run.sh "${python[@]}" "build/$preset"
+fi

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,11 +48,13 @@ struct RingSamples {
 struct CallSamples {
     std::string name;
     std::vector<std::vector<double>> seconds;
+    std::optional<double> watts = {};  ///< mean power while it runs back to back
 };
 
 struct DeviceSamples {
     KernelsUsed kernels;
     std::vector<CallSamples> calls;
+    std::vector<CallSamples> bursts;  ///< single passes apart from each other, all in one round: see gpu::time_bursts()
     std::vector<std::pair<std::string, std::string>> absent;  ///< what could not be timed, and why
     std::vector<gpu::ClockSample> clocks;
 };

@@ -1,5 +1,6 @@
 #include "experiments/backends/cuda.hpp"
 #include "experiments/benchmark/bench.hpp"
+#include "experiments/benchmark/throughput_record.hpp"
 #include "gpu/baselines/ceilings.hpp"
 #include "gpu/baselines/cudnn.hpp"
 #include "gpu/baselines/device_attention.hpp"
@@ -130,10 +131,20 @@ private:
     }
 
     void time(const std::vector<gpu::TimedCall>& calls, DeviceSamples& samples) const {
+        if (asks_protocol(config_, "burst"))  // before the device is warm
+            for (auto& call : gpu::time_bursts(calls, {}, nvml_, samples.clocks))
+                samples.bursts.push_back({call.name, std::move(call.seconds)});
+        if (!asks_protocol(config_, "sustained")) return;
         const gpu::TimingOptions options{config_.rounds, config_.repeat_seconds / config_.rounds,
                                          config_.warm_up_seconds};
-        for (auto& call : gpu::time_calls(calls, options, nvml_, samples.clocks))
-            samples.calls.push_back({call.name, std::move(call.seconds)});
+        auto timed = gpu::time_calls(calls, options, nvml_, samples.clocks);
+        for (std::size_t i = 0; i < calls.size(); ++i) {
+            CallSamples call{timed[i].name, std::move(timed[i].seconds)};
+            if (calls[i].refresh)  // those that are compared
+                call.watts =
+                    gpu::sustained_watts(calls[i], typical(call.seconds).median, 0.5 * config_.repeat_seconds, nvml_);
+            samples.calls.push_back(std::move(call));
+        }
     }
 
     /// Rings beside each other become one, with their ranks in a row.

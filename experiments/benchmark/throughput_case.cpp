@@ -67,6 +67,10 @@ std::string ThroughputCase::name() const {
     return name;
 }
 
+bool asks_protocol(const Config& config, const std::string& protocol) {
+    return std::find(config.protocols.begin(), config.protocols.end(), protocol) != config.protocols.end();
+}
+
 Config with_shape(const std::string& shape, Config config) {
     const auto parts = split(shape, '/');
     require(parts.size() == 2 || parts.size() == 3,
@@ -98,6 +102,9 @@ std::vector<ThroughputCase> throughput_cases(const Config& config) {
     using Kind = ThroughputCase::Kind;
     std::vector<ThroughputCase> cases;
     const int most_ranks = *std::max_element(config.ranks.begin(), config.ranks.end());
+    require(most_ranks == 1 || asks_protocol(config, "sustained"),
+            "--protocol burst --ranks {}: rings are timed sustained; name both protocols, or give --ranks 1",
+            most_ranks);
     if (wants(config, "ceilings")) cases.push_back({.kind = Kind::ceilings, .gpus = most_ranks});
     std::vector<std::string> shapes;
     const auto add_shape = [&](const layouts::Problem& problem) {

@@ -29,6 +29,9 @@ struct ThroughputCase {
     layouts::RingGroup group() const { return {which.ranks, gpus / which.ranks, {}}; }
 };
 
+/// Whether kernels alone are timed by this protocol, "sustained" or "burst".
+bool asks_protocol(const Config& config, const std::string& protocol);
+
 /// Heads, dims and arithmetic of a shape: "32:8/128", "32:8/192-128", "16/64/fp16". What it leaves open stays as it is
 /// in `config`. Throws Error on anything else.
 Config with_shape(const std::string& shape, Config config);

@@ -26,10 +26,11 @@ std::vector<double> flat(const std::vector<std::vector<double>>& rows) {
 }
 
 /// How fast something was that takes `flop` on each GPU.
-void describe_rate(RunWriter& run, const std::string& name, double flop, const Typical& seconds) {
-    run.attribute("rate_" + name, flop / seconds.median, "FLOP/s", "median, per GPU, over visible pairs");
-    run.attribute("rate_" + name + "_seconds", seconds.median, "s", "median");
-    run.attribute("rate_" + name + "_spread", seconds.spread, "1", "distance of the quartiles over the median");
+void describe_rate(RunWriter& run, const std::string& name, double flop, const Typical& seconds,
+                   const std::string& prefix = "rate_") {
+    run.attribute(prefix + name, flop / seconds.median, "FLOP/s", "median, per GPU, over visible pairs");
+    run.attribute(prefix + name + "_seconds", seconds.median, "s", "median");
+    run.attribute(prefix + name + "_spread", seconds.spread, "1", "distance of the quartiles over the median");
 }
 
 void describe_samples(RunWriter& run, const std::string& pass, const PassSamples& samples, std::int64_t gpus) {
@@ -99,6 +100,11 @@ Typical typical(const std::vector<std::vector<double>>& rounds) {
     return typical(medians);
 }
 
+Typical typical_of_burst(const std::vector<double>& passes) {
+    require(passes.size() >= 2, "a burst of {} pass: there must be two or more", passes.size());
+    return typical(std::vector<double>(passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end()));
+}
+
 std::vector<double> slowest(const std::vector<std::vector<double>>& seconds) {
     std::vector<double> most;
     for (const auto& ranks : seconds) most.push_back(*std::max_element(ranks.begin(), ranks.end()));
@@ -137,6 +143,29 @@ void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan
     describe_clocks(run, samples.clocks);
 }
 
+namespace {
+
+/// The column that tells how many times cuDNN's rate ours is, from seconds that are compared one by one.
+void describe_ratio(RunWriter& run, const std::string& column, const std::vector<double>& own,
+                    const std::vector<double>& theirs, const std::string& over) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < own.size(); ++i) ratios.push_back(theirs[i] / own[i]);
+    const auto ratio = typical(ratios);
+    run.attribute(column, ratio.median, "1", "rate over that of cuDNN, median over " + over);
+    run.attribute(column + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
+}
+
+/// Calls ratio(own, seconds of own, seconds of cuDNN's) for each of our calls that has cuDNN's beside it.
+template <class Ratio>
+void for_each_compared(const std::map<std::string, std::vector<double>>& seconds, const Ratio& ratio) {
+    for (const auto& [name, own] : seconds) {
+        const auto theirs = seconds.find(is_forward(name) ? "cudnn_forward" : "cudnn_backward");
+        if (!name.starts_with("cudnn") && theirs != seconds.end()) ratio(name, own, theirs->second);
+    }
+}
+
+}  // namespace
+
 void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples) {
     describe_case(run, which.which, plan);
     run.attribute("kind", std::string("device"));
@@ -146,20 +175,34 @@ void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& pl
     std::map<std::string, std::vector<double>> medians;  // by call, round by round
     for (const auto& call : samples.calls) {
         const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
-        describe_rate(run, call.name, flop, typical(call.seconds));
+        const auto seconds = typical(call.seconds);
+        describe_rate(run, call.name, flop, seconds);
+        if (call.watts) {
+            run.attribute("energy_" + call.name, *call.watts * seconds.median / flop, "J/FLOP",
+                          "mean power back to back, times the median time, over visible pairs");
+            run.attribute("power_" + call.name, *call.watts, "W", "mean, back to back");
+        }
         describe_bursts(run, call);
         for (const auto& round : call.seconds) medians[call.name].push_back(typical(round).median);
     }
-    for (const auto& [name, own] : medians) {
-        const auto theirs = medians.find(is_forward(name) ? "cudnn_forward" : "cudnn_backward");
-        if (name.starts_with("cudnn") || theirs == medians.end()) continue;
-        // Round by round, since a round's bursts met the same clocks.
-        std::vector<double> ratios;
-        for (std::size_t round = 0; round < own.size(); ++round) ratios.push_back(theirs->second[round] / own[round]);
-        const auto ratio = typical(ratios);
-        run.attribute("ratio_" + name, ratio.median, "1", "rate over that of cuDNN, median over rounds");
-        run.attribute("ratio_" + name + "_spread", ratio.spread, "1", "distance of the quartiles over the median");
+    // Round by round, since a round's calls met the same clocks.
+    for_each_compared(medians, [&](const auto& name, const auto& own, const auto& theirs) {
+        describe_ratio(run, "ratio_" + name, own, theirs, "rounds");
+    });
+    std::map<std::string, std::vector<double>> last;  // passes of bursts that count, by call
+    for (const auto& call : samples.bursts) {
+        const auto& passes = call.seconds.front();
+        const double flop = pass_flop(is_forward(call.name) ? *plan.forward : *plan.backward);
+        describe_rate(run, call.name, flop, typical_of_burst(passes), "burst_rate_");
+        run.dataset("bursts/" + call.name + "/seconds", passes,
+                    {{"bursts/pass", static_cast<std::int64_t>(passes.size())}}, "s",
+                    "device time of single passes, inputs drawn anew and L2 cleared before each; the first half is "
+                    "not counted");
+        last[call.name] = {passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end()};
     }
+    for_each_compared(last, [&](const auto& name, const auto& own, const auto& theirs) {
+        describe_ratio(run, "burst_ratio_" + name, own, theirs, "passes");
+    });
     describe_clocks(run, samples.clocks);
 }
 

@@ -16,7 +16,10 @@ struct Typical {
 };
 Typical typical(std::vector<double> samples);
 
-/// Of a burst of calls, round by round: the median over rounds of their medians.
+/// Of single passes, the last half: the first ones warm up. There must be two.
+Typical typical_of_burst(const std::vector<double>& passes);
+
+/// Of calls back to back, round by round: the median over rounds of their medians.
 Typical typical(const std::vector<std::vector<double>>& rounds);
 
 /// By repeat the slowest rank's seconds.
@@ -25,7 +28,8 @@ std::vector<double> slowest(const std::vector<std::vector<double>>& seconds);
 /// Columns rate_forward, rate_backward, rate_both and their like; raw samples, memory, clocks, the extra pass's spans.
 void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples);
 
-/// Raw samples and the column rate_CALL of each call, and for ours ratio_CALL, how many times cuDNN's rate it is.
+/// Raw samples and the column rate_CALL of each call, and for ours ratio_CALL, how many times cuDNN's rate it is. Where
+/// power was measured energy_CALL, joules for each FLOP. Of single passes burst_rate_CALL and burst_ratio_CALL.
 void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples);
 
 /// The column rate_matrix_product and, by transport and message size, "link/TRANSPORT/bandwidth".

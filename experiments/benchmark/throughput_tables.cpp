@@ -56,9 +56,9 @@ std::string device_table(const Record& record, const std::vector<ThroughputCase>
                  "ratio", "spread", "kernel alone", "determ.", "fwd+bwd", "cuDNN"});
     bool any = false;
     for (const auto& which : cases) {
-        if (which.kind != Kind::device) continue;
-        any = true;
         const auto value = [&](const char* name) { return number(record, which.name(), name); };
+        if (which.kind != Kind::device || std::isnan(value("rate_forward"))) continue;
+        any = true;
         const auto both = [&](const std::string& forward, const std::string& backward) {
             const double forward_seconds = value(("rate_" + forward + "_seconds").c_str());
             const double backward_seconds = value(("rate_" + backward + "_seconds").c_str());
@@ -87,7 +87,46 @@ std::string device_table(const Record& record, const std::vector<ThroughputCase>
                    teraflops(both("forward", "backward")),
                    teraflops(both("cudnn_forward", "cudnn_backward"))});
     }
-    return any ? "Kernels alone on one GPU, TFLOP/s\n" + table.text() + "\n" : "";
+    return any ? "Kernels alone on one GPU, back to back (sustained), TFLOP/s\n" + table.text() + "\n" : "";
+}
+
+/// Single passes, in the burst protocol. Empty for records without.
+std::string burst_table(const Record& record, const std::vector<ThroughputCase>& cases) {
+    Table table({"shape", "mask", "tokens", "kernels", "fwd ms", "fwd", "cuDNN", "ratio", "spread", "bwd ms", "bwd",
+                 "cuDNN", "ratio", "spread"});
+    bool any = false;
+    for (const auto& which : cases) {
+        const auto value = [&](const char* name) { return number(record, which.name(), name); };
+        if (which.kind != Kind::device || std::isnan(value("burst_rate_forward"))) continue;
+        any = true;
+        table.add({which.shape, which.which.mask, fmt::format("{}", which.which.tokens), which.kernels,
+                   milliseconds(value("burst_rate_forward_seconds")), teraflops(value("burst_rate_forward")),
+                   teraflops(value("burst_rate_cudnn_forward")), ratio(value("burst_ratio_forward")),
+                   percent(value("burst_ratio_forward_spread")), milliseconds(value("burst_rate_backward_seconds")),
+                   teraflops(value("burst_rate_backward")), teraflops(value("burst_rate_cudnn_backward")),
+                   ratio(value("burst_ratio_backward")), percent(value("burst_ratio_backward_spread"))});
+    }
+    return any ? "Single passes on one GPU (burst), TFLOP/s\n" + table.text() + "\n" : "";
+}
+
+/// What sustained calls took of power. Empty for records without.
+std::string energy_table(const Record& record, const std::vector<ThroughputCase>& cases) {
+    Table table({"shape", "mask", "tokens", "kernels", "fwd W", "pJ/FLOP", "cuDNN W", "pJ/FLOP", "bwd W", "pJ/FLOP",
+                 "cuDNN W", "pJ/FLOP"});
+    bool any = false;
+    for (const auto& which : cases) {
+        const auto value = [&](const std::string& name) { return number(record, which.name(), name); };
+        if (which.kind != Kind::device || std::isnan(value("energy_forward"))) continue;
+        any = true;
+        std::vector<std::string> cells{which.shape, which.which.mask, fmt::format("{}", which.which.tokens),
+                                       which.kernels};
+        for (const auto* call : {"forward", "cudnn_forward", "backward", "cudnn_backward"}) {
+            cells.push_back(cell(value(std::string("power_") + call), "{:.0f}"));
+            cells.push_back(cell(value(std::string("energy_") + call) * 1e12, "{:.3f}"));
+        }
+        table.add(cells);
+    }
+    return any ? "Power and energy of kernels back to back on one GPU\n" + table.text() + "\n" : "";
 }
 
 std::string ceiling_lines(const Record& record) {
@@ -115,7 +154,9 @@ std::string ceiling_lines(const Record& record) {
 std::string absences(const Record& record, const std::vector<ThroughputCase>& cases) {
     std::string text;
     for (const auto& which : cases) {
-        if (which.kind != Kind::device || !std::isnan(number(record, which.name(), "rate_cudnn_forward"))) continue;
+        const bool has_cudnn = !std::isnan(number(record, which.name(), "rate_cudnn_forward")) ||
+                               !std::isnan(number(record, which.name(), "burst_rate_cudnn_forward"));
+        if (which.kind != Kind::device || has_cudnn) continue;
         const auto line =
             fmt::format("cuDNN is missing for {}: {}\n", which.name(), record.text(which.name(), "absent_cudnn"));
         text += line;
@@ -127,8 +168,8 @@ std::string absences(const Record& record, const std::vector<ThroughputCase>& ca
 
 std::string throughput_tables(const Record& record, const std::vector<ThroughputCase>& cases) {
     const double ceiling = number(record, "ceilings", "rate_matrix_product");
-    return ring_table(record, cases, ceiling) + device_table(record, cases, ceiling) + ceiling_lines(record) +
-           absences(record, cases);
+    return ring_table(record, cases, ceiling) + device_table(record, cases, ceiling) + burst_table(record, cases) +
+           energy_table(record, cases) + ceiling_lines(record) + absences(record, cases);
 }
 
 }  // namespace ringlab::experiments

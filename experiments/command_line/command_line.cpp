@@ -31,8 +31,8 @@ void check(const Config& config) {
         require(!config.trace.empty() || !config.given.contains(option),
                 "--{} is given, but no trace is written; name its file by --trace", option);
     require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
-    require(config.engine == "events" || !(config.disturbs() || config.given.contains("replicas") ||
-                                           config.given.contains("placement")),
+    require(config.engine == "events" ||
+                !(config.disturbs() || config.given.contains("replicas") || config.given.contains("placement")),
             "--engine symmetric plays one undisturbed ring; leave out what says otherwise");
     require(config.engine == "events" || std::ranges::all_of(config.queries, [](auto rows) { return rows == 0; }),
             "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");

@@ -7,8 +7,9 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
     if (rings_alone)
         options.add({.name = "measured",
                      .value = "FILE",
-                     .help = "a record of validate or throughput: predict its rings (of --transports), and run nothing; "
-                             "all: those of every record that comes with Ringlab, each on its machine's file",
+                     .help =
+                         "a record of validate or throughput: predict its rings (of --transports), and run nothing; "
+                         "all: those of every record that comes with Ringlab, each on its machine's file",
                      .target = &config.measured,
                      .absent = "rings are run"});
     if (rings_alone)
@@ -52,6 +53,14 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                          "and links), or none",
                  .target = &config.beside,
                  .choices = {"work", "ceilings", "none"}});
+    if (!rings_alone)
+        options.add({.name = "protocol",
+                     .value = "NAME",
+                     .help = "how kernels alone are timed: sustained (back to back, at the clock that power then "
+                             "allows), burst (ten passes apart from each other over inputs drawn anew, L2 cleared "
+                             "before each; the median of the last five)",
+                     .target = &config.protocols,
+                     .choices = {"sustained", "burst"}});
     options.add({.name = "cudnn",
                  .value = "FILE",
                  .help = "libcudnn.so.9 for the baseline",

@@ -1,5 +1,6 @@
 #include "experiments/config/case.hpp"
 
+#include "experiments/config/planned.hpp"
 #include "experiments/options/values.hpp"
 #include "layouts/basics/typed_names.hpp"
 
@@ -110,7 +111,7 @@ std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens) {
                         for (const auto queries :
                              config.queries.empty() ? std::vector<std::int64_t>{0} : config.queries)
                             for (const auto& policy : or_none(config.policies))
-                                for (const auto& layout : config.layouts)
+                                for (const auto& layout : for_machines(config.layouts, config.machines))
                                     cases.push_back({input, mask, layout, algorithm, policy, ranks,
                                                      sequence_lengths(config, ranks, input_tokens)[size], queries,
                                                      names_of_inputs[input]});
@@ -159,8 +160,8 @@ Plan make_plan(const Case& which, layouts::Problem problem, const Config& config
     const auto mask = layouts::pad(
         layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
     if (which.queries > 0) problem.queries = layouts::last_rows(mask, which.queries);
-    const auto layout = layouts::make_layout(which.layout, mask, which.ranks);
     const auto policy = policy_from(which.policy, problem.dtype);
+    const auto layout = laid_out(which.layout, mask, which.ranks, problem, policy.gradient_dtype);
     Plan plan{problem, nullptr, nullptr};
     layouts::ScheduleOptions options{which.algorithm, layouts::Pass::forward, policy.accumulation,
                                      policy.gradient_dtype};

@@ -88,8 +88,9 @@ struct Config {
     int gpus_per_host = 0;                ///< of the machine that calibrate describes; 0: those it timed
     std::vector<std::string> published;   ///< tables of others' rings
     std::vector<std::string> families;    ///< of kernels
-    std::vector<std::string> beside;      ///< what is timed for comparison: work, ceilings
-    std::string cudnn;                    ///< path of the library; empty: the system's
+    std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed
+    std::vector<std::string> beside;                     ///< what is timed for comparison: work, ceilings
+    std::string cudnn;                                   ///< path of the library; empty: the system's
     bool deterministic = false;
     int rounds = 5;  ///< in which kernels alone take turns
     double warm_up_seconds = 0.5;
@@ -120,7 +121,7 @@ struct Config {
     std::vector<std::string> keep;             ///< policies
     bool confirm = false;                      ///< run what fits, on GPUs
     int gpus = 0;                              ///< to spread over; 0: those of the machine
-    double budget_seconds = 60;  ///< that the simulator may take for candidates
+    double budget_seconds = 60;                ///< that the simulator may take for candidates
     std::string json;
 
     // Where results go.

@@ -26,7 +26,7 @@ struct TimedBusyLink {
 /// What NCCL's kernels take for messages that have time.
 struct HiddenMessages {
     std::map<std::int64_t, Timed> by_bytes;
-    int blocks = 0;          ///< of a kernel
+    int blocks = 0;            ///< of a kernel
     double flop_per_byte = 0;  ///< that a message has beside it if it has time
 };
 

@@ -22,9 +22,9 @@ struct AdvisedMachine {
     Uncertainty uncertainty;
 };
 
-/// The simulator's time of a candidate over what one rank says of it. Measured in 1755 cases (causal, full, window:4096,0
-/// and packed documents; 32k to 512k tokens; what candidates() lists on five machines of 4 to 64 GPUs): on each machine
-/// nine of ten lay between 0.82 and 1.25, all between 0.65 and 2.7. Rounded outwards.
+/// The simulator's time of a candidate over what one rank says of it. Measured in 1755 cases (causal, full,
+/// window:4096,0 and packed documents; 32k to 512k tokens; what candidates() lists on five machines of 4 to 64 GPUs):
+/// on each machine nine of ten lay between 0.82 and 1.25, all between 0.65 and 2.7. Rounded outwards.
 struct EstimateError {
     double low = 0.8, high = 1.25;    ///< of nine of ten
     double least = 0.65, most = 2.7;  ///< of all

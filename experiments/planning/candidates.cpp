@@ -1,5 +1,6 @@
 #include "experiments/planning/candidates.hpp"
 
+#include "experiments/config/planned.hpp"
 #include "experiments/prediction/machines.hpp"
 #include "experiments/prediction/scored_rings.hpp"
 #include "layouts/basics/require.hpp"
@@ -92,7 +93,9 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
         const auto tokens = (length + granularity - 1) / granularity * granularity;
         const auto mask = layouts::make_mask(expand_mask(one.which.mask, length, {}), length);
         const auto padded = layouts::pad(mask, tokens);
-        const auto layout = layouts::make_layout(one.which.layout, padded, ranks);
+        auto sized = problem;
+        sized.tokens = tokens;
+        const auto layout = laid_out(one.which.layout, padded, ranks, sized, layouts::DType::fp32);
         const layouts::Run all{0, 1, tokens};
         const layouts::KeyCounter keys({&all, 1});
         auto pairs = static_cast<double>(layouts::visible_pairs(padded, {&all, 1}, keys)) / ranks;
@@ -143,7 +146,8 @@ std::vector<Advised> candidates(const Question& question, const AdvisedMachine& 
                         if (config.layouts.empty() && !differs(layout, schedule)) continue;
                         Advised one;
                         one.machine = &machine;
-                        one.which = {"", mask, layout, schedule, "", ranks, tokens};
+                        const auto laid = for_machines({layout}, {machine.file}).front();
+                        one.which = {"", mask, laid, schedule, "", ranks, tokens};
                         one.density = visible;
                         one.rings = std::max(1, std::min<int>(gpus / ranks, static_cast<int>(config.batch)));
                         one.batch = (config.batch + one.rings - 1) / one.rings;

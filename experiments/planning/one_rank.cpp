@@ -186,9 +186,8 @@ private:
 
 OneRank play_one_rank(const layouts::Schedule& schedule, const sim::Machine& machine, const sim::SimOptions& options,
                       int rank) {
-    const auto tiles = options.compute == sim::ComputeModel::tiles
-                           ? std::make_shared<sim::TileModel>(schedule, machine)
-                           : std::shared_ptr<sim::TileModel>();
+    const auto tiles = options.compute == sim::ComputeModel::tiles ? std::make_shared<sim::TileModel>(schedule, machine)
+                                                                   : std::shared_ptr<sim::TileModel>();
     if (!sim::power_limits_clocks(schedule, machine, options))
         return OneRankPlayer(schedule, machine, options, rank, 1, tiles).play();
     OneRank found;

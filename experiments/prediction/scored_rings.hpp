@@ -28,7 +28,7 @@ struct ScoredRing {
     std::string machine;  ///< the machine file, without folder and ending
     std::string transport, shape;
     std::int64_t tokens_per_rank = 0;
-    double density = 0;                   ///< see density()
+    double density = 0;                  ///< see density()
     std::array<ScoredPass, 2> passes{};  ///< forward, backward
 
     /// |measured / predicted - 1| of a forward and a backward pass together.

@@ -67,9 +67,8 @@ Coverage coverage(const std::vector<ScoredRing>& rings) {
 Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings) {
     Coverage found;
     for (const auto& ring : rings) {
-        const auto others = rings_of(rings, [&](const auto& other) {
-            return other.machine == ring.machine && other.record != ring.record;
-        });
+        const auto others = rings_of(
+            rings, [&](const auto& other) { return other.machine == ring.machine && other.record != ring.record; });
         if (const auto u = margin(others, ring.tokens_per_rank, ring.density)) {
             ++found.all;
             found.within += is_within(ring, *u);

@@ -1,10 +1,14 @@
 #include "experiments/study/describe.hpp"
 
+#include "experiments/config/planned.hpp"
+#include "experiments/files/digest.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 
 namespace ringlab::experiments {
 namespace {
@@ -14,7 +18,8 @@ constexpr std::int64_t most_tokens_for_maps = 8192;  // tokens by token are writ
 
 double flop_of(const layouts::Schedule& schedule, const std::vector<double>& pair_count) {
     const auto& problem = schedule.problem();
-    return std::accumulate(pair_count.begin(), pair_count.end(), 0.0) * static_cast<double>(problem.batch * problem.query_heads) *
+    return std::accumulate(pair_count.begin(), pair_count.end(), 0.0) *
+           static_cast<double>(problem.batch * problem.query_heads) *
            (schedule.options().pass == layouts::Pass::forward ? problem.forward_flop_per_pair()
                                                               : problem.backward_flop_per_pair());
 }
@@ -26,7 +31,8 @@ void describe_pairs(RunWriter& run, const layouts::Schedule& schedule, const std
     if (ranks > most_ranks_for_pairs) return;
     std::vector<std::int64_t> pairs;
     for (int rank = 0; rank < ranks; ++rank)
-        for (int owner = 0; owner < ranks; ++owner) pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
+        for (int owner = 0; owner < ranks; ++owner)
+            pairs.push_back(schedule.pair_count(schedule.row_block(rank), owner));
     run.dataset("work/cells", pairs, {{"rank", ranks}, {"owner", ranks}}, "1",
                 "visible (query, key) pairs between a rank's queries and an owner's keys, one head");
 }
@@ -64,6 +70,15 @@ double median(std::vector<double> samples) {
     const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
     std::nth_element(samples.begin(), middle, samples.end());
     return *middle;
+}
+
+/// Of a layout that is made for prices: which those were.
+void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan) {
+    if (!is_planned(layout)) return;
+    const auto text =
+        text_of(prices_of(layout, plan.problem, plan.layout().ranks(), plan.forward->options().gradient_dtype));
+    run.attribute("layout_prices_sha256", to_text(digest_of(std::as_bytes(std::span(text)))), "1",
+                  "digest of the prices that the layout was made for, a line each");
 }
 
 /// What rotates q and k, or dq and dk, where anything does.
@@ -151,6 +166,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     const auto& problem = plan.problem;
     run.attribute("mask", which.mask, "1", "who sees whom, as given");
     run.attribute("layout", which.layout, "1", "which rank owns which tokens");
+    describe_prices(run, which.layout, plan);
     run.attribute("algorithm", which.algorithm, "1", "schedule that brings queries and keys together");
     run.attribute("policy", which.policy, "1", "how partial results become one; empty: carry");
     run.attribute("input", which.input, "1", "what attention is computed from, as given; empty: nothing is computed");
@@ -184,11 +200,13 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
         run.attribute("scratch_bytes_backward", plan.backward->scratch_bytes(), "B",
                       "scratch of a rank that the schedule of the backward pass asks for");
     const auto pair_count = cells_by_rank(*plan.forward);
-    run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP", "of the visible pairs, all ranks and heads");
+    run.attribute("flop_forward", flop_of(*plan.forward, pair_count), "FLOP",
+                  "of the visible pairs, all ranks and heads");
     if (plan.backward)
         run.attribute("flop_backward", flop_of(*plan.backward, pair_count), "FLOP",
                       "of the visible pairs, all ranks and heads");
-    run.attribute("balance_cells", layouts::imbalance(pair_count), "1", "largest over mean of the ranks' visible pairs");
+    run.attribute("balance_cells", layouts::imbalance(pair_count), "1",
+                  "largest over mean of the ranks' visible pairs");
     describe_pairs(run, *plan.forward, pair_count);
     describe_maps(run, problem.rotary, plan.mask(), plan.layout());
 }

@@ -82,7 +82,8 @@ double operations_of(const Plan& plan) {
 
 double pairs_of(const layouts::Mask& mask, std::span<const layouts::Interval> queries = {}) {
     const layouts::Run all{0, 1, mask.tokens()};
-    const std::vector<layouts::Run> rows = queries.empty() ? std::vector{all} : layouts::intersect_runs({&all, 1}, queries);
+    const std::vector<layouts::Run> rows =
+        queries.empty() ? std::vector{all} : layouts::intersect_runs({&all, 1}, queries);
     return static_cast<double>(layouts::visible_pairs(mask, rows, layouts::KeyCounter({&all, 1})));
 }
 

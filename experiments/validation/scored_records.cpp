@@ -1,8 +1,8 @@
 #include "experiments/validation/scored_records.hpp"
 
+#include "experiments/files/files_read.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
-#include "experiments/files/files_read.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <toml++/toml.h>
@@ -55,10 +55,11 @@ std::string machine_of(const std::string& record, const std::string& transport) 
     const auto name = record.substr(begin, end == std::string::npos ? end : end - begin) + "_calibrated" +
                       (transport == "nccl" ? "_nccl" : "");
     const auto known = resources("machines", ".toml");
-    require(std::find(known.begin(), known.end(), name) != known.end(),
-            "results/{}.h5 holds rings over {}, but there is no machine file {}.toml to score them on: calibrate one, or "
-            "list the record in results/not_scored.toml with the reason",
-            record, transport, name);
+    require(
+        std::find(known.begin(), known.end(), name) != known.end(),
+        "results/{}.h5 holds rings over {}, but there is no machine file {}.toml to score them on: calibrate one, or "
+        "list the record in results/not_scored.toml with the reason",
+        record, transport, name);
     return name;
 }
 

@@ -54,18 +54,20 @@ public:
         : handle_(handle), problem_(problem), band_(band) {
         const auto& p = problem;
         const auto element = layouts::bytes_of(p.dtype);
-        for (const auto uid : {q_uid, k_uid, v_uid, dout_uid}) {
-            const auto count = p.batch * p.tokens * heads(uid) * dim(uid);
-            auto& buffer = allocate(uid, count * element);
-            fill_normal(buffer.data(), p.dtype, count, static_cast<std::uint64_t>(uid), nullptr);
-        }
-        for (const auto uid : {o_uid, dq_uid, dk_uid, dv_uid})
-            allocate(uid, p.batch * p.tokens * heads(uid) * dim(uid) * element);
+        for (const auto uid : {q_uid, k_uid, v_uid, dout_uid, o_uid, dq_uid, dk_uid, dv_uid})
+            allocate(uid, elements(uid) * element);
         allocate(stats_uid, p.batch * p.tokens * p.query_heads * layouts::bytes_of(DType::fp32));
         make_forward();
         make_backward();
+        draw(0, nullptr);
         forward(nullptr);
         RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
+    }
+
+    void draw(std::uint64_t seed, cudaStream_t stream) const {
+        for (const auto uid : {q_uid, k_uid, v_uid, dout_uid})
+            fill_normal(buffers_.at(uid).data(), problem_.dtype, elements(uid), seed + static_cast<std::uint64_t>(uid),
+                        stream);
     }
 
     void forward(cudaStream_t stream) { execute(forward_, {q_uid, k_uid, v_uid, o_uid, stats_uid}, stream); }
@@ -83,9 +85,9 @@ private:
         return as_value ? problem_.value_dim : problem_.head_dim;
     }
 
-    DeviceBuffer& allocate(Uid uid, std::int64_t bytes) {
-        return buffers_[uid] = DeviceBuffer(static_cast<std::size_t>(bytes));
-    }
+    std::int64_t elements(Uid uid) const { return problem_.batch * problem_.tokens * heads(uid) * dim(uid); }
+
+    void allocate(Uid uid, std::int64_t bytes) { buffers_[uid] = DeviceBuffer(static_cast<std::size_t>(bytes)); }
 
     fe::graph::Graph graph() const {
         fe::graph::Graph graph;
@@ -209,8 +211,13 @@ std::vector<TimedCall> Cudnn::calls(const layouts::Problem& problem, const layou
     require(problem.soft_cap == 0, "the cuDNN baseline has no soft cap");
     require(!problem.dropout.drops(), "the cuDNN baseline has no dropout");
     const auto attention = std::make_shared<Attention>(library_->handle, problem, band_of(mask));
-    return {{"cudnn_forward", [attention](cudaStream_t stream) { attention->forward(stream); }},
-            {"cudnn_backward", [attention](cudaStream_t stream) { attention->backward(stream); }}};
+    return {{"cudnn_forward", [attention](cudaStream_t stream) { attention->forward(stream); },
+             [attention](std::uint64_t seed, cudaStream_t stream) { attention->draw(seed, stream); }},
+            {"cudnn_backward", [attention](cudaStream_t stream) { attention->backward(stream); },
+             [attention](std::uint64_t seed, cudaStream_t stream) {
+                 attention->draw(seed, stream);
+                 attention->forward(stream);
+             }}};
 }
 
 }  // namespace ringlab::gpu

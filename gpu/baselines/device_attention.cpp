@@ -29,17 +29,13 @@ struct DeviceAttention::Work {
           forward_work(work_list(mask, layouts::Pass::forward, false)),
           backward_work(work_list(mask, layouts::Pass::backward, false)),
           ordered_work(work_list(mask, layouts::Pass::backward, true)) {
-        const auto& p = problem;
-        for (auto* tensor : {&q, &k, &v, &dout})
-            fill_normal(tensor->buffer.data(), p.dtype, elements(*tensor), ++seed, nullptr);
+        draw(0, nullptr);
         // The state in the middle of a ring, and the fp32 output that a backward pass starts from.
         auto args = forward_args();
         args.last = false;
         args.carry = carry();
         attend_forward(args, forward_work, nullptr);
-        args = forward_args();
-        args.result.o = o.view;
-        attend_forward(args, forward_work, nullptr);
+        keep_output(nullptr);
         RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
     }
 
@@ -108,6 +104,17 @@ struct DeviceAttention::Work {
                 .dv = rounded_dv.view};
     }
 
+    void draw(std::uint64_t seed, cudaStream_t stream) const {
+        for (const auto* tensor : {&q, &k, &v, &dout})
+            fill_normal(tensor->buffer.data(), problem.dtype, elements(*tensor), ++seed, stream);
+    }
+    /// What a backward pass takes from the forward pass: o in fp32, and lse.
+    void keep_output(cudaStream_t stream) const {
+        auto args = forward_args();
+        args.result.o = o.view;
+        attend_forward(args, forward_work, stream);
+    }
+
     void forward(bool first, bool last, cudaStream_t stream) const {
         auto args = forward_args();
         args.first = first;
@@ -157,7 +164,6 @@ struct DeviceAttention::Work {
     std::shared_ptr<const RowBounds> rows;
     std::shared_ptr<const KeyPositions> keys;
     WorkList forward_work, backward_work, ordered_work;
-    std::uint64_t seed = 0;
 
     Tensor q = query_side(problem.head_dim, problem.dtype), k = key_side(problem.head_dim, problem.dtype),
            v = key_side(problem.value_dim, problem.dtype), dout = query_side(problem.value_dim, problem.dtype);
@@ -200,7 +206,14 @@ TimedCall DeviceAttention::call(const std::string& name) {
     };
     const auto found = all.find(name);
     require(found != all.end(), "no call '{}' of a device's attention", name);
-    return {name, found->second};
+    TimedCall call{name, found->second};
+    if (name == "forward") call.refresh = [&](std::uint64_t seed, cudaStream_t stream) { work.draw(seed, stream); };
+    if (name == "backward")
+        call.refresh = [&](std::uint64_t seed, cudaStream_t stream) {
+            work.draw(seed, stream);
+            work.keep_output(stream);
+        };
+    return call;
 }
 
 }  // namespace ringlab::gpu

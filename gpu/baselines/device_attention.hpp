@@ -27,6 +27,7 @@ public:
     ///   "backward_prepare": what goes before all blocks; "backward_add": dk and dv of a block added to others;
     ///   "backward_round": gradients from fp32. "backward": all that a whole sequence needs, with dk and dv as in
     ///   "backward_kernel"; "backward_deterministic" likewise.
+    /// "forward" and "backward" can be refreshed.
     TimedCall call(const std::string& name);
 
 private:

@@ -1,6 +1,7 @@
 #include "gpu/baselines/timed_call.hpp"
 
 #include "gpu/device/cuda_handles.hpp"
+#include "gpu/device/device_buffer.hpp"
 #include "gpu/device/steady.hpp"
 
 #include <algorithm>
@@ -63,6 +64,76 @@ std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const Timi
             samples[i].seconds.push_back(std::move(seconds));
         }
     return samples;
+}
+
+std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const BurstOptions& options, const Nvml& nvml,
+                                     std::vector<ClockSample>& clocks) {
+    const Stream stream;
+    int device = 0, l2_bytes = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
+    DeviceBuffer other(8 * static_cast<std::size_t>(std::max(l2_bytes, 1 << 20)));
+    const Event begin(Event::Use::timing), end(Event::Use::timing);
+    std::vector<CallSamples> samples;
+    std::vector<const TimedCall*> timed;
+    for (const auto& call : calls) {
+        if (!call.refresh) continue;
+        timed.push_back(&call);
+        samples.push_back({call.name, {{}}});
+        call.call(stream);  // loads what is loaded at the first call
+    }
+    std::uint64_t seed = 1000;
+    for (int pass = 0; pass < options.passes; ++pass)
+        for (std::size_t i = 0; i < timed.size(); ++i) {
+            RINGLAB_CUDA(cudaStreamSynchronize(stream));
+            std::this_thread::sleep_for(std::chrono::duration<double>(options.rest));
+            timed[i]->refresh(seed += 10, stream);
+            RINGLAB_CUDA(cudaMemsetAsync(other.data(), pass, other.bytes(), stream));
+            begin.record(stream);
+            timed[i]->call(stream);
+            end.record(stream);
+            if (const auto sample = nvml.sample(device, ClockSample::Moment::during)) clocks.push_back(*sample);
+            RINGLAB_CUDA(cudaStreamSynchronize(stream));
+            float milliseconds = 0;
+            RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+            samples[i].seconds.front().push_back(static_cast<double>(milliseconds) * 1e-3);
+        }
+    return samples;
+}
+
+std::optional<double> sustained_watts(const TimedCall& call, double call_seconds, double seconds, const Nvml& nvml) {
+    using Clock = std::chrono::steady_clock;
+    int device = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    if (!nvml.joules(device)) return {};
+    const Stream stream;
+    const Event enqueued(Event::Use::ordering);
+    const auto batch = static_cast<int>(std::clamp(std::ceil(0.02 / call_seconds), 1.0, 1000.0));
+    struct Step {
+        Clock::time_point at;
+        double joules;
+    };
+    std::optional<Step> first, last;
+    double before = *nvml.joules(device);
+    const auto start = Clock::now();
+    const auto since = [](Clock::time_point then) {
+        return std::chrono::duration<double>(Clock::now() - then).count();
+    };
+    // The first steps of the counter are of the time before; power has settled after a tenth of a second.
+    const auto enough = [&] { return last && last->at - first->at >= std::chrono::duration<double>(seconds); };
+    while (since(start) < 0.1 + 4 * seconds && !enough()) {
+        for (int i = 0; i < batch; ++i) call.call(stream);
+        enqueued.record(stream);
+        while (!enqueued.done()) {
+            const double now = nvml.joules(device).value_or(before);
+            if (now == before) continue;
+            before = now;
+            if (since(start) >= 0.1) (first ? last : first) = Step{Clock::now(), now};
+        }
+    }
+    RINGLAB_CUDA(cudaStreamSynchronize(stream));
+    if (!last) return {};
+    return (last->joules - first->joules) / std::chrono::duration<double>(last->at - first->at).count();
 }
 
 }  // namespace ringlab::gpu

@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +17,9 @@ namespace ringlab::gpu {
 struct TimedCall {
     std::string name;
     std::function<void(cudaStream_t)> call;
+    /// Draws the inputs anew from a seed and computes what the call takes from an earlier pass; in stream order. Empty:
+    /// the call is not timed in bursts.
+    std::function<void(std::uint64_t seed, cudaStream_t)> refresh = {};
 };
 
 struct TimingOptions {
@@ -24,6 +29,12 @@ struct TimingOptions {
     /// Pause after each burst, in times of its length: 0 keeps the device busy and at the clock that power then
     /// allows; with long pauses and short bursts it keeps its highest clock.
     double rest = 0;
+};
+
+/// How single passes are timed: as in cuDNN's published tables.
+struct BurstOptions {
+    int passes = 10;     ///< of each call
+    double rest = 0.02;  ///< seconds before each pass, in which the device cools and its clock rises
 };
 
 /// Device seconds of one call, by round and by repeat within it.
@@ -37,5 +48,17 @@ struct CallSamples {
 /// Clock samples are taken while a burst runs, one each.
 std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const TimingOptions& options, const Nvml& nvml,
                                     std::vector<ClockSample>& clocks);
+
+/// Times single passes of the calls that have a refresh(), in turns, on the current device. Before each pass the inputs
+/// are drawn anew, L2 is cleared by writing over memory of eight times its size, and the host has enqueued everything
+/// before the device reaches the pass, so that no launch is waited for. Times are between two events around the pass
+/// and hold their overhead of 1 to 2 us. One round, all passes in order, those of the warm-up too.
+std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const BurstOptions& options, const Nvml& nvml,
+                                     std::vector<ClockSample>& clocks);
+
+/// Mean watts of the current device while a call runs back to back, from its energy counter between two of the
+/// counter's own steps at least `seconds` apart; nothing where NVML has no such counter. `call_seconds` is about what
+/// one call takes.
+std::optional<double> sustained_watts(const TimedCall& call, double call_seconds, double seconds, const Nvml& nvml);
 
 }  // namespace ringlab::gpu

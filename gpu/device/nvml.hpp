@@ -36,6 +36,10 @@ public:
     /// Of a CUDA device; nothing if NVML does not know it. Any thread. Takes some 10 us to 1 ms of host time.
     std::optional<ClockSample> sample(int device, ClockSample::Moment moment) const;
 
+    /// Energy that a CUDA device has taken since its driver was loaded; nothing where NVML does not count it. It grows
+    /// in steps, some tens of milliseconds apart. Any thread.
+    std::optional<double> joules(int device) const;
+
 private:
     struct Library;
     std::unique_ptr<Library> library_;

@@ -101,7 +101,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     // A transfer's kernel gets in where a block of an attend ends: every now and then in a backward pass. Forward,
     // blocks go on from tile to tile, and transfers had better be there before an attend begins.
     for (auto& program : job.programs) {
-        if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace(program);
+        if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace_messages(program);
     }
     PassPrograms programs;
     for (const auto& program : job.programs) programs.push_back(&program);

@@ -312,14 +312,14 @@ void launch_on_hopper(const hopper::BackwardLaunch& launch, const AttendShape& s
 
 hopper::WorkTileOrder unit_order(const AttendShape& shape, const TileList& tiles, int blocks, bool with_turns) {
     const layouts::KeyWorkTiles items{.items = tiles.items(),
-                                  .busy = tiles.busy_items(),
-                                  .entries = tiles.full() + tiles.partial(),
-                                  .longest = tiles.longest(),
-                                  .fall_linearly = tiles.fall_linearly()};
+                                      .busy = tiles.busy_items(),
+                                      .entries = tiles.full() + tiles.partial(),
+                                      .longest = tiles.longest(),
+                                      .fall_linearly = tiles.fall_linearly()};
     const layouts::LaunchShape places{.heads = shape.batch * shape.kv_heads,
-                                       .group = shape.query_heads_per_kv_head,
-                                       .sms = hopper::multiprocessors_of_device(),
-                                       .blocks = blocks};
+                                      .group = shape.query_heads_per_kv_head,
+                                      .sms = hopper::multiprocessors_of_device(),
+                                      .blocks = blocks};
     return with_turns ? layouts::deterministic_backward_order(items, places) : layouts::backward_order(items, places);
 }
 

@@ -111,7 +111,7 @@ private:
     int groups_ = 1;
     std::int64_t items_ = 0, longest_ = 0, entries_ = 0;
     int blocks_per_item_ = 1;
-    hopper::WorkTileOrder order_;                 // backward, of a block's items
+    hopper::WorkTileOrder order_;             // backward, of a block's items
     std::vector<std::uint32_t> block_items_;  // backward, by block: its items
     std::uint32_t pass_ = 0;
     std::uint32_t* told_ = nullptr;  // in host memory that the device sees

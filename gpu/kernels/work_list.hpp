@@ -27,7 +27,7 @@ public:
     std::int64_t tokens() const { return tokens_; }
     std::span<const layouts::Run> runs() const { return runs_; }
 
-    /// (begin, end, sink, 0) per row; padded to whole tiles with rows that see nothing.
+    /// (begin, end, sink, position) per row; padded to whole tiles with rows that see nothing.
     const std::int32_t* device() const { return device_.as<const std::int32_t>(); }
 
 private:

@@ -8,7 +8,8 @@
 
 namespace ringlab::gpu {
 
-/// What attends that a schedule joins wait for, where the kernels can do them in one launch.
+/// When a fused launch of several attends starts, and whether it waits inside the kernel for blocks that have not
+/// arrived.
 enum class JoinedWaits {
     inside,  ///< the launch begins at once and waits for each block before it reads it. Only where nothing that brings
              ///< blocks needs multiprocessors of this device: the launch may hold all of them
@@ -24,7 +25,7 @@ struct JoinedLaunch {
     std::vector<std::size_t> attends;  ///< by instruction, ascending; the launch takes the place of the first one
     layouts::HeadRange rows, keys;     ///< heads of all
     bool first = true, last = true;    ///< forward: of these heads on this rank
-    /// It may then be enqueued before what it waits for, on which nothing that comes behind it has any bearing.
+    /// It may be enqueued before the transfers that it waits for, because no later operation delays those.
     bool waits_inside = false;
     std::unique_ptr<JoinedWork> work;
 

@@ -32,9 +32,8 @@ struct Message {
 /// What one rank can do with others. All calls enqueue on a stream of the rank's device and return at once, except
 /// where they wait for others to start up; the issuing thread alone calls them.
 ///
-/// A transfer begins when its own stream and the peer's have come to it: a receive says that its slot is free, a send
-/// waits for that; or, where arrivals are told (Message::is_told), when the sender's has. Messages between two ranks on
-/// one channel match in order.
+/// A transfer begins when the receiver has posted its slot and the sender's stream has reached the send. With arrival
+/// flags (Message::is_told) the sender alone starts it. Messages between two ranks on one channel match in order.
 ///
 /// The issuer asks before it enqueues a send or the second part of a receive, and does something else meanwhile if the
 /// answer is no: a stream then only ever waits for what has been enqueued already. It must not wait for anything else,

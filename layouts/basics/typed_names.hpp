@@ -21,15 +21,15 @@ std::string unknown_name(std::string_view kind, std::string_view name, const std
 /// registry.find(name) for a name that a user typed. The Error suggests a similar name.
 template <class Factory>
 const typename Registry<Factory>::Entry& find_or_suggest(const Registry<Factory>& registry, std::string_view kind,
-                                                    const std::string& name) {
+                                                         const std::string& name) {
     if (registry.entries().contains(name)) return registry.find(name);
     std::vector<std::string> known;
     for (const auto& [other, entry] : registry.entries()) known.push_back(other);
     throw Error(unknown_name(kind, name, known));
 }
 
-/// The entry for a spec such as "striped:16". Throws Error as find_or_suggest() does, and also if nothing follows the colon,
-/// which would otherwise silently mean the default.
+/// The entry for a spec such as "striped:16". Throws Error as find_or_suggest() does, and also if nothing follows the
+/// colon, which would otherwise silently mean the default.
 template <class Factory>
 const typename Registry<Factory>::Entry& find_spec(const Registry<Factory>& registry, std::string_view kind,
                                                    std::string_view text) {

@@ -102,9 +102,9 @@ TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> colum
 
 /// Work of a backward launch whose work tiles are key tiles, over all heads and batch elements.
 struct BackwardLoad {
-    std::int64_t items = 0;            ///< work tiles that have something to do
-    std::int64_t entries = 0;          ///< row tiles that all work tiles together process
-    std::int64_t longest = 0;          ///< row tiles of the longest work tile
+    std::int64_t items = 0;               ///< work tiles that have something to do
+    std::int64_t entries = 0;             ///< row tiles that all work tiles together process
+    std::int64_t longest = 0;             ///< row tiles of the longest work tile
     std::int64_t steps_per_row_tile = 1;  ///< steps that a row tile takes: query heads per kv head
 };
 

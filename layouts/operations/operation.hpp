@@ -76,7 +76,7 @@ struct Op {
     Part part;                 ///< what is sent, received or written; attend: the keys
     Part second;               ///< see rows() and read()
     std::array<int, pool_count> slots{};  ///< by pool: the slot that the operation uses
-    std::int64_t pair_count = 0;               ///< attend: visible (query, key) pairs of one query head and batch element
+    std::int64_t pair_count = 0;          ///< attend: visible (query, key) pairs of one query head and batch element
     std::int64_t bytes = 0;               ///< size of the message; has_source(): of what is read
     std::array<OpIndex, 4> after_storage{};
     int after_count = 0;

@@ -38,7 +38,7 @@ public:
         Ops get_return_object() { return Ops(Handle::from_promise(*this)); }
         std::suspend_always initial_suspend() noexcept { return {}; }
         std::suspend_always final_suspend() noexcept { return {}; }
-        /// `Op& op = co_await Ops::workplace;` gives the coroutine an Op to build its operations in: the one passed to
+        /// `Op& op = co_await Ops::op_storage;` gives the coroutine an Op to build its operations in: the one passed to
         /// with_op_storage(), or else one that the stream allocates.
         struct OpStorage {
             Op& op;
@@ -73,7 +73,7 @@ public:
     /// The next operation, or nullptr after the last. Valid until the next call.
     const Op* next();
 
-    /// Lets the stream build its operations in `op`, if it asks for a Workplace. Several streams may share one `op`,
+    /// Lets the stream build its operations in `op`, if it asks for an OpStorage. Several streams may share one `op`,
     /// which saves memory when there are thousands of them; an operation is then valid only until next() is called on
     /// any of them. To be called before the first next().
     Ops with_op_storage(Op& op) &&;

@@ -49,13 +49,19 @@ struct PoolDescription {
 };
 
 /// Every pool, by number. Schedule (types and bytes), both backends (memory) and the simulator (messages) read this
-/// table, so a tensor that travels with a pool, such as the scales of an 8-bit payload, is one more entry of its row.
+/// table. A new tensor of rows is one more entry of a row here. A new tensor of keys, such as the scales of an 8-bit
+/// payload, also needs the backends to keep fields of different types in one slot: CpuSlots and SlotMap do that for
+/// pools of rows only.
 inline constexpr std::array<PoolDescription, pool_count> pool_table{{
     {Pool::kv, "K,V", Heads::kv, true, false, {{{"k", Width::head_dim}, {"v", Width::value_dim}}}},
     {Pool::dkv, "dK,dV", Heads::kv, false, true, {{{"dk", Width::head_dim}, {"dv", Width::value_dim}}}},
     {Pool::q, "Q", Heads::query, true, false, {{{"q", Width::head_dim}}}},
     // Running softmax of rows: o is not normalised yet, m is the maximum, l the sum.
-    {Pool::state, "state", Heads::query, false, true,
+    {Pool::state,
+     "state",
+     Heads::query,
+     false,
+     true,
      {{{"o", Width::value_dim}, {"m", Width::one, true}, {"l", Width::one, true}}}},
     {Pool::output, "O", Heads::query, false, false, {{{"o", Width::value_dim}, {"lse", Width::one, true}}}},
     // dO, and what the backward pass knows of its rows.

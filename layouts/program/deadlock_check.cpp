@@ -102,7 +102,8 @@ OpIndex attend_ahead(const RankProgram& rank, OpIndex which, int step, HeadRange
     while (--which >= 0) {
         const auto& op = rank.code[place_at(which)].op;
         const bool shares_heads = op.part.heads.begin < heads.end && heads.begin < op.part.heads.end;
-        if (op.kind == OpKind::attend && op.step == step && shares_heads) return is_in_fused_launch(rank, which) ? -1 : which;
+        if (op.kind == OpKind::attend && op.step == step && shares_heads)
+            return is_in_fused_launch(rank, which) ? -1 : which;
     }
     return -1;
 }

@@ -72,7 +72,7 @@ void SlotContents::check_order(OpIndex which, const Operand& operand, const Slot
     for (const auto& visit : slot.visits) {
         if (visit.op == which || (!writes && !visit.writes) || before(visit.op, which)) continue;
         const bool apart = visit.generation == slot.generation && (!overlap(visit.where.heads, operand.part.heads) ||
-                                                         !overlap(visit.where.tokens, operand.part.tokens));
+                                                                   !overlap(visit.where.tokens, operand.part.tokens));
         require(apart, "nothing makes it wait for operation {}, which also accesses {} slot {}", visit.op,
                 to_string(operand.pool), operand.slot);
     }

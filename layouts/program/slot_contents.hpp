@@ -26,7 +26,8 @@ public:
     /// Whether slot 0 of a gradient must be 0 at the start: it is added to before it is written, or not all of it is
     /// ever written.
     bool needs_zeroed(Pool gradient) const {
-        return schedule_.keeps(gradient) && (read_before_write_[static_cast<std::size_t>(gradient)] || !covers_own(gradient));
+        return schedule_.keeps(gradient) &&
+               (read_before_write_[static_cast<std::size_t>(gradient)] || !covers_own(gradient));
     }
     /// Whether some of slot 0 of the output is never written.
     bool has_unwritten_output() const { return !covers_own(Pool::output); }

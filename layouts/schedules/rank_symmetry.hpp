@@ -10,8 +10,8 @@ namespace ringlab::layouts {
 /// the number of runs.
 bool pairs_depend_on_rank_order(const Mask& mask, const Layout& layout);
 
-/// Whether pairs_depend_on_rank_order() holds for the schedule's mask and layout, every rank sees something of every block and
-/// all tokens have a query row. A schedule that depends only on distances between ranks then fulfils
+/// Whether pairs_depend_on_rank_order() holds for the schedule's mask and layout, every rank sees something of every
+/// block and all tokens have a query row. A schedule that depends only on distances between ranks then fulfils
 /// Schedule::is_rank_symmetric().
 bool has_rank_symmetric_pairs(const Schedule& schedule);
 

@@ -80,7 +80,8 @@ Ops RingSchedule::forward(Member self) const {
             next_arrival = co_yield op;
             readers[turn(step + 1)] = {};
         }
-        construct_in(op, [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
+        construct_in(op,
+                     [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
         if (op.pair_count > 0) {
             op.begins |= !begun;
             op.ends |= step == last;
@@ -126,12 +127,13 @@ Ops RingSchedule::backward(Member self) const {
             OpIndex complete = -1;  // when the travelling gradient holds all contributions so far
             OpIndex gradient_arrival = -1;
             if (!starts) {
-                construct_in(op, [&] { return gradient(OpKind::receive, self, step, self.previous(), owner, travelling); });
+                construct_in(op,
+                             [&] { return gradient(OpKind::receive, self, step, self.previous(), owner, travelling); });
                 op.run_after(travelling_sent);
                 complete = gradient_arrival = co_yield op;
             }
-            construct_in(op,
-                    [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
+            construct_in(
+                op, [&] { return attend(step, self.rows, keys_at(self, step), self.slot, slot_of_step(self, step)); });
             if (op.pair_count > 0) {
                 op.slot(Pool::dkv) = starts ? travelling : partial_slot(self);
                 op.begins = !begun;
@@ -141,8 +143,8 @@ Ops RingSchedule::backward(Member self) const {
                 complete = readers[turn(step)].attend = co_yield op;
                 begun = true;
                 if (!starts) {
-                    construct_in(op,
-                            [&] { return add(Pool::dkv, step, keys_at(self, step), travelling, partial_slot(self)); });
+                    construct_in(
+                        op, [&] { return add(Pool::dkv, step, keys_at(self, step), travelling, partial_slot(self)); });
                     op.run_after(gradient_arrival);
                     complete = co_yield op;
                 }

@@ -175,7 +175,8 @@ Op Schedule::attend(int step, const Part& rows, const Part& keys, int row_slot, 
     return op;
 }
 
-Op Schedule::operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const {
+Op Schedule::operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read,
+                                   int source) const {
     Op op;
     op.kind = kind;
     op.pool = pool;
@@ -209,7 +210,8 @@ Op Schedule::expand(int step, const Part& keys, int slot, int source) const {
 }
 
 Op Schedule::compress(int step, const Part& keys, int slot, int latent_slot, int source) const {
-    auto op = operation_with_source(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot, keys, source);
+    auto op = operation_with_source(OpKind::compress, Pool::dlatent, step, {keys.block, {0, 1}, keys.tokens}, slot,
+                                    keys, source);
     op.slot(Pool::latent) = latent_slot;
     return op;
 }

@@ -98,8 +98,8 @@ public:
     Part rows_of(int rank, HeadRange heads) const { return part(row_block(rank), heads); }
     bool is_whole(const Part& part) const { return part.tokens == Interval{0, block_tokens(part.block)}; }
 
-    /// Global positions of a part, in its order, at which the mask is evaluated. Virtual, like modify_program(), so that
-    /// experiments can inject mistakes on purpose.
+    /// Global positions of a part, in its order, at which the mask is evaluated. Virtual, like modify_program(), so
+    /// that experiments can inject mistakes on purpose.
     virtual std::vector<Run> runs(const Part& part) const;
 
     /// Called by resolve() at its end, after all checks, to change the program that it returns. For injected mistakes.
@@ -184,7 +184,8 @@ private:
         KeyCounter keys;
     };
 
-    Op operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read, int source) const;
+    Op operation_with_source(OpKind kind, Pool pool, int step, const Part& part, int slot, const Part& read,
+                             int source) const;
 
     Problem problem_;
     Mask mask_;
@@ -207,8 +208,8 @@ using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const std::strin
                                                                 const Mask&, const Layout&, const ScheduleOptions&)>;
 Registry<ScheduleFactory>& schedules();
 
-/// Parses the argument PARTS of a schedule such as "pull:4", for Schedule::head_groups_of_fused_launch(); 0 if there is none.
-/// Throws Error if it is no whole number from 1 to the number of kv heads.
+/// Parses the argument PARTS of a schedule such as "pull:4", for Schedule::head_groups_of_fused_launch(); 0 if there is
+/// none. Throws Error if it is no whole number from 1 to the number of kv heads.
 int parse_head_groups(const std::string& arguments, const Problem& problem);
 
 /// A namespace-scope object of this type makes a schedule known by name.

@@ -122,7 +122,8 @@ private:
             const int coming = block_at(rank, round + 1, 0);
             if (round + 1 < hosts_ && round + 1 <= outer(coming).last) {
                 auto& readers = state.readers[index(base_slot(round + 1))];
-                co_yield receive_block(kv_between, number + size_, previous_host(rank), coming, base_slot(round + 1), readers);
+                co_yield receive_block(kv_between, number + size_, previous_host(rank), coming, base_slot(round + 1),
+                                       readers);
                 readers = {};
                 state.next_base = op_index++;
             }
@@ -137,7 +138,8 @@ private:
         const int coming = block_at(rank, round, step + 1);
         if (step + 1 < size_ && step + 1 <= inner(coming, round).last) {
             auto& readers = state.readers[index(kv_slot(round, step + 1))];
-            co_yield receive_block(kv_inside, number + 1, previous_inside(rank), coming, kv_slot(round, step + 1), readers);
+            co_yield receive_block(kv_inside, number + 1, previous_inside(rank), coming, kv_slot(round, step + 1),
+                                   readers);
             readers = {};
             state.next_arrival = op_index++;
         }
@@ -291,7 +293,7 @@ private:
     }
 
     int size_, hosts_;
-    std::vector<HostHops> inner_;  // by block, then round
+    std::vector<HostHops> inner_;   // by block, then round
     std::vector<RoundHops> outer_;  // by block
 };
 

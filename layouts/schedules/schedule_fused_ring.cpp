@@ -24,8 +24,7 @@ class FusedRing : public RingSchedule {
 public:
     /// `parts`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
     /// launch. 0: the schedule chooses.
-    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-               int parts)
+    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options, int parts)
         : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(parts)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
@@ -41,7 +40,8 @@ public:
         if (ranks() == 1) return;
         add_slots(Pool::kv, (ranks() - 1) * groups_, heads / groups_, tokens);
         if (options.pass == Pass::backward)
-            add_slots(Pool::dkv, (gradient_types_differ() ? 3 : 2) * groups_, heads / groups_, tokens, options.gradient_dtype);
+            add_slots(Pool::dkv, (gradient_types_differ() ? 3 : 2) * groups_, heads / groups_, tokens,
+                      options.gradient_dtype);
     }
 
     Ops ops(int rank) const override {

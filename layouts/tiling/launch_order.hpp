@@ -10,24 +10,25 @@ namespace ringlab::layouts {
 /// The work tiles of one head in a backward launch over one block: its key tiles, longest first. Their length is the
 /// number of row tiles that they process.
 struct KeyWorkTiles {
-    std::int64_t items = 0;    ///< all work tiles, including those without row tiles, which come last
-    std::int64_t busy = 0;     ///< work tiles with row tiles
-    std::int64_t entries = 0;  ///< row tiles of all work tiles
-    std::int64_t longest = 0;  ///< row tiles of the first work tile
+    std::int64_t items = 0;      ///< all work tiles, including those without row tiles, which come last
+    std::int64_t busy = 0;       ///< work tiles with row tiles
+    std::int64_t entries = 0;    ///< row tiles of all work tiles
+    std::int64_t longest = 0;    ///< row tiles of the first work tile
     bool fall_linearly = false;  ///< fall_linearly() of those with row tiles
 };
 
 /// Heads of a launch and the SMs that it runs on.
 struct LaunchShape {
-    std::int64_t heads = 1;       ///< kv heads of all batch elements
-    std::int64_t group = 1;       ///< query heads per kv head
-    std::int64_t sms = 1;  ///< SMs of the device
-    std::int64_t blocks = 1;      ///< thread blocks, each on an SM, that split one work tile
+    std::int64_t heads = 1;   ///< kv heads of all batch elements
+    std::int64_t group = 1;   ///< query heads per kv head
+    std::int64_t sms = 1;     ///< SMs of the device
+    std::int64_t blocks = 1;  ///< thread blocks, each on an SM, that split one work tile
 };
 
-/// Order of a backward launch over one block, see WorkTileOrder. In step if the lengths of work tiles allow it. Otherwise
-/// as few kv heads at a time as fill the SMs, so that L2 holds the Q, dO and dQ that they read; but if the lengths of
-/// work tiles differ, the shorter half of them comes last, for all heads.
+/// Order of a backward launch over one block, see WorkTileOrder:
+/// - in lockstep, if the lengths of work tiles allow it;
+/// - otherwise as few kv heads at a time as fill the SMs, so that L2 holds the Q, dO and dQ that they read;
+/// - if then the lengths of work tiles differ, the shorter half of them comes last, for all heads.
 WorkTileOrder backward_order(const KeyWorkTiles& items, const LaunchShape& places);
 
 /// The same for a launch whose work tiles add to each row tile of dQ in a fixed order (deterministic). A work tile
@@ -50,6 +51,6 @@ struct WorkTileRun {
 /// Calls `visit` for all units of a launch with so many work tiles and heads, in launch order. It is the order that
 /// place_of() of the kernels computes from the number of a unit.
 void for_each_work_tile_run(const WorkTileOrder& order, std::int64_t items, std::int64_t heads,
-                       const std::function<void(const WorkTileRun&)>& visit);
+                            const std::function<void(const WorkTileRun&)>& visit);
 
 }  // namespace ringlab::layouts

@@ -34,19 +34,20 @@ std::optional<WorkTileOrder> lockstep_order(std::int64_t items, std::int64_t hea
         for (const auto sections : {fewest, fewest + 1}) {
             const auto section_tiles = std::min(most, items / sections);
             const bool are_paired = sections * heads / heads_at_a_time % 2 == 0 || similar;
-            if (are_paired && nearly(section_tiles * heads_at_a_time, places) && nearly(section_tiles * sections, items))
+            if (are_paired && nearly(section_tiles * heads_at_a_time, places) &&
+                nearly(section_tiles * sections, items))
                 return WorkTileOrder{.leading_tiles = static_cast<int>(section_tiles * sections),
-                                 .heads_at_a_time = static_cast<int>(heads_at_a_time),
-                                 .section_tiles = static_cast<int>(section_tiles),
-                                 .sections = static_cast<int>(sections),
-                                 .in_lockstep = true};
+                                     .heads_at_a_time = static_cast<int>(heads_at_a_time),
+                                     .section_tiles = static_cast<int>(section_tiles),
+                                     .sections = static_cast<int>(sections),
+                                     .in_lockstep = true};
         }
     }
     return std::nullopt;
 }
 
 std::optional<WorkTileOrder> fused_lockstep_order(std::span<const std::uint32_t> block_items, std::int64_t heads,
-                                              std::int64_t places) {
+                                                  std::int64_t places) {
     if (block_items.empty()) return std::nullopt;
     const auto each = block_items.front();
     if (!std::ranges::all_of(block_items, [&](std::uint32_t items) { return items == each; })) return std::nullopt;

@@ -8,12 +8,12 @@ namespace ringlab::layouts {
 
 /// The order in which a launch processes its units. A unit is one work tile (an item of the work list) for one head.
 /// Work tiles come longest first, so that short ones fill the gaps at the end of the launch. But units that run at the
-/// same time should read the same tensors, so that L2 holds them. Therefore the first `leading_tiles` work tiles are done
-/// for `heads_at_a_time` heads, then for the next `heads_at_a_time` heads, and so on; the remaining work tiles follow one by one,
-/// each for all heads.
+/// same time should read the same tensors, so that L2 holds them. Therefore the first `leading_tiles` work tiles are
+/// done for `heads_at_a_time` heads, then for the next `heads_at_a_time` heads, and so on; the remaining work tiles
+/// follow one by one, each for all heads.
 ///
-/// The first work tiles are divided into sections of `section_tiles` work tiles for `heads_at_a_time` heads: first all sections of the
-/// same heads, then those of the next heads.
+/// The first work tiles are divided into sections of `section_tiles` work tiles for `heads_at_a_time` heads: first all
+/// sections of the same heads, then those of the next heads.
 ///
 /// In step (backward): a section has as many units as run at a time, and fall_linearly() holds for the work tiles. The
 /// units of a section begin together and go over their row tiles from the common last one, so they end one after
@@ -22,8 +22,8 @@ namespace ringlab::layouts {
 /// the two, and all units of a section are at the same row tiles at any time.
 struct WorkTileOrder {
     int leading_tiles = 0;
-    int heads_at_a_time = 1;           // divides the number of heads
-    int section_tiles = 1, sections = 1;  // chunk * chunks == leading_tiles
+    int heads_at_a_time = 1;              // divides the number of heads
+    int section_tiles = 1, sections = 1;  // section_tiles * sections == leading_tiles
     bool in_lockstep = false;
 };
 
@@ -43,14 +43,14 @@ bool have_similar_lengths(std::int64_t entries, std::int64_t longest, std::int64
 
 /// For `items` work tiles with fall_linearly(): the order in step that takes the fewest heads at a time, such that
 /// sections fill at least 90 % of the `places` where units run at a time and have at least 90 % of the work tiles. The
-/// number of sections is even, because they work in pairs, unless work tiles are `similar` in length. nullopt if there is
-/// no such order.
+/// number of sections is even, because they work in pairs, unless work tiles are `similar` in length. nullopt if there
+/// is no such order.
 std::optional<WorkTileOrder> lockstep_order(std::int64_t items, std::int64_t heads, std::int64_t places, bool similar);
 
 /// The same for one launch over several blocks, each with so many work tiles (`block_items`) for `heads` heads, all
 /// with fall_linearly(). The sections of one block follow those of another, so all blocks must have the same number of
 /// work tiles, and sections must leave none over; otherwise nullopt.
 std::optional<WorkTileOrder> fused_lockstep_order(std::span<const std::uint32_t> block_items, std::int64_t heads,
-                                              std::int64_t places);
+                                                  std::int64_t places);
 
 }  // namespace ringlab::layouts

@@ -21,13 +21,14 @@ struct Span {
     Picoseconds posted = 0;  ///< when the operation was ready on this rank
     Picoseconds begin = 0;   ///< messages: when both sides were ready, so that bytes could move; others: as posted
     Picoseconds end = 0;
-    Picoseconds busy = 0;    ///< time spent on it: CPU time of the rank on CPU ranks, elsewhere end - begin
-    std::int64_t pair_count = 0;  ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
+    Picoseconds busy = 0;  ///< time spent on it: CPU time of the rank on CPU ranks, elsewhere end - begin
+    std::int64_t pair_count =
+        0;                   ///< attend: pairs_of(); over a pass they sum to the mask's visible pairs of one query head
     std::int64_t bytes = 0;  ///< as in Op
 };
 
-/// Visible pairs of one query head and batch element that are attributed to an attend: Op::cells times the attend's
-/// share of the `query_heads`, rounded such that attends that cover all heads once sum to Op::cells.
+/// Visible pairs of one query head and batch element that are attributed to an attend: Op::pair_count times the
+/// attend's share of the `query_heads`, rounded such that attends that cover all heads once sum to Op::pair_count.
 std::int64_t pairs_of(const Op& attend, int query_heads);
 
 /// The span of an operation, without its times.
@@ -48,7 +49,7 @@ struct RankTotals {
     Picoseconds waiting = 0;  ///< time in which some transfer was posted and waited for its peer, and none was moving
     Picoseconds exposed = 0;  ///< time up to the rank's last span during which its compute lane had nothing running
     Picoseconds end = 0;      ///< end of the rank's last span
-    std::int64_t pair_count = 0;   ///< as in Span
+    std::int64_t pair_count = 0;  ///< as in Span
     std::int64_t bytes_sent = 0;
     std::int64_t bytes_received = 0;
 };

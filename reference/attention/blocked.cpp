@@ -185,7 +185,8 @@ void patch_backward(const Patch& patch, const Tensor& dout, const Lse& lse, cons
     std::vector<std::atomic<std::int64_t>> next_key_tile(row_tile_index(problem.batch, 0, 0));
     for (std::int64_t b = 0; b < problem.batch; ++b)
         for (std::int64_t h = 0; h < problem.query_heads; ++h)
-            for (std::int64_t i = 0; i < plan.row_tiles(); ++i) next_key_tile[row_tile_index(b, h, i)] = plan.next_tile(i, 0);
+            for (std::int64_t i = 0; i < plan.row_tiles(); ++i)
+                next_key_tile[row_tile_index(b, h, i)] = plan.next_tile(i, 0);
 
     const auto group = problem.query_heads_per_kv_head();
     const auto heads = problem.batch * problem.kv_heads;

@@ -108,7 +108,7 @@ void Tile::hide(const TileOperands& operands) {
 void Tile::draw(const TileOperands& operands) {
     for (std::int64_t r = 0; r < s_.rows; ++r)
         dropout_factors_.draw(std::span(factors_.data() + r * stride_, operands.keys.size()), operands.keys,
-                       {operands.batch, operands.head, operands.rows[static_cast<std::size_t>(r)]});
+                              {operands.batch, operands.head, operands.rows[static_cast<std::size_t>(r)]});
 }
 
 void Tile::drop(Matrix numbers) const {

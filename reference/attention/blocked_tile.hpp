@@ -22,7 +22,7 @@ struct StridedView {
 struct TileOperands {
     ConstMatrix q, k, v;
     std::span<const std::int64_t> rows, keys;  ///< global positions
-    bool may_hide_pairs = false;                        ///< whether some pair may be hidden by the mask
+    bool may_hide_pairs = false;               ///< whether some pair may be hidden by the mask
     std::int64_t batch = 0, head = 0;          ///< query head, on which dropout depends
 };
 

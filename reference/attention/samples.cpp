@@ -41,8 +41,8 @@ SampledRows sampled_rows(const layouts::Problem& problem, const layouts::Mask& m
     require_inputs(problem, mask, inputs);
     require_positions("rows", rows, problem.tokens);
     for (const auto row : rows)
-        require(problem.rows_below(row + 1) > problem.rows_below(row), "position {} has no query row; sample those that have",
-                row);
+        require(problem.rows_below(row + 1) > problem.rows_below(row),
+                "position {} has no query row; sample those that have", row);
     SampledRows sample;
     sample.rows = std::move(rows);
     const auto keys = all_positions(problem.tokens);

@@ -53,7 +53,8 @@ void for_each_tile(const layouts::Problem& problem, const layouts::Mask& mask, c
                     for (std::int64_t r = 0; r < height; ++r) {
                         if (dropout_factors.drops())
                             dropout_factors.draw(std::span(dropped.row(r), size(width)),
-                                          std::span(keys).subspan(size(j), size(width)), {b, h, rows[size(i + r)]});
+                                                 std::span(keys).subspan(size(j), size(width)),
+                                                 {b, h, rows[size(i + r)]});
                         for (std::int64_t c = 0; c < width; ++c) {
                             dp.row(r)[c] *= dropped.row(r)[c];
                             auto& score = s.row(r)[c];

@@ -133,7 +133,7 @@ private:
     Columns column_errors(const Inputs& inputs, const RowErrors& rows) const;
     Blocks forward_blocks(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
     std::vector<int> merges_of(const layouts::Schedule& forward) const;  // by row of the sample, of one head
-    static bool output_arrives(const layouts::Schedule& forward);  // as a message, of partials summed elsewhere
+    static bool output_arrives(const layouts::Schedule& forward);        // as a message, of partials summed elsewhere
     void add_gradient_blocks(const Inputs& inputs, const layouts::Schedule& backward, Columns& columns) const;
     Errors errors_of(const ColumnErrors& columns) const;
     Bound sink_bound(const RowErrors& rows) const;
@@ -157,7 +157,7 @@ private:
     std::vector<double> mean_key_;         // (batch, query head, row, dim): sum p cap' k
     // The same for 16-bit dtypes: o, sum (d p)^2 v^2 without the largest p, and sum ds^2 k^2.
     std::vector<double> o_, pv_, dsk_;
-    std::vector<double> dk_, dv_;          // squared norms, (batch, kv head, column)
+    std::vector<double> dk_, dv_;  // squared norms, (batch, kv head, column)
     double largest_o_ = 0, largest_lse_ = 0, largest_dq_ = 0, largest_dk_ = 0, largest_dv_ = 0;
 };
 

@@ -40,9 +40,9 @@ std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows
 
 /// Errors of roundings to 16 bits, element by element: of dk by rounded ds and by delta, of dv by rounded p.
 struct ErrorModel::NarrowColumns {
-    Tensor q2, dout2;                    // squares
-    Tensor dk, dk_by_delta, dv;          // like k, k and v of the columns
-    std::vector<double> of_ds, of_delta, of_p;  // of a tile's pairs
+    Tensor q2, dout2;                               // squares
+    Tensor dk, dk_by_delta, dv;                     // like k, k and v of the columns
+    std::vector<double> of_ds, of_delta, of_p;      // of a tile's pairs
     std::vector<KnownRoundings> known_ds, known_p;  // by row
 
     void add(const Pairs& tile) {
@@ -79,8 +79,16 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
     Columns columns{ColumnErrors(count, delta_narrow.size()), ColumnErrors(count, delta_narrow.size()), {}};
     NarrowColumns narrow;
     if (is_16_bit)
-        narrow = {q * q, dout * dout, Tensor(k.shape(), 0.0), Tensor(k.shape(), 0.0), Tensor(v.shape(), 0.0), {}, {}, {},
-                  std::vector<KnownRoundings>(delta_narrow.size()), std::vector<KnownRoundings>(delta_narrow.size())};
+        narrow = {q * q,
+                  dout * dout,
+                  Tensor(k.shape(), 0.0),
+                  Tensor(k.shape(), 0.0),
+                  Tensor(v.shape(), 0.0),
+                  {},
+                  {},
+                  {},
+                  std::vector<KnownRoundings>(delta_narrow.size()),
+                  std::vector<KnownRoundings>(delta_narrow.size())};
     for_each_tile(problem_, mask_, rows, columns_, q, dout, k, v, [&](const Pairs& tile) {
         for (auto* of_pairs : {&narrow.of_ds, &narrow.of_delta, &narrow.of_p})
             of_pairs->assign(is_16_bit ? size(tile.s.rows * tile.s.columns) : 0, 0);
@@ -103,8 +111,8 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
                 const double slope = slope_of_cap(problem_, s), ahead = dp - delta, ds = p * ahead * slope;
                 const double of_score = roundings.of_score(s, scale, qn.four, k_norms[key].four, operands.k4);
                 const double of_p = error_of_p(p, of_score + roundings.of_exponent(s - lse));
-                const double of_dp = square(factor) * roundings.of_dp(of_kept(dp, factor), don.four,
-                                                                      v_norms[key].four, operands.v4);
+                const double of_dp =
+                    square(factor) * roundings.of_dp(of_kept(dp, factor), don.four, v_norms[key].four, operands.v4);
                 const double of_ds =
                     of_p * square(ahead * slope) + 4 * e2 * square(ds) +
                     (square(p) + of_p) * (square(slope) * of_dp + square(ahead) * roundings.of_slope(s, of_score));
@@ -135,9 +143,8 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
     const double lost = square(smallest_of(accumulator));
     for (std::size_t at = 0; at < count; ++at) {
         const double sums = e2 * (sum_roundings(terms[at], problem_.dtype) + 2);
-        columns.dk.wide[at] +=
-            sums * (dsq[at] + dk_[at]) +
-            lost * terms[at] * (lost_dk[at] + terms[at] * (1 + square(scale)) * roundings.head_dim);
+        columns.dk.wide[at] += sums * (dsq[at] + dk_[at]) +
+                               lost * terms[at] * (lost_dk[at] + terms[at] * (1 + square(scale)) * roundings.head_dim);
         columns.dv.wide[at] +=
             sums * (pdo[at] + dv_[at]) + lost * terms[at] * (lost_dv[at] + terms[at] * roundings.value_dim);
     }

@@ -29,7 +29,7 @@ void ErrorModel::measure_expanding(const Inputs& inputs) {
     const double sums = square(unit_of(accumulator_of(problem_.dtype))) *
                         sum_roundings(static_cast<double>(given_.latent.rank), problem_.dtype);
     const bool narrow = is_narrow(problem_.dtype);
-    constexpr double mean_magnitude = 0.798;  // of a normal number: sqrt(2 / pi)
+    constexpr double mean_magnitude = 0.798;                        // of a normal number: sqrt(2 / pi)
     const double step = std::sqrt(12.0) * unit_of(problem_.dtype);  // a step is sqrt(12) roundings long
     auto exact = given_;
     exact.dtype = DType::fp64;
@@ -110,14 +110,14 @@ void ErrorModel::set_latent_bounds(const Columns& columns, Bounds& bounds) const
             for (std::size_t t = 0; t < columns_.size(); ++t)
                 for (std::size_t h = 0; h < heads; ++h) {
                     const auto column = (b * heads + h) * columns_.size() + t;
-                    std::fill_n(&elements(b, t, h, 0), dim,
-                                (count * of.wide[column] + (more.empty() ? 0 : more[column])) /
-                                    static_cast<double>(dim));
+                    std::fill_n(
+                        &elements(b, t, h, 0), dim,
+                        (count * of.wide[column] + (more.empty() ? 0 : more[column])) / static_cast<double>(dim));
                 }
         return elements;
     };
-    const auto wide = compressed_squares(spread(columns.dk, problem_.head_dim, 1, {}),
-                                         spread(columns.dv, problem_.value_dim, 1, {}));
+    const auto wide =
+        compressed_squares(spread(columns.dk, problem_.head_dim, 1, {}), spread(columns.dv, problem_.value_dim, 1, {}));
     Outputs narrow;
     if (is_narrow(dtype)) {
         Tensor dk = spread(columns.dk, problem_.head_dim, 0, columns.dk.parts) + columns.dk.elements;

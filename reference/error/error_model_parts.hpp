@@ -11,9 +11,9 @@ namespace ringlab::reference {
 /// dp = d do.v, k and v are those of key j.
 struct ErrorModel::Row {
     double keys = 0;
-    double o = 0, dq = 0;        // squared norms of the expected results
-    double lse = 0, delta = 0;   // the row's
-    double mass = 0, mass2 = 0;  // sum p, which sinks make less than 1; sum p^2
+    double o = 0, dq = 0;                                  // squared norms of the expected results
+    double lse = 0, delta = 0;                             // the row's
+    double mass = 0, mass2 = 0;                            // sum p, which sinks make less than 1; sum p^2
     double dout = 0, dout4 = 0, largest_dout = 0, o4 = 0;  // |do|^2, sqrt(sum do^4), max |do_d|, sqrt(sum o^4)
     double values = 0, largest_value = 0, all_values = 0;  // sum p |d v|^2, max |d v|^2, sum |d v|^2
     double dp_spread = 0, dp_walk = 0, all_dp = 0;         // sum p (dp - delta)^2, sum p^2 (dp - delta)^2, sum dp^2
@@ -21,23 +21,21 @@ struct ErrorModel::Row {
     double mean_key = 0;                                   // |sum p cap' k|^2
 
     // In units of squared roundings to 16 bits.
-    double pdp = 0;      // of delta by rounded p: sum p^2 dp^2 without the largest p
-    double pv_lost = 0;  // of o by p below the smallest normal number
+    double pdp = 0;                                 // of delta by rounded p: sum p^2 dp^2 without the largest p
+    double pv_lost = 0;                             // of o by p below the smallest normal number
     double o_of_rounded = 0, delta_of_rounded = 0;  // |o|^2 and delta without the largest p
     KnownRoundings p, ds;
 
     // Variances by roundings of the accumulator.
-    double pv_all = 0;                                      // sum p^2 |d v|^2, units of e^2
-    double scores_o = 0, scores_delta = 0, scores_dq = 0;   // by errors of s, exp, dp, and elements of K and V
-    double scores_lse = 0, largest_score = 0;               // sum p of those of log p, and the largest
-    double lost_dq = 0;                                     // of dq by numbers too small for the accumulator
+    double pv_all = 0;                                     // sum p^2 |d v|^2, units of e^2
+    double scores_o = 0, scores_delta = 0, scores_dq = 0;  // by errors of s, exp, dp, and elements of K and V
+    double scores_lse = 0, largest_score = 0;              // sum p of those of log p, and the largest
+    double lost_dq = 0;                                    // of dq by numbers too small for the accumulator
 
     /// Squared change of o and delta if the keys up to some key get more weight and the later ones less, relative to
     /// that change of weight. With V = sum p |d v - o|^2 (a sink has value 0) it is at most V/4. For many keys in
     /// random order it is a random walk of p (d v - o), at most 2 (sum p^2 |d v|^2 + sum p^2 |o|^2).
-    double regrouped_o() const {
-        return std::min(std::max(0.0, values - o) / 4, 2 * (pv_all + mass2 * o));
-    }
+    double regrouped_o() const { return std::min(std::max(0.0, values - o) / 4, 2 * (pv_all + mass2 * o)); }
     double regrouped_delta() const { return std::min(dp_spread / 4, dp_walk); }
 };
 
@@ -54,8 +52,8 @@ struct ErrorModel::WideErrors {
 /// Errors of the sample's rows.
 struct ErrorModel::RowErrors {
     Errors o, o_unrounded, lse, dq;
-    double o_norm = 0, lse_norm = 0, dq_norm = 0;                // squared
-    std::vector<double> delta_narrow, delta_wide, var_lse;       // by row
+    double o_norm = 0, lse_norm = 0, dq_norm = 0;           // squared
+    std::vector<double> delta_narrow, delta_wide, var_lse;  // by row
 };
 
 /// Errors of dk or dv by (batch, kv head, column).

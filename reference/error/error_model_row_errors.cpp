@@ -60,21 +60,20 @@ ErrorModel::WideErrors ErrorModel::wide_errors(const Row& row, double merges) co
     const double by_sink = sinks * e2 * (3 * size2 + exp_roundings + 3);
 
     // Of o element by element: sums, division by the denominator, rescaling, merging.
-    const double elements =
-        sums * (row.pv_all + row.o) +
-        e2 * (row.pv_all + (of_total + 3) * row.o + 2 * rescaled * (row.pv_all + row.o) +
-              9 * merges * row.largest_value) +
-        lost * square(2 * row.keys + merges + 4) * (row.largest_value + value_dim);
+    const double elements = sums * (row.pv_all + row.o) +
+                            e2 * (row.pv_all + (of_total + 3) * row.o + 2 * rescaled * (row.pv_all + row.o) +
+                                  9 * merges * row.largest_value) +
+                            lost * square(2 * row.keys + merges + 4) * (row.largest_value + value_dim);
     WideErrors errors;
-    errors.o = std::min(row.scores_o + elements + regrouped * row.regrouped_o() + by_sink * row.o,
-                        4 * row.largest_value);
+    errors.o =
+        std::min(row.scores_o + elements + regrouped * row.regrouped_o() + by_sink * row.o, 4 * row.largest_value);
     errors.lse = std::min(row.scores_lse, row.largest_score) + regrouped + by_sink +
                  e2 * ((2 + 2 * merges) * size2 + exp_roundings * (1 + square(std::log(row.keys))) + of_total);
     errors.delta = row.scores_delta + elements * square(row.largest_dout) + regrouped * row.regrouped_delta() +
                    by_sink * square(row.delta) + e2 * value_dim / 2 * (square(row.delta) + row.dout4 * row.o4) +
                    lost * square(value_dim);
-    errors.dq = scale2 * (row.scores_dq + errors.delta * row.mean_key) +
-                (sums + 2 * e2) * (scale2 * row.dsk + row.dq) + variance_of_exp(errors.lse) * row.dq +
+    errors.dq = scale2 * (row.scores_dq + errors.delta * row.mean_key) + (sums + 2 * e2) * (scale2 * row.dsk + row.dq) +
+                variance_of_exp(errors.lse) * row.dq +
                 lost * row.keys * (scale2 * row.lost_dq + row.keys * (1 + scale2) * head_dim);
     return errors;
 }

@@ -175,8 +175,8 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
             row.delta_of_rounded = row.delta - exact.p * exact.dp;
             row.pv_lost = step * square(largest[at].p) * row.all_values;
         }
-        // An error of p moves o by that times d v - o = (1 - p) (d v - o'), o' being the mean of all other keys; by Cauchy
-        // and Schwarz (1 - p) |o'|^2 is at most the sum of their p |d v|^2.
+        // An error of p moves o by that times d v - o = (1 - p) (d v - o'), o' being the mean of all other keys; by
+        // Cauchy and Schwarz (1 - p) |o'|^2 is at most the sum of their p |d v|^2.
         row.scores_o += 2 * (own[at].v + std::max(0.0, own[at].p * row.values - own[at].pv));
     }
 }

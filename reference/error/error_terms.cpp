@@ -80,8 +80,8 @@ Bound Errors::bound(double norm, double largest_expected) const {
     const double few = std::sqrt(mantissas * (1 + 2 * std::sqrt(tail) * spread + 2 * tail * top));
     Bound bound;
     bound.expected = std::sqrt(sum_ / norm);
-    bound.relative_rms = std::hypot(bound.expected * std::max(many, few), std::sqrt(rare_ / norm)) +
-                         std::sqrt(known_.squared / norm);
+    bound.relative_rms =
+        std::hypot(bound.expected * std::max(many, few), std::sqrt(rare_ / norm)) + std::sqrt(known_.squared / norm);
     bound.max_to_largest =
         (std::sqrt(peak_) + normal_tail * (std::sqrt(wide_) + std::sqrt(own_))) / largest_expected + known_.relative;
     return bound;

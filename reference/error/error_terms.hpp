@@ -44,9 +44,9 @@ std::vector<Norms> norms_of(const Tensor& tensor);
 /// Largest magnitude of the finite numbers; 0 if there are none.
 double largest_of(const double* x, std::size_t count);
 
-/// Roundings of a sum of `terms` numbers in the accumulator, in units of e^2 times the square of a partial sum. Together
-/// with the squared terms that is each product and each addition: n/2 (sum of squared terms + squared result) is n for
-/// one term that outweighs the others, and 1 + 1 for two terms.
+/// Roundings of a sum of `terms` numbers in the accumulator, in units of e^2 times the square of a partial sum.
+/// Together with the squared terms that is each product and each addition: n/2 (sum of squared terms + squared result)
+/// is n for one term that outweighs the others, and 1 + 1 for two terms.
 double sum_roundings(double terms, layouts::DType dtype);
 
 /// exp and log of a library or a device are within 2 units in the last place, 4 roundings at most: squared RMS in e^2
@@ -68,7 +68,8 @@ struct Roundings {
 
     /// Variance of a score s = cap(x), from norms of q and k. `of_k`: what elements of K have, as Norms::four.
     double of_score(double s, double scale, double q4, double k4, double of_k) const {
-        return e2 * (2 * square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + of_tanh * square(soft_cap)) +
+        return e2 *
+                   (2 * square(s) + head_dim / 2 * (square(s) + square(scale) * q4 * k4) + of_tanh * square(soft_cap)) +
                square(scale) * q4 * of_k;
     }
     // The cap's tanh as 1 - 2 / (1 + e^2x), whose terms are near 1 however small the result: the exponential, within 2

@@ -15,8 +15,8 @@ namespace ringlab::reference {
 class Rotation {
 public:
     enum class Way {
-        ahead,        ///< forward, as q and k are rotated
-        back,         ///< the transpose of that: turns gradients of rotated tensors into those of the tensors before it
+        ahead,  ///< forward, as q and k are rotated
+        back,   ///< the transpose of that: turns gradients of rotated tensors into those of the tensors before it
         inverse_of_back,  ///< the inverse of `back`
     };
 

@@ -34,13 +34,31 @@ constexpr std::size_t lse_field = 1;           // of output, dout
 constexpr std::size_t delta_field = 2;         // of dout
 constexpr std::size_t maximum = 1, total = 2;  // of state
 
+/// A rank's part of whole tensors.
+class CutInputs : public RankInputs {
+public:
+    CutInputs(const Schedule& schedule, int rank, const Inputs& inputs)
+        : inputs_(inputs), positions_(schedule.layout().positions(rank)), rows_(schedule.row_indices(rank)) {}
+
+    std::vector<double> q() const override { return scatter(inputs_.q, rows_); }
+    std::vector<double> k() const override { return scatter(inputs_.k, positions_); }
+    std::vector<double> v() const override { return scatter(inputs_.v, positions_); }
+    std::vector<double> dout() const override { return scatter(inputs_.dout, rows_); }
+    const Tensor& matrices() const override { return inputs_.v; }
+
+private:
+    const Inputs& inputs_;
+    const std::vector<std::int64_t> positions_, rows_;
+};
+
 template <class Real>
 class TypedRank : public CpuRank {
 public:
-    TypedRank(const Schedule& schedule, int rank, const Inputs& inputs, const CpuOptions& options)
-        : problem_(schedule.problem()),
+    TypedRank(const Schedule& schedule, int rank, std::unique_ptr<const RankInputs> inputs,
+              const layouts::Problem& problem, const CpuOptions& options)
+        : problem_(problem),
           rank_(rank),
-          inputs_(inputs),
+          inputs_(std::move(inputs)),
           options_(options),
           positions_(schedule.layout().positions(rank)),
           row_positions_(schedule.row_positions(rank)),
@@ -50,10 +68,10 @@ public:
         for (const auto pool : {Pool::q, Pool::kv, Pool::latent, Pool::state, Pool::output})
             if (schedule.keeps(pool)) slots_.make_own(pool);
         if (problem_.latent.is_given())
-            matrices_.emplace(problem_, inputs.v);
+            matrices_.emplace(problem_, inputs_->matrices());
         else
-            load(scatter(inputs.v, positions_), Pool::kv, values);
-        auto q = scatter(inputs.q, problem_.row_indices_of(row_positions_)), k = scatter(inputs.k, positions_);
+            load(inputs_->v(), Pool::kv, values);
+        auto q = inputs_->q(), k = inputs_->k();
         rotate(q, k, Pass::forward, Rotation::Way::ahead);
         load(std::move(q), Pool::q);
         load(std::move(k), given_keys());
@@ -70,6 +88,11 @@ public:
             prepare_backward();
         else
             set_empty(own(Pool::output));
+    }
+
+    void resume(const std::vector<double>& o_unrounded, const std::vector<double>& lse) override {
+        store(o_unrounded, Pool::output, 0);
+        store(lse, Pool::output, lse_field);
     }
 
     void end() override {
@@ -157,12 +180,19 @@ private:
     void load(std::vector<double> numbers, Pool pool, std::size_t field = 0) {
         // Rounded here, because a conversion to float first would round twice.
         round_in_place(std::span(numbers), problem_.dtype);
+        store(numbers, pool, field);
+    }
+    void store(const std::vector<double>& numbers, Pool pool, std::size_t field) {
         auto from = numbers.begin();
         for_each_own(slots_, pool, field, [&](const MatrixView<Real>& to) {
             const auto count = size(to.rows * to.columns);
+            require(count <= size(numbers.end() - from), "rank {}: {} numbers were given for {}, too few", rank_,
+                    numbers.size(), to_string(pool));
             std::copy_n(from, count, to.data);
             from += static_cast<std::ptrdiff_t>(count);
         });
+        require(from == numbers.end(), "rank {}: {} numbers were given for {}, too many", rank_, numbers.size(),
+                to_string(pool));
     }
     std::vector<double> own_field(Pool pool, std::size_t field) const {
         std::vector<double> numbers;
@@ -310,7 +340,7 @@ private:
             if (pass_->keeps(pool)) slots_.make_own(pool);
         if (matrices_) matrices_->begin_gradient();
         has_gradients_ = true;
-        load(scatter(inputs_.dout, problem_.row_indices_of(row_positions_)), Pool::dout);
+        load(inputs_->dout(), Pool::dout);
         const auto dout = own(Pool::dout), output = own(Pool::output);
         for_each_head(dout.heads, [&](int head, std::int64_t b) {
             std::ranges::copy(slots_.vector(output, head, b, lse_field),
@@ -414,10 +444,10 @@ private:
         workspace_bytes_ = std::max(workspace_bytes_, bytes);
     }
 
-    const layouts::Problem& problem_;
+    const layouts::Problem problem_;
     const layouts::Problem key_problem_ = problem_.with_latent_as_key();
     const int rank_;
-    const Inputs& inputs_;
+    const std::unique_ptr<const RankInputs> inputs_;
     const CpuOptions& options_;
     const std::vector<std::int64_t> positions_;      // of K, V
     const std::vector<std::int64_t> row_positions_;  // of Q
@@ -440,9 +470,15 @@ private:
 
 std::unique_ptr<CpuRank> make_cpu_rank(const Schedule& schedule, int rank, const Inputs& inputs,
                                        const CpuOptions& options) {
-    if (schedule.problem().dtype == DType::fp64)
-        return std::make_unique<TypedRank<double>>(schedule, rank, inputs, options);
-    return std::make_unique<TypedRank<float>>(schedule, rank, inputs, options);
+    return make_cpu_rank(schedule, rank, std::make_unique<CutInputs>(schedule, rank, inputs), schedule.problem(),
+                         options);
+}
+
+std::unique_ptr<CpuRank> make_cpu_rank(const Schedule& schedule, int rank, std::unique_ptr<const RankInputs> inputs,
+                                       const layouts::Problem& problem, const CpuOptions& options) {
+    if (problem.dtype == DType::fp64)
+        return std::make_unique<TypedRank<double>>(schedule, rank, std::move(inputs), problem, options);
+    return std::make_unique<TypedRank<float>>(schedule, rank, std::move(inputs), problem, options);
 }
 
 }  // namespace ringlab::reference

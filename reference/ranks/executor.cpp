@@ -143,8 +143,8 @@ private:
         const int peer = identity_.group.global_rank(identity_.replica, op.peer);
         if (op.kind == OpKind::send) return transport_.send(work_.outgoing(instruction), peer, op.channel);
         const auto bytes = work_.incoming(instruction);
-        return op.kind == OpKind::receive ? transport_.receive(bytes, peer, op.channel)
-                                          : transport_.fetch(bytes, peer, work_.exposed_offset(instruction));
+        return instruction.receives() ? transport_.receive(bytes, peer, op.channel)
+                                      : transport_.fetch(bytes, peer, work_.exposed_offset(instruction));
     }
 
     bool compute() {

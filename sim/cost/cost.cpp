@@ -58,7 +58,7 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       issue_compute_(issue_time(machine.compute_issue_seconds)),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
       issue_following_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
-                                                          : issue_transfer_),
+                                                               : issue_transfer_),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
       issue_fetch_(machine.inside_host.sms_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
@@ -81,7 +81,9 @@ bool CostModel::prices_fused_launches() const { return machine_.sms > 1 && has_f
 double CostModel::next_fused_seconds(int rank) {
     fused_prices_.resize(static_cast<std::size_t>(ranks()));
     auto& [times, next] = fused_prices_[static_cast<std::size_t>(rank)];
-    if (times.empty()) times = attend_seconds_of_rank(schedule_, rank % schedule_.ranks(), splits_fused_launches(), *tiles_, attention_);
+    if (times.empty())
+        times =
+            attend_seconds_of_rank(schedule_, rank % schedule_.ranks(), splits_fused_launches(), *tiles_, attention_);
     const auto found = times.at(next++);
     if (next == times.size()) times = {}, next = 0;
     return found / clock(rank);
@@ -196,8 +198,7 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     known_bytes = bytes;
     known_message = message;
     if (is_free(Cause::links)) return;
-    cost.sms =
-        cost.link->sms_per_channel == 0 ? 0 : cost.link->sms(static_cast<double>(bytes));
+    cost.sms = cost.link->sms_per_channel == 0 ? 0 : cost.link->sms(static_cast<double>(bytes));
     cost.latency =
         ticks(cost.link->latency_seconds + (route == Route::spine ? machine_.network.spine_latency_seconds : 0));
     auto rate = cost.link->rate(static_cast<double>(bytes), slower);
@@ -214,8 +215,8 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
         }
         if (message.is_split_by_heads) rate = std::min(rate, cost.link->pieces_bytes_per_second);
         if (message.pieces > 1)
-            cost.latency =
-                layouts::checked_sum(cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
+            cost.latency = layouts::checked_sum(
+                cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
     }
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;

@@ -19,10 +19,10 @@ namespace ringlab::sim {
 /// What one message costs.
 struct TransferCost {
     Picoseconds latency = 0;
-    Picoseconds duration = 0;     ///< after the latency, if it has the link to itself
-    double bytes_per_second = 0;  ///< at full speed; 0 if the message takes no time
-    double sms = 0;   ///< SMs held at each end from when that end is ready; 0 for copy engines
-    double speed_beside_attend = 1;     ///< speed while an attend runs, relative to alone
+    Picoseconds duration = 0;        ///< after the latency, if it has the link to itself
+    double bytes_per_second = 0;     ///< at full speed; 0 if the message takes no time
+    double sms = 0;                  ///< SMs held at each end from when that end is ready; 0 for copy engines
+    double speed_beside_attend = 1;  ///< speed while an attend runs, relative to alone
     const LinkCost* link = nullptr;
     Route route = Route::inside_host;
 

@@ -14,7 +14,8 @@ using FusedAttend = TileModel::FusedAttend;
 /// Prices a fused launch as two launches: attends that wait for nothing, and the rest. The time of each is given to one
 /// attend, the first of the one and the last of the other: the last one has waited for everything that its launch waits
 /// for.
-void price_split_launch(std::span<const FusedAttend> attends, TileModel& tiles, double launch_seconds, std::span<double> times) {
+void price_split_launch(std::span<const FusedAttend> attends, TileModel& tiles, double launch_seconds,
+                        std::span<double> times) {
     for (const bool waits : {false, true}) {
         std::vector<FusedAttend> part;
         std::vector<std::size_t> places;
@@ -66,7 +67,7 @@ bool has_fused_launches(const Schedule& schedule) {
 }
 
 std::vector<double> attend_seconds_of_rank(const Schedule& schedule, int rank, bool apart, TileModel& tiles,
-                                const AttentionCost& cost) {
+                                           const AttentionCost& cost) {
     std::vector<double> times;
     for (const auto& [attends, section_begins] : launches_of_rank(schedule, rank)) {
         const auto first = times.size();
@@ -76,7 +77,7 @@ std::vector<double> attend_seconds_of_rank(const Schedule& schedule, int rank, b
             for (std::size_t stretch = 0, begin = 0; stretch <= section_begins.size(); ++stretch) {
                 const auto end = stretch < section_begins.size() ? section_begins[stretch] : attends.size();
                 price_split_launch(std::span(attends).subspan(begin, end - begin), tiles, cost.launch_seconds,
-                            places.subspan(begin, end - begin));
+                                   places.subspan(begin, end - begin));
                 begin = end;
             }
             continue;
@@ -106,15 +107,16 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         double longest;
         std::size_t group;
     };
-    std::vector<Known> known;   // by attend
-    std::vector<Launch> up_to;  // by group of heads: time of the launch up to the group's end
-    std::vector<WorkTiles> parts;   // by group of heads: work tiles through all blocks
+    std::vector<Known> known;      // by attend
+    std::vector<Launch> up_to;     // by group of heads: time of the launch up to the group's end
+    std::vector<WorkTiles> parts;  // by group of heads: work tiles through all blocks
     // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = !attends.front().waits &&
                        std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.waits; });
     const auto ratio = attends.size() > 1 && waits ? cost_.fused_ratio : 1;
-    const BlockPosition position{std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.begins; }),
-                    std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.ends; })};
+    const BlockPosition position{
+        std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.begins; }),
+        std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.ends; })};
     int heads = -1;  // first head of the current group
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);

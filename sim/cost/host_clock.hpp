@@ -27,7 +27,11 @@ public:
 
     /// For operations from index `first` on. `transfer` is the least time to issue a transfer.
     HostClock(State state, bool issues_compute_early, Picoseconds transfer, OpIndex first = 0)
-        : state_(state), issues_compute_early_(issues_compute_early), transfer_(transfer), first_(first), before_(state.now) {}
+        : state_(state),
+          issues_compute_early_(issues_compute_early),
+          transfer_(transfer),
+          first_(first),
+          before_(state.now) {}
 
     /// Whether `op` is a transfer directly behind another one on the same lane and with the same peer.
     bool follows(const layouts::Op& op) const { return op.transfers() && lane_and_peer(op) == state_.last; }
@@ -40,8 +44,8 @@ public:
         const auto came = std::exchange(now, layouts::checked_sum(now, cost));
         last = op.transfers() ? lane_and_peer(op) : 0;
         // A copy into a slot that this pass has not used yet is started by its sender alone.
-        const bool begins_alone =
-            issues_compute_early_ && op.kind == layouts::OpKind::receive && !layouts::of_rows(op.pool) && op.after().empty();
+        const bool begins_alone = issues_compute_early_ && op.kind == layouts::OpKind::receive &&
+                                  !layouts::of_rows(op.pool) && op.after().empty();
         if (!issues_compute_early_ || op.transfers()) return begins_alone ? came : now;
         const auto first = std::exchange(first_, self + 1);
         const auto before = std::exchange(before_, now);

@@ -7,7 +7,8 @@
 
 namespace ringlab::sim {
 
-KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends) : tiles_(&tiles), processors_(1) {
+KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends)
+    : tiles_(&tiles), processors_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_tiles_of_block(attend.rows, attend.keys));
     // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = attends.size() > 1 && !attends.front().waits &&

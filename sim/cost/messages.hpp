@@ -12,8 +12,9 @@ namespace ringlab::sim {
 /// What a message's cost depends on besides its bytes.
 struct Message {
     std::int64_t pieces = 1;  ///< separate pieces of memory that it comes from, or goes to
-    bool is_split_by_heads = false;      ///< it is cut by heads into pieces of equal size; else one piece is nearly all of it
-    bool is_hidden = false;    ///< the attend beside it is long enough to hide it, see LinkCost::Hidden
+    bool is_split_by_heads =
+        false;               ///< it is cut by heads into pieces of equal size; else one piece is nearly all of it
+    bool is_hidden = false;  ///< the attend beside it is long enough to hide it, see LinkCost::HiddenMessages
     friend bool operator==(const Message&, const Message&) = default;
 };
 
@@ -25,10 +26,10 @@ std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& tra
 bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& transfer);
 
 /// For each rank, the messages that were read from its schedule and have not ended, if their cost depends on more than
-/// bytes. Decides which are hidden (`is_hidden`). A message is hidden if the rank's next attend has enough FLOP per byte
-/// of it and does not wait for it. An attend that continues a fused launch waits for nothing here. Send and receive are
-/// each judged by their own rank's next attend; a send counts as waited for if the attend waits for a receive on the
-/// same channel.
+/// bytes. Decides which are hidden (`is_hidden`). A message is hidden if the rank's next attend has enough FLOP per
+/// byte of it and does not wait for it. An attend that continues a fused launch waits for nothing here. Send and
+/// receive are each judged by their own rank's next attend; a send counts as waited for if the attend waits for a
+/// receive on the same channel.
 class Messages {
 public:
     Messages(const layouts::Schedule& schedule, const Machine& machine, int ranks)

@@ -23,8 +23,8 @@ double split_kv_seconds(const Schedule& schedule, const Op& attend, const Machin
     const auto unit_bytes = bytes / static_cast<double>(kv_heads);
     auto share = std::ceil(units / machine.sms) * unit_bytes;  // of the thread block that reads most
     for (const auto& some : few.groups)
-        share = std::min(share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes /
-                                    static_cast<double>(some.sms));
+        share = std::min(
+            share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes / static_cast<double>(some.sms));
     return few.launch_seconds + std::max(bytes / few.bytes_per_second, share / few.block_bytes_per_second);
 }
 

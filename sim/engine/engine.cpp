@@ -47,7 +47,8 @@ ActivityId Engine::take_place(ActivityId wanted) {
 
 void Engine::widen_uses(std::size_t demands) {
     HugeVector<Use> wider(states_.size() * demands);
-    for (std::size_t id = 0; id < states_.size(); ++id) std::copy_n(&uses_[id * uses_per_activity_], uses_per_activity_, &wider[id * demands]);
+    for (std::size_t id = 0; id < states_.size(); ++id)
+        std::copy_n(&uses_[id * uses_per_activity_], uses_per_activity_, &wider[id * demands]);
     uses_ = std::move(wider);
     uses_per_activity_ = demands;
 }

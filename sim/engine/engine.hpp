@@ -32,8 +32,9 @@ struct Activity {
     Picoseconds delay = 0;              ///< before the duration begins; takes nothing of any resource
     std::span<const Demand> demands{};  ///< at most Engine::most_demands
     Priority priority = Priority::transfer;
-    double weight = 1;         ///< where a resource is too small, speeds are proportional to the weights
-    double speed_beside_attend = 1;  ///< largest speed while an activity with `slows_transfers` uses one of its resources
+    double weight = 1;  ///< where a resource is too small, speeds are proportional to the weights
+    double speed_beside_attend =
+        1;  ///< largest speed while an activity with `slows_transfers` uses one of its resources
     bool slows_transfers = false;
     std::uint32_t tag = 0;      ///< returned by Engine::next() when it ends
     std::uint32_t place = ~0u;  ///< wanted index in memory, see Engine::Engine()
@@ -114,10 +115,10 @@ private:
         Priority priority;
         bool slows_transfers;
         bool runs = false;
-        std::uint32_t place : 31;  // index in the part being solved; `nowhere` outside it
-        std::uint32_t ends_later : 1;    // it ends later than its queue entry says; the entry moves, with `number`, when it
-                                   // comes up
-        ResourceId limit;          // the full resource that limits a transfer; none: its bound limits it
+        std::uint32_t place : 31;      // index in the part being solved; `nowhere` outside it
+        std::uint32_t ends_later : 1;  // it ends later than its queue entry says; the entry moves, with `number`, when
+                                       // it comes up
+        ResourceId limit;  // the full resource that limits a transfer; none: its bound limits it
         std::uint64_t number;
     };
     static_assert(sizeof(State) == 56);
@@ -159,7 +160,9 @@ private:
 
     static ActivityId activity_of(Link link) { return link >> link_bits; }
     State& state_of(Link link) { return states_[activity_of(link)]; }
-    Use& use_of(Link link) { return uses_[std::size_t{activity_of(link)} * uses_per_activity_ + (link & ((1u << link_bits) - 1))]; }
+    Use& use_of(Link link) {
+        return uses_[std::size_t{activity_of(link)} * uses_per_activity_ + (link & ((1u << link_bits) - 1))];
+    }
     std::span<Use> uses(ActivityId id) { return {&uses_[std::size_t{id} * uses_per_activity_], states_[id].uses}; }
     void widen_uses(std::size_t demands);
 
@@ -209,22 +212,23 @@ private:
     EventQueue queue_;         // ids are tags of timers, then `timers_` + activity
     std::vector<Line> lines_;  // by delay; machines have few different latencies
     HugeVector<State> states_;
-    std::size_t uses_per_activity_ = 2;  // demands reserved for each activity: the most that any has had; two on most machines
+    std::size_t uses_per_activity_ =
+        2;                  // demands reserved for each activity: the most that any has had; two on most machines
     HugeVector<Use> uses_;  // `uses_per_activity_` entries for each activity
     std::vector<ActivityId> free_;
     HugeVector<Resource> resources_;
     Picoseconds now_ = 0;
     std::uint64_t events_ = 0;
 
-    std::uint32_t transfers_ = 0;  // number of transfers that have begun
-    std::uint32_t slowable_transfers_ = 0;  // number of activities with a speed_beside_attend below 1
-    std::uint32_t resources_over_capacity_ = 0;      // number of resources that are `over_capacity`
-    bool may_be_short_ = false;    // a resource may have become too small since the last solution
+    std::uint32_t transfers_ = 0;                // number of transfers that have begun
+    std::uint32_t slowable_transfers_ = 0;       // number of activities with a speed_beside_attend below 1
+    std::uint32_t resources_over_capacity_ = 0;  // number of resources that are `over_capacity`
+    bool may_be_short_ = false;                  // a resource may have become too small since the last solution
     bool shared_out_ = false;
 
-    std::vector<ActivityId> unset_speeds_;  // activities whose speed must be set: new, or with another bound
-    std::vector<ResourceId> dirty_;  // resources on which something changed since the last solution
-    std::vector<ResourceId> local_resources_;   // resources to solve in fill_local()
+    std::vector<ActivityId> unset_speeds_;     // activities whose speed must be set: new, or with another bound
+    std::vector<ResourceId> dirty_;            // resources on which something changed since the last solution
+    std::vector<ResourceId> local_resources_;  // resources to solve in fill_local()
     // Scratch memory of the solver: the part that is being solved, that is some activities and resources.
     std::vector<ActivityId> part_;
     std::vector<ResourceId> part_resources_;

@@ -164,8 +164,8 @@ void Engine::fill_local() {
     keep_speeds();
 }
 
-/// Makes a part of the users of the resources in `local_resources_`. Behind these resources it has all others that limit the same
-/// users.
+/// Makes a part of the users of the resources in `local_resources_`. Behind these resources it has all others that
+/// limit the same users.
 void Engine::gather_local() {
     part_.clear();
     part_resources_.clear();

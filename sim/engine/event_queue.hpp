@@ -66,7 +66,8 @@ public:
     /// The same with a number from take_number().
     void set(std::uint32_t id, const EventOrder& event_order) {
         if (id >= position_.size()) position_.resize(id + 1, absent);
-        const auto entry = Entry{static_cast<std::uint64_t>(event_order.time)} << 64 | (event_order.number << id_bits | id);
+        const auto entry =
+            Entry{static_cast<std::uint64_t>(event_order.time)} << 64 | (event_order.number << id_bits | id);
         const auto before = position_[id];
         if (before != absent) {
             entry < at(before) ? rise(before, entry) : sink(before, entry);

@@ -158,7 +158,7 @@ private:
         const auto *a = array_in(figure, key, first), *b = array_in(figure, key, second);
         if (a->size() != b->size())
             fail_at(figure, "{} has {} entries of {} and {} of {}; the numbers must be equal", key, a->size(), first,
-                     b->size(), second);
+                    b->size(), second);
         return {a, b};
     }
 
@@ -180,7 +180,7 @@ private:
         if (range.may_be_infinite && *value == std::numeric_limits<double>::infinity()) return *value;
         if (!(*value >= range.low && *value <= range.high))
             fail_at(node, "{} is {}; it must be from {} to {}{}", key, *value, range.low, range.high,
-                     range.may_be_infinite ? ", or inf" : "");
+                    range.may_be_infinite ? ", or inf" : "");
         if (range.whole && *value != std::floor(*value))
             fail_at(node, "{} is {}; it must be a whole number", key, *value);
         return *value;
@@ -229,12 +229,12 @@ Machine read_machine(Reader& reader) {
     check_ports(reader, machine);
     if (machine.attention_memory_bytes_per_second > machine.memory_bytes_per_second)
         reader.fail_at_key("gpu.attention_memory_gigabytes_per_second",
-                              "must not exceed gpu.memory_gigabytes_per_second");
+                           "must not exceed gpu.memory_gigabytes_per_second");
     if (const auto count = machine.power_of_gpus.size();
         count > 0 && count != static_cast<std::size_t>(machine.gpus_per_host))
         reader.fail_at_key("power.of_gpus",
-                              fmt::format("has {} entries; there must be one for each of {} GPUs of a host", count,
-                                          machine.gpus_per_host));
+                           fmt::format("has {} entries; there must be one for each of {} GPUs of a host", count,
+                                       machine.gpus_per_host));
     const auto held = [&](const LinkCost& link) {
         double most = 0;
         for (const auto& channels : link.channels) most = std::max(most, channels.count);
@@ -242,8 +242,7 @@ Machine read_machine(Reader& reader) {
     };
     // Two messages in each direction at a time must leave SMs to compute on.
     if (4 * std::max(held(machine.inside_host), held(machine.between_hosts)) >= machine.sms)
-        reader.fail_at_key("gpu.multiprocessors",
-                              "must exceed four times the multiprocessors that a transfer holds");
+        reader.fail_at_key("gpu.multiprocessors", "must exceed four times the multiprocessors that a transfer holds");
     reader.reject_unknown_keys();
     machine.figures = std::move(reader.figures);
     complete_tile_prices(machine);

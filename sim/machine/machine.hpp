@@ -20,8 +20,8 @@ enum class WorkTile {
 
 /// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of {item +
 /// full_tile * (full tiles) + partial_tile * (partial tiles)}, longest first. In the rate model it takes launch + FLOP
-/// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and tile_time_factor()
-/// say what other dims cost.
+/// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and
+/// tile_time_factor() say what other dims cost.
 struct AttentionCost {
     using Group = layouts::SmGroup;
 
@@ -35,16 +35,17 @@ struct AttentionCost {
     double work_tile_seconds = 0;
     double full_tile_seconds = 0;
     double partial_tile_seconds = 0;
-    double idle_work_tile_seconds = 0;  ///< a work tile that meets no tile but still writes something; 0: it costs nothing
-    double resume_seconds = 0;     ///< added to a query tile but in its rows' first block: reads the fp32 state
-    double finish_seconds = 0;     ///< added to a query tile if this is the last block of its rows
-    double cluster_seconds = 0;      ///< added to a work tile for each doubling of the SMs that share it: partial sums
-    double l2_miss_seconds = 0;     ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
+    double idle_work_tile_seconds =
+        0;                       ///< a work tile that meets no tile but still writes something; 0: it costs nothing
+    double resume_seconds = 0;   ///< added to a query tile but in its rows' first block: reads the fp32 state
+    double finish_seconds = 0;   ///< added to a query tile if this is the last block of its rows
+    double cluster_seconds = 0;  ///< added to a work tile for each doubling of the SMs that share it: partial sums
+    double l2_miss_seconds = 0;  ///< added for each row tile (Q, dO, dQ) that L2 held before and has evicted
     // For query tiles, if L2 does not hold what a launch touches. idle_byte: added to a work tile that meets no tile,
     // per byte that is read for a number of O. last_byte: added to a launch, whose last work tiles all wait for memory
     // at once, per byte that is read or written for a number of O.
     double idle_tile_seconds_per_byte = 0, tail_seconds_per_byte = 0;
-    double fused_ratio = 1;           ///< factor on the work tiles of a fused launch that waits for messages
+    double fused_ratio = 1;            ///< factor on the work tiles of a fused launch that waits for messages
     double dropout_tile_seconds = -1;  ///< added to each tile, full or partial, under dropout; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
     bool tiles_from_rate = false;  ///< the file has no tile prices: they are computed from `flops`
@@ -114,18 +115,18 @@ struct LinkCost {
 
     /// When the two kernels of a message, its send and its receive, begin to hold SMs.
     enum class SmHoldStart {
-        apart,              ///< each when it is ready itself; it then waits for the other
+        apart,                ///< each when it is ready itself; it then waits for the other
         both_ready_backward,  ///< in backward passes both when both are ready, except beside fused launches
     };
 
     double latency_seconds = 0;
     double link_bytes_per_second = std::numeric_limits<double>::infinity();  ///< per direction, shared by all flows
     double channel_bytes_per_second = std::numeric_limits<double>::infinity();
-    std::vector<Channels> channels{};        ///< by growing message size, the last for all above; empty: one channel
-    double messages_per_block = 1;           ///< messages that a block travels as; their size chooses the channels
-    double busy_speed_ratio = 1;             ///< speed while an attention kernel runs, relative to alone
-    double sms_per_channel = 0;  ///< SMs held at both ends, also while waiting for the peer; 0: copy engine
-    double send_memory_ratio = 0;            ///< memory traffic at the sender, in bytes per byte sent
+    std::vector<Channels> channels{};  ///< by growing message size, the last for all above; empty: one channel
+    double messages_per_block = 1;     ///< messages that a block travels as; their size chooses the channels
+    double busy_speed_ratio = 1;       ///< speed while an attention kernel runs, relative to alone
+    double sms_per_channel = 0;        ///< SMs held at both ends, also while waiting for the peer; 0: copy engine
+    double send_memory_ratio = 0;      ///< memory traffic at the sender, in bytes per byte sent
     double receive_memory_ratio = 0;
     double piece_seconds = 0;        ///< added for each piece of memory of a message but the first
     double piece_issue_seconds = 0;  ///< the same for the host's issue time

@@ -89,8 +89,8 @@ public:
             fields_.number("network.oversubscription", m.network.oversubscription, {1, 1000}, 1);
             fields_.number("network.spine_latency_us", m.network.spine_latency_seconds, not_negative, micro);
         }
-        if (fields_.section("room_for_transfers",
-                            m.forward.transfer_start != TransferStart::at_once || m.backward.transfer_start != TransferStart::at_once)) {
+        if (fields_.section("room_for_transfers", m.forward.transfer_start != TransferStart::at_once ||
+                                                      m.backward.transfer_start != TransferStart::at_once)) {
             const auto names = {"at once", "as items end", "at the end"};
             fields_.choice("room_for_transfers.forward", m.forward.transfer_start, names);
             fields_.choice("room_for_transfers.backward", m.backward.transfer_start, names);
@@ -129,8 +129,9 @@ public:
             kernel.forward = m.forward;
             kernel.backward = m.backward;
             for (auto* cost : {&kernel.forward, &kernel.backward})
-                for (auto* own : {&cost->full_tile_seconds, &cost->partial_tile_seconds, &cost->cluster_seconds,
-                                  &cost->idle_tile_seconds_per_byte, &cost->tail_seconds_per_byte, &cost->l2_miss_seconds})
+                for (auto* own :
+                     {&cost->full_tile_seconds, &cost->partial_tile_seconds, &cost->cluster_seconds,
+                      &cost->idle_tile_seconds_per_byte, &cost->tail_seconds_per_byte, &cost->l2_miss_seconds})
                     *own = 0;
         });
         for (auto& one : m.kernels) kernel("kernels." + one.name, one);
@@ -172,7 +173,9 @@ private:
     template <class Cost>
     void ends_of_items(const std::string& section, Cost& c) {
         const auto ends = section + ".ends";
-        if (!fields_.section(ends, c.cluster_seconds > 0 || c.idle_tile_seconds_per_byte > 0 || c.tail_seconds_per_byte > 0)) return;
+        if (!fields_.section(ends,
+                             c.cluster_seconds > 0 || c.idle_tile_seconds_per_byte > 0 || c.tail_seconds_per_byte > 0))
+            return;
         fields_.number(ends + ".share_us", c.cluster_seconds, ranges::not_negative, micro);
         fields_.number(ends + ".idle_byte_us", c.idle_tile_seconds_per_byte, ranges::not_negative, micro);
         fields_.number(ends + ".last_byte_us", c.tail_seconds_per_byte, ranges::not_negative, micro);

@@ -49,8 +49,7 @@ void complete_tile_prices(Machine& machine) {
     std::vector<std::string> scaled, contradicting;
     const auto settle = [&](const std::string& section, Pass pass, AttentionCost& cost) {
         if (has_no_tile_prices(cost) && std::isfinite(cost.flops)) {
-            cost.full_tile_seconds = cost.partial_tile_seconds =
-                tile_seconds(cost, pass, machine.sms, cost.flops);
+            cost.full_tile_seconds = cost.partial_tile_seconds = tile_seconds(cost, pass, machine.sms, cost.flops);
             cost.tiles_from_rate = true;
             for (const auto* key : {".full_tile_us", ".partial_tile_us"})
                 set_figure(machine, section + key, cost.full_tile_seconds * 1e6);

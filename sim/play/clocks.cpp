@@ -35,8 +35,8 @@ double clock_of(const RankLoad& rank, double least, const SimOptions& options) {
 }  // namespace
 
 std::vector<double> clocks_within_power(const Prediction& prediction, std::span<const double> before,
-                                     std::span<const double> flop, std::span<const double> powers,
-                                     const SimOptions& options) {
+                                        std::span<const double> flop, std::span<const double> powers,
+                                        const SimOptions& options) {
     const auto period = layouts::to_seconds(prediction.makespan) + options.pause_seconds;
     std::vector<RankLoad> ranks;
     for (std::size_t rank = 0; rank < prediction.ranks.size(); ++rank) {
@@ -50,8 +50,8 @@ std::vector<double> clocks_within_power(const Prediction& prediction, std::span<
     return clocks;
 }
 
-std::vector<double> sustained_flops_by_rank(const layouts::Schedule& schedule, const Machine& machine, const Topology& topology,
-                                int ranks) {
+std::vector<double> sustained_flops_by_rank(const layouts::Schedule& schedule, const Machine& machine,
+                                            const Topology& topology, int ranks) {
     std::vector<double> all(static_cast<std::size_t>(ranks), attention_cost(machine, schedule).power_flops);
     const auto& ratios = machine.power_of_gpus;
     for (std::size_t rank = 0; rank < all.size() && !ratios.empty(); ++rank)
@@ -64,7 +64,7 @@ bool power_limits_clocks(const layouts::Schedule& schedule, const Machine& machi
 }
 
 std::vector<double> find_sustained_clocks(std::size_t ranks, const SimOptions& options,
-                                   const std::function<PlayedPass(const std::vector<double>&)>& play) {
+                                          const std::function<PlayedPass(const std::vector<double>&)>& play) {
     std::vector<double> clocks(ranks, 1);
     constexpr int rounds = 2;
     for (int round = 0; round < rounds; ++round) {

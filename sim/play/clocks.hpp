@@ -20,12 +20,12 @@ namespace ringlab::sim {
 /// same time. `flop` counts all pairs of all tiles that are computed, visible or masked, because both take power.
 /// `powers` are the FLOP/s that each rank's GPU could sustain at the clock of the calibration. Both are by rank.
 std::vector<double> clocks_within_power(const Prediction& prediction, std::span<const double> before,
-                                     std::span<const double> flop, std::span<const double> powers,
-                                     const SimOptions& options);
+                                        std::span<const double> flop, std::span<const double> powers,
+                                        const SimOptions& options);
 
 /// FLOP/s that the GPU of each of the first `ranks` ranks could sustain at the clock of the calibration.
-std::vector<double> sustained_flops_by_rank(const layouts::Schedule& schedule, const Machine& machine, const Topology& topology,
-                                int ranks);
+std::vector<double> sustained_flops_by_rank(const layouts::Schedule& schedule, const Machine& machine,
+                                            const Topology& topology, int ranks);
 
 /// A pass played at given clocks. FLOP and powers by rank, as clocks_within_power() takes them.
 struct PlayedPass {
@@ -40,6 +40,6 @@ bool power_limits_clocks(const layouts::Schedule& schedule, const Machine& machi
 /// these, first at full clock: clocks depend on how busy ranks are, which depends a little on the clocks. Stops early
 /// if power limits no rank.
 std::vector<double> find_sustained_clocks(std::size_t ranks, const SimOptions& options,
-                                   const std::function<PlayedPass(const std::vector<double>&)>& play);
+                                          const std::function<PlayedPass(const std::vector<double>&)>& play);
 
 }  // namespace ringlab::sim

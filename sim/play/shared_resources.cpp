@@ -12,8 +12,7 @@ SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const
       machine_(machine),
       cost_(cost),
       fold_(fold),
-      kernels_(machine.inside_host.sms_per_channel > 0 ||
-               machine.between_hosts.sms_per_channel > 0),
+      kernels_(machine.inside_host.sms_per_channel > 0 || machine.between_hosts.sms_per_channel > 0),
       one_channel_(schedule.channels().size() == 1) {
     const auto ranks = static_cast<std::size_t>(fold.played());
     const bool memory = std::isfinite(machine_.memory_bytes_per_second) && !cost.is_free(Cause::memory);
@@ -37,7 +36,8 @@ void SharedResources::add_ports() {
     if (machine_.network.hosts_per_leaf > 0) leaves_.resize(hosts * ports);  // at least as many as there are leaves
     for (const auto rank : cost_.draws().slow_links())                       // the port is slow also for others that
                                                                              // share it
-        make_if_missing(port_of(rank).out, machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
+        make_if_missing(port_of(rank).out,
+                        machine_.between_hosts.link_bytes_per_second / cost_.draws().link_factor(rank));
 }
 
 /// Makes the resource at its first use, unless its capacity is infinite.

@@ -36,9 +36,7 @@ public:
 
     /// Whether transfers are kernels, which take SMs.
     bool kernels() const { return kernels_; }
-    void leave_to_compute(int rank, double sms) {
-        engine_.set_capacity(gpu_of(rank).sms, sms);
-    }
+    void leave_to_compute(int rank, double sms) { engine_.set_capacity(gpu_of(rank).sms, sms); }
 
 private:
     static constexpr ResourceId none = ~0u;
@@ -66,7 +64,7 @@ private:
     const CostModel& cost_;
     const Fold& fold_;
     bool kernels_, one_channel_, sends_ = false, fetches_ = false;
-    std::vector<Gpu> gpus_;                // by simulated rank
+    std::vector<Gpu> gpus_;                   // by simulated rank
     std::vector<Directions> ports_, leaves_;  // empty if they never limit anything
 };
 

@@ -32,10 +32,11 @@ void Simulation::hold(int rank, double sms) {
 void Simulation::leave(int rank) {
     const auto held = static_cast<double>(rank_of(rank).held);
     const auto* attend = admission_ ? running_attend(rank) : nullptr;
-    const auto left = !attend          ? std::max(0.0, machine_.sms - held)
-                      : admission_->schedules_attends() ? SmAdmission::parts * machine_.sms *
-                                             admission_->speed(rank, held, engine_.now() - attend->time, attend->work)
-                                       : admission_->left(rank, held);
+    const auto left = !attend ? std::max(0.0, machine_.sms - held)
+                      : admission_->schedules_attends()
+                          ? SmAdmission::parts * machine_.sms *
+                                admission_->speed(rank, held, engine_.now() - attend->time, attend->work)
+                          : admission_->left(rank, held);
     resources_->leave_to_compute(rank, left);
 }
 
@@ -58,7 +59,8 @@ bool Simulation::waits_for_sms(int id, Lane lane, PendingOp& op) {
     const auto sms = transfer_cost(id, lane, op).sms;
     if (!attend || precedes_attend(*attend) || sms == 0) return false;
     if (admission_->fits_on_idle_sms(id, static_cast<double>(rank_of(id).held), sms)) return false;
-    if (admission_->last_transfer_end(id) == engine_.now() && messages_ && messages_->first(id, lane).is_hidden) return false;
+    if (admission_->last_transfer_end(id) == engine_.now() && messages_ && messages_->first(id, lane).is_hidden)
+        return false;
     op.state = OpState::issuing;
     op.time = engine_.now();
     const auto wait = admission_->wait(id, engine_.now() - attend->time, attend->work);
@@ -71,7 +73,8 @@ bool Simulation::peer_is_posted(int id, Lane lane, const PendingOp& op) {
     const int by = fold_.of(op.peer);
     auto& other = rank_of(by).window;
     const auto head = other.head(counterpart(lane));
-    return head != OpWindow::none && other[head].state == OpState::posted && peer_awaited_by(other[head], op.peer, by) == id;
+    return head != OpWindow::none && other[head].state == OpState::posted &&
+           peer_awaited_by(other[head], op.peer, by) == id;
 }
 
 bool Simulation::waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op) {
@@ -105,7 +108,8 @@ void Simulation::try_start(int id, Lane lane, bool admitted) {
     }
     if (trace_ && !admitted) trace_->post(id, head, engine_.now());
     if (lane == compute_lane) return start_compute(id, op);
-    if (admission_ && !admitted && (takes_sms_together(op) ? waits_for_sms_at_both_ends(id, lane, op) : waits_for_sms(id, lane, op)))
+    if (admission_ && !admitted &&
+        (takes_sms_together(op) ? waits_for_sms_at_both_ends(id, lane, op) : waits_for_sms(id, lane, op)))
         return;
     if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
     if (transfers_hold_sms_ && !takes_sms_together(op)) hold(id, transfer_cost(id, lane, op).sms);
@@ -135,18 +139,21 @@ void Simulation::start_compute(int id, PendingOp& op) {
     SharedResources::Demands demands;
     if (resources_)
         demands = resources_->of_compute(id, attends,
-                                         attends && admission_ && admission_->schedules_attends() ? SmAdmission::parts * SmAdmission::most_speed : 1);
+                                         attends && admission_ && admission_->schedules_attends()
+                                             ? SmAdmission::parts * SmAdmission::most_speed
+                                             : 1);
     if (admission_ && attends) leave(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
     // leave() sets the capacity so that the attend runs at the speed that SmAdmission gives.
     const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
-    engine_.start(
-        {.duration = schedules_attends ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed) : op.work,
-         .demands = demands.span(),
-         .priority = Priority::compute,
-         .slows_transfers = attends,
-         .tag = tag,
-         .place = activity_index(id, compute_lane)});
+    engine_.start({.duration = schedules_attends
+                                   ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed)
+                                   : op.work,
+                   .demands = demands.span(),
+                   .priority = Priority::compute,
+                   .slows_transfers = attends,
+                   .tag = tag,
+                   .place = activity_index(id, compute_lane)});
 }
 
 void Simulation::start_transfer(int id, Lane lane) {

@@ -173,14 +173,14 @@ private:
     Fold fold_;
     int places_;  // activities of a rank: compute, and for each channel what it sends or fetches
     Engine engine_;
-    bool transfers_hold_sms_ = false;           // transfers take SMs
-    bool halves_together_ = false;        // the two halves of a message take SMs together
-    bool after_compute_ = false;  // what starts now has waited for an operation of its rank's compute lane
+    bool transfers_hold_sms_ = false;  // transfers take SMs
+    bool halves_together_ = false;     // the two halves of a message take SMs together
+    bool after_compute_ = false;       // what starts now has waited for an operation of its rank's compute lane
     std::optional<Messages> messages_;
     std::optional<SmAdmission> admission_;
-    Prediction prediction_;              // totals of ranks grow during the run
-    HugeVector<SimulatedRank> ranks_;    // the ranks that are simulated
-    std::vector<double> flop_;           // by rank, for the sustained clock
+    Prediction prediction_;                 // totals of ranks grow during the run
+    HugeVector<SimulatedRank> ranks_;       // the ranks that are simulated
+    std::vector<double> flop_;              // by rank, for the sustained clock
     std::vector<ArrivalTracker> arrivals_;  // by rank, if fused launches wait inside the kernel
     std::optional<Trace> trace_;
     std::optional<SharedResources> resources_;

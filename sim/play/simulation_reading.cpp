@@ -35,8 +35,9 @@ Simulation::Simulation(const Schedule& schedule, const Machine& machine, const S
     if (!options.sharing) return;
     resources_.emplace(engine_, schedule, machine, cost_, fold_);
     transfers_hold_sms_ = resources_->kernels();
-    halves_together_ = transfers_hold_sms_ && machine.inside_host.halves == LinkCost::SmHoldStart::both_ready_backward &&
-                schedule.options().pass == layouts::Pass::backward && !cost_.prices_fused_launches();
+    halves_together_ = transfers_hold_sms_ &&
+                       machine.inside_host.halves == LinkCost::SmHoldStart::both_ready_backward &&
+                       schedule.options().pass == layouts::Pass::backward && !cost_.prices_fused_launches();
     const auto pass = schedule.options().pass;
     if (transfers_hold_sms_ && options.compute == ComputeModel::tiles && !cost_.is_free(Cause::attends) &&
         machine.attention(pass).transfer_start != AttentionCost::TransferStart::at_once)
@@ -74,8 +75,9 @@ void Simulation::read(int id, HostClock& host) {
     require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
             schedule_.channels().size());
     const auto issue = cost_.issue(*op, host.follows(*op));
-    const auto issued = host.issue(*op, next_of(rank), issue,
-                                   [&](layouts::OpIndex transfer, Picoseconds delay) { delay_issue(id, transfer, delay); });
+    const auto issued = host.issue(*op, next_of(rank), issue, [&](layouts::OpIndex transfer, Picoseconds delay) {
+        delay_issue(id, transfer, delay);
+    });
     const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
     const bool attends = op->kind == OpKind::attend;
     if (admission_ && attends) admission_->add(id, *op);
@@ -95,8 +97,9 @@ void Simulation::delay_issue(int id, layouts::OpIndex transfer, Picoseconds dela
 void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {
     switch (op.kind) {
         case OpKind::attend:
-            require(!__builtin_add_overflow(totals.pair_count, layouts::pairs_of(op, query_heads()), &totals.pair_count),
-                    "rank {} has more than 2^63 visible pairs; give fewer --tokens", id);
+            require(
+                !__builtin_add_overflow(totals.pair_count, layouts::pairs_of(op, query_heads()), &totals.pair_count),
+                "rank {} has more than 2^63 visible pairs; give fewer --tokens", id);
             if (!flop_.empty()) flop_[static_cast<std::size_t>(id)] += cost_.computed_flop(op);
             [[fallthrough]];
         case OpKind::merge:

@@ -19,7 +19,7 @@ public:
           machine_(machine),
           start_(machine.attention(pass).transfer_start),
           schedules_attends_(start_ == AttentionCost::TransferStart::as_items_end && !cost.prices_fused_launches() &&
-                 machine.attention(pass).item == WorkTile::key_tile) {
+                             machine.attention(pass).item == WorkTile::key_tile) {
         ranks_.resize(static_cast<std::size_t>(cost.ranks()));
     }
 
@@ -40,7 +40,8 @@ public:
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
         if (start_ == AttentionCost::TransferStart::at_the_end) return 0;
         const auto& [rows, keys, position] = of(rank).attends.front();
-        const auto item = std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, position).item, rank));
+        const auto item =
+            std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, position).item, rank));
         const auto wait = item - gone % item;
         return gone + wait < whole ? wait : 0;
     }
@@ -84,7 +85,9 @@ public:
     double left(int rank, double held) {
         const auto left = std::max(0.0, machine_.sms - held);
         // A fused launch has so many waves that one more does not count.
-        if (held == 0 || left == 0 || start_ == AttentionCost::TransferStart::at_the_end || cost_.prices_fused_launches()) return left;
+        if (held == 0 || left == 0 || start_ == AttentionCost::TransferStart::at_the_end ||
+            cost_.prices_fused_launches())
+            return left;
         const auto& [rows, keys, position] = of(rank).attends.front();
         return std::min(left, machine_.sms / cost_.tiles().slowdown_without_sms(held, rows, keys, position));
     }

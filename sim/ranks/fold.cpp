@@ -48,9 +48,10 @@ int period(const Schedule& schedule, const Machine& machine, const Topology& top
 Fold::Fold(const OpSource& ops, const Schedule& schedule, const Machine& machine, const Topology& topology,
            const SimOptions& options)
     : played_(schedule.ranks() * options.replicas) {
-    if (!options.fold || options.trace || !equal_work_gives_equal_clocks(machine, options) || options.compute != ComputeModel::rate ||
-        !ops.attends_are_alike() || !options_treat_ranks_alike(options) || machine.inside_host.depends_on_more_than_bytes() ||
-        !has_exact_sums(machine.inside_host) || !has_exact_sums(machine.between_hosts))
+    if (!options.fold || options.trace || !equal_work_gives_equal_clocks(machine, options) ||
+        options.compute != ComputeModel::rate || !ops.attends_are_alike() || !options_treat_ranks_alike(options) ||
+        machine.inside_host.depends_on_more_than_bytes() || !has_exact_sums(machine.inside_host) ||
+        !has_exact_sums(machine.between_hosts))
         return;
     const auto ranks = period(schedule, machine, topology);
     if (schedule.ranks() % ranks == 0) played_ = ranks;

@@ -18,7 +18,9 @@ public:
         transfer_ = layouts::checked_sum(transfer_, duration);
     }
     layouts::Picoseconds overlapped() const { return layouts::checked_sum(overlapped_, std::max(compute_, transfer_)); }
-    layouts::Picoseconds serial() const { return layouts::checked_sum(serial_, layouts::checked_sum(compute_, transfer_)); }
+    layouts::Picoseconds serial() const {
+        return layouts::checked_sum(serial_, layouts::checked_sum(compute_, transfer_));
+    }
 
 private:
     void enter(int step) {

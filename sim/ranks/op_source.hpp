@@ -23,7 +23,8 @@ public:
         for (int rank = 0; rank < (rank_symmetric_ ? 1 : ranks); ++rank)
             streams_.push_back(schedule.ops(rank % schedule.ranks()).with_op_storage(current_op_));
         const int other = schedule.ranks() - 1;
-        if (rank_symmetric_) cells_ = {schedule.pair_count(0, 0), schedule.pair_count(other, 0), schedule.pair_count(0, other)};
+        if (rank_symmetric_)
+            cells_ = {schedule.pair_count(0, 0), schedule.pair_count(other, 0), schedule.pair_count(0, other)};
     }
 
     /// Whether ranks are alike, and all ranks' attends of a step have equally many visible pairs.
@@ -65,11 +66,14 @@ private:
         return &current_op_;
     }
 
-    SharedOp& shared_op(std::uint32_t index) { return shared_ops_[index & (static_cast<std::uint32_t>(shared_ops_.size()) - 1)]; }
+    SharedOp& shared_op(std::uint32_t index) {
+        return shared_ops_[index & (static_cast<std::uint32_t>(shared_ops_.size()) - 1)];
+    }
 
     void grow() {
         std::vector<SharedOp> larger(std::max<std::size_t>(8, 2 * shared_ops_.size()));
-        for (auto i = first_; i != end_; ++i) larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = shared_op(i);
+        for (auto i = first_; i != end_; ++i)
+            larger[i & (static_cast<std::uint32_t>(larger.size()) - 1)] = shared_op(i);
         shared_ops_ = std::move(larger);
     }
 
@@ -92,9 +96,10 @@ private:
     bool rank_symmetric_;
     std::array<std::int64_t, 3> cells_{};  // visible pairs of rows with the keys of their own rank, of a lower and of a
                                            // higher one
-    Op current_op_;                         // shared by all streams
+    Op current_op_;                        // shared by all streams
     std::vector<Ops> streams_;
-    std::vector<SharedOp> shared_ops_;  // ring buffer, its size a power of two: operations from `first_` to before `end_`
+    std::vector<SharedOp>
+        shared_ops_;  // ring buffer, its size a power of two: operations from `first_` to before `end_`
     std::uint32_t first_ = 0, end_ = 0;
 };
 

@@ -107,7 +107,8 @@ public:
     bool may_run(std::uint32_t op) {
         const auto& after = (*this)[op].after;
         for (std::size_t i = 0; i < after.size(); ++i) {
-            const auto distance = has_wide_distances() ? after[i] | std::uint32_t{upper_halves(op).after[i]} << 16 : after[i];
+            const auto distance =
+                has_wide_distances() ? after[i] | std::uint32_t{upper_halves(op).after[i]} << 16 : after[i];
             if (distance != 0 && distance <= op - base_ && (*this)[op - distance].state != OpState::done) return false;
         }
         return true;
@@ -118,8 +119,9 @@ public:
         auto& head = ends(lane).head;
         auto& pending = (*this)[head];
         pending.state = OpState::done;
-        const auto next = has_wide_distances() ? pending.next_in_lane | std::uint32_t{upper_halves(head).next_in_lane} << 16
-                                   : std::uint32_t{pending.next_in_lane};
+        const auto next = has_wide_distances()
+                              ? pending.next_in_lane | std::uint32_t{upper_halves(head).next_in_lane} << 16
+                              : std::uint32_t{pending.next_in_lane};
         head += next;
         next == 0 ? lanes_with_ops_ &= ~(1u << lane) : waiting_ |= 1u << lane;
         while (base_ != end_ && ops()[first_].state == OpState::done) {
@@ -158,13 +160,16 @@ private:
     /// Whether distances may need more than 16 bits.
     bool has_wide_distances() const { return has_wide_distances(capacity_); }
     static bool has_wide_distances(std::uint32_t capacity) { return capacity > 0xffff; }
-    UpperHalves& upper_halves(std::uint32_t op) { return reinterpret_cast<UpperHalves*>(ops() + capacity_)[place_of(op)]; }
+    UpperHalves& upper_halves(std::uint32_t op) {
+        return reinterpret_cast<UpperHalves*>(ops() + capacity_)[place_of(op)];
+    }
 
     /// By an eighth, or by one: small steps, because there is a window for each rank.
     void grow() { resize(capacity_ + std::max(1u, capacity_ / 8)); }
 
     void resize(std::uint32_t capacity) {
-        const auto bytes = ends_bytes() + capacity * (sizeof(PendingOp) + (has_wide_distances(capacity) ? sizeof(UpperHalves) : 0));
+        const auto bytes =
+            ends_bytes() + capacity * (sizeof(PendingOp) + (has_wide_distances(capacity) ? sizeof(UpperHalves) : 0));
         auto larger = std::make_unique<std::byte[]>(bytes);
         if (memory_) {
             std::copy_n(memory_.get(), ends_bytes(), larger.get());
@@ -185,7 +190,7 @@ private:
     std::unique_ptr<std::byte[]> memory_;
     std::uint32_t base_ = 0, end_ = 0;
     std::uint32_t first_ = 0, capacity_ = 0;  // of the ring buffer: the index of `base_`, and its size
-    std::uint32_t lanes_with_ops_ = 0;                 // a bit for each lane that has unfinished operations here
+    std::uint32_t lanes_with_ops_ = 0;        // a bit for each lane that has unfinished operations here
     std::uint32_t waiting_ = 0;               // a bit for each lane whose head is in state `waiting`
     std::uint8_t lanes_;
 };

@@ -113,7 +113,7 @@ private:
         for (const auto& lane : lanes_)
             if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
         latest_possible_ = layouts::checked_sum(layouts::checked_sum(host.state().now, cost_.begin_of_pass(0)),
-                                   *std::max_element(starts_.begin(), starts_.end()));
+                                                *std::max_element(starts_.begin(), starts_.end()));
     }
 
     /// Checks that the attends cover all visible pairs of the mask, also on ranks that were not compared.
@@ -283,7 +283,7 @@ private:
     const Schedule& schedule_;
     int ranks_;
     CostModel cost_;
-    bool same_clock_;             // all ranks run at the same clock
+    bool same_clock_;            // all ranks run at the same clock
     Busy of_all_;                // if ranks are alike
     std::vector<Busy> of_rank_;  // by rank, if they differ
     Row starts_;

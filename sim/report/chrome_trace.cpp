@@ -129,7 +129,8 @@ private:
         event(
             R"("ph":"X","name":"{} {}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"op":{},"step":{},"block":{},"peer":{},"cells":{},"bytes":{}}})",
             kind, span.block, kind, process(span.rank), thread, microseconds(span.begin),
-            microseconds(span.end - span.begin), span.op, span.step, span.block, span.peer, span.pair_count, span.bytes);
+            microseconds(span.end - span.begin), span.op, span.step, span.block, span.peer, span.pair_count,
+            span.bytes);
     }
 
     void host_slice(const Span& span, const Interval& time) {

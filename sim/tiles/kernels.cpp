@@ -32,8 +32,10 @@ const AttentionCost& attention_cost(const Machine& machine, const Schedule& sche
 }
 
 double tile_time_factor(const Machine& machine, const Schedule& schedule) {
-    const auto& p = schedule.problem();
-    const auto pass = schedule.options().pass;
+    return tile_time_factor(machine, schedule.options().pass, schedule.problem());
+}
+
+double tile_time_factor(const Machine& machine, Pass pass, const Problem& p) {
     const auto price = kernel_price(machine, pass, p);
     if (price.fits_dims && !machine.kernels.empty()) return 1;
     const auto flop = [&](std::int64_t d, std::int64_t v) {
@@ -54,8 +56,7 @@ std::vector<std::string> notes_of_kernel(const Machine& machine, const Schedule&
     if (cost.tiles_from_rate)
         notes.push_back(fmt::format("the machine file has no tile prices: they are computed from teraflops, {:.4g}",
                                     cost.flops / 1e12));
-    if (const auto rates = contradiction_of_rates(cost, schedule.options().pass, machine.sms);
-        !rates.empty())
+    if (const auto rates = contradiction_of_rates(cost, schedule.options().pass, machine.sms); !rates.empty())
         notes.push_back("tile prices and teraflops of the machine file disagree: " + rates);
     if (!price.fits_scores)
         notes.push_back(p.soft_cap > 0

@@ -16,7 +16,7 @@ namespace {
 /// Appends to `ranges` the ranges of row tiles that a tile of keys meets. Returns how many of them are full and
 /// partial.
 layouts::TileCounts add_ranges(std::span<const layouts::RowHull> rows, const layouts::KeyTile& column,
-                            std::vector<layouts::Interval>& ranges) {
+                               std::vector<layouts::Interval>& ranges) {
     layouts::TileCounts found;
     const auto before = ranges.size();
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -38,7 +38,7 @@ std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + 
 
 /// Sorts the tiles of keys as the kernel's work list does, longest first.
 void TileModel::list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
-                          std::span<const layouts::KeyTile> columns) const {
+                               std::span<const layouts::KeyTile> columns) const {
     std::vector<layouts::TileCounts> tiles;
     std::vector<layouts::Interval> ranges;
     std::vector<std::size_t> first{0}, order(columns.size());
@@ -85,7 +85,7 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> part
     const auto& first = *parts.front().items;
     if (parts.size() == 1) {
         layouts::KeyWorkTiles load{.items = static_cast<std::int64_t>(first.tiles.size()),
-                               .fall_linearly = first.fall_linearly};
+                                   .fall_linearly = first.fall_linearly};
         for (const auto& tiles : first.tiles) {
             load.busy += entries_of(tiles) > 0;
             load.entries += entries_of(tiles);
@@ -126,10 +126,10 @@ double TileModel::l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, con
     constexpr double most_gap_steps = 64;
     const auto tile = cost_.full_tile_seconds / static_cast<double>(plan.sharing.sms);
     const auto gap_steps = tile > 0 ? std::min(most_gap_steps, cost_.work_tile_seconds / tile) : 0;
-    return cost_.l2_miss_seconds *
-           count_l2_misses(
-               blocks, plan.order,
-               {.concurrent_work_tiles = plan.sharing.at_a_time, .gap_steps = std::lround(gap_steps), .room = machine_.cache_bytes / tile_bytes});
+    return cost_.l2_miss_seconds * count_l2_misses(blocks, plan.order,
+                                                   {.concurrent_work_tiles = plan.sharing.at_a_time,
+                                                    .gap_steps = std::lround(gap_steps),
+                                                    .room = machine_.cache_bytes / tile_bytes});
 }
 
 TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const {
@@ -149,7 +149,7 @@ std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& items, co
     layouts::for_each_work_tile_run(
         plan.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::WorkTileRun& run) {
             const auto seconds = plan.longer * work_tile_seconds(items.tiles[static_cast<std::size_t>(run.item)],
-                                                           items.query_heads_in_turn, plan.sharing.sms);
+                                                                 items.query_heads_in_turn, plan.sharing.sms);
             if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
             groups.back().count += run.heads;
         });

@@ -55,8 +55,8 @@ private:
 /// A work tile under way, at one of its row tiles.
 class RunningWorkTile {
 public:
-    RunningWorkTile(std::span<const layouts::Interval> item, const CachedBlock& block, std::int64_t kv_head, std::int64_t tiles,
-           std::int64_t gap_steps)
+    RunningWorkTile(std::span<const layouts::Interval> item, const CachedBlock& block, std::int64_t kv_head,
+                    std::int64_t tiles, std::int64_t gap_steps)
         : item_(item), tiles_(tiles), waits_(gap_steps), heads_(block.group) {
         first_ = (block.first_head + kv_head * block.group) * tiles + block.first_tile;
     }
@@ -86,10 +86,10 @@ public:
     Units(std::span<const CachedBlock> blocks, const layouts::WorkTileOrder& order) {
         for (const auto& block : blocks)
             layouts::for_each_work_tile_run(order, static_cast<std::int64_t>(block.items.size()), block.kv_heads,
-                                       [&](const layouts::WorkTileRun& run) {
-                                           if (!block.items[static_cast<std::size_t>(run.item)].empty())
-                                               runs_.emplace_back(&block, run);
-                                       });
+                                            [&](const layouts::WorkTileRun& run) {
+                                                if (!block.items[static_cast<std::size_t>(run.item)].empty())
+                                                    runs_.emplace_back(&block, run);
+                                            });
     }
 
     bool is_at_end() const { return next_ == runs_.size(); }
@@ -133,7 +133,7 @@ double count_l2_misses(std::span<const CachedBlock> blocks, const layouts::WorkT
     const auto share = static_cast<std::uint64_t>(
         std::max(1.0, std::min(static_cast<double>(steps) / many_steps, model.room / fewest_held)));
     LruCache cache(static_cast<std::size_t>(heads * tiles),
-                      static_cast<std::int64_t>(model.room / static_cast<double>(share)));
+                   static_cast<std::int64_t>(model.room / static_cast<double>(share)));
     Units units(blocks, order);
     std::vector<RunningWorkTile> running_tiles;
     while (!units.is_at_end() && static_cast<std::int64_t>(running_tiles.size()) < model.concurrent_work_tiles)

@@ -20,9 +20,10 @@ struct CachedBlock {
 
 /// How the work tiles of a launch walk through the row tiles.
 struct L2Model {
-    std::int64_t concurrent_work_tiles = 1;  ///< work tiles that walk at the same time; each free place takes the next one
-    std::int64_t gap_steps = 0;    ///< pause between two work tiles, in steps of one tile
-    double room = 0;          ///< row tiles that the cache holds; the least recently used one is evicted
+    std::int64_t concurrent_work_tiles =
+        1;                       ///< work tiles that walk at the same time; each free place takes the next one
+    std::int64_t gap_steps = 0;  ///< pause between two work tiles, in steps of one tile
+    double room = 0;             ///< row tiles that the cache holds; the least recently used one is evicted
 };
 
 /// Number of L2 misses on row tiles that the cache held before and has evicted. Work tiles walk head by head, one row

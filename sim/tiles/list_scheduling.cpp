@@ -77,7 +77,8 @@ void ListScheduler::delay(double seconds) {
 }
 
 double makespan(std::vector<WorkTileGroup> items, std::int64_t sms) {
-    std::sort(items.begin(), items.end(), [](const WorkTileGroup& a, const WorkTileGroup& b) { return a.seconds > b.seconds; });
+    std::sort(items.begin(), items.end(),
+              [](const WorkTileGroup& a, const WorkTileGroup& b) { return a.seconds > b.seconds; });
     return list_schedule(items, sms);
 }
 

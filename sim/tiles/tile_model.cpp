@@ -193,23 +193,25 @@ double TileModel::l2_miss_share(std::span<const WorkTiles> parts, BlockPosition 
 
 /// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `sms` SMs, in `visits` blocks one
 /// after another. `missed`: see l2_miss_share().
-double TileModel::work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn, std::int64_t sms,
-                               int visits, double missed) const {
+double TileModel::work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn,
+                                    std::int64_t sms, int visits, double missed) const {
     // A work tile of keys belongs to one block, so it has no state to resume or finish.
     const bool keeps_rows = cost_.item == WorkTile::query_tile;
-    const auto more = keeps_rows ? (position.begins ? 0 : cost_.resume_seconds) + (position.ends ? cost_.finish_seconds : 0)
-                                 : cost_.cluster_seconds * std::log2(static_cast<double>(sms));
+    const auto more = keeps_rows
+                          ? (position.begins ? 0 : cost_.resume_seconds) + (position.ends ? cost_.finish_seconds : 0)
+                          : cost_.cluster_seconds * std::log2(static_cast<double>(sms));
     if (tiles.full + tiles.partial == 0)
         return cost_.idle_work_tile_seconds == 0
                    ? 0
-                   : cost_.idle_work_tile_seconds + more + cost_.idle_tile_seconds_per_byte * missed * row_bytes(position).read;
+                   : cost_.idle_work_tile_seconds + more +
+                         cost_.idle_tile_seconds_per_byte * missed * row_bytes(position).read;
     const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
                       cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
     return cost_.work_tile_seconds * visits + more + work * heads_in_turn / static_cast<double>(sms);
 }
 
-TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                                     const Part& keys) const {
+TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                              const Part& rows, const Part& keys) const {
     const auto known = [&](auto& by_block, const Part& part, auto make) {
         using Tiles = typename std::remove_reference_t<decltype(by_block)>::value_type;
         if (!schedule_.is_whole(part)) return std::make_shared<const Tiles>(make());
@@ -253,7 +255,8 @@ std::int64_t TileModel::concurrent_work_tiles(const layouts::SmGroup& sharing, d
 
 /// Work tiles of queries of all `parts` in one launch, while `missing` SMs are missing. If they are of one block, of
 /// `keys`, they come longest first for some heads, then for others.
-TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys, double missing) const {
+TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys,
+                                    double missing) const {
     // A kernel in the middle of its rows' blocks leaves work tiles without tiles out of its work list.
     const bool visits_idle = position.begins || position.ends;
     const auto missed = l2_miss_share(parts, position);
@@ -266,7 +269,8 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosit
             const auto& tiles = part.tiles[i];
             if (!visits_idle && tiles.full + tiles.partial == 0) continue;
             const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
-            groups.push_back({work_tile_seconds(tiles, position, part.query_heads_in_turn, 1, visits, missed), part.copies});
+            groups.push_back(
+                {work_tile_seconds(tiles, position, part.query_heads_in_turn, 1, visits, missed), part.copies});
             count += part.copies;
             found.item = std::max(found.item, groups.back().seconds);
         }
@@ -295,7 +299,8 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosit
 }
 
 TileModel::Launch TileModel::block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                          const Part& rows, const Part& keys, BlockPosition position, double missing) const {
+                                          const Part& rows, const Part& keys, BlockPosition position,
+                                          double missing) const {
     auto items = work_tiles_of(row_runs, key_runs, rows, keys);
     if (cost_.item == WorkTile::query_tile) return launch({&items, 1}, position, &keys, missing);
     return key_launch({std::make_shared<const WorkTiles>(std::move(items))}, missing);

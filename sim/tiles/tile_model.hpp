@@ -83,9 +83,9 @@ public:
     /// The work tiles of one launch.
     struct WorkTiles {
         std::vector<layouts::TileCounts> tiles;  ///< that each work tile of a head meets
-        std::vector<int> visits{};  ///< blocks of the launch in which a work tile meets any tile; empty: one each
-        std::int64_t copies = 1;    ///< heads (of keys for key tiles) times batch elements: each has these work tiles
-        int query_heads_in_turn = 1;            ///< query heads that a work tile takes one after another
+        std::vector<int> visits{};    ///< blocks of the launch in which a work tile meets any tile; empty: one each
+        std::int64_t copies = 1;      ///< heads (of keys for key tiles) times batch elements: each has these work tiles
+        int query_heads_in_turn = 1;  ///< query heads that a work tile takes one after another
         // Only for work tiles of keys, which are sorted longest first: the ranges of row tiles that they meet, those of
         // one work tile after those of another, and the index of each one's first range.
         std::vector<layouts::Interval> ranges{};
@@ -108,7 +108,7 @@ public:
     struct LaunchPlan {
         layouts::SmGroup sharing{};
         layouts::WorkTileOrder order{};  ///< of the work tiles of each block
-        double longer = 1;           ///< factor on the time of every work tile
+        double longer = 1;               ///< factor on the time of every work tile
     };
     LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const;
 
@@ -122,9 +122,9 @@ private:
     std::span<const Run> runs(const Part& part, std::vector<Run>& storage) const;
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
     WorkTiles work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                   const Part& keys) const;
+                            const Part& keys) const;
     void list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
-                   std::span<const layouts::KeyTile> columns) const;
+                        std::span<const layouts::KeyTile> columns) const;
     std::vector<double> fused_times_of_key_tiles(std::span<const FusedAttend> attends);
     struct Launch {
         double seconds = 0;
@@ -160,8 +160,8 @@ private:
     };
     RowBytes row_bytes(BlockPosition position) const;
     double l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const;
-    double work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn, std::int64_t sms,
-                        int visits, double missed) const;
+    double work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn,
+                             std::int64_t sms, int visits, double missed) const;
 
     const Schedule& schedule_;
     const Machine& machine_;

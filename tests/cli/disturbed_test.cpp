@@ -106,8 +106,9 @@ BOOST_AUTO_TEST_CASE(a_sustained_clock_and_gradients_of_16_bits_are_chosen_by_op
     const Folder folder;
     // Power bounds long passes, as the machine file says by power_teraflops; a clock of short runs is asked for.
     const auto clocks_of = [&](const Words& more) {
-        const Words long_pass{"--ranks", "2", "--layouts", "zigzag", "--tokens-per-rank", "32768", "--heads", "32:8",
-                              "--head-dim", "128", "--machines", "2xh200_calibrated", "-o", "r.h5", "--overwrite"};
+        const Words long_pass{"--ranks", "2",    "--layouts",  "zigzag", "--tokens-per-rank", "32768",
+                              "--heads", "32:8", "--head-dim", "128",    "--machines",        "2xh200_calibrated",
+                              "-o",      "r.h5", "--overwrite"};
         const auto ending = run(folder, predict, long_pass + more);
         BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
         return experiments::hdf5::File::open(folder / "r.h5").dataset("predicted/clock").doubles();

@@ -102,8 +102,9 @@ BOOST_AUTO_TEST_CASE(a_time_that_always_comes_with_another_is_not_invented) {
     BOOST_TEST(!zeros.contains("item_us"));
     BOOST_TEST(found.forward.resume_seconds == 0);
     BOOST_TEST(found.forward.finish_seconds == 0);
-    BOOST_TEST(std::abs(found.forward.work_tile_seconds - (truth.forward.work_tile_seconds + truth.forward.finish_seconds)) <
-               0.1 * truth.forward.work_tile_seconds);
+    BOOST_TEST(
+        std::abs(found.forward.work_tile_seconds - (truth.forward.work_tile_seconds + truth.forward.finish_seconds)) <
+        0.1 * truth.forward.work_tile_seconds);
     for (const auto& attend : attends)
         BOOST_TEST(std::abs(predicted_seconds(attend, Pass::forward, found) / attend.seconds - 1) < 0.02);
 }

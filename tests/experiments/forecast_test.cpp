@@ -105,9 +105,9 @@ BOOST_AUTO_TEST_CASE(operations_of_ranks_that_differ_are_counted) {
     config.layouts = {"contiguous"};
     const Predicted contiguous(config);
     BOOST_TEST(contiguous.operations() < 0.6 * zigzag.operations());
-    BOOST_TEST(contiguous.forecast.seconds() / zigzag.forecast.seconds() ==
-                   contiguous.operations() / zigzag.operations(),
-               boost::test_tools::tolerance(0.03));
+    BOOST_TEST(
+        contiguous.forecast.seconds() / zigzag.forecast.seconds() == contiguous.operations() / zigzag.operations(),
+        boost::test_tools::tolerance(0.03));
 }
 
 // What predict held, beyond 27 MB of its own, with 256, 512 and 1024 ranks: 33, 141 and 566 MB.

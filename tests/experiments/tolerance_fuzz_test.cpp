@@ -10,10 +10,10 @@
 #include "experiments/study/judge.hpp"
 #include "tests/experiments/random_run.hpp"
 
+#include <fmt/ranges.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
-#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -71,8 +71,8 @@ Share run(const Config& config) {
         std::move(make_backend(config, which.ranks)->run(plan, policy, std::span(&inputs, 1), 1).front().front());
     Judge judge({.whole_tokens = config.judge_limit});
     const auto errors = judge(plan.problem, plan.mask(), inputs, which.input, one.outputs, one.o_unrounded);
-    return share_of(errors, judge.tolerance(*plan.forward, *plan.backward, inputs, which.input,
-                                            policy.running_output_rounded));
+    return share_of(errors,
+                    judge.tolerance(*plan.forward, *plan.backward, inputs, which.input, policy.running_output_rounded));
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(random_right_runs_pass) {
         const bool right = share.value <= 1;
         exceeded += !right;
         BOOST_TEST(right, "run " << i << ": gradient_equivalence " << fmt::format("{}", fmt::join(words, " ")) << ": "
-                                  << share.where << ", " << 100 * share.value << " %");
+                                 << share.where << ", " << 100 * share.value << " %");
         if (worse(share.value, largest[arithmetic].value) == share.value)
             largest[arithmetic] = {share.value, share.where + ", " + fmt::format("{}", fmt::join(words, " "))};
         if (judged % 500 == 0) std::cerr << "[" << judged << "/" << count << "] " << exceeded << " exceeded\n";

@@ -248,8 +248,8 @@ BOOST_AUTO_TEST_CASE(a_margin_is_a_quantile_of_the_bin_or_of_the_next_wider_set_
 // What `advise` says behind +-, of rings that it has seen and of records that it has not.
 BOOST_AUTO_TEST_CASE(nine_of_ten_measured_rings_lie_within_their_margins) {
     const auto seen = coverage(scores().rings), held_out = coverage_of_held_out_records(scores().rings);
-    BOOST_TEST_MESSAGE(fmt::format("within: {} of {}, held out {} of {}", seen.within, seen.all, held_out.within,
-                                   held_out.all));
+    BOOST_TEST_MESSAGE(
+        fmt::format("within: {} of {}, held out {} of {}", seen.within, seen.all, held_out.within, held_out.all));
     BOOST_TEST(seen.all == scores().rings.size());
     BOOST_TEST(10 * seen.within >= 9 * seen.all);
     BOOST_TEST(4 * held_out.all >= 3 * scores().rings.size());
@@ -377,8 +377,7 @@ BOOST_AUTO_TEST_CASE(measured_rings_of_two_processors_are_predicted_as_well_as_e
     for (std::size_t run = 0; run < runs.count(); ++run) {
         const auto plan = plan_of(runs, run);
         for (const auto pass : {Pass::forward, Pass::backward})
-            balances.push_back(
-                balance_error_of(prediction_of(runs, run, pass, plan, machine), runs, run, pass, name));
+            balances.push_back(balance_error_of(prediction_of(runs, run, pass, plan, machine), runs, run, pass, name));
     }
     for (const auto& ring : scores().rings)
         if (ring.record == "validate_2cpus")

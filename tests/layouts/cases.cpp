@@ -34,8 +34,8 @@ const std::vector<std::string>& mask_specs() {
 }
 
 const std::vector<std::string>& layout_specs() {
-    static const std::vector<std::string> specs{"contiguous", "zigzag",   "striped",        "striped:3",
-                                                "balanced:3", "shuffled", "sorted-shuffled"};
+    static const std::vector<std::string> specs{"contiguous", "zigzag",  "striped",  "striped:3",
+                                                "balanced:3", "planned", "shuffled", "sorted-shuffled"};
     return specs;
 }
 

@@ -70,8 +70,7 @@ BOOST_AUTO_TEST_CASE(in_order_few_items_of_all_heads_keep_together) {
     BOOST_TEST(order.sections == 4);
     BOOST_TEST(!deterministic_backward_order(items, {.heads = 8, .group = 4, .sms = sms}).in_lockstep);
     BOOST_TEST(deterministic_backward_order(items, {.heads = 8, .group = 4, .sms = sms}).leading_tiles == 0);
-    BOOST_TEST(
-        !deterministic_backward_order(items, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
+    BOOST_TEST(!deterministic_backward_order(items, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
 }
 
 // K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.

@@ -73,7 +73,7 @@ const std::vector<BadLayout> bad_layouts{
     {"striped:2", std::int64_t{1} << 31, 2,
      "stripes of width 2 cut 2147483648 tokens into 1073741824 runs; at most 16777216 are supported, use wider "
      "stripes (or width 1)"},
-    {"spiral", 8, 2, "unknown layout 'spiral'; known: balanced, contiguous, file, striped, zigzag"},
+    {"spiral", 8, 2, "unknown layout 'spiral'; known: balanced, contiguous, file, planned, striped, zigzag"},
     {"file", 8, 2, "layout file needs a path, as in file:permutation.txt"},
     {"file:/no/such", 8, 2, "cannot read a permutation from file '/no/such'"},
     {"file:/", 8, 2, "cannot read a permutation from file '/'"},

@@ -318,7 +318,8 @@ BOOST_AUTO_TEST_CASE(a_backward_join_says_which_of_its_attends_wait_for_others) 
         BOOST_TEST_REQUIRE(rank.fused_launches.size() == 1u);
         // Own block, first half; halves of the others; own block, second half.
         BOOST_TEST(rank.fused_launches.front().attends.size() == 8u);
-        BOOST_TEST(rank.fused_launches.front().section_begins == (Sizes{1, 3, 4, 5, 6, 7}), boost::test_tools::per_element());
+        BOOST_TEST(rank.fused_launches.front().section_begins == (Sizes{1, 3, 4, 5, 6, 7}),
+                   boost::test_tools::per_element());
     }
 }
 

@@ -28,8 +28,8 @@ bool same(const Schedule& schedule, const Op& a, const Op& b) {
            a.fused == b.fused && a.channel == b.channel && a.step == b.step && a.peer == b.peer &&
            a.source == b.source && a.part == b.part && (a.transfers() || a.second == b.second) && a.slots == b.slots &&
            a.bytes == b.bytes && std::ranges::equal(a.after(), b.after()) &&
-           (!attends || (b.pair_count > 0 && b.pair_count == schedule.pair_count(b.rows(), b.part) && schedule.is_whole(b.rows()) &&
-                         schedule.is_whole(b.part)));
+           (!attends || (b.pair_count > 0 && b.pair_count == schedule.pair_count(b.rows(), b.part) &&
+                         schedule.is_whole(b.rows()) && schedule.is_whole(b.part)));
 }
 
 bool ring_is_alike(const std::string& mask, const std::string& layout, const std::string& algorithm = "ring") {
@@ -75,10 +75,11 @@ BOOST_AUTO_TEST_CASE(pairs_that_order_decides_are_the_same_for_all_ranks_in_that
                 for (int rows = 0; rows < ranks; ++rows)
                     for (int keys = 0; keys < ranks; ++keys) {
                         const int low = 0, high = rows == keys ? 0 : ranks - 1;
-                        const auto expected = rows < keys ? schedule->pair_count(low, high) : schedule->pair_count(high, low);
+                        const auto expected =
+                            rows < keys ? schedule->pair_count(low, high) : schedule->pair_count(high, low);
                         BOOST_TEST(schedule->pair_count(rows, keys) == expected, mask << ", " << layout << ", rows of "
-                                                                                 << rows << " and keys of " << keys
-                                                                                 << " of " << ranks << " ranks");
+                                                                                      << rows << " and keys of " << keys
+                                                                                      << " of " << ranks << " ranks");
                     }
             }
     BOOST_TEST(decided > 30);

@@ -84,8 +84,9 @@ BOOST_AUTO_TEST_CASE(a_spec_is_a_name_and_arguments_after_the_first_colon) {
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_name_is_quoted_beside_the_known_ones) {
-    BOOST_TEST(error_of([] { find_or_suggest(layouts(), "layout", "zigzga"); }) ==
-               "unknown layout 'zigzga', did you mean 'zigzag'? Known: balanced, contiguous, file, striped, zigzag");
+    BOOST_TEST(
+        error_of([] { find_or_suggest(layouts(), "layout", "zigzga"); }) ==
+        "unknown layout 'zigzga', did you mean 'zigzag'? Known: balanced, contiguous, file, planned, striped, zigzag");
     BOOST_TEST(error_of([] { find_or_suggest(masks(), "mask", ""); }) ==
                "unknown mask ''; known: block-causal, causal, chunks, documents, full, padded-segments, prefix, "
                "prefix-documents, "

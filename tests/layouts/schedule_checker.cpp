@@ -122,7 +122,8 @@ private:
         return pair_count;
     }
 
-    void write(int rank, const Instruction& instruction, Pool pool, const Part& part, const std::vector<Cell>& pair_count) {
+    void write(int rank, const Instruction& instruction, Pool pool, const Part& part,
+               const std::vector<Cell>& pair_count) {
         auto next = pair_count.begin();
         for_each(rank, instruction, pool, false, part, [&](Cell& cell, int, std::int64_t) { cell = *next++; });
     }
@@ -244,7 +245,8 @@ private:
         std::int64_t pair_count = 0;
         for (std::size_t row = 0; row < seen_.size(); ++row)
             if (rows[row]) pair_count += static_cast<std::int64_t>((seen_[row] & keys).count());
-        if (pair_count != op.pair_count) complain(rank, instruction, "it says {} cells, these are {}", op.pair_count, pair_count);
+        if (pair_count != op.pair_count)
+            complain(rank, instruction, "it says {} cells, these are {}", op.pair_count, pair_count);
 
         read(rank, instruction, Pool::q, false, op.rows());
         read(rank, instruction, Pool::kv, false, op.part);

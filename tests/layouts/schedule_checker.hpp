@@ -25,7 +25,7 @@ private:
 /// Everything that is wrong with `ops` as the operations of `schedule`; empty if nothing is, under every timing that
 /// the rules of Op allow:
 /// - resolve() accepts them;
-/// - their cells are what they say;
+/// - their numbers of visible pairs are what they say;
 /// - run token by token and head by head, every operation finds in its slots what it names, no row attends to a key or
 ///   takes it in twice, and at the end every row has taken in the keys that it sees and no other; a backward pass
 ///   leaves in dq of every row the part of each key that it sees, and in dk and dv of every key the part of each row

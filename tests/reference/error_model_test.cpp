@@ -224,7 +224,8 @@ BOOST_DATA_TEST_CASE(dropout_errs_as_expected_in_any_arithmetic_and_policy,
     const bool partials = std::string(policy) == "partials";
     const auto gradients = problem.dtype == DType::fp64 ? DType::fp64 : partials ? problem.dtype : DType::fp32;
     passes({problem, "causal", "zigzag", "ring", 3, partials ? Accumulation::partials : Accumulation::carry, gradients},
-           inputs_of(problem), wide ? 0.04 : 0.4);  // merges are counted at their worst; shares set after a measurement, least 0.42
+           inputs_of(problem),
+           wide ? 0.04 : 0.4);  // merges are counted at their worst; shares set after a measurement, least 0.42
 }
 
 BOOST_DATA_TEST_CASE(a_gradient_twice_too_large_or_half_missing_fails_from_two_tokens_on, data::make({2, 7, 64}),

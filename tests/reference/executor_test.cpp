@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_SUITE(cpu_backend)
 BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention,
                      data::make(algorithms) * data::make({1, 2, 3, 4, 8}), algorithm, ranks) {
     if (!suits(algorithm, ranks)) return;
-    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3", "balanced:3"})
+    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3", "balanced:3", "planned"})
         check_layout(layout, algorithm, ranks, round_up(45, layouts::layout_granularity(layout, ranks)));
     const PermutationFile permutation(round_up(45, ranks));
     check_layout(permutation.spec(), algorithm, ranks, round_up(45, ranks));

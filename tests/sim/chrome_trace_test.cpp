@@ -1,5 +1,5 @@
-#include "scenario.hpp"
 #include "sim/report/chrome_trace.hpp"
+#include "scenario.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>

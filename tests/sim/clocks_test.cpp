@@ -1,7 +1,7 @@
 // Clocks that power allows, GPU by GPU.
 
-#include "sim/cost/cost.hpp"
 #include "sim/play/clocks.hpp"
+#include "sim/cost/cost.hpp"
 #include "tests/sim/scenario.hpp"
 
 #include <boost/test/unit_test.hpp>

@@ -27,7 +27,7 @@ Part all_keys(const Schedule& schedule, int rank) {
 
 /// In which order a kernel deals items of keys, from every pair of tiles.
 ringlab::layouts::WorkTileOrder order_by_hand(const Schedule& schedule, const Part& rows, const Part& keys,
-                                          const AttentionCost& cost, ringlab::layouts::LaunchShape places) {
+                                              const AttentionCost& cost, ringlab::layouts::LaunchShape places) {
     const auto hulls = ringlab::layouts::row_hulls(schedule.mask(), schedule.runs(rows), cost.tile_rows);
     std::vector<ringlab::layouts::WorkTileReach> reaches;
     ringlab::layouts::KeyWorkTiles items;
@@ -63,8 +63,7 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
         load.entries += entries * heads;
         load.longest = std::max(load.longest, entries);
     }
-    const auto group =
-        ringlab::layouts::choose_sm_group(load, static_cast<std::int64_t>(machine.sms), cost.groups);
+    const auto group = ringlab::layouts::choose_sm_group(load, static_cast<std::int64_t>(machine.sms), cost.groups);
     const auto seconds_of = [&](const ringlab::layouts::TileCounts& tiles) {
         const bool idle = tiles.full + tiles.partial == 0;
         const auto of_rows = (position.begins ? 0 : cost.resume_seconds) + (position.ends ? cost.finish_seconds : 0);
@@ -75,10 +74,9 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     };
     std::vector<double> items;
     if (by_keys) {
-        const auto order = order_by_hand(schedule, rows, keys, cost,
-                                         {.heads = heads,
-                                          .sms = static_cast<std::int64_t>(machine.sms),
-                                          .blocks = group.sms});
+        const auto order =
+            order_by_hand(schedule, rows, keys, cost,
+                          {.heads = heads, .sms = static_cast<std::int64_t>(machine.sms), .blocks = group.sms});
         auto sorted = work.keys;
         std::ranges::stable_sort(sorted, std::greater{}, [](const auto& tiles) { return tiles.full + tiles.partial; });
         ringlab::layouts::for_each_work_tile_run(
@@ -175,8 +173,9 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
             for (int owner = 0; owner < scenario.ranks; ++owner) {
                 const auto rows = all_rows(*schedule, rank), keys = all_keys(*schedule, owner);
                 const TileModel::BlockPosition position{bits() % 2 == 0, bits() % 2 == 0};
-                BOOST_TEST(model.block(rows, keys, position).alone == time_by_hand(*schedule, machine, rows, keys, position),
-                           scenario.describe() << " rank " << rank << " owner " << owner);
+                BOOST_TEST(
+                    model.block(rows, keys, position).alone == time_by_hand(*schedule, machine, rows, keys, position),
+                    scenario.describe() << " rank " << rank << " owner " << owner);
                 const auto some_rows = random_part(bits, rows), some_keys = random_part(bits, keys);
                 BOOST_TEST(model.block(some_rows, some_keys, position).alone ==
                                time_by_hand(*schedule, machine, some_rows, some_keys, position),

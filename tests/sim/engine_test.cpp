@@ -235,7 +235,8 @@ BOOST_AUTO_TEST_CASE(a_crowded_flow_is_slower_while_the_crowd_lasts) {
     const auto memory = engine.add_resource(1000);
     const Demand flow{memory, 1}, kernel{memory, 1};
     engine.start({.duration = 200, .demands = {&flow, 1}, .speed_beside_attend = 0.5, .tag = 1});
-    engine.start({.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .slows_transfers = true, .tag = 2});
+    engine.start(
+        {.duration = 100, .demands = {&kernel, 1}, .priority = Priority::compute, .slows_transfers = true, .tag = 2});
     const auto ends = run(engine);
     BOOST_TEST(ends.at(2) == 100);
     BOOST_TEST(ends.at(1) == 250);

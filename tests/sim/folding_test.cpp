@@ -60,8 +60,8 @@ Scenario random_ring(std::mt19937& bits) {
 }
 
 auto figures(const RankTotals& totals) {
-    return std::tuple(totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end, totals.pair_count,
-                      totals.bytes_sent, totals.bytes_received);
+    return std::tuple(totals.compute, totals.communication, totals.waiting, totals.exposed, totals.end,
+                      totals.pair_count, totals.bytes_sent, totals.bytes_received);
 }
 
 /// What simulate() throws; empty: nothing.

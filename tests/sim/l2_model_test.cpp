@@ -41,7 +41,8 @@ BOOST_AUTO_TEST_CASE(an_item_walks_head_by_head) {
     block.kv_heads = 2;  // item by item: all heads of one before the next
     BOOST_TEST(count_l2_misses({&block, 1}, {}, {.concurrent_work_tiles = 1, .room = 7}) == 0);
     BOOST_TEST(count_l2_misses({&block, 1}, {}, {.concurrent_work_tiles = 1, .room = 3}) == 4);
-    BOOST_TEST(count_l2_misses({&block, 1}, {.leading_tiles = 2, .heads_at_a_time = 1, .section_tiles = 2}, {.concurrent_work_tiles = 1, .room = 3}) == 0);
+    BOOST_TEST(count_l2_misses({&block, 1}, {.leading_tiles = 2, .heads_at_a_time = 1, .section_tiles = 2},
+                               {.concurrent_work_tiles = 1, .room = 3}) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(blocks_of_a_launch_meet_the_same_rows) {

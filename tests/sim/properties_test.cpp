@@ -53,9 +53,9 @@ Picoseconds critical_path(const Schedule& schedule, const Machine& machine, cons
         auto host = cost.host_clock(starts[r]);
         auto stream = schedule.ops(rank);
         while (const auto* op = stream.next()) {
-            const auto time = host.issue(
-                *op, OpIndex(ops[r].size()), cost.issue(*op, host.follows(*op)),
-                [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
+            const auto time =
+                host.issue(*op, OpIndex(ops[r].size()), cost.issue(*op, host.follows(*op)),
+                           [&](OpIndex one, Picoseconds delay) { issued[r][static_cast<std::size_t>(one)] += delay; });
             issued[r].push_back(op->transfers() ? time : std::max(time, starts[r] + cost.begin_of_pass(rank)));
             number[r].push_back(0);
             if (op->kind == OpKind::send || op->kind == OpKind::receive) {

@@ -11,9 +11,9 @@ namespace {
 using BlockPosition = sim::TileModel::BlockPosition;
 
 const std::map<std::string, BlockPosition> forward_calls{{"forward_kept", {true, true}},
-                                                {"forward_first", {true, false}},
-                                                {"forward_carried", {false, false}},
-                                                {"forward_last_kept", {false, true}}};
+                                                         {"forward_first", {true, false}},
+                                                         {"forward_carried", {false, false}},
+                                                         {"forward_last_kept", {false, true}}};
 
 /// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without
 /// tiles that no longer ones hide.

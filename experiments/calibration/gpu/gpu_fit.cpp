@@ -96,8 +96,8 @@ private:
                 if (op.kind != layouts::OpKind::attend || pass.transfers_between(begin, begin + seconds)) continue;
                 const bool backward = pass.pass == Pass::backward;
                 in_passes_[pass.pass].push_back({pass.plan, rank, op.part.block,
-                                                 backward ? BlockPosition{} : BlockPosition{op.begins, op.ends}, seconds + seam_,
-                                                 held_out, "in a pass"});
+                                                 backward ? BlockPosition{} : BlockPosition{op.begins, op.ends},
+                                                 seconds + seam_, held_out, "in a pass"});
             }
         }
     }

@@ -251,7 +251,8 @@ void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& 
     const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
     auto& m = fitted.machine;
     const auto calls_alone = m.transfer_issue_seconds;  // by fit_host(), of copies that wait for no other host
-    if (const auto found = issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
+    if (const auto found =
+            issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
         m.transfer_issue_seconds = found->median;
         fitted.sources["host.transfer_issue_us"] = fmt::format(
             "fitted to {} passes over {} that compute next to nothing, each as long as it took with none of its "

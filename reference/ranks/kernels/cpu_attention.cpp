@@ -145,7 +145,7 @@ void BlockAttention<Real>::draw(const TileLocation& tile) {
         std::span(tile.keys.positions).subspan(at(tile.columns.begin), at(tile.columns.end - tile.columns.begin));
     for (std::int64_t r = 0; r < s_.rows; ++r)
         dropout_factors_.draw(std::span(factors_.data() + r * stride_, keys.size()), keys,
-                       {tile.head.batch, tile.head.head, tile.rows.positions[at(tile.first_row + r)]});
+                              {tile.head.batch, tile.head.head, tile.rows.positions[at(tile.first_row + r)]});
 }
 
 /// Multiplies a row of the tile's numbers by d.

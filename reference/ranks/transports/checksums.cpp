@@ -79,7 +79,7 @@ public:
             if (!into.empty()) std::memcpy(into.data(), envelope.bytes.data(), into.size());
         };
         return std::make_unique<ChecksummedTransfer>(inner_.receive(envelope.bytes, peer, channel), envelope,
-                                                std::move(open));
+                                                     std::move(open));
     }
 
     std::unique_ptr<Transfer> fetch(std::span<std::byte>, int peer, std::size_t) override {

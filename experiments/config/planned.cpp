@@ -1,0 +1,36 @@
+#include "experiments/config/planned.hpp"
+
+#include "experiments/files/resources.hpp"
+#include "sim/cost/plan_prices.hpp"
+
+namespace ringlab::experiments {
+
+bool is_planned(const std::string& layout) { return layouts::Spec::parse(layout).name == "planned"; }
+
+layouts::PlanPrices prices_of(const std::string& layout, const layouts::Problem& problem, int ranks,
+                              layouts::DType gradient_dtype) {
+    const auto machine = layouts::Spec::parse(layout).arguments;
+    if (machine.empty()) return layouts::default_plan_prices();
+    return sim::plan_prices(sim::load_machine(find_resource(machine, "machines", ".toml")), problem, ranks,
+                            gradient_dtype);
+}
+
+layouts::Layout laid_out(const std::string& layout, const layouts::Mask& mask, int ranks,
+                         const layouts::Problem& problem, layouts::DType gradient_dtype) {
+    layouts::layout_granularity(layout, ranks);  // says what is wrong with the name
+    if (!is_planned(layout)) return layouts::make_layout(layout, mask, ranks);
+    return layouts::planned_layout(mask, ranks, prices_of(layout, problem, ranks, gradient_dtype), layout);
+}
+
+std::vector<std::string> for_machines(const std::vector<std::string>& layouts,
+                                      const std::vector<std::string>& machines) {
+    std::vector<std::string> all;
+    for (const auto& layout : layouts)
+        if (layout == "planned" && !machines.empty())
+            for (const auto& machine : machines) all.push_back("planned:" + machine);
+        else
+            all.push_back(layout);
+    return all;
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,41 @@
+"""Ringlab from Python: ring attention on PyTorch tensors (ringlab.torch), and what it would cost on described machines.
+
+    >>> import ringlab
+    >>> ringlab.positions(16, layout="zigzag", ranks=2, rank=0)
+    [0, 1, 2, 3, 12, 13, 14, 15]
+"""
+
+from ringlab import _library
+from ringlab._library import BrokenRing, Refused
+from ringlab._tables import advise, machines, predict
+
+__all__ = ["BrokenRing", "Refused", "advise", "granularity", "layouts", "machines", "masks", "positions", "predict",
+           "schedules"]
+
+
+def layouts():
+    """{name: (how to type it, what it is)}"""
+    return _library.names("layout")
+
+
+def masks():
+    """{name: (how to type it, what it is)}; masks are joined by "+"."""
+    return _library.names("mask")
+
+
+def schedules():
+    """{name: (how to type it, what it is)}"""
+    return _library.names("schedule")
+
+
+def granularity(layout, ranks):
+    """Tokens must be a multiple of this for `layout` to divide them over `ranks`."""
+    return _library.granularity(layout, ranks)
+
+
+def positions(tokens, *, layout, ranks, rank, mask="full", documents=False):
+    """Global positions of a rank's tokens in its local order; with `documents` each one's place in its document.
+
+    `mask` matters to the layouts that depend on it, and to what a document is. Raises Refused.
+    """
+    return list(_library.positions(_library.choices(mask, layout, "ring", tokens, tokens, ranks), rank, documents))

@@ -1,0 +1,189 @@
+"""Attention over a sequence that is sharded over the processes of a group, with autograd, on CPU tensors.
+
+    import torch.distributed as dist
+    from ringlab.torch import ring_attention, shard, unshard
+
+    dist.init_process_group("gloo")                          # started by torchrun
+    q, k, v = (shard(x) for x in whole_q_k_v)                # this rank's tokens of (batch, tokens, heads, head_dim)
+    o = unshard(ring_attention(q, k, v))                     # causal, zigzag, ring; differentiable
+
+Masks, layouts and schedules have the names that Ringlab's programs take: ringlab.masks(), layouts(), schedules().
+"""
+
+import torch
+import torch.distributed as dist
+
+from ringlab import _library
+from ringlab._library import BrokenRing, Refused
+from ringlab.torch import _op, _ring
+
+__all__ = ["BrokenRing", "Refused", "connect", "loss_weights", "next_token_labels", "padded_tokens", "positions",
+           "ring_attention", "shard", "unshard"]
+
+
+def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT):
+    """Makes the ring of a group, with a time-out in seconds: how long a call waits for other ranks while nothing moves.
+
+    All ranks of the group call it. Without it the first ring_attention() of a group makes the ring, with 600 s. A ring
+    that ended by BrokenRing stays broken; make another process group for the ranks that are left.
+    """
+    _ring.ring_of(_ring.group_name(group), timeout)
+
+
+def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", group=None, scale=None, soft_cap=None,
+                   sinks=None, dropout=0.0, dropout_seed=None, cu_seqlens=None, return_lse=False):
+    """Attention of this rank's query rows over the keys of all ranks of a group; every rank makes the same call.
+
+    q: (batch, tokens, query_heads, head_dim), k: (batch, tokens, kv_heads, head_dim), v: (batch, tokens, kv_heads,
+    value_dim), of the tokens that shard() gives this rank, in that order; any strides. Or without batch, (tokens,
+    heads, head_dim), with cu_seqlens. float64 and float32 are computed as they are; bfloat16 and float16 are emulated:
+    operands of products are rounded, sums are float32, and autograd keeps o in float32 besides.
+
+    mask, layout, schedule: names as the programs take them. cu_seqlens: integers, 0 and the ends of the documents of
+    the whole sequence (not of the shard); the mask is joined with documents, and tokens behind the last are padding.
+    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. scale: of q.k, 1/sqrt(head_dim) if
+    None. soft_cap: c of c*tanh(s/c). sinks: (query_heads,) learned logits. dropout: probability, by dropout_seed, an
+    int or a tensor of one, the same on every rank; without one rank 0 draws it from PyTorch's generator, so that
+    checkpointing draws it again.
+
+    Returns o (batch, tokens, query_heads, value_dim), with return_lse also lse (batch, tokens, query_heads), which has
+    no gradient: natural logarithm, -inf for a row that sees nothing. Gradients of q, k, v are those of this rank's
+    tokens, of the sum of all ranks' losses. That of sinks is this rank's part, to be summed over the group as those of
+    all parameters are.
+
+    Raises Refused, on every rank, where an argument is wrong or ranks differ in one, and the process may go on; raises
+    BrokenRing where a rank is gone or silent for longer than the time-out of connect().
+    """
+    if q.dim() == 3 and cu_seqlens is None:
+        raise Refused(f"q has shape {tuple(q.shape)}; without cu_seqlens it must be (batch, tokens, heads, head_dim)")
+    if dropout_seed is not None and not dropout:
+        raise Refused("dropout_seed is given without dropout")
+    packed = q.dim() == 3
+    if packed:
+        q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    if q.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        narrow = torch.get_autocast_dtype("cpu")
+        q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
+    if isinstance(dropout_seed, torch.Tensor):
+        seed = dropout_seed.reshape(1).to(torch.int64)
+    elif dropout_seed is not None:
+        seed = torch.full((1,), dropout_seed, dtype=torch.int64)
+    else:
+        seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
+    o, lse, _, _ = _op.attention(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
+                                 float(scale or 0), float(soft_cap or 0), float(dropout),
+                                 bool(dropout) and dropout_seed is None)
+    if packed:
+        o, lse = o.squeeze(0), lse.squeeze(0)
+    return (o, lse.detach()) if return_lse else o
+
+
+def _place(group):
+    """This process's rank in a group, and its size."""
+    found = _ring.process_group(group)
+    return (0, 1) if found is None else (dist.get_rank(found), dist.get_world_size(found))
+
+
+def padded_tokens(tokens, *, layout="zigzag", group=None):
+    """The least number of tokens, from `tokens` on, that the layout divides over the group."""
+    multiple = _library.granularity(layout, _place(group)[1])
+    return -(-tokens // multiple) * multiple
+
+
+def positions(tokens, *, mask="causal", layout="zigzag", group=None, cu_seqlens=None, documents=False, rank=None):
+    """Global positions of a rank's tokens in its local order, int64: what rotary embeddings go by.
+
+    tokens: of the whole sequence, padding included. With `documents` each token's place in its document. rank: in the
+    group; this process's if None. Raises Refused.
+    """
+    own, ranks = _place(group)
+    spec, mask_tokens = _op.joined_mask(mask, cu_seqlens)
+    chosen = _library.choices(spec, layout, "ring", tokens, mask_tokens or tokens, ranks)
+    found = _library.positions(chosen, own if rank is None else rank, documents)
+    return torch.frombuffer(found, dtype=torch.int64).clone() if len(found) else torch.empty(0, dtype=torch.int64)
+
+
+def shard(x, dim=1, *, mask="causal", layout="zigzag", group=None, cu_seqlens=None, pad=None):
+    """This rank's tokens of a tensor of the whole sequence, tokens along `dim`, in local order.
+
+    With `pad` the tensor is first filled up with this value to what the layout divides. Differentiable: the gradient
+    is that of this rank's tokens, 0 elsewhere. Raises Refused where the layout does not divide the tokens.
+    """
+    if pad is not None:
+        missing = padded_tokens(x.shape[dim], layout=layout, group=group) - x.shape[dim]
+        shape = list(x.shape)
+        shape[dim] = missing
+        x = torch.cat([x, x.new_full(shape, pad)], dim)
+    own = positions(x.shape[dim], mask=mask, layout=layout, group=group, cu_seqlens=cu_seqlens)
+    return x.index_select(dim, own.to(x.device))
+
+
+class _Unshard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, dim, all_positions, own, group):
+        ctx.dim, ctx.own, ctx.group = dim, all_positions[own], group
+        shape = list(x.shape)
+        shape[dim] = sum(map(len, all_positions))
+        whole = x.new_empty(shape)
+        for rank, places in enumerate(all_positions):
+            shape[dim] = len(places)
+            part = x.detach().contiguous() if rank == own else x.new_empty(shape)
+            if len(all_positions) > 1:
+                dist.broadcast(part, group=group, group_src=rank)
+            whole.index_copy_(dim, places.to(x.device), part)
+        return whole
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous().clone()
+        if ctx.group is not None:
+            dist.all_reduce(gradient, group=ctx.group)
+        return gradient.index_select(ctx.dim, ctx.own.to(gradient.device)), None, None, None, None
+
+
+def unshard(x, dim=1, *, mask="causal", layout="zigzag", group=None, cu_seqlens=None, tokens=None):
+    """The whole sequence, on every rank, from the ranks' shards: the reverse of shard().
+
+    tokens: of the whole sequence, padding included; if None all shards are alike. Differentiable: the gradient is the
+    sum over the ranks. Raises Refused where a shard is not what the layout gives the rank.
+    """
+    own, ranks = _place(group)
+    tokens = ranks * x.shape[dim] if tokens is None else tokens
+    everyone = [positions(tokens, mask=mask, layout=layout, group=group, cu_seqlens=cu_seqlens, rank=rank)
+                for rank in range(ranks)]
+    if len(everyone[own]) != x.shape[dim]:
+        raise Refused(f"the shard has {x.shape[dim]} tokens; layout {layout} of {tokens} gives rank {own} "
+                      f"{len(everyone[own])}")
+    return _Unshard.apply(x, dim % x.dim(), everyone, own, _ring.process_group(group))
+
+
+def next_token_labels(tokens, *, cu_seqlens=None, ignore_index=-100):
+    """Labels of the whole sequence, (batch, tokens): the next token of the same document, or ignore_index where there
+    is none. To be sharded afterwards: a shard does not know the token behind each of its own."""
+    labels = torch.full_like(tokens, ignore_index)
+    labels[:, :-1] = tokens[:, 1:]
+    if cu_seqlens is not None:
+        labels[:, cu_seqlens[1:].to(torch.int64) - 1] = ignore_index
+        labels[:, int(cu_seqlens[-1]):] = ignore_index
+    return labels
+
+
+def loss_weights(labels, *, group=None, replicas=None, ring_gradients="sum", ignore_index=-100):
+    """What each token's loss is multiplied by, (batch, tokens) like this rank's labels, so that gradients are those of
+    the mean over all tokens of all replicas' sequences: sum(weights * losses) is what backward() starts from.
+
+    The rule: gradients of a ring's ranks are summed, those of replicas averaged. replicas: the group over which they
+    are averaged, this ring among them; None if there is one ring. ring_gradients: "sum" if the caller adds up the
+    ring's gradients, "mean" if they are averaged together with the replicas' (DDP or FSDP over all ranks).
+    """
+    if ring_gradients not in ("sum", "mean"):
+        raise Refused(f"ring_gradients is '{ring_gradients}'; it must be 'sum' or 'mean'")
+    counted = labels != ignore_index
+    count = counted.sum().to(torch.float64)
+    averaged = 1 if replicas is None else _place(replicas)[1]
+    for which in (group,) if replicas is None else (group, replicas):
+        if _place(which)[1] > 1:
+            dist.all_reduce(count, group=_ring.process_group(which))
+    if ring_gradients == "mean":
+        averaged *= _place(group)[1]
+    return counted.to(torch.get_default_dtype()) * (averaged / max(count.item(), 1.0))

@@ -1,0 +1,247 @@
+"""A ring of processes: who takes part, how messages travel, and how the ranks agree before any leaves."""
+
+import ctypes
+import datetime
+import hashlib
+import json
+import pathlib
+import queue
+import struct
+import sys
+import threading
+from ctypes import byref, c_void_p
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
+
+from ringlab import _library
+from ringlab._library import BrokenRing, Refused
+
+DEFAULT_TIMEOUT = 600.0  # seconds
+ALONE = ""  # the name of the group of a process that has no others
+
+
+class _Waiters:
+    """Threads that wait for messages, as gloo tells of their end to nobody else; as many as are under way at a time."""
+
+    def __init__(self):
+        self._work, self._idle, self._lock = queue.SimpleQueue(), 0, threading.Lock()
+
+    def wait_for(self, work, limit, finish):
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._run, name="ringlab messages", daemon=True).start()
+        self._work.put((work, limit, finish))
+
+    def _run(self):
+        while True:
+            work, limit, finish = self._work.get()
+            try:
+                work.wait(limit)
+                finish(None)
+            except Exception as error:  # noqa: BLE001, it is told to whoever waits for the message
+                finish(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            del work, finish
+            with self._lock:
+                self._idle += 1
+
+
+_waiters = _Waiters()
+
+
+class Ring:
+    """The ranks of a process group, over a gloo group of their own: what others send on theirs cannot get between, and
+    a ring that breaks does not take theirs along."""
+
+    RECORD = struct.Struct("<?32sqq1975s")  # refused, digest, tokens of the shard, seed, text
+
+    def __init__(self, group, timeout):
+        self.group, self.timeout, self.broken = group, timeout, ""
+        self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
+        self._error = None
+        self._messages = None
+        if self.size > 1:
+            try:
+                self._messages = dist.new_group(
+                    dist.get_process_group_ranks(group), backend="gloo",
+                    timeout=datetime.timedelta(seconds=timeout), use_local_synchronization=True)
+            except RuntimeError as error:
+                raise BrokenRing(self._named(f"the others did not come to make a ring, within {timeout:g} s or because "
+                                             f"one is gone: {str(error).splitlines()[0]}")) from None
+        # The objects must live as long as the library may call them.
+        self._calls = _library.Transport(None, _library.SEND(self._send), _library.RECEIVE(self._receive),
+                                         _library.STOP(self._stop))
+        self.handle = c_void_p()
+        _library.call("ringlab_ring_create", byref(self._calls), self.rank, self.size, timeout, byref(self.handle))
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            _library.library.ringlab_ring_destroy(self.handle)
+
+    # ---- Messages: called by the library ----
+
+    def _guarded(self, begin):
+        try:
+            begin()
+            return 0
+        except Exception as error:  # noqa: BLE001, told when the library has returned
+            self._error = error
+            return 1
+
+    def _send(self, _, peer, channel, data, size, request):
+        def begin():
+            # An empty message is one byte that nobody looks at.
+            message = torch.frombuffer(bytearray(ctypes.string_at(data, size) or b"\0"), dtype=torch.uint8)
+            self._start(self._messages.send([message], peer, channel), message, request, 0)
+        return self._guarded(begin)
+
+    def _receive(self, _, peer, channel, size, request):
+        def begin():
+            message = torch.empty(max(size, 1), dtype=torch.uint8)
+            self._start(self._messages.recv([message], peer, channel), message, request, size)
+        return self._guarded(begin)
+
+    def _start(self, work, message, request, size):
+        # What waits for longer than the time-out because nothing moves is named by the library, which knows more.
+        limit = datetime.timedelta(seconds=2 * self.timeout)
+        _waiters.wait_for(work, limit, lambda error: _library.library.ringlab_ring_done(
+            self.handle, request, message.data_ptr() if size else None, size, error and error.encode()))
+
+    def _stop(self, _):
+        return int(self._error is not None)
+
+    def _unraisable(self, unraisable):
+        # Ctrl-C is noticed where a function that the library calls begins, too early to be caught in it.
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self._error = unraisable.exc_value
+        else:
+            sys.__unraisablehook__(unraisable)
+
+    # ---- Calls ----
+
+    def pass_(self, name, *arguments):
+        """A forward or backward pass of the library. Raises BrokenRing."""
+        self._error, hook = None, sys.unraisablehook
+        sys.unraisablehook = self._unraisable
+        try:
+            _library.call(name, *arguments)
+        except BrokenRing as error:
+            self._break(str(error))
+            if isinstance(self._error, KeyboardInterrupt):
+                raise self._error from None
+            raise BrokenRing(self._named(f"{error}{': ' + str(self._error) if self._error else ''}")) from None
+        finally:
+            sys.unraisablehook = hook
+
+    def _named(self, text):
+        return f"rank {self.rank} of {self.size}: {text}"
+
+    def _break(self, why):
+        """Nobody is to wait for this rank: a wait of no time closes the connections of the ring's own gloo group."""
+        if self.broken or self._messages is None:
+            return
+        self.broken = why
+        try:
+            nothing, peer = torch.empty(1, dtype=torch.uint8), (self.rank + 1) % self.size
+            self._messages.recv([nothing], peer, 1 << 20).wait(datetime.timedelta(milliseconds=1))
+        except RuntimeError:
+            pass
+
+    def agree(self, call, tokens, seed, refusal):
+        """What every rank says before a pass: returns the tokens of each shard and rank 0's seed.
+
+        `call` are the arguments that must be equal everywhere, `refusal` says why this rank cannot take part, or is
+        empty. Raises Refused, on all ranks, where they differ or one refuses.
+        """
+        if self.broken:
+            raise BrokenRing(self._named(f"this ring ended in an earlier call: {self.broken}"))
+        if self.size == 1:
+            if refusal:
+                raise Refused(refusal)
+            return [tokens], seed
+        full = json.dumps(call, sort_keys=True).encode()
+        short = {name: text if len(text := str(value)) <= 100 else f"{text[:60]}... ({len(text)} letters)"
+                 for name, value in call.items()}
+        text = refusal if refusal else json.dumps(short)
+        mine = self.RECORD.pack(bool(refusal), hashlib.sha256(full).digest(), tokens, seed, text.encode()[:1975])
+        record = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        records = torch.empty(self.size * len(mine), dtype=torch.uint8)
+        try:
+            dist.all_gather_into_tensor(records, record, group=self._messages)
+        except RuntimeError as error:
+            self._break(str(error).splitlines()[0])
+            raise BrokenRing(self._named("the others did not come to the call, within "
+                                         f"{self.timeout:g} s or because one is gone: {self.broken}")) from None
+        records = [self.RECORD.unpack(bytes(part.tolist())) for part in records.chunk(self.size)]
+        if refusal:
+            raise Refused(refusal)
+        texts = [record[4].rstrip(b"\0").decode(errors="replace") for record in records]
+        for rank, (refused, digest, *_) in enumerate(records):
+            if refused:
+                raise Refused(f"rank {rank} refuses the call: {texts[rank]}")
+        for rank, (refused, digest, *_) in enumerate(records):
+            if digest != records[0][1]:
+                raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must "
+                              "make the same call")
+        return [record[2] for record in records], records[0][3]
+
+
+def _difference(theirs, first):
+    theirs, first = json.loads(theirs), json.loads(first)
+    parts = [f"{name} {theirs.get(name)}, rank 0 with {first.get(name)}" for name in {**first, **theirs}
+             if theirs.get(name) != first.get(name)]
+    return " and ".join(parts) if parts else "other arguments than rank 0 (they differ behind what is shown)"
+
+
+def contents_of_files(*specs):
+    """Digests of the files that names of masks and layouts mention, as "documents:@lengths.txt"."""
+    digests = []
+    for spec in specs:
+        for term in spec.split("+"):
+            _, _, arguments = term.partition(":")
+            path = arguments if term.startswith("file:") else arguments[1:] if arguments.startswith("@") else None
+            if path and pathlib.Path(path).is_file():
+                digests.append(hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest())
+    return digests
+
+
+# ---- Groups by name, as compiled code knows them ----
+
+_rings, _rings_lock = {}, threading.Lock()
+
+
+def process_group(group):
+    """Of what a caller gives: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. None if this
+    process has no others."""
+    if group is None:
+        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    if isinstance(group, dist.device_mesh.DeviceMesh):
+        if group.ndim != 1:
+            raise Refused(f"the mesh has {group.ndim} dimensions {group.mesh_dim_names}; a ring is one of them, as "
+                          "mesh[\"cp\"]")
+        return group.get_group()
+    if not isinstance(group, dist.ProcessGroup):
+        raise Refused(f"group is a {type(group).__name__}; it must be a ProcessGroup that this process is in, a "
+                      "DeviceMesh of one dimension, or None")
+    return group
+
+
+def group_name(group):
+    """What compiled code knows a group by; a name is one already."""
+    if isinstance(group, str):
+        return group
+    found = process_group(group)
+    return ALONE if found is None else found.group_name
+
+
+def ring_of(name, timeout=DEFAULT_TIMEOUT):
+    """The ring of a group; made, by all its ranks together, when it is first asked for."""
+    group = _resolve_process_group(name) if name != ALONE else None
+    with _rings_lock:
+        ring = _rings.get(name)
+        if ring is None or ring.group is not group:
+            ring = _rings[name] = Ring(group, timeout)
+        return ring

@@ -1,0 +1,97 @@
+"""Bad use: one line on every rank, and the process goes on."""
+
+import dense
+import pytest
+import torch
+import torch.distributed as dist
+
+import ringlab
+from ringlab.torch import _op, ring_attention, shard
+from ringlab.torch._ring import contents_of_files
+
+GOOD = dense.random_tensors()[:3]
+
+
+def refused(message, tensors=None, here=None, **options):
+    """The same call on all ranks, with other arguments `here` on rank 1; then a good one."""
+    q, k, v = tensors or (shard(x) for x in GOOD)
+    if here is not None and dist.get_rank() == 1:
+        options.update(here(q, k, v) if callable(here) else here)
+        q, k, v = options.pop("tensors", (q, k, v))
+    with pytest.raises(ringlab.Refused) as error:
+        ring_attention(q, k, v, **options)
+    assert "\n" not in str(error.value)
+    assert message in str(error.value), str(error.value)
+    assert ring_attention(*(shard(x) for x in GOOD)).isfinite().all()
+
+
+def test_ranks_that_call_with_other_arguments():
+    refused("rank 1 calls with mask full, rank 0 with causal; all ranks of a ring must make the same call",
+            here={"mask": "full"})
+    refused("rank 1 calls with schedule merge, rank 0 with ring", here={"schedule": "merge"})
+    refused("rank 1 calls with dropout 0.25, rank 0 with 0.5", dropout=0.5, dropout_seed=3, here={"dropout": 0.25})
+    refused("rank 1 calls with dropout_seed 4, rank 0 with 3", dropout=0.5, dropout_seed=3, here={"dropout_seed": 4})
+    refused("rank 1 calls with dtype fp32, rank 0 with fp64",
+            here=lambda q, k, v: {"tensors": (q.float(), k.float(), v.float())})
+    refused("rank 1 calls with other arguments than rank 0 (they differ behind what is shown)",
+            mask="causal+documents:" + ",".join(["1"] * 50 + ["14"]),
+            here={"mask": "causal+documents:" + ",".join(["1"] * 49 + ["2", "13"])})
+
+
+def test_files_that_differ(monkeypatch, tmp_path):
+    path = tmp_path / "lengths.txt"
+    path.write_text("30 34")
+    assert contents_of_files(f"causal+documents:@{path}", "zigzag") != contents_of_files("causal", "zigzag")
+    if dist.get_rank() == 1:
+        calls = iter([["another"], []])
+        monkeypatch.setattr(_op, "contents_of_files", lambda *_: next(calls))
+    refused("rank 1 calls with files ['another'], rank 0 with []")
+
+
+def test_shards_of_different_lengths():
+    refused("the ranks' shards have 32, 30 tokens; layout zigzag gives all the same",
+            here=lambda q, k, v: {"tensors": (q[:, :30], k[:, :30], v[:, :30])})
+
+
+def test_one_rank_with_a_tensor_that_is_no_use():
+    wrong = "k is torch.float32, q is torch.float64; they must be equal"
+    refused(wrong if dist.get_rank() == 1 else f"rank 1 refuses the call: {wrong}",
+            here=lambda q, k, v: {"tensors": (q, k.float(), v)})
+
+
+@pytest.mark.parametrize("message, change", [
+    ("q is torch.int64; ringlab computes in float64, float32, bfloat16 or float16", lambda q, k, v: (q.long(), k, v)),
+    ("k has 1 x 40 (batch x tokens), q has 1 x 32; they must be equal; a KV cache is not supported",
+     lambda q, k, v: (q, torch.cat([k, k[:, :8]], 1), v)),
+    ("k has 2 heads, v has 1; they must be equal", lambda q, k, v: (q, k, v[:, :, :1])),
+    ("q has head_dim 8, k has 7; they must be equal", lambda q, k, v: (q, k[..., :7], v)),
+    ("3 query heads do not share 2 kv heads evenly", lambda q, k, v: (q[:, :, :3], k, v)),
+])
+def test_tensors_that_are_no_attention(message, change):
+    refused(message, change(*(shard(x) for x in GOOD)))
+
+
+def test_tensors_on_another_device():
+    # There is none here, and operators on PyTorch's "meta" device are never executed: the rule alone.
+    q, k, v = GOOD
+    assert _op._refusal(q.to("meta"), k, v, None, None) == (
+        "q lies on meta; this build of ringlab computes on CPU tensors")
+
+
+def test_names_and_numbers_that_mean_nothing():
+    refused("unknown layout 'zigzga', did you mean 'zigzag'", layout="zigzga")
+    refused("unknown mask 'casual'", mask="casual")
+    refused("unknown schedule 'rign'", schedule="rign")
+    refused("the probability of dropout is 1.5; it must be from 0, for none, to below 1", dropout=1.5)
+    refused("sinks are torch.float64 of shape (3,) on cpu; they must be a number for each of the 4 query heads",
+            sinks=torch.zeros(3, dtype=torch.float64))
+    refused("cu_seqlens ends at 70, the ranks' shards have 64 tokens together", cu_seqlens=torch.tensor([0, 70]))
+    refused("cu_seqlens begins [3, 64]; it must be 0 and then the ends", cu_seqlens=torch.tensor([3, 64]))
+    refused("for problems with a latent", schedule="expanded:ring")
+    q, k, v = (shard(x)[0] for x in GOOD)
+    with pytest.raises(ringlab.Refused, match="without cu_seqlens it must be"):
+        ring_attention(q, k, v)
+    with pytest.raises(ringlab.Refused, match="dropout_seed is given without dropout"):
+        ring_attention(q[None], k[None], v[None], dropout_seed=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dropuot'"):
+        ring_attention(q[None], k[None], v[None], dropuot=0.1)

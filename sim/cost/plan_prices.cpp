@@ -1,0 +1,104 @@
+#include "sim/cost/plan_prices.hpp"
+
+#include "sim/tiles/kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringlab::sim {
+namespace {
+
+using layouts::Pass;
+
+/// A rate may be infinite, and a machine may leave out the network.
+double seconds_of(double bytes, double rate) { return std::isfinite(rate) && rate > 0 ? bytes / rate : 0; }
+
+/// Power goes as the cube of the clock, at which FLOP and power for each follow.
+double sustained_clock(const AttentionCost& cost, const Machine& machine, double flop_per_pair) {
+    const auto pairs = static_cast<double>(cost.tile_rows * cost.tile_keys) * machine.sms;
+    const auto rate = pairs * flop_per_pair / cost.full_tile_seconds;
+    return std::isfinite(cost.power_flops) && std::isfinite(rate) ? std::min(1.0, std::cbrt(cost.power_flops / rate))
+                                                                  : 1.0;
+}
+
+layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,
+                                layouts::DType gradient_dtype) {
+    const auto& cost = *kernel_price(machine, pass, p).cost;
+    const bool forward = pass == Pass::forward;
+    const auto heads = static_cast<double>(p.query_heads * p.batch),
+               kv_heads = static_cast<double>(p.kv_heads * p.batch);
+    const auto clock = sustained_clock(cost, machine, forward ? p.forward_flop_per_pair() : p.backward_flop_per_pair());
+    const auto slower = tile_time_factor(machine, pass, p) / clock;
+    const auto full = cost.full_tile_seconds * slower, partial = cost.partial_tile_seconds * slower;
+    const auto item = cost.work_tile_seconds / clock, resume = cost.resume_seconds / clock;
+    const auto rows = static_cast<double>(cost.tile_rows), keys = static_cast<double>(cost.tile_keys);
+    // What all heads take of the device, of what one takes of a multiprocessor.
+    const auto of_heads = heads / machine.sms, of_kv_heads = kv_heads / machine.sms;
+
+    layouts::PassPrices prices;
+    prices.pair = full * of_heads / (rows * keys);
+    if (!(prices.pair > 0)) prices.pair = 1e-12;  // where work is free, what is left to even out is pairs
+    // Along a diagonal a row meets tiles half of whose pairs it sees; and parts end within tiles, whose other rows and
+    // keys are another part's.
+    const auto hidden = (rows + keys) / 2;
+    const auto diagonal = (partial - full) * of_heads * (rows + keys) / (rows * keys);
+    prices.row = diagonal + (hidden / 2 + std::min(rows, keys) / 2) * prices.pair;
+    prices.row += cost.item == WorkTile::query_tile ? (item + cost.finish_seconds / clock) * of_heads / rows
+                                                    : item * of_kv_heads / keys;
+    prices.piece = partial * of_heads / 2;
+    prices.owner = cost.launch_seconds;
+    if (cost.item == WorkTile::query_tile) {
+        const auto of_o = static_cast<double>(layouts::bytes_of(layouts::DType::fp32));
+        const auto idle = cost.idle_work_tile_seconds + cost.idle_tile_seconds_per_byte * of_o;
+        prices.again = (idle + cost.resume_seconds + cost.finish_seconds) / clock * of_heads / rows;
+        prices.visit = (item + resume) * of_heads / rows;
+        constexpr double tiles_of_an_item = 8;  // half of the last items is waited for
+        prices.owner += (item + resume + tiles_of_an_item * full) / 2;
+    } else {
+        prices.key = item * of_kv_heads / keys;
+        prices.owner += item;
+    }
+
+    const auto key_bytes = static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(p.dtype));
+    const auto gradient_bytes =
+        forward ? 0 : static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(gradient_dtype));
+    const auto port = machine.between_hosts.link_bytes_per_second * machine.nics_per_host / machine.gpus_per_host;
+    prices.inside = {seconds_of(key_bytes, machine.inside_host.link_bytes_per_second),
+                     seconds_of(gradient_bytes, machine.inside_host.link_bytes_per_second)};
+    prices.between = {seconds_of(key_bytes, port), seconds_of(gradient_bytes, port)};
+    // What served best of a few values, by simulated passes of `seen` over six packings on 64 GPUs: its ranks attend in
+    // order of distance, and its backward pass waits for a peer's attend of the same distance.
+    prices.exposed = forward ? 0.3 : 0.5;
+    if (forward) return prices;
+    prices.sum = machine.accumulate_launch_seconds;
+    prices.sum_key = seconds_of(machine.add_memory_ratio * gradient_bytes, machine.memory_bytes_per_second);
+    return prices;
+}
+
+}  // namespace
+
+layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
+                                layouts::DType gradient_dtype) {
+    layouts::PlanPrices prices;
+    for (const auto pass : {Pass::forward, Pass::backward})
+        prices.passes[static_cast<std::size_t>(pass)] = pass_prices(machine, pass, problem, gradient_dtype);
+    prices.ranks_per_host = std::min(machine.gpus_per_host, ranks);
+    prices.tile = machine.forward.tile_rows;
+    if (machine.device_memory_bytes > 0) {
+        // A rank's Q, O, dO and dQ, K and V and their gradients with two more that come in; all of others that it sees.
+        const auto share = static_cast<double>(problem.tokens / ranks);
+        const auto element = static_cast<double>(bytes_of(problem.dtype));
+        const auto gradient = static_cast<double>(bytes_of(gradient_dtype));
+        const auto row = static_cast<double>(problem.batch * problem.query_heads) *
+                         (static_cast<double>(problem.head_dim) * (element + gradient) +
+                          static_cast<double>(problem.value_dim) * (2 * element + gradient));
+        const auto numbers =
+            static_cast<double>(problem.batch * problem.kv_heads * (problem.head_dim + problem.value_dim));
+        const auto left = machine.device_memory_bytes - machine.reserved_memory_bytes -
+                          share * (row + numbers * (element + 3 * gradient));
+        prices.most_gathered = static_cast<std::int64_t>(std::max(1.0, left / (numbers * (element + gradient))));
+    }
+    return prices;
+}
+
+}  // namespace ringlab::sim

@@ -11,6 +11,7 @@
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/study.hpp"
+#include "experiments/validation/ablation.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/recorded.hpp"
@@ -20,6 +21,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 namespace ringlab::experiments {
 namespace {
@@ -179,6 +181,49 @@ int study_all_records(const Config& config, int argc, char** argv) {
     return 0;
 }
 
+/// What --measured names: a record, scored on the first machine file given, or those that come with Ringlab.
+std::vector<ScoredRecord> records_named(const Config& config) {
+    if (config.measured == all_records) return scored_records();
+    ScoredRecord record{std::filesystem::path(config.measured).stem().string(), config.measured, "", {}};
+    const RecordedRings rings(record.path);
+    require(config.machines.size() == 1, "--without: give one machine file for the rings of {}, as in --machines {}",
+            config.measured, "2xh200_calibrated");
+    for (const auto& ring : rings.cases())
+        if (!config.given.contains("transports") || std::ranges::count(config.transports, ring.transport) > 0)
+            record.machines[ring.transport] = config.machines.front();
+    require(!record.machines.empty(), "--measured {}: the record has no rings of --transports", config.measured);
+    return {std::move(record)};
+}
+
+/// What the terms of the cost model are worth: the rings of records, predicted without each in turn.
+int study_without(const Config& config, int argc, char** argv) {
+    require(!config.measured.empty(), "--without {}: say which rings to score, as in --measured all",
+            config.without.front());
+    for (const auto& option : config.given)
+        require(option == "measured" || option == "without" || option == "machines" || option == "transports" ||
+                    option == "output" || option == "overwrite" || option == "config",
+                "--without: the records say what is predicted; leave out --{}", option);
+    const auto terms = terms_named(config.without);
+    const auto records = records_named(config);
+    auto provenance = collect_provenance(argc, argv);
+    std::size_t rings = 0;
+    for (const auto& record : records) {
+        if (!record.why_not.empty()) continue;
+        rings += RecordedRings(record.path).cases().size();
+        provenance.set_file("measured_" + record.name, record.path);
+        for (const auto& [transport, machine] : record.machines)
+            provenance.set_file("machine_" + std::filesystem::path(machine).stem().string(),
+                                find_resource(machine, "machines", ".toml"));
+    }
+    Record scores(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
+                  std::move(provenance));
+    Progress progress(rings, false);
+    const auto text = score_without(scores, records, terms, progress);
+    scores.finish();
+    fmt::print("{}\nRecord: {}\n", text, scores.name());
+    return 0;
+}
+
 int study(const Config& config, int argc, char** argv) {
     // 1. Find the devices; lay out every case; read the machines; open the record.
     const auto [bench, cases] = rings(config);
@@ -226,6 +271,7 @@ int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
     if (!config->published.empty()) return study_published(*config, argc, argv);
+    if (!config->without.empty()) return study_without(*config, argc, argv);
     if (config->measured == all_records) return study_all_records(*config, argc, argv);
     if (config->measured.empty()) settle_transports(*config);
     return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });

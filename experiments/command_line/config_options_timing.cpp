@@ -13,6 +13,13 @@ void add_timing(Options& options, Config& config, bool rings_alone) {
                      .target = &config.measured,
                      .absent = "rings are run"});
     if (rings_alone)
+        options.add({.name = "without",
+                     .value = "TERM",
+                     .help = "with --measured: score the rings once as they are and once without each of these terms "
+                             "of the cost model (sim/README.md); each: every term in turn",
+                     .target = &config.without,
+                     .absent = "the whole model"});
+    if (rings_alone)
         options.add({.name = "published",
                      .value = "NAME",
                      .help = "tables of others' rings, by name (see --list) or path: predict them, and run nothing",

@@ -85,6 +85,7 @@ struct Config {
     std::vector<std::string> shapes;      ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of heads, dims and arithmetic
     std::vector<std::string> transports;  ///< of rings
     std::string measured;                 ///< record of rings that were measured before, or all_records
+    std::vector<std::string> without;     ///< terms of the cost model that its rings are predicted without, in turn
     int gpus_per_host = 0;                ///< of the machine that calibrate describes; 0: those it timed
     std::vector<std::string> published;   ///< tables of others' rings
     std::vector<std::string> families;    ///< of kernels

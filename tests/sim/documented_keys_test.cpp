@@ -69,16 +69,19 @@ std::set<std::string> documented_names() {
     return names;
 }
 
-/// Everything in the README that is a `name` or `name.name` in code style.
-std::set<std::string> code_words() {
+/// Everything in the README in code style that has the form of `word`.
+std::set<std::string> words_like(const std::string& form) {
     std::ifstream file(std::filesystem::path(RINGLAB_SOURCE_DIR) / "sim" / "README.md");
     BOOST_TEST_REQUIRE(file.is_open());
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    static const std::regex word("`([A-Za-z_]+(\\.[A-Za-z_]+)*)`");
+    const std::regex word("`(" + form + ")`");
     std::set<std::string> found;
     for (std::sregex_iterator at(text.begin(), text.end(), word), end; at != end; ++at) found.insert((*at)[1]);
     return found;
 }
+
+/// Each `name` or `name.name`.
+std::set<std::string> code_words() { return words_like("[A-Za-z_]+(?:\\.[A-Za-z_]+)*"); }
 
 std::string section_of(const std::string& name) { return name.substr(0, name.find('.')); }
 
@@ -107,6 +110,15 @@ BOOST_AUTO_TEST_CASE(the_readme_names_no_key_that_is_unknown) {
         BOOST_TEST(names.contains(as_documented(word)),
                    "sim/README.md names `" << word << "`, which is no key of a machine file");
     }
+}
+
+BOOST_AUTO_TEST_CASE(the_files_that_the_readme_names_are_there) {
+    const auto files = words_like("[A-Za-z_/]+\\.[ch]pp");
+    BOOST_TEST(files.size() > 15u);
+    const std::filesystem::path root = RINGLAB_SOURCE_DIR;
+    for (const auto& file : files)
+        BOOST_TEST((exists(root / "sim" / file) || exists(root / file)),
+                   "sim/README.md names `" << file << "`, which is neither in sim/ nor in the tree's root");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

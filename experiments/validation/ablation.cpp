@@ -1,0 +1,116 @@
+#include "experiments/validation/ablation.hpp"
+
+#include "experiments/config/source.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/prediction/scored_rings.hpp"
+#include "experiments/validation/all_records.hpp"
+#include "experiments/validation/recorded.hpp"
+#include "experiments/validation/score.hpp"
+#include "sim/machine/terms.hpp"
+#include "sim/play/simulate.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <tuple>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+
+const std::string whole_model = "none";
+
+/// By transport and length, the shortest first.
+using SetKey = std::tuple<std::string, std::int64_t>;
+using ErrorSets = std::map<SetKey, std::vector<double>>;
+
+/// Adds the errors of a record's rings, as they are predicted without each of `terms`, to `errors` of that term.
+void add_errors(const ScoredRecord& record, const std::vector<std::string>& terms,
+                std::map<std::string, ErrorSets>& errors, Progress& progress) {
+    RecordedRings rings(record.path);
+    std::map<std::pair<std::string, std::string>, sim::Machine> machines;  // by transport and term
+    for (const auto& [transport, name] : record.machines) {
+        const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
+        for (const auto& term : terms) {
+            auto& changed = machines.emplace(std::pair{transport, term}, machine).first->second;
+            if (term != whole_model) sim::find_term(term).remove(changed);
+        }
+    }
+    for (const auto& ring : rings.cases()) {
+        progress.start(scored_name(record, ring));
+        if (const auto shaped = with_shape(ring.shape, Config{}); record.machines.contains(ring.transport)) {
+            const auto plan = make_plan(ring.which, problem_from(shaped), shaped, {});
+            const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
+            const SetKey key{ring.transport, length_bin(plan.problem.tokens / ring.which.ranks).least};
+            for (const auto pass : {Pass::forward, Pass::backward}) {
+                const auto measured = measured_pass(samples, pass);
+                sim::SimOptions options;
+                repeat(options, measured.repetition);
+                for (const auto& term : terms) {
+                    const auto predicted =
+                        sim::simulate(*plan.schedule(pass), machines.at({ring.transport, term}), options);
+                    errors[term][key].push_back(layouts::to_seconds(predicted.makespan) / measured.seconds - 1);
+                }
+            }
+        }
+        progress.finish();
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> terms_named(const std::vector<std::string>& names) {
+    std::vector<std::string> found;
+    for (const auto& name : names) {
+        if (name == "each")
+            for (const auto& term : sim::terms()) found.emplace_back(term.name);
+        else
+            found.emplace_back(sim::find_term(name).name);
+    }
+    return found;
+}
+
+std::string score_without(Record& scores, const std::vector<ScoredRecord>& records,
+                          const std::vector<std::string>& terms, Progress& progress) {
+    std::vector<std::string> variants{whole_model};
+    variants.insert(variants.end(), terms.begin(), terms.end());
+    std::map<std::string, ErrorSets> errors;
+    for (const auto& record : records)
+        if (record.why_not.empty()) add_errors(record, variants, errors, progress);
+
+    std::vector<std::string> header{"without"};
+    for (const auto& [key, values] : errors.at(whole_model))
+        header.push_back(fmt::format("{} {} ({})", std::get<0>(key), length_bin(std::get<1>(key)).name, values.size()));
+    Table table(header);
+    for (const auto& variant : variants) {
+        std::vector<std::string> row{variant};
+        for (const auto& [key, values] : errors.at(variant)) {
+            const auto found = score(values);
+            row.push_back(fmt::format("{:.2f} / {:.1f} / {:.1f}", 100 * found.mean, 100 * found.p95, 100 * found.most));
+            const auto& [transport, least] = key;
+            RunWriter run;
+            run.attribute("without", variant, "1", "term of the cost model that costs nothing; none: the whole model");
+            run.attribute("effect",
+                          variant == whole_model ? std::string("none") : std::string(sim::find_term(variant).effect),
+                          "1", "what the term models");
+            run.attribute("transport", transport, "1", "what carries messages");
+            run.attribute("tokens_from", least, "1", "the least tokens per rank of these rings");
+            run.attribute("length", std::string(length_bin(least).name), "1", "the same, for people");
+            run.attribute("passes", static_cast<std::int64_t>(values.size()), "1", "that were predicted");
+            run.attribute("error_mean", found.mean, "1", "mean of the relative errors of a pass's time, without sign");
+            run.attribute("error_p95", found.p95, "1", "their 95th percentile");
+            run.attribute("error_most", found.most, "1", "the largest of them");
+            scores.commit(fmt::format("without {}: {} {}", variant, transport, length_bin(least).name), run);
+        }
+        table.add(row);
+    }
+    return fmt::format(
+        "\nErrors of a pass's time without a term of the cost model, %: mean / 95 of 100 / largest, by transport and\n"
+        "tokens per rank; in brackets: passes. The other terms were not fitted again, so what is lost is an upper\n"
+        "bound of what a term is worth.\n\n{}",
+        table.text());
+}
+
+}  // namespace ringlab::experiments

@@ -14,7 +14,7 @@ import tempfile
 
 PAGE = "docs/tutorial.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-NAME = re.compile(r"Save this(?: script)? as `([\w.]+)`")
+NAME = re.compile(r"Save\s+this(?:\s+script)?\s+as\s+`([\w.]+)`")
 PYTHON = "/usr/bin/python3"
 # Columns that differ from machine to machine: processor times, and errors, which depend on the processor's BLAS kernels.
 MEASURED = {"fwd bal.", "bwd bal.", "o", "lse", "dq", "dk", "dv", "of tolerance"}

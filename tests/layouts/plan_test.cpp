@@ -47,7 +47,7 @@ double imbalance_of(const PlanCost& cost) {
 std::vector<int> owners(const Layout& layout, Interval tokens) {
     std::vector<int> found;
     for (int rank = 0; rank < layout.ranks(); ++rank)
-        if (!meet(layout.shard(rank), {&tokens, 1}).empty()) found.push_back(rank);
+        if (!intersect_runs(layout.shard(rank), {&tokens, 1}).empty()) found.push_back(rank);
     return found;
 }
 

@@ -142,7 +142,7 @@ RunWriter made(const Config& config, const Mistake& mistake, int ranks, Source& 
     }
     caught &= factor > 1;
     describe_gate(run, "mistake", mistake.name, gate, caught, consequence.said);
-    run.attribute("mistake", mistake.number, "1", "number in the list of experiments/README.md");
+    run.attribute("mistake", mistake.number, "1", "number in the list of docs/explanation/mistakes.md");
     run.attribute("factor", factor, "1",
                   "what the gate measures over what it lets pass; NaN: the mistake was not made");
     run.attribute("right_factor", *std::ranges::max_element(of_right), "1", "of the right run against fp64");

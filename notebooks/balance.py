@@ -97,3 +97,29 @@ def draw(cases, which):
 for label, cases in runs.groups("ranks", "tokens", "algorithm", "input"):
     for which in figures.PASSES:
         figures.save(draw(cases, which), arguments.figures, "balance", which, label)
+
+# %% [markdown]
+# The causal mask alone: measured processor time of each rank, and hollow what was predicted on the first machine.
+
+# %%
+def draw_causal(cases):
+    figure, axis = figures.plt.subplots(figsize=(4.6, 2.6))
+    styles = figures.layout_styles(cases)
+    for run in cases:
+        rank, style = np.arange(run["ranks"]), styles[run["layout"]]
+        measured = measured_shares(run, "forward")[0]
+        predicted = shares(run.read(f"predicted/{run.machines()[0]}/forward/compute_time"))
+        axis.plot(rank, measured, color=style.color, marker=style.marker, label=f"{run['layout']}, measured")
+        axis.plot(rank, predicted, ls="", color=style.color, marker=style.marker, ms=7, mfc="none", mew=0.8,
+                  label=f"{run['layout']}, predicted")
+    figures.count_ticks(axis.xaxis, cases[0]["ranks"])
+    axis.set(xlabel="rank", ylabel="compute time / mean of the ranks", ylim=(0, None),
+             title=f"Work of each of {cases[0]['ranks']} ranks under a causal mask")
+    axis.legend()
+    return figure
+
+
+for label, cases in runs.groups("ranks", "tokens", "algorithm", "input"):
+    causal = [run for run in cases.where(mask="causal") if run.machines() and "measured/forward/attend_time" in run]
+    if causal:
+        figures.save(draw_causal(figures.Runs(causal)), arguments.figures, "balance", "causal", label)

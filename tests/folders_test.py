@@ -34,7 +34,7 @@ FAMILIES = re.compile(r"(mask|layout|schedule|oracle)_\w+\.cpp|\w+_d\d+(_\d+)?\.
 SOURCES = (".hpp", ".h", ".cpp", ".cu", ".cuh")
 MAP = "CONTRIBUTING.md"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.M)
-ROW = re.compile(r"^\| `([\w./]+)/` \|([^|]*)\|", re.M)
+ROW = re.compile(r"^\| `([\w./-]+)/` \|([^|]*)\|", re.M)
 
 
 def files_of(root):

@@ -37,7 +37,7 @@ struct Consequence {
     std::string said = {};           ///< by that gate, or why the mistake cannot be made here
 };
 
-/// One that shipped elsewhere, as numbered in experiments/README.md.
+/// One that shipped elsewhere, as numbered in docs/explanation/mistakes.md.
 struct Mistake {
     int number = 0;
     std::string name;

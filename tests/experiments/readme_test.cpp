@@ -117,8 +117,8 @@ BOOST_AUTO_TEST_CASE(rates_of_rings_are_those_of_their_record) {
     check("| Ringlab, as much work on one GPU | each of two H200 |", {" S=2944 on", " S=11648 on", " S=46336 on"});
 }
 
-// Measured, predicted and judged as the record has it; the prediction is today's too. notebooks/figures/balance.png is
-// drawn from the same record.
+// Measured, predicted and judged as the record has it; the prediction is today's too. notebooks/figures/balance_causal.png
+// is drawn from the same record.
 BOOST_AUTO_TEST_CASE(the_example_is_of_the_record_of_the_figure_above_and_of_todays_model) {
     const Runs runs("compare_layouts_cpu");
     const std::string name = "h200_nvswitch_copy_engine";

@@ -48,7 +48,7 @@ public:
         machine.forward = bare_cost(layouts::Pass::forward, problem.head_dim, problem.value_dim);
         machine.backward = bare_cost(layouts::Pass::backward, problem.head_dim, problem.value_dim);
         if (gpu::resolve(kernels_, problem.head_dim, problem.value_dim) == gpu::KernelFamily::hopper)
-            machine.few_rows.rows = gpu::hopper::split_kv;
+            machine.split_kv.rows = gpu::hopper::few_rows;
         const auto own = gpu::dim_class(problem.head_dim, problem.value_dim);
         for (const auto& [head, value] : gpu::dims_of_classes())
             for (const auto scores : {sim::Scores::plain, sim::Scores::capped}) {

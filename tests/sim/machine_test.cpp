@@ -4,6 +4,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -83,7 +84,6 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     auto machine = load_machine(machines / (std::string(name) + ".toml"));
     machine.backward.item = WorkTile::key_tile;
     machine.backward.groups = {{2, 66}, {4, 30}};
-    const bool knew_dropout = machine.forward.dropout_tile_seconds >= 0;
     machine.forward.dropout_tile_seconds = 1.5e-6;
     machine.backward.dropout_tile_seconds = 2.5e-6;
     std::map<std::string, std::string> sources;
@@ -96,15 +96,19 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     const auto text = machine_text(machine, sources, "Two lines,\nas comments.");
     BOOST_TEST(text.starts_with("# Two lines,\n# as comments.\n"));
     const auto again = parse_machine(text, "again.toml");
-    BOOST_TEST(again.figures.size() ==
-               machine.figures.size() + (knew_dropout ? 2 : 4));  // the groups, and what dropout takes
+    // All but what this test gives, and lists, whose numbers have one name.
+    const auto counts = [](const Figure& figure) {
+        return !figure.name.starts_with("dropout.") && !figure.name.ends_with(".groups") &&
+               !figure.name.ends_with(".channels");
+    };
+    BOOST_TEST(std::ranges::count_if(again.figures, counts) == std::ranges::count_if(machine.figures, counts));
     std::map<std::string, double> values;
     for (const auto& figure : again.figures) {
         BOOST_TEST(figure.source == sources[figure.name]);
         values[figure.name] = figure.value;
     }
     for (const auto& figure : machine.figures)
-        if (!figure.name.ends_with(".channels"))
+        if (counts(figure))
             BOOST_TEST((values.at(figure.name) == figure.value ||
                         std::abs(values.at(figure.name) - figure.value) <= 5e-5 * figure.value),
                        figure.name);

@@ -148,10 +148,12 @@ bool Engine::next(std::uint32_t& tag) {
             continue;
         }
         if (queue_.empty()) return false;
-        require(ends.time != never,
-                "the simulation stands still: {} activities have no share of a resource, or one so small that they "
-                "would run for more than 106 days",
-                queue_.size());
+        require(
+            ends.time != never,
+            "the simulation stands still: {} activities have no share of a resource, or one so small that they "
+            "would run for more than 106 days, the longest that a timeline can hold; if the case is that large, use "
+            "smaller --tokens, or a faster machine",
+            queue_.size());
         break;
     }
     const auto event = queue_.pop();

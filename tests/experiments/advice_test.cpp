@@ -35,6 +35,19 @@ AdvisedMachine advised_machine(const std::string& name) {
     return {name, file, machine, capacity_of(machine, name, {}), uncertainty_of(machine, name)};
 }
 
+/// A cluster with cuDNN's few kernel prices. Those of its own file are priced work tile by work tile, with their L2
+/// misses: minutes for thousands of ranks, and no matter to what is tested with this.
+AdvisedMachine quick_cluster(const std::string& name = "h200_cluster") {
+    auto advised = advised_machine(name);
+    const auto plain = advised_machine("h200_nvswitch_copy_engine").machine;
+    auto& machine = advised.machine;
+    machine.forward = plain.forward;
+    machine.backward = plain.backward;
+    machine.kernels.clear();
+    machine.cache_bytes = 0;
+    return advised;
+}
+
 Config question_config(const std::string& mask, std::int64_t tokens, int gpus) {
     Config config;
     config.heads = "32:8";
@@ -238,7 +251,7 @@ BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {
 }
 
 BOOST_AUTO_TEST_CASE(advice_is_the_same_on_any_number_of_threads) {
-    const std::vector machines{advised_machine("h200_cluster"), advised_machine("h200_fat_tree")};
+    const std::vector machines{quick_cluster(), quick_cluster("h200_fat_tree")};
     auto config = question_config("causal", 65536, 16);
     config.batch = 2;
     config.threads = 1;
@@ -327,7 +340,7 @@ BOOST_AUTO_TEST_CASE(what_is_ranked_was_simulated_and_estimates_stand_apart) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_better_when_asked_for_was_tried_without_being_asked) {
-    const std::vector machines{advised_machine("h200_cluster")};
+    const std::vector machines{quick_cluster()};
     const auto best = [&](const std::vector<std::string>& layouts, const std::vector<std::string>& algorithms) {
         auto config = question_config("causal", 65536, 16);
         config.layouts = layouts;
@@ -336,7 +349,7 @@ BOOST_AUTO_TEST_CASE(what_is_better_when_asked_for_was_tried_without_being_asked
     };
     const auto by_default = best({}, {});
     const std::vector<std::string> layouts{"zigzag", "balanced"};
-    BOOST_TEST(by_default <= best({"zigzag"}, {}));
+    BOOST_TEST(by_default < best({"zigzag"}, {}));  // whose chunks fall less evenly on tiles
     BOOST_TEST(by_default <= best({"balanced"}, {}));
     for (const auto* group : {"ulysses:2", "ulysses:4", "ulysses:8"})
         BOOST_TEST(by_default <= 1.0001 * best(layouts, {group}), group);
@@ -375,7 +388,7 @@ BOOST_DATA_TEST_CASE(estimates_are_off_by_as_much_as_is_said,
 BOOST_AUTO_TEST_CASE(sixteen_thousand_gpus_take_a_few_million_operations) {
     auto config = question_config("causal", 16384 * 1024, 16384);
     config.heads = "64:8";
-    const auto advice = advice_for(config, {advised_machine("h200_cluster")});
+    const auto advice = advice_for(config, {quick_cluster()});
     // All ranks of one ring alone have 16384 * 16384 * 9 = 2.4e9; one rank's ring has 150 thousand, looked at on five
     // ranks, for some ten combinations.
     BOOST_TEST(advice.operations < 20'000'000);

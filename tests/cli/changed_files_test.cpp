@@ -67,21 +67,21 @@ std::ostream& operator<<(std::ostream& out, const Reader& reader) {
 const Words four{"--ranks", "4", "--layouts", "zigzag", "--algorithms", "ring"};
 const Words on_machine{"--machines", "./m.toml"};
 const Words executed = four + Words{"--tokens", "64", "--masks", "causal"};
-const Words predicted = four + on_machine + Words{"--tokens", "64", "--masks", "causal"};
+const Words predicted_from_files = four + on_machine + Words{"--tokens", "64", "--masks", "causal"};
 
 const std::vector<Reader> readers{
-    {predict, predicted, {"machines"}, {"m.toml"}},
+    {predict, predicted_from_files, {"machines"}, {"m.toml"}},
     {predict,
      {"--ranks", "4", "--tokens", "64", "--machines", "ideal", "--layouts", "file:layout.txt", "--masks",
       "causal+documents:@lengths.txt", "sink:2+documents:@lengths.txt"},
      {"layouts", "masks"},
      {"layout.txt", "lengths.txt"}},
     {predict,
-     predicted + Words{"--replicas", "2", "--placement", "file:gpus.txt"},
+     predicted_from_files + Words{"--replicas", "2", "--placement", "file:gpus.txt"},
      {"placement", "machines"},
      {"gpus.txt", "m.toml"}},
     {predict,
-     predicted + Words{"--config", "c.cfg", "--preset", "p.cfg"},
+     predicted_from_files + Words{"--config", "c.cfg", "--preset", "p.cfg"},
      {"config", "preset", "machines"},
      {"c.cfg", "p.cfg", "m.toml"}},
     {gradients, executed + Words{"--input", "in.h5"}, {"input"}, {"in.h5"}},

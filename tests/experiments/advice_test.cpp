@@ -457,12 +457,14 @@ BOOST_AUTO_TEST_CASE(each_row_says_what_rings_of_its_length_and_mask_keep_to) {
     BOOST_TEST(table.find("?: not scored") != std::string::npos, table);
     BOOST_TEST(table.find("On h200_nvswitch_copy_engine: not scored on measured rings.") != std::string::npos, table);
     config.masks = {"window:4095,0"};
-    for (const auto* one : advice_for(config, machines).ranked())
+    const auto of_windows = advice_for(config, machines);
+    for (const auto* one : of_windows.ranked())
         if (one->machine == &machines.front() && one->which.ranks == 4)
             BOOST_TEST((one->margin() == machines.front().uncertainty.margin_of(4, 65536, 0)));
     config.ranks = {1};
     config.gpus = 1;
-    for (const auto* one : advice_for(config, machines).ranked()) BOOST_TEST(!one->margin().has_value());
+    const auto of_one_gpu = advice_for(config, machines);
+    for (const auto* one : of_one_gpu.ranked()) BOOST_TEST(!one->margin().has_value());
 }
 
 BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {

@@ -23,42 +23,47 @@ namespace {
 
 const Experiment experiment{
     "advise",
-    "Ranks layouts, schedules, ring sizes and machines (a machine file says which transport) by simulated time of a\n"
-    "forward and a backward pass of attention, and says what fits, where time goes and how far to trust it. First one\n"
-    "rank of each is played, as if all others did the same; then the simulator has its word on all that may be among\n"
-    "the first by that, and on variants of those near the best, within a budget (--budget). What it does not come to\n"
-    "is listed apart, as estimates. Tried, unless given: layouts contiguous, zigzag, striped, striped:64, balanced; "
-    "all\n"
-    "schedules but merge, with other numbers of parts and groups near the best. Lengths that a layout does not divide\n"
+    "Ranks layouts, schedules, ring sizes and machines (a machine file says which transport) by the "
+    "predicted time of a\n"
+    "forward and a backward pass of attention. Says what fits into memory, where time goes, and how far "
+    "off such\n"
+    "predictions were. First it plays one rank of each candidate, as if all others did the same. Then it "
+    "simulates the\n"
+    "candidates that may be among the best, and variants near the best, within --budget. The others are "
+    "listed apart,\n"
+    "as estimates. Unless given, it compares the layouts contiguous, zigzag, striped, striped:64 and "
+    "balanced, and all\n"
+    "schedules except merge, with other numbers of parts and groups near the best. Lengths that a layout "
+    "does not divide\n"
     "are padded.",
     "advise --preset llama-3.1-70b --tokens 1048576 --gpus 64 --machines h200_cluster --json advice.json",
     {.plans = true, .advises = true}};
 
 Config defaults() {
     Config config;
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.masks = {"causal"};
-    config.tokens = {131072};
-    config.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
-    config.keep = {"everything"};
-    config.arithmetic = "bf16";
-    config.output = "advise.h5";
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.sweep.masks = {"causal"};
+    config.sweep.tokens = {131072};
+    config.prediction.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
+    config.memory.keep = {"everything"};
+    config.problem.arithmetic = "bf16";
+    config.output.path = "advise.h5";
     return config;
 }
 
 void require_one(const char* option, std::size_t count) {
-    require(count == 1, "--{} has {} values; advice is for one of them at a time", option, count);
+    require(count == 1, "--{} has {} values; give one, because advice is for one at a time", option, count);
 }
 
 std::vector<AdvisedMachine> machines_of(const Config& config) {
     std::vector<AdvisedMachine> machines;
-    for (const auto& name : config.machines) {
+    for (const auto& name : config.prediction.machines) {
         const auto file = find_resource(name, "machines", ".toml");
-        const auto machine = described_machine(file, config);
+        const auto machine = described_machine(file, config.execution);
         const auto stem = std::filesystem::path(file).stem().string();
-        machines.push_back({stem, file, machine, capacity_of(machine, name, config),
-                            uncertainty_of(machine, stem, config.attend_clock())});
+        machines.push_back({stem, file, machine, capacity_of(machine, name, config.memory),
+                            uncertainty_of(machine, stem, config.prediction.attend_clock())});
     }
     require(!machines.empty(), "no machine is given; name one by --machines");
     return machines;
@@ -66,10 +71,7 @@ std::vector<AdvisedMachine> machines_of(const Config& config) {
 
 Provenance provenance_of(const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
     auto provenance = collect_provenance(argc, argv);
-    for (const auto& machine : machines) {
-        provenance.set_file("machine_" + machine.name, machine.file);
-        provenance.set("machine_" + machine.name + "_text", machine.machine.text);
-    }
+    for (const auto& machine : machines) add_provenance(provenance, machine.name, machine.file, machine.machine);
     return provenance;
 }
 
@@ -77,11 +79,11 @@ int body(int argc, char** argv) {
     // 1. Configuration, machines.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    say_notes(*config);
-    require_one("masks", config->masks.size());
-    require_one("keep", config->keep.size());
-    require_one(config->tokens.empty() ? "tokens-per-rank" : "tokens",
-                config->tokens.size() + config->tokens_per_rank.size());
+    say_notes(config->notes);
+    require_one("masks", config->sweep.masks.size());
+    require_one("keep", config->memory.keep.size());
+    require_one(config->sweep.tokens.empty() ? "tokens-per-rank" : "tokens",
+                config->sweep.tokens.size() + config->sweep.tokens_per_rank.size());
     const auto machines = machines_of(*config);
 
     // 2. Look at every combination; simulate those that may be the best.
@@ -99,11 +101,11 @@ int body(int argc, char** argv) {
     progress.reset();
 
     // 3. The record, JSON, the table.
-    auto opening = record_opening(*config);
+    auto opening = record_opening(config->output);
     if (opening.mode == RecordMode::create) opening.mode = RecordMode::next_free;  // or what is known now were lost
-    Record record(config->output, opening, {experiment.name, experiment.purpose, config->text},
+    Record record(config->output.path, opening, {experiment.name, experiment.purpose, config->output.text},
                   provenance_of(machines, argc, argv));
-    const auto problem = problem_from(*config);
+    const auto problem = problem_from(config->problem);
     std::int64_t place = 0;
     for (const auto& one : advice.all) {
         const bool ranked = one.verdict == Advised::Verdict::ranked;
@@ -113,9 +115,9 @@ int body(int argc, char** argv) {
     }
     record.finish();
     std::string json_file;
-    if (!config->json.empty()) {
+    if (!config->advice.json.empty()) {
         const auto json = advice_json(advice, question);
-        json_file = config->files.write(config->json, std::as_bytes(std::span(json))).string();
+        json_file = config->output.files.write(config->advice.json, std::as_bytes(std::span(json))).string();
     }
     fmt::print("{}Record: {}\n", advice_text(advice, question), record.name());
     if (!json_file.empty()) fmt::print("JSON: {}\n", json_file);

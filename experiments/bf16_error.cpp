@@ -19,34 +19,34 @@ const Experiment experiment{"bf16_error",
                             "carry policy keeps (o, m, l)\n"
                             "in fp32 from block to block; partials rounds each block's output to bf16 and merges; "
                             "running rounds the merged output\n"
-                            "as well. The two latter also send dK and dV in bf16.",
+                            "as well. partials and running also send dK and dV in bf16.",
                             "bf16_error --input normal real --ranks 1 2 4 8 --policies carry partials",
                             {.measures = true, .policies = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"normal", "outlier", "sink", "real"};
-    config.tokens = {2048};
-    config.heads = "4:2";
-    config.layouts = {"contiguous", "zigzag", "striped"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {1, 2, 4, 8, 16};
-    config.policies = {"carry", "partials", "running"};
-    config.arithmetic = "bf16";
-    config.repeats = 1;
-    config.output = "bf16_error.h5";
+    config.sweep.inputs = {"normal", "outlier", "sink", "real"};
+    config.sweep.tokens = {2048};
+    config.problem.heads = "4:2";
+    config.sweep.layouts = {"contiguous", "zigzag", "striped"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {1, 2, 4, 8, 16};
+    config.sweep.policies = {"carry", "partials", "running"};
+    config.problem.arithmetic = "bf16";
+    config.execution.repeats = 1;
+    config.output.path = "bf16_error.h5";
     return config;
 }
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge({.whole_tokens = config.judge_limit});
+    Judge judge({.whole_tokens = config.judging.limit});
 
     // 2. Execute each in bf16 and judge it by fp64.
     study.run([&](Trial& trial) {
-        const auto verdicts = trial.judge_repeats(judge, config.repeats);
+        const auto verdicts = trial.judge_repeats(judge, config.execution.repeats);
         if (verdicts.empty()) return;
         describe_case(trial.run, trial.which, trial.plan);
         describe_verdicts(trial.run, verdicts, judge.extent());

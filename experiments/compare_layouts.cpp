@@ -17,25 +17,25 @@ namespace {
 
 const Experiment experiment{
     "compare_layouts",
-    "Lays a sequence out over P ranks in several ways, predicts on each machine what the schedule will cost, executes "
-    "it,\n"
-    "measures each rank's work, and judges o, lse, dq, dk and dv against fp64. Predicted and measured stand side by "
-    "side in\n"
-    "the HDF5 record. Balance is the largest rank's share over the mean: 1 is perfect.",
+    "Lays a sequence out over P ranks in several ways. Predicts on each machine what the schedule costs, "
+    "executes it,\n"
+    "measures each rank's work, and judges o, lse, dq, dk and dv against fp64. The HDF5 record has "
+    "predictions and\n"
+    "measurements side by side. Balance is the busiest rank's work divided by the mean: 1 is perfect.",
     "compare_layouts --layouts contiguous zigzag striped:64 --masks causal --ranks 8 --machines h200_nvswitch_nccl",
     {.measures = true, .predicts = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"real"};
-    config.layouts = {"contiguous", "zigzag", "striped"};
-    config.masks = {"causal", "full", "causal+documents:input", "window:512,0"};
-    config.algorithms = {"ring"};
-    config.ranks = {8};
-    config.arithmetic = "bf16";
-    config.machines = {"h200_nvswitch_copy_engine"};
-    config.cause_ranks = 16;
-    config.output = "compare_layouts.h5";
+    config.sweep.inputs = {"real"};
+    config.sweep.layouts = {"contiguous", "zigzag", "striped"};
+    config.sweep.masks = {"causal", "full", "causal+documents:input", "window:512,0"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {8};
+    config.problem.arithmetic = "bf16";
+    config.prediction.machines = {"h200_nvswitch_copy_engine"};
+    config.prediction.cause_ranks = 16;
+    config.output.path = "compare_layouts.h5";
     return config;
 }
 
@@ -49,25 +49,25 @@ double measured_balance(const Record& record, const Case& which, layouts::Pass p
 using Words = std::vector<std::string>;
 
 /// What a case is, in the columns in front.
-Words cells_of(const Case& which, const Config& config) {
+Words cells_of(const Case& which, const SweepConfig& sweep) {
     Words cells{which.mask, which.layout, fmt::format("{}", which.ranks), fmt::format("{}", which.tokens)};
-    if (!config.queries.empty())
+    if (!sweep.queries.empty())
         cells.push_back(which.queries == 0 ? std::string("all") : fmt::format("last {}", which.queries));
-    if (config.algorithms.size() > 1) cells.insert(cells.begin() + 2, which.algorithm);
+    if (sweep.schedules.size() > 1) cells.insert(cells.begin() + 2, which.schedule);
     return cells;
 }
 
-Words columns_of_cases(const Config& config) {
+Words columns_of_cases(const SweepConfig& sweep) {
     Words columns{"mask", "layout", "P", "tokens"};
-    if (!config.queries.empty()) columns.emplace_back("queries");
-    if (config.algorithms.size() > 1) columns.insert(columns.begin() + 2, "schedule");
+    if (!sweep.queries.empty()) columns.emplace_back("queries");
+    if (sweep.schedules.size() > 1) columns.insert(columns.begin() + 2, "schedule");
     return columns;
 }
 
 Words header_of(const Config& config, const Words& machines) {
-    auto header = columns_of_cases(config);
+    auto header = columns_of_cases(config.sweep);
     for (const auto* column :
-         {"cells", "fwd bal.", "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"})
+         {"pairs", "fwd bal.", "bwd bal.", "fwd ms", "bwd ms", "fwd TF/s", "bwd TF/s", "memory", "predicted"})
         header.emplace_back(column);
     for (const auto& machine : machines) {
         header.push_back(machine + ": balance");
@@ -81,7 +81,7 @@ Words header_of(const Config& config, const Words& machines) {
 /// The line of a case.
 Words row_of(const Record& record, const Case& which, const Config& config, const Words& machines) {
     const auto name = which.name();
-    auto row = cells_of(which, config);
+    auto row = cells_of(which, config.sweep);
     row.push_back(ratio(record.number(name, "balance_cells")));
     for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
         row.push_back(ratio(measured_balance(record, which, pass)));
@@ -95,19 +95,20 @@ Words row_of(const Record& record, const Case& which, const Config& config, cons
     for (const auto& machine : machines) {
         const auto column = [&](const char* what) { return record.number(name, fmt::format("{}_{}", what, machine)); };
         // The symmetric engine predicts no balance.
-        row.push_back(config.engine == "symmetric" ? "-" : ratio(column("balance_predicted_forward")));
+        row.push_back(config.prediction.engine == "symmetric" ? "-" : ratio(column("balance_predicted_forward")));
         for (const auto* seconds : {"seconds_predicted_forward", "seconds_predicted_backward"})
             row.push_back(fmt::format("{:.3g}", column(seconds) * 1e3));
     }
-    const auto errors = config.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
-    for (const std::size_t tensor : {0, 3, 4, 5}) row.push_back(config.judge ? format_error(errors[tensor]) : "-");
+    const auto errors = config.judging.judge ? record.numbers(name, "judged/relative_rms") : std::vector<double>{};
+    for (const std::size_t tensor : {0, 3, 4, 5})
+        row.push_back(config.judging.judge ? format_error(errors[tensor]) : "-");
     return row;
 }
 
 /// Where the time of a predicted pass goes.
 void add_causes(CauseTable& table, const Record& record, const Case& which, const Config& config,
                 const std::string& machine, layouts::Pass pass) {
-    auto cells = cells_of(which, config);
+    auto cells = cells_of(which, config.sweep);
     const auto seconds = record.number(which.name(), fmt::format("seconds_predicted_{}_{}", to_string(pass), machine));
     cells.insert(cells.end(), {machine, to_string(pass), fmt::format("{:.3g}", seconds * 1e3)});
     table.add(std::move(cells), record, which.name(), prediction_labels(machine, pass));
@@ -117,11 +118,11 @@ int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; read the machines; open the record.
     Predictor predictor(config);
     Study study(experiment, config, argc, argv, [&](Provenance& provenance) { predictor.add_provenance(provenance); });
-    Judge judge({.whole_tokens = config.judge_limit});
+    Judge judge({.whole_tokens = config.judging.limit});
 
     study.run([&](Trial& trial) {
         // 2. Execute and measure.
-        if (!trial.measure(config.repeats)) return;
+        if (!trial.measure(config.execution.repeats)) return;
         describe_case(trial.run, trial.which, trial.plan);
         describe_measurements(trial.run, trial.repeats);
 
@@ -129,13 +130,14 @@ int study(const Config& config, int argc, char** argv) {
         const auto name = trial.which.name();
         describe_prediction_errors(trial.run, predictor.predict(trial.run, name, trial.plan), trial.repeats);
         const auto& last = trial.repeats.back().front();
-        const auto memory = describe_predicted_memory(trial.run, trial.plan, memory_model(config, trial.policy, true));
+        const auto memory = describe_predicted_memory(trial.run, trial.plan,
+                                                      memory_model(config.execution.backend, trial.policy, true));
         describe_memory_error(trial.run, memory, last);
         predictor.keep_measured(name, *trial.plan.forward, last.forward);
         predictor.keep_measured(name, *trial.plan.backward, last.backward);
 
         // 4. Judge.
-        if (config.judge) {
+        if (config.judging.judge) {
             const auto verdicts = trial.judge(judge);
             describe_verdicts(trial.run, verdicts, judge.extent());
         }
@@ -146,7 +148,7 @@ int study(const Config& config, int argc, char** argv) {
     // 5. The tables: one line a case, and one for each of its predicted passes.
     const auto& record = *study.record();
     Table table(header_of(config, predictor.machines()));
-    auto passes = columns_of_cases(config);
+    auto passes = columns_of_cases(config.sweep);
     passes.insert(passes.end(), {"machine", "pass", "ms"});
     CauseTable causes(passes);
     bool finite = true;
@@ -155,16 +157,17 @@ int study(const Config& config, int argc, char** argv) {
         for (const auto& machine : predictor.machines())
             for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
                 add_causes(causes, record, which, config, machine, pass);
-        if (!config.judge) continue;
+        if (!config.judging.judge) continue;
         for (const auto error : record.numbers(which.name(), "judged/relative_rms")) finite &= std::isfinite(error);
     }
     fmt::print(
-        "{}\nBalance (cells, measured attends forward and backward, predicted compute time): largest rank over mean.\n"
+        "{}\nBalance (pairs: visible pairs; measured attends forward and backward; predicted compute time): busiest "
+        "rank over mean.\n"
         "ms and TF/s on the left: measured, median, backend {}, per rank; memory of the rank\n"
         "with most, counted and predicted; after a machine's name: predicted. Errors:\n"
         "relative RMS against fp64, arithmetic {}.{}\n\n{}Record: {}\n",
-        table.text(), config.backend, config.arithmetic, finite ? "" : " NOT FINITE in some runs.", causes.text(),
-        record.name());
+        table.text(), config.execution.backend, config.problem.arithmetic, finite ? "" : " NOT FINITE in some runs.",
+        causes.text(), record.name());
     return finite ? 0 : 2;
 }
 

@@ -20,28 +20,30 @@ namespace {
 
 const Experiment experiment{
     "decode",
-    "Appends tokens to sequences whose keys and values are sharded over P ranks as a padded prefill left them, and\n"
-    "attends from each newest token to its whole sequence. Owner and place of a token follow from its position, so\n"
-    "nothing moves when a sequence grows. One layer's attention, forward; predicted on each machine, executed, "
-    "measured\n"
-    "and judged at every step against fp64 attention over each sequence alone.",
-    "decode --tokens 8Ki 64Ki --layouts zigzag --algorithms merge merge:tree pass-q ring all-gather --ranks 2",
+    "Decodes: appends tokens to sequences whose keys and values are sharded over P ranks, as a padded "
+    "prefill left them,\n"
+    "and attends from each newest token to its whole sequence. The owner of a token and its slot follow "
+    "from its\n"
+    "position, so nothing moves when a sequence grows. Every step is one layer's forward attention. It "
+    "is predicted on\n"
+    "each machine, executed, measured, and judged against fp64 attention over each sequence alone.",
+    "decode --tokens 8Ki 64Ki --layouts zigzag --schedules merge merge:tree pass-q ring all-gather --ranks 2",
     {.measures = true, .predicts = true, .policies = true, .gate = true, .decodes = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"normal"};
-    config.tokens = {8192};
-    config.heads = "8:2";
-    config.head_dim = 64;
-    config.layouts = {"contiguous", "zigzag", "striped"};
-    config.masks = {"causal"};
-    config.algorithms = {"merge", "merge:tree", "pass-q", "ring", "all-gather"};
-    config.ranks = {8};
-    config.queries = {1};
-    config.arithmetic = "bf16";
-    config.machines = {"h200_nvswitch_copy_engine"};
-    config.output = "decode.h5";
+    config.sweep.inputs = {"normal"};
+    config.sweep.tokens = {8192};
+    config.problem.heads = "8:2";
+    config.problem.head_dim = 64;
+    config.sweep.layouts = {"contiguous", "zigzag", "striped"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"merge", "merge:tree", "pass-q", "ring", "all-gather"};
+    config.sweep.ranks = {8};
+    config.sweep.queries = {1};
+    config.problem.arithmetic = "bf16";
+    config.prediction.machines = {"h200_nvswitch_copy_engine"};
+    config.output.path = "decode.h5";
     return config;
 }
 
@@ -55,10 +57,10 @@ struct Steps {
     double worst = 0;                               // error over tolerance
 
     void judge(Decoding& decoding, const layouts::Schedule& forward, int step, bool round_running_output,
-               const Config& config, const Measurement& last) {
+               const std::optional<double>& tolerance, const Measurement& last) {
         const auto& expected = decoding.expected(step);
-        const auto allowed = config.tolerance ? uniform_tolerance(*config.tolerance)
-                                              : decoding.tolerance(forward, step, round_running_output);
+        const auto allowed =
+            tolerance ? uniform_tolerance(*tolerance) : decoding.tolerance(forward, step, round_running_output);
         const reference::Deviation found[judged_here] = {
             reference::deviation("o", last.outputs.o, expected.o),
             reference::deviation("o_unrounded", last.o_unrounded, expected.o),
@@ -73,13 +75,14 @@ struct Steps {
 };
 
 void describe_steps(RunWriter& run, const Config& config, const Decoding& decoding, const Steps& steps) {
-    run.attribute("sequences", config.sequences, "1", "that grow together");
-    run.attribute("steps", config.steps, "1", "tokens appended to each sequence, one at a time");
-    run.dataset("decode/length", decoding.lengths(), {{"sequence", config.sequences}}, "1",
+    run.attribute("sequences", config.decoding.sequences, "1", "that grow together");
+    run.attribute("steps", config.decoding.steps, "1", "tokens appended to each sequence, one at a time");
+    run.dataset("decode/length", decoding.lengths(), {{"sequence", config.decoding.sequences}}, "1",
                 "tokens of the sequence before the first step");
-    run.dataset("decode/seconds", steps.seconds, {{"step", config.steps}, {"decode/repeat", config.repeats}}, "s",
+    run.dataset("decode/seconds", steps.seconds,
+                {{"step", config.decoding.steps}, {"decode/repeat", config.execution.repeats}}, "s",
                 "the slowest rank's time for the newest tokens' attention");
-    if (!config.judge) return;
+    if (!config.judging.judge) return;
     run.dimension("decoded", std::vector<std::string>{"o", "o_unrounded", "lse"}, "1", "result that is judged");
     run.dataset(
         "decode/relative_rms", steps.errors, {"step", "decoded"}, "1",
@@ -92,23 +95,24 @@ void describe_steps(RunWriter& run, const Config& config, const Decoding& decodi
 /// All steps of one case; nothing on processes that are not root.
 std::optional<RunWriter> decode(const Config& config, const Case& which, Decoding& decoding, Backend& backend,
                                 Predictor& predictor) {
-    const auto policy = policy_from(which.policy, problem_from(config).dtype);
+    const auto policy = policy_from(which.policy, problem_from(config.problem).dtype);
     Steps steps;
     decoding.restart();
-    for (int step = 0; step < config.steps; ++step) {
+    for (int step = 0; step < config.decoding.steps; ++step) {
         decoding.append(step);
         const auto plan = decoding.plan(which, step);
-        auto repeats = backend.run(plan, policy, std::span(&decoding.inputs(), 1), config.repeats);
+        auto repeats = backend.run(plan, policy, std::span(&decoding.inputs(), 1), config.execution.repeats);
         if (!backend.is_root()) continue;
         for (const auto& repeat : repeats)
             steps.seconds.push_back(*std::ranges::max_element(repeat.front().forward_seconds));
-        if (config.judge)
-            steps.judge(decoding, *plan.forward, step, policy.running_output_rounded, config, repeats.back().front());
+        if (config.judging.judge)
+            steps.judge(decoding, *plan.forward, step, policy.running_output_rounded, config.judging.tolerance,
+                        repeats.back().front());
         steps.repeats = std::move(repeats);
     }
     if (!backend.is_root()) return {};
     RunWriter run;
-    const auto plan = decoding.plan(which, config.steps - 1);
+    const auto plan = decoding.plan(which, config.decoding.steps - 1);
     describe_case(run, which, plan);
     describe_measurements(run, steps.repeats);
     describe_steps(run, config, decoding, steps);
@@ -122,14 +126,13 @@ std::optional<RunWriter> decode(const Config& config, const Case& which, Decodin
 /// Refuses at the start what cannot work.
 void check(const Config& config, const std::vector<Case>& cases, Forecast& forecast) {
     forecast.require_ranks_to_execute();
-    auto padded = config;
-    padded.pad = true;
-    for (const auto& which : cases) {
-        const auto room = which.tokens * config.sequences;  // more than there is
+    for (auto which : cases) {
+        which.pad = true;
+        const auto room = which.tokens * config.decoding.sequences;  // more than there is
         require(room <= std::int64_t{1} << 30, "{} tokens in {} sequences are more than 2^30", which.tokens,
-                config.sequences);
-        lengths_of(which.tokens, config.sequences);
-        auto plan = make_plan(which, problem_from(config), padded, {});
+                config.decoding.sequences);
+        lengths_of(which.tokens, config.decoding.sequences);
+        auto plan = make_plan(which, problem_from(config.problem));
         plan.backward.reset();
         forecast.add_executed(which, plan);
     }
@@ -149,14 +152,14 @@ std::string table_of(const Config& config, const std::vector<Case>& cases, const
         };
         std::vector<std::string> row{fmt::format("{}", which.tokens),
                                      which.layout,
-                                     which.algorithm,
+                                     which.schedule,
                                      which.policy.empty() ? "carry" : which.policy,
                                      fmt::format("{}", which.ranks),
                                      ms("seconds_measured_forward"),
                                      ms("compute_measured_forward"),
                                      fmt::format("{:.4g} MB", record.number(name, "bytes_between_ranks") / 1e6)};
         for (const auto& machine : predictor.machines()) row.push_back(ms("seconds_predicted_forward_" + machine));
-        if (config.judge) {
+        if (config.judging.judge) {
             row.push_back(format_error(record.numbers(name, "decode/relative_rms").front()));
             row.push_back(fmt::format("{:.2f}", record.number(name, "error_over_tolerance")));
         } else {
@@ -169,20 +172,20 @@ std::string table_of(const Config& config, const std::vector<Case>& cases, const
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Cases, machines, record.
-    const auto cases = all_cases(config, 0);
+    const auto cases = all_cases(config.sweep, config.prediction.machines, 0);
     Predictor predictor(config);
     Forecast forecast(config);
     check(config, cases, forecast);
-    say_notes(config);
+    say_notes(config.notes);
     std::optional<Record> record;
-    if (make_backend(config, cases.front().ranks)->is_root()) {
+    if (make_backend(config.execution, config.problem.arithmetic, cases.front().ranks)->is_root()) {
         auto provenance = collect_provenance(argc, argv);
-        provenance.set("seed", static_cast<std::int64_t>(config.seed));
-        provenance.set("backend", config.backend);
-        make_backend(config, cases.front().ranks)->add_provenance(provenance);
+        provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
+        provenance.set("backend", config.execution.backend);
+        make_backend(config.execution, config.problem.arithmetic, cases.front().ranks)->add_provenance(provenance);
         predictor.add_provenance(provenance);
-        record.emplace(config.output, record_opening(config),
-                       RecordHeader{experiment.name, experiment.purpose, config.text}, provenance);
+        record.emplace(config.output.path, record_opening(config.output),
+                       RecordHeader{experiment.name, experiment.purpose, config.output.text}, provenance);
     }
 
     // 2. Each case's steps; cases of one length share their tokens.
@@ -192,9 +195,10 @@ int study(const Config& config, int argc, char** argv) {
         const auto& which = cases[i];
         if (record) say_when_interrupted(interrupted_text(*record, i, cases.size()));
         progress.start(which.name(), forecast.seconds_of(i));
-        const auto backend = make_backend(config, which.ranks);
-        if (!is_recorded(config, *backend, record && record->has(which.name()))) {
-            if (!decoding || decoding->tokens() != which.tokens) decoding.emplace(config, which.tokens);
+        const auto backend = make_backend(config.execution, config.problem.arithmetic, which.ranks);
+        if (!is_recorded(config.execution, *backend, record && record->has(which.name()))) {
+            if (!decoding || decoding->tokens() != which.tokens)
+                decoding.emplace(config.problem, config.decoding, which.tokens);
             const auto run = decode(config, which, *decoding, *backend, predictor);
             if (record) record->commit(which.name(), *run);
         }
@@ -207,18 +211,18 @@ int study(const Config& config, int argc, char** argv) {
     // 3. The table: one line a case.
     double worst = 0;
     for (const auto& which : cases)
-        if (config.judge) worst = worse(worst, record->number(which.name(), "error_over_tolerance"));
+        if (config.judging.judge) worst = worse(worst, record->number(which.name(), "error_over_tolerance"));
     fmt::print(
         "{}\nms: measured for a token of every sequence, the slowest rank, median, backend {}; attend ms: the busiest "
         "rank's own\nprocessor or device time in attends; after a machine's name: predicted. o: relative RMS of the "
         "first token after the\nprefill against fp64; error/tolerance: the worst of all steps, arithmetic {}. {}\n"
         "Record: {}\n",
-        table_of(config, cases, predictor, *record), config.backend, config.arithmetic,
-        !config.judge        ? "Not judged."
-        : passes(worst, 1.0) ? "All pass."
-                             : "NOT ALL PASS.",
+        table_of(config, cases, predictor, *record), config.execution.backend, config.problem.arithmetic,
+        !config.judging.judge ? "Not judged."
+        : passes(worst, 1.0)  ? "All pass."
+                              : "NOT ALL PASS.",
         record->name());
-    return !config.judge || passes(worst, 1.0) ? 0 : 2;
+    return !config.judging.judge || passes(worst, 1.0) ? 0 : 2;
 }
 
 }  // namespace

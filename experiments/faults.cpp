@@ -20,26 +20,29 @@ namespace {
 
 const Experiment experiment{
     "faults",
-    "Makes the mistakes on purpose that other systems of ring attention shipped with, one at a time, and says which "
-    "gate\n"
-    "sees each and by how much: its error over what the roundings of a right run leave. The same for faults of the\n"
-    "machine (a slow, a stopped and a dead rank, a corrupted message), each in processes of its own, with the seconds\n"
-    "until it was named. The exit status is 2 if a gate does not see what it has to, or sees something in a right run.",
+    "Makes mistakes on purpose that other systems of ring attention shipped with, one at a time. Says "
+    "which check sees\n"
+    "each, and by how much: the error divided by what the roundings of a correct run can cause. Then "
+    "makes faults of the\n"
+    "machine (a slow, a stopped and a dead rank, a corrupted message), each in processes of its own, and "
+    "says after how\n"
+    "many seconds each was named. The exit status is 2 if a check misses its mistake, or reports one in "
+    "a correct run.",
     "faults --ranks 4 --tokens 512",
     {.measures = true, .breaks = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"real"};
-    config.tokens = {512};
-    config.layouts = {"zigzag"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {4};
-    config.arithmetic = "fp64";
-    config.timeout_seconds = 5;
-    config.repeats = 1;
-    config.output = "faults.h5";
+    config.sweep.inputs = {"real"};
+    config.sweep.tokens = {512};
+    config.sweep.layouts = {"zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {4};
+    config.problem.arithmetic = "fp64";
+    config.execution.timeout_seconds = 5;
+    config.execution.repeats = 1;
+    config.output.path = "faults.h5";
     return config;
 }
 
@@ -97,17 +100,17 @@ void describe_gate(RunWriter& run, const std::string& kind, const std::string& n
 
 /// Makes one mistake, judges it, and keeps what came of it.
 RunWriter made(const Config& config, const Mistake& mistake, int ranks, Source& source, Judge& judge) {
-    auto asked = config;
+    auto asked = config.problem;
     asked.rotary.base = mistake.rotary;
-    asked.dropout = {mistake.dropout, config.seed};
+    asked.dropout = {mistake.dropout, config.problem.seed};
     if (mistake.sinks) asked.sinks = {"normal"};
-    Case which{config.inputs.front(), mistake.mask, mistake.layout,       "ring",
-               mistake.policy,        ranks,        config.tokens.front()};
+    Case which{config.sweep.inputs.front(), mistake.mask, mistake.layout, "ring", mistake.policy, ranks,
+               config.sweep.tokens.front()};
     which.queries = mistake.decodes ? 1 : 0;
-    const auto plan = make_plan(which, Source(asked).inspect(which.input).problem, asked, {});
+    const auto plan = make_plan(which, Source(asked, config.sweep.inputs, 1).inspect(which.input).problem);
     const auto policy = policy_from(mistake.policy, plan.problem.dtype);
     const auto& inputs = source.get(which, plan.problem).front().inputs;
-    const auto backend = make_backend(asked, ranks);
+    const auto backend = make_backend(config.execution, config.problem.arithmetic, ranks);
     const auto right = std::move(backend->run(plan, policy, std::span(&inputs, 1), 1).front().front());
     const auto name = fmt::format("{} {} {}", which.input, mistake.rotary, mistake.dropout);
     const auto judged = [&](const Measurement& one) {
@@ -116,7 +119,7 @@ RunWriter made(const Config& config, const Mistake& mistake, int ranks, Source& 
     const auto right_verdict = judged(right);
     const auto tolerance = judge.tolerance(*plan.forward, *plan.backward, inputs, name, false);
     const auto of_right = shares(right_verdict, tolerance);
-    const auto consequence = mistake.make({asked, which, plan, policy, inputs, *backend, right});
+    const auto consequence = mistake.make({config.execution, which, plan, policy, inputs, *backend, right});
 
     RunWriter run;
     describe_case(run, which, plan);
@@ -173,16 +176,16 @@ struct Fault {
     bool must_be_seen = true;
 };
 
-bool launches(const Config& config) { return config.launcher != "none" && processes::built_with_mpi(); }
+bool launches(const std::string& launcher) { return launcher != "none" && processes::built_with_mpi(); }
 
 std::vector<Fault> faults_of(const Config& config, Source& source, Judge& judge) {
     std::vector<Fault> all;
-    for (const int ranks : config.ranks) {
-        for (const auto& mistake : mistakes(config.tokens.front(), ranks))
+    for (const int ranks : config.sweep.ranks) {
+        for (const auto& mistake : mistakes(config.sweep.tokens.front(), ranks))
             all.push_back({run_name(mistake.number, mistake.name, ranks),
                            [&, ranks, mistake] { return made(config, mistake, ranks, source, judge); }});
-        if (!launches(config)) continue;
-        for (const auto& trial : machine_trials(config))
+        if (!launches(config.launcher)) continue;
+        for (const auto& trial : machine_trials(config.execution.backend))
             all.push_back({run_name(0, trial.name, ranks), [&, ranks, trial] { return met(config, trial, ranks); },
                            !trial.gate.empty()});
     }
@@ -222,41 +225,47 @@ bool report(const Record& record, const std::vector<Fault>& faults) {
         }
     }
     fmt::print(
-        "{}\nfactor: what the gate measures over what it lets pass; right run: the same without the mistake.\n\n",
+        "{}\n"
+        "factor: what the gate (the check) measures divided by its limit; right run: the same without the "
+        "mistake.\n"
+        "\n",
         mistakes_table.text());
     if (std::ranges::any_of(faults, [&](const auto& fault) { return record.text(fault.name, "kind") == "machine"; }))
-        fmt::print("{}\nseconds: from a process's stop or end to the run's; of the others, of the whole run.\n\n",
-                   machine_table.text());
+        fmt::print(
+            "{}\n"
+            "seconds: from the fault to the end of the run if a process stopped or died, else of the whole run.\n"
+            "\n",
+            machine_table.text());
     return all_seen;
 }
 
 int study(const Config& config, int argc, char** argv) {
     // 1. What there is to make, and where it is kept.
-    require(config.tokens.size() == 1 && config.inputs.size() == 1,
+    require(config.sweep.tokens.size() == 1 && config.sweep.inputs.size() == 1,
             "faults makes mistakes on one input and one number of tokens at a time");
-    for (const int ranks : config.ranks)
+    for (const int ranks : config.sweep.ranks)
         require(
-            ranks >= 2 && config.tokens.front() % (2 * ranks) == 0 && config.tokens.front() >= 16 * ranks,
+            ranks >= 2 && config.sweep.tokens.front() % (2 * ranks) == 0 && config.sweep.tokens.front() >= 16 * ranks,
             "--ranks {}, --tokens {}: mistakes show on 2 ranks or more, each with a multiple of 2 tokens, at least 16",
-            ranks, config.tokens.front());
-    require(config.tokens.front() <= config.judge_limit, "--tokens {}: every result is judged whole, up to {}",
-            config.tokens.front(), config.judge_limit);
-    Source source(config);
-    Judge judge({.whole_tokens = config.judge_limit});
+            ranks, config.sweep.tokens.front());
+    require(config.sweep.tokens.front() <= config.judging.limit, "--tokens {}: every result is judged whole, up to {}",
+            config.sweep.tokens.front(), config.judging.limit);
+    Source source(config.problem, config.sweep.inputs, config.execution.replicas);
+    Judge judge({.whole_tokens = config.judging.limit});
     const auto faults = faults_of(config, source, judge);
-    if (launches(config))
-        run_machine_trial(config, config.ranks.front(), {"none", "", {}, ""});
+    if (launches(config.launcher))
+        run_machine_trial(config, config.sweep.ranks.front(), {"none", "", {}, ""});
     else
         fmt::print(stderr, "[note] faults of the machine are left out: {}\n",
                    config.launcher == "none" ? "no launcher" : "this program was built without MPI");
-    say_notes(config);
+    say_notes(config.notes);
     auto provenance = collect_provenance(argc, argv);
-    provenance.set("seed", static_cast<std::int64_t>(config.seed));
-    provenance.set("backend", config.backend);
-    make_backend(config, config.ranks.front())->add_provenance(provenance);
+    provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
+    provenance.set("backend", config.execution.backend);
+    make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks.front())->add_provenance(provenance);
     for (const auto& [name, path] : source.files()) provenance.set_file("input_" + name, path);
-    Record record(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
-                  std::move(provenance));
+    Record record(config.output.path, record_opening(config.output),
+                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
 
     // 2. One after another.
     Progress progress(faults.size(), false);

@@ -14,43 +14,42 @@ namespace {
 
 const Experiment experiment{
     "gradient_equivalence",
-    "Executes every layout x mask x schedule x ring size, forward and backward, and compares "
-    "o, lse, dq, dk and dv, each\n"
-    "on its own, with dense attention in fp64 on one device. They must agree to what "
-    "the roundings of the\n"
-    "arithmetic and of the accumulation policy leave in these inputs, by a model of them, or to --tolerance. The exit\n"
-    "status is 2 if one does not.",
+    "Executes every layout x mask x schedule x ring size, forward and backward, and compares o, lse, dq, dk and dv, "
+    "each\n"
+    "on its own, with dense attention in fp64 on one device. They must agree within --tolerance, or within what the\n"
+    "roundings of the arithmetic and of the accumulation policy can cause for these inputs\n"
+    "(docs/explanation/error-model.md). The exit status is 2 if they do not.",
     "gradient_equivalence --ranks 2 4 8 --masks causal window:300,0 --layouts zigzag striped",
     {.measures = true, .policies = true, .gate = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"real"};
-    config.tokens = {512};
-    config.layouts = {"contiguous", "zigzag", "striped", "striped:16"};
-    config.masks = {"full",       "causal",           "window:100,0+sink:4", "causal+documents:input",
-                    "prefix:100", "block-causal:64x8"};
-    config.algorithms = {"ring", "all-gather:2", "pull"};
-    config.ranks = {1, 2, 4, 8};
-    config.arithmetic = "fp64";
-    config.repeats = 1;
-    config.output = "gradient_equivalence.h5";
+    config.sweep.inputs = {"real"};
+    config.sweep.tokens = {512};
+    config.sweep.layouts = {"contiguous", "zigzag", "striped", "striped:16"};
+    config.sweep.masks = {"full",       "causal",           "window:100,0+sink:4", "causal+documents:input",
+                          "prefix:100", "block-causal:64x8"};
+    config.sweep.schedules = {"ring", "all-gather:2", "pull"};
+    config.sweep.ranks = {1, 2, 4, 8};
+    config.problem.arithmetic = "fp64";
+    config.execution.repeats = 1;
+    config.output.path = "gradient_equivalence.h5";
     return config;
 }
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge({.whole_tokens = config.judge_limit});
+    Judge judge({.whole_tokens = config.judging.limit});
 
     // 2. Execute each, judge it, keep what came of it.
     study.run([&](Trial& trial) {
-        const auto verdicts = trial.judge_repeats(judge, config.repeats);
+        const auto verdicts = trial.judge_repeats(judge, config.execution.repeats);
         if (verdicts.empty()) return;
         describe_case(trial.run, trial.which, trial.plan);
         describe_verdicts(trial.run, verdicts, judge.extent());
-        const auto tolerances = config.tolerance
-                                    ? std::vector(trial.inputs.size(), uniform_tolerance(*config.tolerance))
+        const auto tolerances = config.judging.tolerance
+                                    ? std::vector(trial.inputs.size(), uniform_tolerance(*config.judging.tolerance))
                                     : trial.tolerances(judge);
         std::vector<double> relative_rms, max_relative;
         for (const auto& one : tolerances) {
@@ -68,8 +67,8 @@ int study(const Config& config, int argc, char** argv) {
     Table table({"mask", "layout", "cases", "o", "lse", "dq", "dk", "dv", "of tolerance"});
     bool all_pass = true;
     double widest = 0;  // of the tolerances
-    for (const auto& mask : config.masks)
-        for (const auto& layout : config.layouts) {
+    for (const auto& mask : config.sweep.masks)
+        for (const auto& layout : config.sweep.layouts) {
             std::array<double, judged_tensors.size()> largest{};
             double share = 0;  // of its tolerance that the worst result takes up
             int cases = 0;
@@ -94,14 +93,14 @@ int study(const Config& config, int argc, char** argv) {
                        format_error(largest[3]), format_error(largest[4]), format_error(largest[5]),
                        fmt::format("{:.0f} %", 100 * share)});
         }
-    const auto tolerance = config.tolerance
-                               ? fmt::format("Tolerance {:.0e}", *config.tolerance)
-                               : fmt::format("Tolerance from the roundings of {} in these inputs", config.arithmetic);
+    const auto tolerance = config.judging.tolerance ? fmt::format("Tolerance {:.0e}", *config.judging.tolerance)
+                                                    : fmt::format("Tolerance from the roundings of {} in these inputs",
+                                                                  config.problem.arithmetic);
     fmt::print("{}\nLargest relative error, by norm or by largest element. {}: {}.\nRecord: {}\n", table.text(),
                tolerance,
                !all_pass        ? "EXCEEDED"
                : !(widest >= 1) ? "all pass"
-                                : "all pass, but where it is above 1 no digit is left to judge",
+                                : "all pass, but where the tolerance is above 1 no digit is left to judge",
                study.record()->name());
     return all_pass ? 0 : 2;
 }

@@ -20,29 +20,32 @@ namespace {
 
 const Experiment experiment{
     "layer_gradients",
-    "Gradients of a layer's parameters (projections before attention, w_q, w_k, w_v, and after it, w_o) over "
-    "--replicas\n"
-    "rings side by side, from what each rank has of its own tokens. A ring's ranks are summed; replicas are averaged,\n"
-    "each as often as it has tokens in the loss (--loss-tokens). That is compared with one device that has all "
-    "sequences;\n"
-    "what wrong rules give stands beside it. The exit status is 2 if the right one is off by more than roundings.",
+    "Gradients of a layer's parameters (projections before attention, w_q, w_k, w_v, and after it, w_o) "
+    "over --replicas\n"
+    "rings side by side, combined from what each rank has for its own tokens. The right rule sums a "
+    "ring's ranks and\n"
+    "averages replicas, each weighted by its number of tokens in the loss (--loss-tokens). It is "
+    "compared with one device\n"
+    "that has all sequences, beside what wrong rules give. The exit status is 2 if the right rule is off "
+    "by more than\n"
+    "roundings can cause.",
     "layer_gradients --replicas 2 --loss-tokens 512 384 --ranks 4 --layouts zigzag",
     {.measures = true, .policies = true, .gate = true, .layer = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"normal"};
-    config.tokens = {512};
-    config.heads = "4:2";
-    config.head_dim = 32;
-    config.layouts = {"contiguous", "zigzag"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {2, 4};
-    config.replicas = 2;
-    config.arithmetic = "fp64";
-    config.repeats = 1;
-    config.output = "layer_gradients.h5";
+    config.sweep.inputs = {"normal"};
+    config.sweep.tokens = {512};
+    config.problem.heads = "4:2";
+    config.problem.head_dim = 32;
+    config.sweep.layouts = {"contiguous", "zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {2, 4};
+    config.execution.replicas = 2;
+    config.problem.arithmetic = "fp64";
+    config.execution.repeats = 1;
+    config.output.path = "layer_gradients.h5";
     return config;
 }
 
@@ -61,12 +64,13 @@ constexpr std::array<Rule, 5> rules{
 std::vector<std::int64_t> loss_tokens(const Config& config, std::int64_t tokens) {
     if (config.loss_tokens.empty()) {
         std::vector<std::int64_t> counts;
-        for (int r = 0; r < config.replicas; ++r) counts.push_back(tokens - r * tokens / (2 * config.replicas));
+        for (int r = 0; r < config.execution.replicas; ++r)
+            counts.push_back(tokens - r * tokens / (2 * config.execution.replicas));
         return counts;
     }
-    require(std::ssize(config.loss_tokens) == config.replicas,
+    require(std::ssize(config.loss_tokens) == config.execution.replicas,
             "--loss-tokens gives {} numbers for {} replicas; give one for each", config.loss_tokens.size(),
-            config.replicas);
+            config.execution.replicas);
     for (const auto count : config.loss_tokens)
         require(count >= 1 && count <= tokens, "--loss-tokens {}: a replica has 1 to {} tokens in its loss", count,
                 tokens);
@@ -112,7 +116,7 @@ struct Errors {
     ByParameter tolerance{}, norm{};  // norm: of the gradients themselves
 };
 
-/// Of two errors by a rule the one that counts: the largest of the right rule, the smallest of the others.
+/// The error that counts of two by the same rule: the larger one by the right rule, the smaller one by a wrong rule.
 double further(std::size_t rule, double a, double b) { return rule == 0 ? worse(a, b) : std::min(a, b); }
 
 Errors further(Errors a, const Errors& b) {
@@ -127,7 +131,7 @@ class LayerTrial {
 public:
     LayerTrial(Trial& trial, const Config& config)
         : trial_(trial),
-          layer_(trial.plan.problem, config.seed + 1000),
+          layer_(trial.plan.problem, config.problem.seed + 1000),
           counts_(loss_tokens(config, trial.which.tokens)),
           total_(static_cast<double>(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}))) {}
 
@@ -231,29 +235,30 @@ void describe(RunWriter& run, const Errors& errors) {
 }
 
 int study(const Config& config, int argc, char** argv) {
-    require(!config.rotary.rotates(),
+    require(!config.problem.rotary.rotates(),
             "--rotary: layer_gradients attends to q and k as projected; gradient_equivalence rotates them");
-    for (const auto tokens : config.tokens)
-        require(tokens <= config.judge_limit, "--tokens {}: whole sequences are judged here, up to --judge-limit {}",
-                tokens, config.judge_limit);
-    const auto shortest = config.tokens.empty() ? config.judge_limit : *std::ranges::min_element(config.tokens);
+    for (const auto tokens : config.sweep.tokens)
+        require(tokens <= config.judging.limit, "--tokens {}: whole sequences are judged here, up to --judge-limit {}",
+                tokens, config.judging.limit);
+    const auto shortest =
+        config.sweep.tokens.empty() ? config.judging.limit : *std::ranges::min_element(config.sweep.tokens);
     if (!config.loss_tokens.empty()) loss_tokens(config, shortest);  // refuse now, not midway
 
     // 1. Lay out every case; open the record.
     Study study(experiment, config, argc, argv);
-    Judge judge({.whole_tokens = config.judge_limit});
+    Judge judge({.whole_tokens = config.judging.limit});
 
     // 2. Execute each, put gradients together by every rule, keep how far they are off.
     study.run([&](Trial& trial) {
         std::optional<Errors> errors;
-        for (int repeat = 0; repeat < config.repeats; ++repeat) {
+        for (int repeat = 0; repeat < config.execution.repeats; ++repeat) {
             LayerTrial layer(trial, config);
             if (layer.run()) errors = errors ? further(*errors, layer.errors(judge)) : layer.errors(judge);
         }
         if (!errors) return;
         describe_case(trial.run, trial.which, trial.plan);
         describe(trial.run, *errors);
-        trial.run.attribute("repeats", config.repeats, "1", "times that the passes were executed and judged");
+        trial.run.attribute("repeats", config.execution.repeats, "1", "times that the passes were executed and judged");
     });
     if (!study.record()) return 0;
 
@@ -268,7 +273,7 @@ int study(const Config& config, int argc, char** argv) {
             const auto bounds = study.record()->numbers(which.name(), "judged/parameter_tolerance");
             ByParameter here{};
             for (std::size_t p = 0; p < here.size(); ++p) {
-                const double bound = config.tolerance.value_or(bounds[p]);
+                const double bound = config.judging.tolerance.value_or(bounds[p]);
                 here[p] = errors[rule * here.size() + p];
                 share = further(rule, share, here[p] == 0 ? 0 : here[p] / bound);
                 if (rule == 0) pass &= passes(here[p], bound);

@@ -1,12 +1,12 @@
 // How long a sequence fits? For a model's shape over P devices of a described machine: by layout, schedule and what is
 // kept of each layer for the backward pass.
 
-#include "experiments/benchmark/bench.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/config/source.hpp"
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/progress.hpp"
 #include "experiments/console/table.hpp"
+#include "experiments/execution/backend.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/main/run_main.hpp"
 #include "experiments/memory/longest.hpp"
@@ -27,26 +27,29 @@ namespace {
 
 const Experiment experiment{
     "longest_context",
-    "Finds the longest sequence that P devices hold, for a model's shape, by layout, schedule and what is kept of "
-    "each\n"
-    "layer until its backward pass: everything, or less of it, which is then computed again. Counted are attention's\n"
-    "inputs, results, slots, statistics and work lists of the layer at work, what is kept of all layers, and what\n"
-    "--resident, --beside and --reserved say of the rest of a model. Nothing is executed but with --confirm.",
+    "Finds the longest sequence that fits into the memory of P devices, for a model's shape, by layout, "
+    "schedule and what\n"
+    "is kept of each layer for its backward pass (the rest is computed again). Counts inputs, results, "
+    "slots, statistics\n"
+    "and work lists of the layer that is computed, what is kept of all layers, and what --resident, "
+    "--beside and\n"
+    "--reserved say of the rest of a model. Executes something only with --confirm.",
     "longest_context --preset llama-3.1-8b --layers 32 --ranks 8 64 --machines h200_cluster --resident 20",
     {.plans = true}};
 
 Config defaults() {
     Config config;
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.layouts = {"zigzag"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring", "joined-ring", "all-gather", "seen"};
-    config.ranks = {8};
-    config.machines = {"h200_nvswitch_copy_engine"};
-    config.keep = {"everything", "output", "kv", "checkpoint"};
-    config.arithmetic = "bf16";
-    config.output = "longest_context.h5";
+    config.execution.backend = "cuda";  // of --confirm
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.sweep.layouts = {"zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring", "joined-ring", "all-gather", "seen"};
+    config.sweep.ranks = {8};
+    config.prediction.machines = {"h200_nvswitch_copy_engine"};
+    config.memory.keep = {"everything", "output", "kv", "checkpoint"};
+    config.problem.arithmetic = "bf16";
+    config.output.path = "longest_context.h5";
     return config;
 }
 
@@ -58,11 +61,13 @@ struct Device {
 
 std::vector<Device> devices_of(const Config& config) {
     std::vector<Device> devices;
-    for (const auto& name : config.machines) {
+    for (const auto& name : config.prediction.machines) {
         const auto file = find_resource(name, "machines", ".toml");
-        const auto machine = described_machine(file, config);
-        devices.push_back({std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config)});
-        for (const auto ranks : config.ranks) require_machine_gpus(machine, ranks, fmt::format("--ranks {}", ranks));
+        const auto machine = described_machine(file, config.execution);
+        devices.push_back(
+            {std::filesystem::path(file).stem(), file, machine, capacity_of(machine, name, config.memory)});
+        for (const auto ranks : config.sweep.ranks)
+            require_machine_gpus(machine, ranks, fmt::format("--ranks {}", ranks));
     }
     require(!devices.empty(), "no machine is given; name one by --machines");
     return devices;
@@ -75,8 +80,8 @@ struct Search {
     const Device* device;
 
     std::string name() const {
-        return fmt::format("{} {} P={} {} keep {} on {}", which.mask, which.layout, which.ranks, which.algorithm,
-                           policy, device->name);
+        return fmt::format("{} {} P={} {} keep {} on {}", which.mask, which.layout, which.ranks, which.schedule, policy,
+                           device->name);
     }
 };
 
@@ -85,7 +90,7 @@ void describe(RunWriter& run, const Search& search, const layouts::Problem& prob
     run.attribute("machine", search.device->name, "1", "machine file");
     run.attribute("mask", search.which.mask, "1", "who sees whom, as given");
     run.attribute("layout", search.which.layout, "1", "which rank owns which tokens");
-    run.attribute("algorithm", search.which.algorithm, "1", "schedule that brings queries and keys together");
+    run.attribute("algorithm", search.which.schedule, "1", "schedule that brings queries and keys together");
     run.attribute("keep", search.policy, "1", "what is kept of a layer until its backward pass");
     run.attribute("computed_again", keeping.again, "1", "in the backward pass, of each layer");
     run.attribute("layers", layers, "1", "attention layers");
@@ -117,15 +122,15 @@ void describe_confirmation(RunWriter& run, const Search& search, const layouts::
                            bool with_backward, const Longest& found, Bench& bench) {
     auto which = search.which;
     which.tokens = found.tokens;
-    auto plan = make_plan(which, problem, config, {});
+    auto plan = make_plan(which, problem);
     if (!with_backward) plan.backward.reset();
     const auto& need = found.footprint;
-    const auto fit = bench.fit(plan, need.kept + need.resident);
-    run.attribute("confirmed", fit.why_not.empty() ? "ran" : fit.why_not, "1",
+    const auto trial = bench.trial(plan, need.kept + need.resident);
+    run.attribute("confirmed", trial.why_not.empty() ? "ran" : trial.why_not, "1",
                   "one pass of each kind on GPUs, beside what is kept and resident");
-    run.attribute("confirmed_left", fit.least_free, "B", "free memory of the fullest device while it ran");
-    run.attribute("confirmed_forward", fit.forward_seconds, "s", "forward pass of the slowest rank, not warmed up");
-    run.attribute("confirmed_backward", fit.backward_seconds, "s", "backward pass likewise");
+    run.attribute("confirmed_left", trial.least_free, "B", "free memory of the fullest device while it ran");
+    run.attribute("confirmed_forward", trial.forward_seconds, "s", "forward pass of the slowest rank, not warmed up");
+    run.attribute("confirmed_backward", trial.backward_seconds, "s", "backward pass likewise");
 }
 
 std::string confirmation_text(const Record& record, const std::string& name) {
@@ -136,8 +141,8 @@ std::string confirmation_text(const Record& record, const std::string& name) {
 }
 
 Table table_of(const Record& record, const std::vector<Search>& searches, bool confirmed) {
-    std::vector<std::string> columns{"machine",        "mask",   "layout",  "algorithm", "P",    "kept",
-                                     "computed again", "tokens", "per GPU", "memory",    "limit"};
+    std::vector<std::string> columns{"machine",        "mask",   "layout",  "schedule", "P",    "kept",
+                                     "computed again", "tokens", "per GPU", "memory",   "limit"};
     if (confirmed) columns.emplace_back("on GPUs");
     Table table(columns);
     for (const auto& search : searches) {
@@ -147,7 +152,7 @@ Table table_of(const Record& record, const std::vector<Search>& searches, bool c
         std::vector<std::string> line{search.device->name,
                                       search.which.mask,
                                       search.which.layout,
-                                      search.which.algorithm,
+                                      search.which.schedule,
                                       fmt::format("{}", search.which.ranks),
                                       search.policy,
                                       record.text(name, "computed_again"),
@@ -165,25 +170,25 @@ int body(int argc, char** argv) {
     // 1. Configuration, machines, record.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    say_notes(*config);
+    say_notes(config->notes);
     const auto devices = devices_of(*config);
-    const auto problem = problem_from(*config);
+    const auto problem = problem_from(config->problem);
     std::vector<Search> searches;
     for (const auto& device : devices)
-        for (auto which : all_cases(*config, 1)) {
+        for (auto which : all_cases(config->sweep, config->prediction.machines, 1)) {
             which.tokens = layouts::layout_granularity(which.layout, which.ranks);
-            make_plan(which, problem, *config, {});  // refuse now, not midway
-            for (const auto& policy : config->keep) searches.push_back({which, policy, &device});
+            make_plan(which, problem);  // refuse now, not midway
+            for (const auto& policy : config->memory.keep) searches.push_back({which, policy, &device});
         }
     auto provenance = collect_provenance(argc, argv);
-    for (const auto& device : devices) {
-        provenance.set_file("machine_" + device.name, device.file);
-        provenance.set("machine_" + device.name + "_text", device.machine.text);
-    }
-    const auto bench = config->confirm ? make_bench(*config) : nullptr;
+    for (const auto& device : devices) add_provenance(provenance, device.name, device.file, device.machine);
+    const auto bench = config->confirm
+                           ? backend_kind(config->execution)
+                                 ->bench(config->execution, config->timing, config->sweep.ranks, config->problem.seed)
+                           : nullptr;
     if (bench) bench->add_provenance(provenance);
-    Record record(config->output, record_opening(*config), {experiment.name, experiment.purpose, config->text},
-                  std::move(provenance));
+    Record record(config->output.path, record_opening(config->output),
+                  {experiment.name, experiment.purpose, config->output.text}, std::move(provenance));
 
     // 2. Search each that the record lacks.
     {
@@ -193,10 +198,11 @@ int body(int argc, char** argv) {
             say_when_interrupted(interrupted_text(record, i, searches.size()));
             progress.start(search.name());
             if (!record.has(search.name())) {
-                const auto kept = keeping(search.policy, problem, *config);
+                const auto kept = keeping(search.policy, problem, config->memory);
                 RunWriter run;
-                const auto found = longest_context(search.which, problem, *config, kept, search.device->capacity);
-                describe(run, search, problem, kept, config->model_layers, found);
+                const auto found =
+                    longest_context(search.which, problem, config->memory, kept, search.device->capacity);
+                describe(run, search, problem, kept, config->memory.model_layers, found);
                 if (bench && found.tokens > 0)
                     describe_confirmation(run, search, problem, *config, kept.with_backward, found, *bench);
                 record.commit(search.name(), run);
@@ -208,11 +214,13 @@ int body(int argc, char** argv) {
 
     // 3. The table.
     fmt::print(
-        "{}\nAttention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
-        "Limit: the largest part of that memory, or what else ends it. Record: {}\n",
-        table_of(record, searches, bench != nullptr).text(), config->model_layers, config->model_layers == 1 ? "" : "s",
-        problem.query_heads, problem.kv_heads, problem.head_dim, problem.batch,
-        memory_text(devices.front().capacity.device), record.name());
+        "{}\n"
+        "Attention of {} layer{}, heads {}:{} of {}, batch {}; memory of the fullest device, of {}.\n"
+        "Limit: the largest part of that memory, or what else keeps the sequence from being longer. Record: "
+        "{}\n",
+        table_of(record, searches, bench != nullptr).text(), config->memory.model_layers,
+        config->memory.model_layers == 1 ? "" : "s", problem.query_heads, problem.kv_heads, problem.head_dim,
+        problem.batch, memory_text(devices.front().capacity.device), record.name());
     std::vector<std::string> names;
     for (const auto& search : searches) names.push_back(search.name());
     const auto too_long = refuted(record, names);

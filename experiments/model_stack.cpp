@@ -24,12 +24,13 @@ using layouts::Pass;
 
 const Experiment experiment{
     "model_stack",
-    "Time and memory of the attention of a whole model, layer by layer: local and global layers, each kind with mask, "
-    "soft-cap,\n"
-    "sinks and heads of its own (--stack names a model). Every kind is predicted at full size; scaled down "
-    "(--scale-down: so many\n"
-    "times fewer tokens, windows and chunks, one kv head) it is executed, measured, predicted again and judged against "
-    "fp64.",
+    "Time and memory of the attention of a whole model, layer by layer. Each kind of layer, local or "
+    "global, has its own\n"
+    "mask, soft cap, sinks and heads (--stack names a model). Each kind is predicted at full size. It is "
+    "also executed,\n"
+    "measured, predicted again and judged against fp64 in a smaller size: --scale-down N has N times "
+    "fewer tokens, windows\n"
+    "and chunks N times shorter, and one kv head.",
     "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --machines h200_nvswitch_copy_engine",
     {.measures = true, .predicts = true, .stacks = true}};
 
@@ -37,15 +38,15 @@ constexpr std::array both_passes{Pass::forward, Pass::backward};
 
 Config defaults() {
     Config config;
-    config.inputs = {"normal"};
-    config.layouts = {"contiguous", "zigzag"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.tokens = {131072};
-    config.ranks = {8};
-    config.arithmetic = "bf16";
-    config.machines = {"h200_nvswitch_copy_engine", "2cpus_calibrated"};
-    config.output = "model_stack.h5";
+    config.sweep.inputs = {"normal"};
+    config.sweep.layouts = {"contiguous", "zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.tokens = {131072};
+    config.sweep.ranks = {8};
+    config.problem.arithmetic = "bf16";
+    config.prediction.machines = {"h200_nvswitch_copy_engine", "2cpus_calibrated"};
+    config.output.path = "model_stack.h5";
     return config;
 }
 
@@ -64,17 +65,19 @@ struct Laid {
 
 Laid laid_out(const Kind& kind, const std::string& layout, std::int64_t factor) {
     const auto& config = kind.config;
-    Case which{.input = config.inputs[0],
-               .mask = factor == 1 ? config.masks[0] : scaled_down(config.masks[0], factor),
+    Case which{.input = config.sweep.inputs[0],
+               .mask = factor == 1 ? config.sweep.masks[0] : scaled_down(config.sweep.masks[0], factor),
                .layout = layout,
-               .algorithm = config.algorithms[0],
+               .schedule = config.sweep.schedules[0],
                .policy = {},
-               .ranks = config.ranks[0],
-               .tokens = std::max<std::int64_t>(1, config.tokens[0] / factor)};
-    auto problem = problem_from(config);
-    require(!problem.latent.is_given(), "preset {} has a latent; a stack is of layers that send K and V", kind.name);
+               .ranks = config.sweep.ranks[0],
+               .tokens = std::max<std::int64_t>(1, config.sweep.tokens[0] / factor),
+               .pad = config.sweep.pad};
+    auto problem = problem_from(config.problem);
+    require(!problem.latent.is_given(), "preset {} has a latent; a stack supports only layers that send K and V",
+            kind.name);
     if (factor > 1) problem = one_kv_head(problem);
-    auto plan = make_plan(which, problem, config, {});
+    auto plan = make_plan(which, problem);
     return {std::move(which), std::move(plan)};
 }
 
@@ -94,35 +97,35 @@ public:
           stack_(std::move(stack)),
           config_(config),
           predictor_(config),
-          judge_({.whole_tokens = config.judge_limit}) {
+          judge_({.whole_tokens = config.judging.limit}) {
         Forecast forecast(config);
         forecast.require_ranks_to_execute();
-        for (const auto& layout : config.layouts)
+        for (const auto& layout : config.sweep.layouts)
             for (const auto& kind : kinds_) {
-                const auto small = laid_out(kind, layout, config.scale_down);
+                const auto small = laid_out(kind, layout, config.stack.scale_down);
                 laid_out(kind, layout, 1);  // refuse now, not midway
                 forecast.add_executed(small.which, small.plan);
             }
-        backend_ = make_backend(config, config.ranks[0]);
-        say_notes(config);
+        backend_ = make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks[0]);
+        say_notes(config.notes);
         forecast.announce();
         auto provenance = collect_provenance(argc, argv);
         predictor_.add_provenance(provenance);
-        provenance.set("seed", static_cast<std::int64_t>(config.seed));
-        provenance.set("backend", config.backend);
+        provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
+        provenance.set("backend", config.execution.backend);
         backend_->add_provenance(provenance);
-        record_.emplace(config.output, record_opening(config),
-                        RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
+        record_.emplace(config.output.path, record_opening(config.output),
+                        RecordHeader{experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
     }
 
     /// The exit status.
     int run() {
-        const auto runs = config_.layouts.size() * (kinds_.size() + 1);
+        const auto runs = config_.sweep.layouts.size() * (kinds_.size() + 1);
         const auto say_how_far = [&] {
             say_when_interrupted(interrupted_text(*record_, record_->runs().size(), runs));
         };
         say_how_far();
-        for (const auto& layout : config_.layouts) {
+        for (const auto& layout : config_.sweep.layouts) {
             std::vector<LayerTimes> times;
             for (const auto& kind : kinds_) {
                 const auto name = run_name(kind, layout);
@@ -145,7 +148,7 @@ private:
 
     void commit(const Kind& kind, const std::string& layout, const std::string& name) {
         RunWriter run;
-        const auto full = laid_out(kind, layout, 1), small = laid_out(kind, layout, config_.scale_down);
+        const auto full = laid_out(kind, layout, 1), small = laid_out(kind, layout, config_.stack.scale_down);
         run.attribute("layers", kind.layers, "1", "of the model, that are of this kind");
         run.attribute("kind", kind.name, "1", "preset of the layer");
         run.attribute("scaled_mask", small.plan.mask().name(), "1", "of what was executed");
@@ -155,7 +158,8 @@ private:
         describe_case(run, full.which, full.plan);
         predictor_.predict(run, name, full.plan);
         const auto policy = policy_from("", full.plan.problem.dtype);
-        const auto need = describe_predicted_memory(run, full.plan, memory_model(config_, policy, false));
+        const auto need =
+            describe_predicted_memory(run, full.plan, memory_model(config_.execution.backend, policy, false));
         run.attribute("kept_bytes", kept_bytes(full.plan.problem, full.plan.layout().largest_shard()), "B",
                       "q, k, v, o and lse that a layer leaves for its backward pass, on the rank with most tokens");
         run.attribute("scratch_bytes", need.scratch(), "B", "of the layer at work, on the rank with most");
@@ -178,11 +182,11 @@ private:
     }
 
     void measure_scaled(RunWriter& run, const Kind& kind, const Laid& small, const Policy& policy) {
-        const auto inputs = generate_inputs(small.which.input, small.plan.problem, config_.seed).inputs;
-        const auto repeats = backend_->run(small.plan, policy, std::span(&inputs, 1), kind.config.repeats);
+        const auto inputs = generate_inputs(small.which.input, small.plan.problem, config_.problem.seed).inputs;
+        const auto repeats = backend_->run(small.plan, policy, std::span(&inputs, 1), kind.config.execution.repeats);
         describe_measurements(run, repeats);
         const auto& last = repeats.back().front();
-        if (config_.judge) {
+        if (config_.judging.judge) {
             const auto verdict = judge_(small.plan.problem, small.plan.mask(), inputs, small.which.input, last.outputs,
                                         last.o_unrounded);
             describe_verdicts(run, {verdict}, judge_.extent());
@@ -225,7 +229,7 @@ private:
     void commit_stack(const std::string& layout, const std::vector<LayerTimes>& times) {
         RunWriter run;
         const auto layers = static_cast<std::int64_t>(stack_.layers.size());
-        run.attribute("kind", config_.stack, "1", "the whole model");
+        run.attribute("kind", config_.stack.name, "1", "the whole model");
         run.attribute("layers", layers, "1", "of the model");
         run.attribute("layout", layout, "1", "which rank owns which tokens");
         std::vector<std::string> kinds;
@@ -282,7 +286,7 @@ private:
         const auto ms = [&](const std::string& run, const std::string& column) {
             return fmt::format("{:.4g}", 1e3 * record_->number(run, column));
         };
-        for (const auto& layout : config_.layouts) {
+        for (const auto& layout : config_.sweep.layouts) {
             const auto add = [&](const std::string& run, const std::string& kind, bool whole) {
                 const auto* memory = whole ? "stack_memory" : "kept_bytes";
                 std::vector<std::string> row{
@@ -299,14 +303,14 @@ private:
                 }
                 for (const auto pass : both_passes)
                     row.push_back(ms(run, fmt::format("scaled_{}compute_measured_{}", stack, to_string(pass))));
-                const bool judged = config_.judge && !whole;
+                const bool judged = config_.judging.judge && !whole;
                 const double share = judged ? record_->number(run, "share_of_tolerance") : 0;
                 worst = worse(worst, share);
                 row.push_back(judged ? fmt::format("{:.0f} %", 100 * share) : "-");
                 table.add(row);
             };
             for (const auto& kind : kinds_) add(run_name(kind, layout), kind.name, false);
-            add("stack " + layout, config_.stack, true);
+            add("stack " + layout, config_.stack.name, true);
         }
         fmt::print(
             "{}\nA layer of each kind, then all layers: ms of attention on {} ranks, predicted at full size ({} "
@@ -314,10 +318,11 @@ private:
             "and scaled\ndown by {}, and there measured, median, backend {}; kept: q, k, v, o, lse of a layer on a "
             "rank, "
             "of all with scratch. {}\nRecord: {}\n",
-            table.text(), config_.ranks[0], config_.tokens[0], config_.scale_down, config_.backend,
-            !config_.judge       ? "Not judged."
-            : passes(worst, 1.0) ? "All pass."
-                                 : "NOT ALL PASS.",
+            table.text(), config_.sweep.ranks[0], config_.sweep.tokens[0], config_.stack.scale_down,
+            config_.execution.backend,
+            !config_.judging.judge ? "Not judged."
+            : passes(worst, 1.0)   ? "All pass."
+                                   : "NOT ALL PASS.",
             record_->name());
         return passes(worst, 1.0) ? 0 : 2;
     }
@@ -333,15 +338,16 @@ private:
 
 /// The configuration of each kind: as if its preset had been given.
 std::vector<Kind> kinds_of(const Stack& stack, const Config& config, int argc, char** argv) {
-    require(!config.given.contains("preset") && !config.given.contains("heads") && config.masks == defaults().masks,
-            "--stack names presets, which say heads and masks; leave out --preset, --heads and --masks");
+    require(!config.given.contains("preset") && !config.given.contains("heads") &&
+                config.sweep.masks == defaults().sweep.masks,
+            "--stack names presets, which give heads and masks; leave out --preset, --heads and --masks");
     std::vector<Kind> kinds;
     for (const auto& name : stack.kinds) {
         std::vector<const char*> words(argv, argv + argc);
         words.insert(words.end(), {"--preset", name.c_str()});
         auto parsed = parse(experiment, defaults(), static_cast<int>(words.size()), words.data());
-        require(parsed && parsed->masks.size() == 1, "preset {} of the stack has several masks; give one", name);
-        parsed->tokens = config.tokens;  // of the stack, also where inputs are generated
+        require(parsed && parsed->sweep.masks.size() == 1, "preset {} of the stack has several masks; give one", name);
+        parsed->sweep.tokens = config.sweep.tokens;  // of the stack, also where inputs are generated
         kinds.push_back({name, std::move(*parsed), 0});
     }
     for (const auto kind : stack.layers) ++kinds[kind].layers;
@@ -351,14 +357,15 @@ std::vector<Kind> kinds_of(const Stack& stack, const Config& config, int argc, c
 int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    require(!config->mpi, "--mpi: model_stack runs in one process");
-    if (!config->tokens_per_rank.empty()) config->tokens = sequence_lengths(*config, config->ranks[0], 0);
-    require(config->tokens.size() == 1 && config->ranks.size() == 1 && config->algorithms.size() == 1 &&
-                config->inputs.size() == 1,
-            "a stack is of one number of tokens, ring size, algorithm and input at a time");
-    auto stack = load_stack(config->stack);
+    require(!config->execution.mpi, "--mpi: model_stack runs in one process");
+    if (!config->sweep.tokens_per_rank.empty())
+        config->sweep.tokens = sequence_lengths(config->sweep, config->sweep.ranks[0], 0);
+    require(config->sweep.tokens.size() == 1 && config->sweep.ranks.size() == 1 &&
+                config->sweep.schedules.size() == 1 && config->sweep.inputs.size() == 1,
+            "a stack has one number of tokens, ring size, schedule and input at a time");
+    auto stack = load_stack(config->stack.name);
     auto kinds = kinds_of(stack, *config, argc, argv);
-    return run_in_session(*config, argc, argv,
+    return run_in_session(config->execution, config->output.text, argc, argv,
                           [&] { return StackStudy(std::move(kinds), std::move(stack), *config, argc, argv).run(); });
 }
 

@@ -28,29 +28,30 @@ namespace {
 
 const Experiment experiment{
     "packings",
-    "Packs documents of real lengths into sequences, drawn anew for each packing, lays each packing out in several "
-    "ways,\n"
-    "and says how evenly the ranks share the work: in visible pairs, in predicted time on each machine and, for the "
-    "first\n"
-    "few, in processor time. Balance is the largest rank's share over the mean: 1 is perfect.",
+    "Packs documents of real lengths into sequences, drawn anew for each packing, and lays each packing "
+    "out in several\n"
+    "ways. Says how evenly the ranks share the work: in visible pairs, in predicted time on each machine "
+    "and, for the\n"
+    "first packings, in measured processor time. Balance is the busiest rank's work divided by the mean: "
+    "1 is perfect.",
     "packings --layouts zigzag striped:64 balanced --ranks 8 --tokens 64Ki --packings 1000 --measured-packings 0",
     {.measures = true, .predicts = true, .packs = true}};
 
 Config defaults() {
     Config config;
-    config.inputs = {"normal"};
-    config.layouts = {"contiguous", "zigzag", "striped", "striped:64", "balanced"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {8};
-    config.tokens = {8192};
-    config.heads = "1:1";
-    config.head_dim = 64;
-    config.repeats = 1;
-    config.judge = false;
-    config.arithmetic = "fp32";
-    config.machines = {"2cpus_calibrated"};
-    config.output = "packings.h5";
+    config.sweep.inputs = {"normal"};
+    config.sweep.layouts = {"contiguous", "zigzag", "striped", "striped:64", "balanced"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {8};
+    config.sweep.tokens = {8192};
+    config.problem.heads = "1:1";
+    config.problem.head_dim = 64;
+    config.execution.repeats = 1;
+    config.judging.judge = false;
+    config.problem.arithmetic = "fp32";
+    config.prediction.machines = {"2cpus_calibrated"};
+    config.output.path = "packings.h5";
     return config;
 }
 
@@ -126,7 +127,7 @@ constexpr const char* measured_text = "largest over mean of the ranks' measured 
 void describe_layout(RunWriter& run, const Case& which, int packings) {
     run.attribute("mask", which.mask, "1", "joined with the documents of each packing");
     run.attribute("layout", which.layout);
-    run.attribute("algorithm", which.algorithm);
+    run.attribute("algorithm", which.schedule);
     run.attribute("ranks", which.ranks, "1", "ring size P");
     run.attribute("tokens", which.tokens, "1", "of each packing");
     run.attribute("packings", packings, "1", "drawn");
@@ -178,10 +179,10 @@ std::string three(double value) { return fmt::format("{:.3f}", value); }
 
 Table table_of(const Record& record, const std::vector<Case>& cases, const Config& config,
                const std::vector<std::string>& machines) {
-    std::vector<std::string> header{"layout", "cells: mean", "95 %", "worst"};
+    std::vector<std::string> header{"layout", "pairs: mean", "95 %", "worst"};
     for (const auto& machine : machines)
         header.insert(header.end(), {machine + ": balance", "fwd ms", "bwd ms", "of bound", "bwd"});
-    if (config.measured_packings > 0) header.insert(header.end(), {"measured fwd bal.: mean", "worst"});
+    if (config.packing.measured > 0) header.insert(header.end(), {"measured fwd bal.: mean", "worst"});
     Table table(header);
     for (const auto& which : cases) {
         const auto number = [&](const std::string& column) { return three(record.number(which.name(), column)); };
@@ -196,7 +197,7 @@ Table table_of(const Record& record, const std::vector<Case>& cases, const Confi
             for (const auto* pass : {"forward", "backward"})
                 row.push_back(number(fmt::format("share_of_bound_{}_{}_mean", pass, machine)));
         }
-        if (config.measured_packings > 0)
+        if (config.packing.measured > 0)
             row.insert(row.end(), {number("balance_measured_forward_mean"), number("balance_measured_forward_max")});
         table.add(row);
     }
@@ -207,24 +208,27 @@ Table table_of(const Record& record, const std::vector<Case>& cases, const Confi
 class Packings {
 public:
     Packings(const Config& config, const std::string& lengths_file)
-        : config_(config), predictor_(config), options_(predictor_.options()), source_(config) {
+        : config_(config),
+          predictor_(config),
+          options_(predictor_.options()),
+          source_(config.problem, config.sweep.inputs, config.execution.replicas) {
         const auto lengths = layouts::parse_lengths("@" + lengths_file, "document lengths");
-        for (int i = 0; i < config.packings; ++i)
-            masks_.push_back(config.masks[0] + "+" +
-                             packing(lengths, config.tokens[0], config.seed, static_cast<std::uint32_t>(i)));
+        for (int i = 0; i < config.packing.count; ++i)
+            masks_.push_back(
+                config.sweep.masks[0] + "+" +
+                packing(lengths, config.sweep.tokens[0], config.problem.seed, static_cast<std::uint32_t>(i)));
     }
 
     const Predictor& predictor() const { return predictor_; }
 
     /// How many are executed.
-    std::size_t measured() const {
-        return std::min(static_cast<std::size_t>(config_.measured_packings), masks_.size());
-    }
+    std::size_t measured() const { return std::min(static_cast<std::size_t>(config_.packing.measured), masks_.size()); }
 
     /// Throws Error if the layout cannot be made.
     void add_to(Forecast& forecast, const Case& which) const {
         const auto first = plan_of(which, 0);
-        forecast.add_predicted(which, first, predictor_.machines().size(), threads_of(config_), masks_.size());
+        forecast.add_predicted(which, first, predictor_.machines().size(), threads_of(config_.prediction.threads),
+                               masks_.size());
         if (measured() > 0) forecast.add_executed(which, first, measured());
     }
 
@@ -232,16 +236,16 @@ public:
         std::vector<Outcome> outcomes;
         if (bounds_.empty())
             make_in_parallel(
-                masks_.size(), threads_of(config_),
+                masks_.size(), threads_of(config_.prediction.threads),
                 [&](std::size_t number) {
                     auto contiguous = which;
                     contiguous.layout = "contiguous";
-                    contiguous.algorithm = "seen";
+                    contiguous.schedule = "seen";
                     return bounds_of(plan_of(contiguous, number), predictor_.descriptions(), options_);
                 },
                 [&](std::size_t, std::vector<double> bounds) { bounds_.push_back(std::move(bounds)); });
         make_in_parallel(
-            masks_.size(), threads_of(config_),
+            masks_.size(), threads_of(config_.prediction.threads),
             [&](std::size_t number) {
                 return outcome_of(plan_of(which, number), predictor_.descriptions(), options_, bounds_[number]);
             },
@@ -253,7 +257,7 @@ public:
         const auto plan = plan_of(which, number);
         const auto& inputs = source_.get(which, plan.problem).front().inputs;
         const auto repeats =
-            backend.run(plan, policy_from("", plan.problem.dtype), std::span(&inputs, 1), config_.repeats);
+            backend.run(plan, policy_from("", plan.problem.dtype), std::span(&inputs, 1), config_.execution.repeats);
         for (const auto pass : {layouts::Pass::forward, layouts::Pass::backward})
             balances[static_cast<std::size_t>(pass)].push_back(balance_of(median_attend_seconds(repeats, pass)));
     }
@@ -261,7 +265,7 @@ public:
 private:
     Plan plan_of(Case which, std::size_t number) const {
         which.mask = masks_[number];
-        return make_plan(which, problem_from(config_), config_, {});
+        return make_plan(which, problem_from(config_.problem));
     }
 
     const Config& config_;
@@ -274,26 +278,26 @@ private:
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Lengths, packings, machines, record.
-    require(config.masks.size() == 1 && config.ranks.size() == 1 && config.algorithms.size() == 1 &&
-                config.tokens.size() == 1,
-            "packings are of one mask, ring size, algorithm and number of tokens at a time");
-    const auto path = find_resource(config.lengths, "data", ".txt");
+    require(config.sweep.masks.size() == 1 && config.sweep.ranks.size() == 1 && config.sweep.schedules.size() == 1 &&
+                config.sweep.tokens.size() == 1,
+            "packings takes one mask, ring size, schedule and number of tokens at a time");
+    const auto path = find_resource(config.packing.lengths, "data", ".txt");
     Packings packings(config, path);
     const auto measured = packings.measured();
-    const auto cases = all_cases(config, config.tokens[0]);
+    const auto cases = all_cases(config.sweep, config.prediction.machines, config.sweep.tokens[0]);
     Forecast forecast(config);
     forecast.require_ranks_to_predict();
     if (measured > 0) forecast.require_ranks_to_execute();
     for (const auto& which : cases) packings.add_to(forecast, which);  // refuse now, not midway
-    const auto backend = make_backend(config, config.ranks[0]);
-    say_notes(config);
+    const auto backend = make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks[0]);
+    say_notes(config.notes);
     forecast.announce();
     auto provenance = collect_provenance(argc, argv);
     packings.predictor().add_provenance(provenance);
-    provenance.set("seed", static_cast<std::int64_t>(config.seed));
+    provenance.set("seed", static_cast<std::int64_t>(config.problem.seed));
     provenance.set_file("document_lengths", path);
-    Record record(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
-                  std::move(provenance));
+    Record record(config.output.path, record_opening(config.output),
+                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
 
     // 2. Every layout: predict all packings, execute some.
     Progress progress(cases.size() * (1 + measured), false);
@@ -303,7 +307,7 @@ int study(const Config& config, int argc, char** argv) {
         const auto forecasts = measured > 0 ? 2 * i : i;  // of this layout: where they begin
         const bool is_missing = !record.has(which.name());
         std::vector<Outcome> outcomes;
-        progress.start(fmt::format("{}, {} packings predicted", which.name(), config.packings),
+        progress.start(fmt::format("{}, {} packings predicted", which.name(), config.packing.count),
                        forecast.seconds_of(forecasts));
         if (is_missing) outcomes = packings.predict(which);
         progress.finish();
@@ -316,7 +320,7 @@ int study(const Config& config, int argc, char** argv) {
         }
         if (is_missing) {
             RunWriter run;
-            describe_layout(run, which, config.packings);
+            describe_layout(run, which, config.packing.count);
             describe_outcomes(run, outcomes, packings.predictor().machines());
             describe_measured(run, balances);
             record.commit(which.name(), run);
@@ -329,7 +333,7 @@ int study(const Config& config, int argc, char** argv) {
         "{}\nBalance: largest rank over mean, in visible pairs, and in processor time of the first {} of {} packings.\n"
         "After a machine's name: predicted, mean of the packings; balance of the forward pass in compute "
         "time.\nRecord: {}\n",
-        table_of(record, cases, config, packings.predictor().machines()).text(), measured, config.packings,
+        table_of(record, cases, config, packings.predictor().machines()).text(), measured, config.packing.count,
         record.name());
     return 0;
 }
@@ -337,8 +341,9 @@ int study(const Config& config, int argc, char** argv) {
 int body(int argc, char** argv) {
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    require(!config->mpi, "--mpi: packings run in one process");
-    return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
+    require(!config->execution.mpi, "--mpi: packings run in one process");
+    return run_in_session(config->execution, config->output.text, argc, argv,
+                          [&] { return study(*config, argc, argv); });
 }
 
 }  // namespace

@@ -13,47 +13,47 @@ namespace {
 
 const Experiment experiment{
     "positions",
-    "Prints, as CSV on standard output, the tokens that each rank owns, in its own order: rank, index in the rank, "
-    "token in\n"
-    "the sequence, and the position that rotary embedding turns its query and key by. In Python:\n"
+    "Prints the tokens that each rank owns, in its own order, as CSV on standard output: rank, index in "
+    "the rank, token in\n"
+    "the sequence, and the position by which rotary embedding rotates its query and key. In Python:\n"
     "numpy.genfromtxt(FILE, delimiter=\",\", names=True, dtype=int)[\"token\"].",
     "positions --layouts zigzag --masks causal+documents:300,212 --rotary-positions documents --tokens 512 --ranks 4",
     {.lists = true}};
 
 Config defaults() {
     Config config;
-    config.layouts = {"zigzag"};
-    config.masks = {"causal"};
-    config.ranks = {8};
-    config.tokens = {512};
-    config.arithmetic = "bf16";
-    config.algorithms = {"ring"};
+    config.sweep.layouts = {"zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.ranks = {8};
+    config.sweep.tokens = {512};
+    config.problem.arithmetic = "bf16";
+    config.sweep.schedules = {"ring"};
     return config;
 }
 
 template <class Values>
 void require_one(const Values& values, const char* option) {
-    require(values.size() == 1, "{} has {} values; positions are those of one", option, values.size());
+    require(values.size() == 1, "{} has {} values; give one", option, values.size());
 }
 
 int body(int argc, char** argv) {
     // 1. Configuration: one case.
     const auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    require_one(config->layouts, "--layouts");
-    require_one(config->masks, "--masks");
-    require_one(config->ranks, "--ranks");
-    const auto cases = all_cases(*config, 0);
-    require_one(cases, config->tokens.empty() ? "--tokens-per-rank" : "--tokens");
+    require_one(config->sweep.layouts, "--layouts");
+    require_one(config->sweep.masks, "--masks");
+    require_one(config->sweep.ranks, "--ranks");
+    const auto cases = all_cases(config->sweep, config->prediction.machines, 0);
+    require_one(cases, config->sweep.tokens.empty() ? "--tokens-per-rank" : "--tokens");
     auto ranks = config->listed_ranks;
-    for (int rank = 0; rank < config->ranks[0] && config->listed_ranks.empty(); ++rank) ranks.push_back(rank);
+    for (int rank = 0; rank < config->sweep.ranks[0] && config->listed_ranks.empty(); ++rank) ranks.push_back(rank);
     for (const auto rank : ranks)
-        require(rank < config->ranks[0], "--rank is {}; of {} ranks the last is {}", rank, config->ranks[0],
-                config->ranks[0] - 1);
-    say_notes(*config);
+        require(rank < config->sweep.ranks[0], "--rank is {}; of {} ranks the last is {}", rank, config->sweep.ranks[0],
+                config->sweep.ranks[0] - 1);
+    say_notes(config->notes);
 
     // 2. Layout and mask, as all experiments make them.
-    const auto plan = make_plan(cases[0], problem_from(*config), *config, {});
+    const auto plan = make_plan(cases[0], problem_from(config->problem));
 
     // 3. A line for each token.
     fmt::print("rank,index,token,position\n");

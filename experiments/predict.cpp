@@ -9,7 +9,9 @@
 #include "experiments/memory/memory.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/prediction/causes.hpp"
+#include "experiments/prediction/execution_traces.hpp"
 #include "experiments/prediction/predictor.hpp"
+#include "experiments/prediction/uncertainty.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/study/forecast.hpp"
 #include "experiments/study/in_order.hpp"
@@ -22,31 +24,30 @@ namespace {
 
 const Experiment experiment{
     "predict",
-    "Predicts what schedules cost on described machines, without executing them: time of both passes, TFLOP/s per "
-    "GPU,\n"
-    "balance, and where the time goes. Beside the prediction stand the two guesses that need no\n"
-    "simulator, so one sees what it explains. For thousands of ranks use --compute-model rate, and for the largest "
-    "rings\n"
-    "--engine symmetric.",
+    "Predicts what schedules cost on described machines, without executing them: time of both passes, "
+    "TFLOP/s per GPU,\n"
+    "balance, and where the time goes. Two guesses that need no simulator stand beside each prediction. "
+    "For thousands of\n"
+    "ranks use --compute-model rate, and for the largest rings --engine symmetric.",
     "predict --preset llama-3.1-70b --ranks 8 64 --tokens-per-rank 8192 --machines h200_cluster --trace trace.json",
     {.predicts = true, .policies = true, .disturbs = true}};
 
 Config defaults() {
     Config config;
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.layouts = {"contiguous", "zigzag", "striped"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {8};
-    config.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384, 32768};
-    config.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
-    config.arithmetic = "bf16";
-    config.cause_ranks = 16;
-    config.repeats = 100;
-    config.jitter.slow_gpu_factor = 1.2;
-    config.jitter.slow_link_factor = 2;
-    config.output = "predict.h5";
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.sweep.layouts = {"contiguous", "zigzag", "striped"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {8};
+    config.sweep.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384, 32768};
+    config.prediction.machines = {"h200_nvswitch_copy_engine", "h200_nvswitch_nccl"};
+    config.problem.arithmetic = "bf16";
+    config.prediction.cause_ranks = 16;
+    config.execution.repeats = 100;
+    config.prediction.jitter.slow_gpu_factor = 1.2;
+    config.prediction.jitter.slow_link_factor = 2;
+    config.output.path = "predict.h5";
     return config;
 }
 
@@ -70,7 +71,7 @@ public:
             disturbed.resize(one.size());
             for (std::size_t i = 0; i < one.size(); ++i) disturbed[i] += one[i];
         }
-        if (!config_.disturbs()) return;
+        if (!config_.prediction.disturbs()) return;
         auto row = beginning(machine, which, "both", seconds);
         add_percentiles(row, disturbed);
         row.insert(row.end(), {"-", "-", "-", "-", "-"});
@@ -82,14 +83,14 @@ public:
 
 private:
     static std::vector<std::string> beginning_of_header(const Config& config) {
-        std::vector<std::string> columns{"machine", "mask", "layout", "algorithm", "P", "tokens", "pass", "ms"};
-        if (!config.policies.empty()) columns.insert(columns.begin() + 4, "policy");
+        std::vector<std::string> columns{"machine", "mask", "layout", "schedule", "P", "tokens", "pass", "ms"};
+        if (!config.sweep.policies.empty()) columns.insert(columns.begin() + 4, "policy");
         return columns;
     }
 
     static std::vector<std::string> header(const Config& config) {
         auto columns = beginning_of_header(config);
-        if (config.disturbs())
+        if (config.prediction.disturbs())
             for (const auto percent : disturbed_percents) columns.push_back(fmt::format("{} % ms", percent));
         columns.insert(columns.end(), {"TFLOP/s/GPU", "balance", "max(c,t) ms", "c+t ms", "memory"});
         return columns;
@@ -105,12 +106,12 @@ private:
         std::vector<std::string> row{machine,
                                      which.mask,
                                      which.layout,
-                                     which.algorithm,
+                                     which.schedule,
                                      fmt::format("{}", which.ranks),
                                      fmt::format("{}", which.tokens),
                                      pass,
                                      fmt::format("{:.4g}", seconds * 1e3)};
-        if (!config_.policies.empty()) row.insert(row.begin() + 4, which.policy);
+        if (!config_.sweep.policies.empty()) row.insert(row.begin() + 4, which.policy);
         return row;
     }
 
@@ -122,9 +123,9 @@ private:
         auto row = beginning(machine, which, to_string(pass), makespan);
         causes_.add(row, record_, which.name(), prediction_labels(machine, pass));
         std::vector<double> disturbed;
-        if (config_.disturbs()) add_percentiles(row, disturbed = of("disturbed_makespan"));
+        if (config_.prediction.disturbs()) add_percentiles(row, disturbed = of("disturbed_makespan"));
         row.push_back(quotient(flop / which.ranks / 1e12, makespan, "{:.0f}"));
-        if (config_.engine == "symmetric") {
+        if (config_.prediction.engine == "symmetric") {
             row.insert(row.end(), {"-", "-", "-"});
         } else {
             row.insert(row.end(), {fmt::format("{:.3f}", layouts::imbalance(of("compute_time"))),
@@ -142,19 +143,34 @@ private:
     CauseTable causes_;
 };
 
+/// For each machine, how far off predictions on it are.
+std::string trust_text(const Config& config, const Predictor& predictor) {
+    std::string text;
+    for (std::size_t i = 0; i < predictor.machines().size(); ++i) {
+        const auto& name = predictor.machines()[i];
+        const auto& machine = predictor.descriptions()[i];
+        text += trust_line(name, machine, uncertainty_of(machine, name, config.prediction.attend_clock()));
+    }
+    return text;
+}
+
 int body(int argc, char** argv) {
     // 1. Configuration, machines, cases, record.
-    const auto config = parse(experiment, defaults(), argc, argv);
+    auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    say_notes(*config);
-    const auto threads = config->trace.empty() ? threads_of(*config) : 1;  // of a trace the first runs come first
-    const auto cases = all_cases(*config, 0);
+    say_notes(config->notes);
+    const auto threads = config->trace.file.empty() ? threads_of(config->prediction.threads)
+                                                    : 1;  // of a trace the first runs come first
+    const auto cases = all_cases(config->sweep, config->prediction.machines, 0);
     Predictor predictor(*config);
     Forecast forecast(*config);
     forecast.require_ranks_to_predict();
-    for (const auto& which : cases)  // refuse now, not midway
-        forecast.add_predicted(which, make_plan(which, problem_from(*config), *config, {}), predictor.machines().size(),
-                               threads);
+    ExecutionTraces execution_traces(*config, predictor);
+    for (const auto& which : cases) {  // refuse now, not midway
+        const auto plan = make_plan(which, problem_from(config->problem));
+        forecast.add_predicted(which, plan, predictor.machines().size(), threads);
+        execution_traces.announce(which, plan);
+    }
     forecast.announce();
     // Cases are independent; where they are fewer than threads, the repeats of each have several.
     const auto fit = std::max(1.0, free_memory() / forecast.bytes());
@@ -163,8 +179,8 @@ int body(int argc, char** argv) {
     predictor.predict_as_configured(threads / at_once);
     auto provenance = collect_provenance(argc, argv);
     predictor.add_provenance(provenance);
-    Record record(config->output, record_opening(*config), {experiment.name, experiment.purpose, config->text},
-                  std::move(provenance));
+    Record record(config->output.path, record_opening(config->output),
+                  {experiment.name, experiment.purpose, config->output.text}, std::move(provenance));
 
     // 2. Predict each case that the record lacks.
     std::vector<std::size_t> lacking;
@@ -172,12 +188,12 @@ int body(int argc, char** argv) {
         if (!record.has(cases[i].name())) lacking.push_back(i);
     const auto predicted = [&](std::size_t i) {
         const auto& which = cases[lacking[i]];
-        const auto plan = make_plan(which, problem_from(*config), *config, {});
+        const auto plan = make_plan(which, problem_from(config->problem));
         RunWriter run;
         describe_case(run, which, plan);
         predictor.predict(run, which.name(), plan);
-        describe_predicted_memory(run, plan,
-                                  memory_model(*config, policy_from(which.policy, plan.problem.dtype), false));
+        describe_predicted_memory(
+            run, plan, memory_model(config->execution.backend, policy_from(which.policy, plan.problem.dtype), false));
         return run;
     };
     {
@@ -195,20 +211,28 @@ int body(int argc, char** argv) {
     }
     record.finish();
     predictor.write_trace();
+    for (const auto& which : cases) execution_traces.write(which);
+    execution_traces.say();
 
     // 3. The table.
     Summary summary(*config, record);
     for (const auto& machine : predictor.machines())
         for (const auto& which : cases) summary.add(machine, which);
     fmt::print(
-        "{}\nBalance: largest compute time over mean. max(c,t) and c+t: the slowest rank's steps without a simulator.\n"
+        "{}\n"
+        "Balance: the busiest rank's compute time divided by the mean. max(c,t) and c+t: guesses without a "
+        "simulator, the\n"
+        "slowest rank's sum over steps of the larger of compute and transfer, and of both.\n"
         "Memory: of the rank that needs most, both passes.\n"
-        "{}\n{}Record: {}\n",
+        "{}\n"
+        "{}\n"
+        "{}Record: {}\n",
         summary.text(),
-        config->disturbs()
-            ? fmt::format("ms: undisturbed. N %: so many of {} disturbed repeats are quicker.\n", config->repeats)
+        config->prediction.disturbs()
+            ? fmt::format("ms: undisturbed. N %: the time below which N % of {} disturbed repeats stay.\n",
+                          config->execution.repeats)
             : "",
-        summary.causes(), record.name());
+        summary.causes(), trust_text(*config, predictor), record.name());
     return 0;
 }
 

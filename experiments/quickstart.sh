@@ -51,7 +51,7 @@ run bf16_error --tokens 1024 --output "$out/bf16_error.h5"
 run predict --output "$out/predict.h5"
 # What stragglers and noise cost, a record for each way to disturb.
 disturb() {
-  run predict --output "$out/jitter_$1.h5" --layouts zigzag --algorithms ring bidirectional pull all-gather \
+  run predict --output "$out/jitter_$1.h5" --layouts zigzag --schedules ring bidirectional pull all-gather \
     --tokens-per-rank 512 2048 8192 32768 --machines h200_nvswitch_copy_engine --span-ranks 0 "${@:2}"
 }
 disturb slow_gpu --slow-gpus 1
@@ -73,7 +73,7 @@ run validate --published ring_flash_attention_8xh800 peers_4xh200 peers_8xh200 -
 
 # 3. Somebody else's arithmetic agrees: NumPy recomputes one run from its saved tensors.
 run gradient_equivalence --output "$out/saved.h5" --save-tensors "$out/tensors" \
-  --masks causal --layouts zigzag --ranks 8 --algorithms ring
+  --masks causal --layouts zigzag --ranks 8 --schedules ring
 "$python" experiments/check_tensors.py "$out"/tensors/causal_zigzag*.h5
 
 # 4. Every notebook draws its figures from the records alone.

@@ -106,27 +106,27 @@ part_calibrate() {
 part_validate() {
   local rings=(--ranks "$gpus" --layouts contiguous zigzag striped:64 "${timing[@]}")
   lines=12 step validate 280 validate "${rings[@]}" --tokens-per-rank 512 1024 2048 4096 8192 16384 \
-    --masks causal full window:4096,0 --algorithms ring joined-ring --transports copy --machines "$(machine '')" \
+    --masks causal full window:4096,0 --schedules ring joined-ring --transports copy --machines "$(machine '')" \
     -o "validate_$of.h5"
   lines=12 step validate_nccl 100 validate "${rings[@]}" --tokens-per-rank 512 2048 8192 16384 --masks causal full \
-    --algorithms ring --transports nccl --machines "$(machine nccl)" -o "validate_${of}_nccl.h5"
+    --schedules ring --transports nccl --machines "$(machine nccl)" -o "validate_${of}_nccl.h5"
 }
 
 part_schedules() {
   lines=70 step throughput_schedules 240 throughput --ranks "$gpus" --tokens-per-rank 2048 8192 32768 --layouts zigzag \
-    --transports copy nccl --algorithms ring joined-ring pull bidirectional seen ulysses pass-q all-gather \
+    --transports copy nccl --schedules ring joined-ring pull bidirectional seen ulysses pass-q all-gather \
     --beside work ceilings "${timing[@]}" -o "throughput_${of}_schedules.h5"
 }
 
 part_layouts() {
   step throughput_layouts 90 throughput --ranks "$gpus" --tokens-per-rank 2048 8192 32768 \
-    --layouts zigzag striped contiguous --transports copy --algorithms ring joined-ring --beside work "${timing[@]}" \
+    --layouts zigzag striped contiguous --transports copy --schedules ring joined-ring --beside work "${timing[@]}" \
     -o "throughput_${of}_layouts.h5"
   step throughput_masks 90 throughput --ranks "$gpus" --tokens 32768 --layouts zigzag contiguous striped:64 \
-    --transports copy --algorithms ring joined-ring seen pull --masks window:4096,0 "$documents" --beside work \
+    --transports copy --schedules ring joined-ring seen pull --masks window:4096,0 "$documents" --beside work \
     "${timing[@]}" -o "throughput_${of}_masks.h5"
   step throughput_long_documents 60 throughput --ranks "$gpus" --tokens 131072 --layouts zigzag contiguous \
-    --transports copy --algorithms joined-ring pull --masks "$long_documents" --beside work "${timing[@]}" \
+    --transports copy --schedules joined-ring pull --masks "$long_documents" --beside work "${timing[@]}" \
     -o "throughput_${of}_long_documents.h5"
 }
 
@@ -153,20 +153,20 @@ part_uses() {
   local copy=("${cuda[@]}" --transport copy --machines "$(machine '')")
   local rings=("${copy[@]}" --heads 32:8 --input normal --no-judge)
   lines=12 step compare_layouts 60 compare_layouts "${rings[@]}" --tokens-per-rank 8192 --masks causal \
-    --layouts zigzag striped contiguous --algorithms ring joined-ring -o "compare_layouts_$of.h5"
+    --layouts zigzag striped contiguous --schedules ring joined-ring -o "compare_layouts_$of.h5"
   lines=12 step compare_layouts_rotary 40 compare_layouts "${rings[@]}" --tokens-per-rank 8192 --masks causal \
-    --rotary 500000 --algorithms ring -o "compare_layouts_${of}_rotary.h5"
+    --rotary 500000 --schedules ring -o "compare_layouts_${of}_rotary.h5"
   step decode 75 decode "${copy[@]}" --heads 32:8 --head-dim 128 --layouts striped --tokens 8Ki 64Ki 256Ki \
-    --steps 2 --repeats 20 --algorithms merge merge:tree pass-q ring all-gather -o "decode_$of.h5"
+    --steps 2 --repeats 20 --schedules merge merge:tree pass-q ring all-gather -o "decode_$of.h5"
   step suffix 75 compare_layouts "${rings[@]}" --layouts striped --tokens 32Ki 128Ki --queries 0 64 --masks causal \
-    --algorithms ring all-gather merge:tree --repeats 5 -o "suffix_$of.h5"
+    --schedules ring all-gather merge:tree --repeats 5 -o "suffix_$of.h5"
   local latent=(--heads 128 --head-dim 192 --value-dim 128 --latent 512+64 --rotary 10000 --rotary-dims 64)
   latent+=(--rotary-first 128 --rotary-pairs interleaved --input normal --masks causal --layouts zigzag)
   latent+=(--no-judge --repeats 10)
   step latent 80 compare_layouts "${copy[@]}" "${latent[@]}" --tokens-per-rank 2048 4096 8192 \
-    --algorithms ring expanded:ring all-gather ulysses -o "latent_$of.h5"
+    --schedules ring expanded:ring all-gather ulysses -o "latent_$of.h5"
   step latent_nccl 60 compare_layouts "${cuda[@]}" "${latent[@]}" --transport nccl --machines "$(machine nccl)" \
-    --tokens-per-rank 2048 8192 --algorithms ring expanded:ring -o "latent_${of}_nccl.h5"
+    --tokens-per-rank 2048 8192 --schedules ring expanded:ring -o "latent_${of}_nccl.h5"
   local stack
   for stack in gemma-2-27b gemma-3-27b gpt-oss-120b llama-4-scout; do
     lines=9 step "model_stack_$stack" 45 model_stack "${cuda[@]}" --stack "$stack" --scale-down 4 --layouts zigzag \
@@ -178,7 +178,7 @@ part_judged() {
   local real=(--backend cuda --input real --ranks "$gpus" --tokens 2048) transport
   for transport in copy nccl; do
     lines=12 step "gradient_equivalence_$transport" 150 gradient_equivalence "${real[@]}" --transport "$transport" \
-      --arithmetic bf16 --layouts contiguous zigzag striped --algorithms ring joined-ring pull all-gather \
+      --arithmetic bf16 --layouts contiguous zigzag striped --schedules ring joined-ring pull all-gather \
       --masks full causal window:100,0+sink:4 causal+documents:input -o "gradient_equivalence_${of}_$transport.h5"
   done
   lines=20 step bf16_error 100 bf16_error --backend cuda --input real normal --tokens 2048 --ranks 1 "$gpus" \
@@ -187,7 +187,7 @@ part_judged() {
 
 part_context() {
   lines=12 step longest_context 240 longest_context --confirm --layers 32 --ranks 1 "$gpus" --keep everything output \
-    --algorithms ring all-gather --machines "$(machine '')" -o "longest_context_$of.h5"
+    --schedules ring all-gather --machines "$(machine '')" -o "longest_context_$of.h5"
 }
 
 for part in "${parts[@]}"; do "part_$part"; done

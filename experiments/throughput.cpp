@@ -15,39 +15,42 @@ namespace {
 
 const Experiment experiment{
     "throughput",
-    "Times attention on GPUs: TFLOP/s per GPU over visible pairs, of the slowest rank, once clocks and power are "
-    "steady.\n"
-    "Rings stand beside a sequence on one GPU that gives it as much work, all GPUs busy at the same time; with\n"
-    "--ranks 1 kernels alone stand beside cuDNN's, in turns; both beside a matrix product. With --protocol sustained\n"
-    "burst kernels alone are also timed in single passes apart from each other, as cuDNN's published tables are.\n"
-    "Median and spread in the table; every sample, clocks and power in the HDF5 record. Nothing is judged here:\n"
+    "Times attention on GPUs: TFLOP/s per GPU over visible pairs, of the slowest rank, once clocks and "
+    "power are steady.\n"
+    "Rings are compared with a sequence of as much work on one GPU, while all GPUs are busy. With "
+    "--ranks 1, kernels\n"
+    "alone are compared with cuDNN's, in turns. Both are compared with a matrix product. With --protocol "
+    "sustained burst,\n"
+    "kernels alone are also timed in separate single passes, as in cuDNN's published tables. The table "
+    "has the median and\n"
+    "spread, the HDF5 record every sample, clocks and power. Results are not judged here: "
     "gradient_equivalence does that.",
     "throughput --ranks 4 --tokens-per-rank 2048 8192 32768 --layouts zigzag striped --transports copy nccl",
     {.throughput = true}};
 
 Config defaults() {
     Config config;
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.tokens_per_rank = {2048, 8192, 32768};
-    config.layouts = {"zigzag"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {1};
-    config.transports = {"copy"};
-    config.families = {"auto"};
-    config.beside = {"work", "ceilings"};
-    config.backend = "cuda";
-    config.arithmetic = "bf16";
-    config.repeats = 5;
-    config.timeout_seconds = 60;
-    config.output = "throughput.h5";
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.sweep.tokens_per_rank = {2048, 8192, 32768};
+    config.sweep.layouts = {"zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {1};
+    config.timing.transports = {"copy"};
+    config.timing.kernels = {"auto"};
+    config.timing.beside = {"work", "ceilings"};
+    config.execution.backend = "cuda";
+    config.problem.arithmetic = "bf16";
+    config.execution.repeats = 5;
+    config.execution.timeout_seconds = 60;
+    config.output.path = "throughput.h5";
     return config;
 }
 
-Plan plan_of(const ThroughputCase& which, const Config& config) {
+Plan plan_of(const ThroughputCase& which, const ProblemConfig& config) {
     const auto shaped = with_shape(which.shape, config);
-    return make_plan(which.which, problem_from(shaped), shaped, {});
+    return make_plan(which.which, problem_from(shaped));
 }
 
 void time_case(const ThroughputCase& which, const Config& config, Bench& bench, RunWriter& run) {
@@ -56,7 +59,7 @@ void time_case(const ThroughputCase& which, const Config& config, Bench& bench, 
         if (bench.is_root()) describe_ceilings(run, bench.ceilings(which.gpus));
         return;
     }
-    const auto plan = plan_of(which, config);
+    const auto plan = plan_of(which, config.problem);
     if (which.kind == Kind::device) {
         if (bench.is_root()) describe_device(run, which, plan, bench.device(plan, which.kernels));
         return;
@@ -67,16 +70,17 @@ void time_case(const ThroughputCase& which, const Config& config, Bench& bench, 
 
 int study(const Config& config, int argc, char** argv) {
     // 1. Lay out every case; find the GPUs; open the record.
-    const auto cases = throughput_cases(config);
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     for (const auto& which : cases)
-        if (which.kind != ThroughputCase::Kind::ceilings) plan_of(which, config);  // refuse now, not midway
-    const auto bench = make_bench(config);
+        if (which.kind != ThroughputCase::Kind::ceilings) plan_of(which, config.problem);  // refuse now, not midway
+    const auto bench =
+        backend_kind(config.execution)->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed);
     std::optional<Record> record;
     if (bench->is_root()) {
         auto provenance = collect_provenance(argc, argv);
         bench->add_provenance(provenance);
-        record.emplace(config.output, record_opening(config),
-                       RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
+        record.emplace(config.output.path, record_opening(config.output),
+                       RecordHeader{experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
     }
 
     // 2. Time each case that the record lacks.
@@ -84,7 +88,7 @@ int study(const Config& config, int argc, char** argv) {
         Progress progress(cases.size(), !record);
         for (const auto& which : cases) {
             progress.start(which.name());
-            if (!is_recorded(config, *bench, record && record->has(which.name()))) {
+            if (!is_recorded(config.execution, *bench, record && record->has(which.name()))) {
                 RunWriter run;
                 time_case(which, config, *bench, run);
                 if (record) record->commit(which.name(), run);
@@ -97,9 +101,13 @@ int study(const Config& config, int argc, char** argv) {
     if (!record) return 0;
     record->finish();
     fmt::print(
-        "{}\nTFLOP/s per GPU of the slowest rank, over visible pairs. Spread: quartiles over the median. One GPU: "
-        "a sequence\nwith as much work on every GPU at the same time. Extra: beyond Q, K, V, dO and gradients in "
-        "the shape's arithmetic.\nRecord: {}\n",
+        "{}\n"
+        "TFLOP/s per GPU of the slowest rank, over visible pairs. Spread: distance of the quartiles divided "
+        "by the median.\n"
+        "One GPU: a sequence with as much work, on every GPU at the same time. Extra: memory beyond Q, K, V, "
+        "dO and gradients\n"
+        "in the shape's arithmetic.\n"
+        "Record: {}\n",
         throughput_tables(*record, cases), record->name());
     return 0;
 }

@@ -1,7 +1,6 @@
 // Do predictions hold? Rings over GPUs, or over processors, measured and predicted from a machine file that was
 // calibrated on none of them: sizes x layouts x masks x schedules x transports, forward and backward, and a score.
 
-#include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_record.hpp"
 #include "experiments/command_line/command_line.hpp"
 #include "experiments/console/progress.hpp"
@@ -13,99 +12,121 @@
 #include "experiments/study/study.hpp"
 #include "experiments/validation/ablation.hpp"
 #include "experiments/validation/all_records.hpp"
+#include "experiments/validation/explain.hpp"
+#include "experiments/validation/kineto/kineto_study.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 
 namespace ringlab::experiments {
 namespace {
 
 const Experiment experiment{
     "validate",
-    "Runs rings over GPUs (or, with --backend cpu, over processors) and predicts them from machine files, which\n"
-    "`calibrate` makes without any ring: time of a pass, the busiest rank's compute and the balance of the ranks, "
-    "once\n"
-    "clocks and power are steady. The score is the mean, the 95th percentile and the largest of the relative errors,\n"
-    "beside those of naive guesses from the same durations (sum over steps of the larger of compute and transfer, or\n"
-    "of both) and beside the spread of the measurements. The record keeps what is needed to predict again when the\n"
-    "model has changed, which --measured does; --measured all, with every record that comes with Ringlab. --published\n"
-    "does the same with what others have published of theirs.",
+    "Runs rings over GPUs (or, with --backend cpu, over processors) and predicts them from machine "
+    "files, which calibrate\n"
+    "makes without any ring: time of a pass, the busiest rank's compute and the balance of the ranks, "
+    "once clocks and\n"
+    "power are steady. The score is the mean, the 95th percentile and the largest of the relative "
+    "errors. Beside it stand\n"
+    "the errors of naive guesses from the same durations (sum over steps of the larger of compute and "
+    "transfer, or of\n"
+    "both) and the spread of the measurements. --measured predicts the rings of a record again, "
+    "--measured all those of\n"
+    "every record that comes with Ringlab. --explain says which part of the cost model owns the error. "
+    "--published\n"
+    "predicts rings that others have published. --kineto reads traces of PyTorch's profiler.",
     "validate --ranks 2 --machines ./this.toml, after calibrate --backend cuda -o this.toml",
     {.predicts = true, .throughput = true}};
 
 Config defaults() {
     Config config;
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384};
-    config.layouts = {"contiguous", "zigzag", "striped:64"};
-    config.masks = {"causal", "full", "window:4096,0"};
-    config.algorithms = {"ring"};
-    config.ranks = {2};
-    config.transports = {"copy"};
-    config.families = {"auto"};
-    config.beside = {"none"};
-    config.machines = {"h200_nvswitch_copy_engine"};
-    config.backend = "cuda";
-    config.arithmetic = "bf16";
-    config.repeats = 5;
-    config.warm_up_seconds = 0.2;
-    config.repeat_seconds = 0.2;
-    config.timeout_seconds = 60;
-    config.output = "validate.h5";
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.sweep.tokens_per_rank = {512, 1024, 2048, 4096, 8192, 16384};
+    config.sweep.layouts = {"contiguous", "zigzag", "striped:64"};
+    config.sweep.masks = {"causal", "full", "window:4096,0"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {2};
+    config.timing.transports = {"copy"};
+    config.timing.kernels = {"auto"};
+    config.timing.beside = {"none"};
+    config.prediction.machines = {"h200_nvswitch_copy_engine"};
+    config.execution.backend = "cuda";
+    config.problem.arithmetic = "bf16";
+    config.execution.repeats = 5;
+    config.timing.warm_up_seconds = 0.2;
+    config.timing.repeat_seconds = 0.2;
+    config.execution.timeout_seconds = 60;
+    config.output.path = "validate.h5";
     return config;
+}
+
+/// The backend's usual transport where the user names none. Throws Error if it lacks one that is asked for.
+void settle_transports(Config& config) {
+    const auto known = backend_kind(config.execution)->transports();
+    auto& transports = config.timing.transports;
+    if (!config.given.contains("transports")) transports = {known.front()};
+    for (const auto& transport : transports)
+        require(std::ranges::count(known, transport) > 0, "--transports {}: rings of --backend {} have {}", transport,
+                config.execution.backend, fmt::join(known, ", "));
 }
 
 /// What measures the rings, and which: those of the configuration on its backend, or those of a record.
 struct Rings {
-    std::unique_ptr<RingBench> bench;
+    std::unique_ptr<Bench> bench;
     std::vector<ThroughputCase> cases;
 };
 
 Rings recorded(const Config& config) {
-    for (const auto* option : {"layouts", "masks", "algorithms", "ranks", "tokens", "tokens-per-rank", "shapes",
-                               "heads", "head-dim", "value-dim", "arithmetic", "kernels", "backend"})
-        require(!config.given.contains(option), "--measured {}: its rings are those that were measured; leave out --{}",
-                config.measured, option);
-    auto bench = std::make_unique<RecordedRings>(config.measured);
+    for (const auto* option : {"layouts", "masks", "schedules", "ranks", "tokens", "tokens-per-rank", "shapes", "heads",
+                               "head-dim", "value-dim", "arithmetic", "kernels", "backend"})
+        require(!config.given.contains(option),
+                "--measured {}: the record decides which rings are predicted; leave out --{}", config.timing.measured,
+                option);
+    auto bench = std::make_unique<RecordedRings>(config.timing.measured);
     auto cases = bench->cases();
     if (config.given.contains("transports"))
         std::erase_if(cases, [&](const auto& which) {
-            return std::find(config.transports.begin(), config.transports.end(), which.transport) ==
-                   config.transports.end();
+            return std::find(config.timing.transports.begin(), config.timing.transports.end(), which.transport) ==
+                   config.timing.transports.end();
         });
-    require(!cases.empty(), "--measured {}: the record has no such rings", config.measured);
+    require(!cases.empty(), "--measured {}: the record has no such rings", config.timing.measured);
     return {std::move(bench), std::move(cases)};
 }
 
 Rings rings(const Config& config) {
-    if (!config.measured.empty()) return recorded(config);
-    auto cases = throughput_cases(config);
+    if (!config.timing.measured.empty()) return recorded(config);
+    auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     std::erase_if(cases, [](const auto& which) { return which.kind != ThroughputCase::Kind::ring; });
     require(!cases.empty(), "validate predicts rings: give --ranks 2 or more");
-    return {make_ring_bench(config), std::move(cases)};
+    return {
+        backend_kind(config.execution)->bench(config.execution, config.timing, config.sweep.ranks, config.problem.seed),
+        std::move(cases)};
 }
 
 /// The rings of published tables, as today's model has them; a run for each system and size.
 int study_published(const Config& config, int argc, char** argv) {
     for (const auto& option : config.given)
         require(option == "published" || option == "output" || option == "overwrite" || option == "config",
-                "--published {}: the tables say what is predicted and where; leave out --{}", config.published.front(),
-                option);
+                "--published {}: the tables decide what is predicted and on which machine; leave out --{}",
+                config.scoring.published.front(), option);
     auto provenance = collect_provenance(argc, argv);
     std::vector<PublishedTable> tables;
-    for (const auto& name : config.published) {
+    for (const auto& name : config.scoring.published) {
         tables.push_back(load_published(name));
         add_provenance(provenance, tables.back());
     }
-    Record record(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
-                  std::move(provenance));
+    Record record(config.output.path, record_opening(config.output),
+                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
     for (const auto& table : tables) {
         const auto figures = predict_published(table);
         for (const auto& figure : figures) {
@@ -121,9 +142,9 @@ int study_published(const Config& config, int argc, char** argv) {
     return 0;
 }
 
-Plan plan_of(const ThroughputCase& which, const Config& config) {
+Plan plan_of(const ThroughputCase& which, const ProblemConfig& config) {
     const auto shaped = with_shape(which.shape, config);
-    return make_plan(which.which, problem_from(shaped), shaped, {});
+    return make_plan(which.which, problem_from(shaped));
 }
 
 /// Predicts both passes as they were measured: repeated, with the pause that the program makes.
@@ -160,19 +181,19 @@ void predict(RunWriter& run, const ThroughputCase& which, const Plan& plan, cons
 int study_all_records(const Config& config, int argc, char** argv) {
     for (const auto& option : config.given)
         require(option == "measured" || option == "output" || option == "overwrite" || option == "config",
-                "--measured all: the records and their names say what is predicted and where; leave out --{}", option);
+                "--measured all: the records decide what is predicted and on which machine; leave out --{}", option);
     const auto records = scored_records();
     auto provenance = collect_provenance(argc, argv);
     std::size_t rings = 0;
     for (const auto& record : records) {
         if (record.machines.empty()) continue;
-        rings += RecordedRings(record.path).cases().size();
+        rings += RecordedRings(record.path, record.changed_schedules).cases().size();
         provenance.set_file("measured_" + record.name, record.path);
         for (const auto& [transport, machine] : record.machines)
             provenance.set_file("machine_" + machine, find_resource(machine, "machines", ".toml"));
     }
-    Record scores(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
-                  std::move(provenance));
+    Record scores(config.output.path, record_opening(config.output),
+                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
     Progress progress(rings, false);
     for (const auto& record : records)
         if (record.why_not.empty()) score_record(scores, record, progress);
@@ -182,43 +203,43 @@ int study_all_records(const Config& config, int argc, char** argv) {
 }
 
 /// What --measured names: a record, scored on the first machine file given, or those that come with Ringlab.
-std::vector<ScoredRecord> records_named(const Config& config) {
-    if (config.measured == all_records) return scored_records();
-    ScoredRecord record{std::filesystem::path(config.measured).stem().string(), config.measured, "", {}};
+std::vector<ScoredRecord> records_named(const Config& config, const std::string& option) {
+    if (config.timing.measured == all_records) return scored_records();
+    ScoredRecord record{std::filesystem::path(config.timing.measured).stem().string(), config.timing.measured, "", {}};
     const RecordedRings rings(record.path);
-    require(config.machines.size() == 1, "--without: give one machine file for the rings of {}, as in --machines {}",
-            config.measured, "2xh200_calibrated");
+    require(config.given.contains("machines") && config.prediction.machines.size() == 1,
+            "{}: give one machine file for the rings of {}, as in --machines {}", option, config.timing.measured,
+            "2xh200_calibrated");
     for (const auto& ring : rings.cases())
-        if (!config.given.contains("transports") || std::ranges::count(config.transports, ring.transport) > 0)
-            record.machines[ring.transport] = config.machines.front();
-    require(!record.machines.empty(), "--measured {}: the record has no rings of --transports", config.measured);
+        if (!config.given.contains("transports") || std::ranges::count(config.timing.transports, ring.transport) > 0)
+            record.machines[ring.transport] = config.prediction.machines.front();
+    require(!record.machines.empty(), "--measured {}: the record has no rings of --transports", config.timing.measured);
     return {std::move(record)};
 }
 
-/// What the terms of the cost model are worth: the rings of records, predicted without each in turn.
-int study_without(const Config& config, int argc, char** argv) {
-    require(!config.measured.empty(), "--without {}: say which rings to score, as in --measured all",
-            config.without.front());
+/// What `asked`, "--without" or "--explain", says of the rings of records. `study` writes it and returns a text.
+int study_records(const Config& config, const std::string& asked, int argc, char** argv,
+                  const std::function<std::string(Record&, const std::vector<ScoredRecord>&, Progress&)>& study) {
+    require(!config.timing.measured.empty(), "{}: say which rings, as in --measured all", asked);
     for (const auto& option : config.given)
-        require(option == "measured" || option == "without" || option == "machines" || option == "transports" ||
+        require("--" + option == asked || option == "measured" || option == "machines" || option == "transports" ||
                     option == "output" || option == "overwrite" || option == "config",
-                "--without: the records say what is predicted; leave out --{}", option);
-    const auto terms = terms_named(config.without);
-    const auto records = records_named(config);
+                "{}: the records decide what is predicted; leave out --{}", asked, option);
+    const auto records = records_named(config, asked);
     auto provenance = collect_provenance(argc, argv);
     std::size_t rings = 0;
     for (const auto& record : records) {
         if (!record.why_not.empty()) continue;
-        rings += RecordedRings(record.path).cases().size();
+        rings += RecordedRings(record.path, record.changed_schedules).cases().size();
         provenance.set_file("measured_" + record.name, record.path);
         for (const auto& [transport, machine] : record.machines)
             provenance.set_file("machine_" + std::filesystem::path(machine).stem().string(),
                                 find_resource(machine, "machines", ".toml"));
     }
-    Record scores(config.output, record_opening(config), {experiment.name, experiment.purpose, config.text},
-                  std::move(provenance));
+    Record scores(config.output.path, record_opening(config.output),
+                  {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
     Progress progress(rings, false);
-    const auto text = score_without(scores, records, terms, progress);
+    const auto text = study(scores, records, progress);
     scores.finish();
     fmt::print("{}\nRecord: {}\n", text, scores.name());
     return 0;
@@ -227,16 +248,17 @@ int study_without(const Config& config, int argc, char** argv) {
 int study(const Config& config, int argc, char** argv) {
     // 1. Find the devices; lay out every case; read the machines; open the record.
     const auto [bench, cases] = rings(config);
-    for (const auto& which : cases) plan_of(which, config);  // refuse now, not midway
-    require(config.engine == "events", "--engine {}: validate needs the event engine", config.engine);
+    for (const auto& which : cases) plan_of(which, config.problem);  // refuse now, not midway
+    require(config.prediction.engine == "events", "--engine {}: validate needs the event engine",
+            config.prediction.engine);
     Predictor predictor(config);
     std::optional<Record> record;
     if (bench->is_root()) {
         auto provenance = collect_provenance(argc, argv);
         bench->add_provenance(provenance);
         predictor.add_provenance(provenance);
-        record.emplace(config.output, record_opening(config),
-                       RecordHeader{experiment.name, experiment.purpose, config.text}, std::move(provenance));
+        record.emplace(config.output.path, record_opening(config.output),
+                       RecordHeader{experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
     }
 
     // 2. Time and predict each case that the record lacks.
@@ -244,8 +266,8 @@ int study(const Config& config, int argc, char** argv) {
         Progress progress(cases.size(), !record);
         for (const auto& which : cases) {
             progress.start(which.name());
-            if (!is_recorded(config, *bench, record && record->has(which.name()))) {
-                const auto plan = plan_of(which, config);
+            if (!is_recorded(config.execution, *bench, record && record->has(which.name()))) {
+                const auto plan = plan_of(which, config.problem);
                 const auto samples = bench->ring(plan, which.group(), which.transport, which.kernels);
                 if (record) {
                     RunWriter run;
@@ -270,11 +292,21 @@ int study(const Config& config, int argc, char** argv) {
 int body(int argc, char** argv) {
     auto config = parse(experiment, defaults(), argc, argv);
     if (!config) return 0;
-    if (!config->published.empty()) return study_published(*config, argc, argv);
-    if (!config->without.empty()) return study_without(*config, argc, argv);
-    if (config->measured == all_records) return study_all_records(*config, argc, argv);
-    if (config->measured.empty()) settle_transports(*config);
-    return run_in_session(*config, argc, argv, [&] { return study(*config, argc, argv); });
+    require(!config->scoring.kineto.empty() || !config->given.contains("kineto-passes"),
+            "--kineto-passes is given, but no traces; name them by --kineto");
+    if (!config->scoring.kineto.empty()) return study_kineto(*config, experiment, argc, argv);
+    if (!config->scoring.published.empty()) return study_published(*config, argc, argv);
+    if (!config->scoring.without.empty()) {
+        const auto terms = terms_named(config->scoring.without);
+        return study_records(*config, "--without", argc, argv, [&](auto& record, const auto& records, auto& progress) {
+            return score_without(record, records, terms, progress);
+        });
+    }
+    if (config->scoring.explain) return study_records(*config, "--explain", argc, argv, explain);
+    if (config->timing.measured == all_records) return study_all_records(*config, argc, argv);
+    if (config->timing.measured.empty()) settle_transports(*config);
+    return run_in_session(config->execution, config->output.text, argc, argv,
+                          [&] { return study(*config, argc, argv); });
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ def values_of(dataset, index=()):
     values = (dataset.asstr() if h5py.check_string_dtype(dataset.dtype) else dataset)[index]
     if "flag_meanings" in dataset.attrs:
         meanings = dict(zip(dataset.attrs["flag_values"], dataset.attrs["flag_meanings"].split()))
-        values = np.array([meanings[value] for value in values], dtype=str)
+        values = np.array([meanings.get(value, "") for value in np.ravel(values)], dtype=str).reshape(np.shape(values))
     return values
 
 

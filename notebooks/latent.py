@@ -1,6 +1,6 @@
 """Draws what it takes to let the latent of multi-head latent attention travel and expand it on arrival, against K and V
 that are expanded at home and travel: traffic, memory and time by tokens, from records of predict or compare_layouts
---latent RANK+SHARED --algorithms ring expanded:ring."""
+--latent RANK+SHARED --schedules ring expanded:ring."""
 
 # %% [markdown]
 # # A latent that travels

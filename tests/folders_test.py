@@ -29,8 +29,8 @@ TOP = {".ci", ".github", "cmake", "docs", "experiments", "gpu", "layouts", "note
        "reference", "sim", "tests"}
 NOT_IN_THE_TREE = {".git", "build", "out", "__pycache__"}
 MOST_FILES = 14
-# One file for each mask, layout, schedule, mask oracle, or size that a kernel is compiled for.
-FAMILIES = re.compile(r"(mask|layout|schedule|oracle)_\w+\.cpp|\w+_d\d+(_\d+)?\.cu")
+# One file for each mask, layout, schedule or mask oracle.
+FAMILIES = re.compile(r"(mask|layout|schedule|oracle)_\w+\.cpp")
 SOURCES = (".hpp", ".h", ".cpp", ".cu", ".cuh")
 MAP = "CONTRIBUTING.md"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.M)

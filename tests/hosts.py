@@ -150,7 +150,7 @@ class Trials:
         self.failures = 0
 
     def command(self, program, ranks, *extra):
-        return [program, "--mpi", "--ranks", str(ranks), "--layouts", "zigzag", "--masks", "causal", "--algorithms", "ring",
+        return [program, "--mpi", "--ranks", str(ranks), "--layouts", "zigzag", "--masks", "causal", "--schedules", "ring",
                 "--tokens", "480", "--timeout", str(PATIENCE), "--overwrite", "-o", str(self.folder / "r.h5"), *extra]
 
     def run(self, *parts, by="slot", during=None):

@@ -1,10 +1,14 @@
 #include "experiments/execution/backend.hpp"
 #include "experiments/execution/machine_fault.hpp"
+#include "experiments/inputs/inputs.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/faulty_world.hpp"
 #include "reference/ranks/transports/checksums.hpp"
 #include "reference/ranks/transports/transport_mpi.hpp"
 #include "reference/ranks/transports/transport_threads.hpp"
+
+#include <algorithm>
+#include <thread>
 
 namespace ringlab::experiments {
 namespace {
@@ -12,7 +16,7 @@ namespace {
 /// Ranks on this machine's processors, as threads or as MPI processes.
 class CpuBackend : public Backend {
 public:
-    CpuBackend(const Config& config, bool checksums, int ranks)
+    CpuBackend(const ExecutionConfig& config, bool checksums, int ranks)
         : transport_(config.mpi ? "mpi" : "threads"),
           timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)) {
         const auto group = ring_group(config, ranks);
@@ -93,6 +97,97 @@ private:
     std::unique_ptr<reference::World> world_;
 };
 
+/// Rings over this machine's processors, a thread for each rank.
+class CpuBench : public Bench {
+public:
+    CpuBench(const ExecutionConfig& config, const TimingConfig& timing, const std::vector<int>& ranks,
+             std::uint64_t seed)
+        : timing_(timing),
+          repeats_(config.repeats),
+          timeout_(static_cast<std::int64_t>(config.timeout_seconds * 1e3)),
+          seed_(seed) {
+        const int most = *std::max_element(ranks.begin(), ranks.end());
+        const int processors = static_cast<int>(std::thread::hardware_concurrency());
+        require(most <= processors,
+                "--ranks {}: the time of a pass is that of {} devices only where every rank has a processor of its "
+                "own, and there {} {}; give fewer ranks, or use compare_layouts, which compares processor time",
+                most, most, processors == 1 ? "is" : "are", processors);
+        require(!config.mpi, "--mpi: rings on processors are timed with a thread for each rank; leave it out");
+    }
+
+    bool is_root() const override { return true; }
+    bool agree(bool root_says) override { return root_says; }
+    void add_provenance(Provenance& provenance) const override { provenance.set("backend", "cpu"); }
+
+    /// As many passes as were asked for, and until --seconds have passed, after those of the warm-up.
+    RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string&,
+                     const std::string&) override {
+        const auto inputs = generate_inputs("normal", plan.problem, seed_).inputs;
+        reference::ThreadWorld world(group);
+        RingSamples samples;
+        samples.kernels = {"processor", "processor"};
+        samples.devices.assign(static_cast<std::size_t>(group.world()), "processor");
+        const auto once = [&] {
+            reference::CpuOptions options;
+            options.timeout = timeout_;
+            return reference::run(world, *plan.forward, plan.backward.get(), inputs, options);
+        };
+        for (const auto begin = reference::Clock::now(); since(begin) < timing_.warm_up_seconds;) once();
+        std::vector<layouts::Timeline> forward, backward;
+        const auto begin = reference::Clock::now();
+        for (int repeat = 0; repeat < repeats_ || since(begin) < timing_.repeat_seconds; ++repeat) {
+            auto run = once();
+            forward.push_back(std::move(run.forward));
+            backward.push_back(std::move(run.backward));
+            samples.clock_uncertainty = run.clock_uncertainty;
+            samples.memory.clear();
+            for (std::size_t rank = 0; rank < run.scratch_bytes.size(); ++rank)
+                samples.memory.push_back({0, gradient_bytes(plan, static_cast<int>(rank)), run.scratch_bytes[rank],
+                                          run.workspace_bytes[rank]});
+        }
+        samples.forward = samples_of(std::move(forward));
+        samples.backward = samples_of(std::move(backward));
+        return samples;
+    }
+
+private:
+    static double since(reference::Clock::time_point begin) {
+        return std::chrono::duration<double>(reference::Clock::now() - begin).count();
+    }
+
+    /// Bytes of the gradients of a rank's tokens in the problem's dtype, in which a GPU keeps them. They count as
+    /// results.
+    static std::int64_t gradient_bytes(const Plan& plan, int rank) {
+        const auto& p = plan.problem;
+        const auto row = p.query_heads * p.head_dim + p.kv_heads * (p.head_dim + p.value_dim);
+        return p.batch * plan.layout().shard_tokens(rank) * row * layouts::bytes_of(p.dtype);
+    }
+
+    /// Samples of these passes, with the timeline of a median pass. Each pass starts when its inputs are distributed,
+    /// not when the pass before ends, so there is no period. Nothing issues passes, so there is no issue time.
+    static PassSamples samples_of(std::vector<layouts::Timeline> timelines) {
+        PassSamples samples;
+        for (const auto& timeline : timelines) {
+            auto& seconds = samples.seconds.emplace_back(static_cast<std::size_t>(timeline.ranks), 0.0);
+            for (const auto& span : timeline.spans) {
+                auto& end = seconds[static_cast<std::size_t>(span.rank)];
+                end = std::max(end, layouts::to_seconds(span.end));
+            }
+            samples.issue.emplace_back(seconds.size(), 0.0);
+        }
+        const auto middle = timelines.begin() + static_cast<std::ptrdiff_t>(timelines.size() / 2);
+        std::nth_element(timelines.begin(), middle, timelines.end(),
+                         [](const auto& a, const auto& b) { return a.makespan() < b.makespan(); });
+        samples.timeline = std::move(*middle);
+        return samples;
+    }
+
+    TimingConfig timing_;
+    int repeats_;
+    std::chrono::milliseconds timeout_;
+    std::uint64_t seed_;
+};
+
 class CpuKind : public BackendKind {
 public:
     std::vector<Option> options() override {
@@ -104,9 +199,16 @@ public:
 
     bool on_processors() const override { return true; }
 
-    std::unique_ptr<Backend> make(const Config& config, int ranks) const override {
+    std::unique_ptr<Backend> make(const ExecutionConfig& config, const std::string&, int ranks) const override {
         return std::make_unique<CpuBackend>(config, checksums_, ranks);
     }
+
+    std::unique_ptr<Bench> bench(const ExecutionConfig& config, const TimingConfig& timing,
+                                 const std::vector<int>& ranks, std::uint64_t seed) const override {
+        return std::make_unique<CpuBench>(config, timing, ranks, seed);
+    }
+
+    std::vector<std::string> transports() const override { return {"threads"}; }
 
 private:
     bool checksums_ = false;

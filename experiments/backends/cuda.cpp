@@ -29,11 +29,19 @@ public:
     /// Loading a kernel at its first launch can wait for all work of its device, which may be waiting for another GPU.
     void prepare() const override { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
-    std::unique_ptr<Backend> make(const Config& config, int ranks) const override {
-        return make_cuda_backend(config, asked_, ranks);
+    std::unique_ptr<Backend> make(const ExecutionConfig& config, const std::string& arithmetic,
+                                  int ranks) const override {
+        return make_cuda_backend(config, arithmetic, asked_, ranks);
     }
 
-    std::unique_ptr<GpuProbe> probe(const Config&) const override { return make_gpu_probe(asked_.kernels); }
+    std::unique_ptr<GpuProbe> probe() const override { return make_cuda_probe(asked_.kernels); }
+
+    std::unique_ptr<Bench> bench(const ExecutionConfig& config, const TimingConfig& timing,
+                                 const std::vector<int>& ranks, std::uint64_t) const override {
+        return make_cuda_bench(config, timing, ranks);
+    }
+
+    std::vector<std::string> transports() const override { return {"copy", "nccl"}; }
 
 private:
     CudaOptions asked_;

@@ -13,8 +13,8 @@
 namespace ringlab::experiments {
 namespace {
 
-bool wants(const Config& config, const std::string& what) {
-    return std::find(config.beside.begin(), config.beside.end(), what) != config.beside.end();
+bool wants(const TimingConfig& timing, const std::string& what) {
+    return std::find(timing.beside.begin(), timing.beside.end(), what) != timing.beside.end();
 }
 
 /// The parts of "a/b/c".
@@ -29,11 +29,12 @@ std::vector<std::string> split(const std::string& text, char separator) {
     return parts;
 }
 
-/// The same work on one GPU, and the rings.
-void add_rings(const Config& config, ThroughputCase one, int ranks, std::vector<ThroughputCase>& cases) {
+/// Adds the same work on one GPU, and the rings.
+void add_rings(const SweepConfig& sweep, const TimingConfig& timing, ThroughputCase one, int ranks,
+               std::vector<ThroughputCase>& cases) {
     one.gpus = ranks;
     const auto tokens = one.which.tokens;
-    if (wants(config, "work")) {
+    if (wants(timing, "work")) {
         one.kind = ThroughputCase::Kind::same_work;
         one.which.tokens = same_work_tokens(one.which.mask, tokens, ranks);
         cases.push_back(one);
@@ -41,10 +42,10 @@ void add_rings(const Config& config, ThroughputCase one, int ranks, std::vector<
     one.kind = ThroughputCase::Kind::ring;
     one.which.ranks = ranks;
     one.which.tokens = tokens;
-    for (const auto& algorithm : config.algorithms)
-        for (const auto& transport : config.transports)
-            for (const auto& layout : config.layouts) {
-                one.which.algorithm = algorithm;
+    for (const auto& schedule : sweep.schedules)
+        for (const auto& transport : timing.transports)
+            for (const auto& layout : sweep.layouts) {
+                one.which.schedule = schedule;
                 one.which.layout = layout;
                 one.transport = transport;
                 cases.push_back(one);
@@ -67,11 +68,11 @@ std::string ThroughputCase::name() const {
     return name;
 }
 
-bool asks_protocol(const Config& config, const std::string& protocol) {
-    return std::find(config.protocols.begin(), config.protocols.end(), protocol) != config.protocols.end();
+bool asks_protocol(const TimingConfig& timing, const std::string& protocol) {
+    return std::find(timing.protocols.begin(), timing.protocols.end(), protocol) != timing.protocols.end();
 }
 
-Config with_shape(const std::string& shape, Config config) {
+ProblemConfig with_shape(const std::string& shape, ProblemConfig config) {
     const auto parts = split(shape, '/');
     require(parts.size() == 2 || parts.size() == 3,
             "--shapes {}: must be HEADS/DIM or HEADS/DIM/ARITHMETIC, as in 32:8/128, 32:8/192-128 or 16/64/fp16",
@@ -98,37 +99,39 @@ std::int64_t same_work_tokens(const std::string& mask, std::int64_t tokens, int 
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::round(exact / granularity) * granularity));
 }
 
-std::vector<ThroughputCase> throughput_cases(const Config& config) {
+std::vector<ThroughputCase> throughput_cases(const ProblemConfig& problem, const SweepConfig& sweep,
+                                             const TimingConfig& timing) {
     using Kind = ThroughputCase::Kind;
     std::vector<ThroughputCase> cases;
-    const int most_ranks = *std::max_element(config.ranks.begin(), config.ranks.end());
-    require(most_ranks == 1 || asks_protocol(config, "sustained"),
+    const int most_ranks = *std::max_element(sweep.ranks.begin(), sweep.ranks.end());
+    require(most_ranks == 1 || asks_protocol(timing, "sustained"),
             "--protocol burst --ranks {}: rings are timed sustained; name both protocols, or give --ranks 1",
             most_ranks);
-    if (wants(config, "ceilings")) cases.push_back({.kind = Kind::ceilings, .gpus = most_ranks});
+    if (wants(timing, "ceilings")) cases.push_back({.kind = Kind::ceilings, .gpus = most_ranks});
     std::vector<std::string> shapes;
-    const auto add_shape = [&](const layouts::Problem& problem) {
-        require(layouts::bytes_of(problem.dtype) == 2, "arithmetic {}: the kernels compute in bf16 or fp16",
-                to_string(problem.dtype));
-        shapes.push_back(shape_text(problem));
+    const auto add_shape = [&](const layouts::Problem& shape) {
+        require(layouts::bytes_of(shape.dtype) == 2, "arithmetic {}: the kernels compute in bf16 or fp16",
+                to_string(shape.dtype));
+        shapes.push_back(shape_text(shape));
     };
-    for (const auto& shape : config.shapes) add_shape(problem_from(with_shape(shape, config)));
-    if (shapes.empty()) add_shape(problem_from(config));
-    const auto sizes = sequence_lengths(config, 1, 0).size();
+    for (const auto& shape : timing.shapes) add_shape(problem_from(with_shape(shape, problem)));
+    if (shapes.empty()) add_shape(problem_from(problem));
+    const auto sizes = sequence_lengths(sweep, 1, 0).size();
     for (const auto& shape : shapes)
-        for (const auto& mask : config.masks)
+        for (const auto& mask : sweep.masks)
             for (std::size_t size = 0; size < sizes; ++size)
-                for (const int ranks : config.ranks)
-                    for (const auto& kernels : config.families) {
+                for (const int ranks : sweep.ranks)
+                    for (const auto& kernels : timing.kernels) {
                         ThroughputCase one{.kind = Kind::device, .shape = shape, .kernels = kernels};
+                        one.which.pad = sweep.pad;
                         one.which.mask = mask;
-                        one.which.tokens = sequence_lengths(config, ranks, 0)[size];
+                        one.which.tokens = sequence_lengths(sweep, ranks, 0)[size];
                         one.which.layout = "contiguous";
-                        one.which.algorithm = "ring";
+                        one.which.schedule = "ring";
                         if (ranks == 1)
                             cases.push_back(one);
                         else
-                            add_rings(config, one, ranks, cases);
+                            add_rings(sweep, timing, one, ranks, cases);
                     }
     std::set<std::string> names;
     for (const auto& one : cases)

@@ -1,7 +1,8 @@
 #pragma once
 
 #include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
+#include "experiments/config/problem_config.hpp"
+#include "experiments/config/timing_config.hpp"
 #include "layouts/basics/ring_group.hpp"
 
 #include <string>
@@ -30,11 +31,11 @@ struct ThroughputCase {
 };
 
 /// Whether kernels alone are timed by this protocol, "sustained" or "burst".
-bool asks_protocol(const Config& config, const std::string& protocol);
+bool asks_protocol(const TimingConfig& config, const std::string& protocol);
 
 /// Heads, dims and arithmetic of a shape: "32:8/128", "32:8/192-128", "16/64/fp16". What it leaves open stays as it is
 /// in `config`. Throws Error on anything else.
-Config with_shape(const std::string& shape, Config config);
+ProblemConfig with_shape(const std::string& shape, ProblemConfig config);
 
 /// The shape of a configuration in full, "32:8/192-128/bf16".
 std::string shape_text(const layouts::Problem& problem);
@@ -45,6 +46,7 @@ std::int64_t same_work_tokens(const std::string& mask, std::int64_t tokens, int 
 
 /// Ceilings first, then size by size: kernels alone where a ring of one rank is asked for, and for others the same work
 /// on one GPU followed by the rings.
-std::vector<ThroughputCase> throughput_cases(const Config& config);
+std::vector<ThroughputCase> throughput_cases(const ProblemConfig& problem, const SweepConfig& sweep,
+                                             const TimingConfig& timing);
 
 }  // namespace ringlab::experiments

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_case.hpp"
+#include "experiments/execution/bench.hpp"
 #include "experiments/record/record.hpp"
 
 namespace ringlab::experiments {
@@ -16,13 +16,13 @@ struct Typical {
 };
 Typical typical(std::vector<double> samples);
 
-/// Of single passes, the last half: the first ones warm up. There must be two.
+/// Typical seconds of single passes: their last half counts, because the first ones warm up. At least two passes.
 Typical typical_of_burst(const std::vector<double>& passes);
 
-/// Of calls back to back, round by round: the median over rounds of their medians.
+/// Typical seconds of calls back to back, given round by round: the median over rounds of each round's median.
 Typical typical(const std::vector<std::vector<double>>& rounds);
 
-/// By repeat the slowest rank's seconds.
+/// The slowest rank's seconds in each repeat, from seconds by repeat and rank.
 std::vector<double> slowest(const std::vector<std::vector<double>>& seconds);
 
 /// Columns rate_forward, rate_backward, rate_both and their like; raw samples, memory, clocks, the extra pass's spans.

@@ -39,7 +39,7 @@ std::string ring_table(const Record& record, const std::vector<ThroughputCase>& 
         const auto& c = which.which;
         constexpr double mebibyte = 1 << 20;
         table.add({which.shape, c.mask, fmt::format("{}", c.tokens / c.ranks), one_gpu ? "(one GPU)" : c.layout,
-                   one_gpu ? "-" : c.algorithm, one_gpu ? "-" : which.transport, which.kernels,
+                   one_gpu ? "-" : c.schedule, one_gpu ? "-" : which.transport, which.kernels,
                    milliseconds(value("rate_forward_seconds")), milliseconds(value("rate_backward_seconds")),
                    teraflops(value("rate_forward")), teraflops(value("rate_backward")), teraflops(value("rate_both")),
                    percent(value("rate_both_spread")), ratio(value("rate_forward") / one_forward),

@@ -72,8 +72,9 @@ struct TimedCase {
 
 class Calibration {
 public:
-    explicit Calibration(const Config& config) : config_(config), source_(config) {
-        problem_ = source_.inspect(config.inputs.front()).problem;
+    explicit Calibration(const Config& config)
+        : config_(config), source_(config.problem, config.sweep.inputs, config.execution.replicas) {
+        problem_ = source_.inspect(config.sweep.inputs.front()).problem;
         describe_machine();
     }
 
@@ -82,28 +83,29 @@ public:
         Forecast forecast(config_);
         std::set<std::string> names;
         std::size_t length = 0;
-        for (const auto& mask : config_.masks)
-            for (const auto tokens : config_.tokens) {
+        for (const auto& mask : config_.sweep.masks)
+            for (const auto tokens : config_.sweep.tokens) {
                 // Of every third mask and length what is new is held out: the fit is judged on what it has not seen.
                 const bool held_out = length++ % 3 == 1;
                 for (const auto& way : ways) {
                     const auto multiple = way.ranks == 1 ? 1 : way.chunks * reference::TileSizes{}.rows;
                     const auto whole = (tokens + multiple - 1) / multiple * multiple;
-                    const Case which{config_.inputs.front(), mask, way.layout, "ring", way.policy, way.ranks, whole};
+                    const Case which{
+                        config_.sweep.inputs.front(), mask, way.layout, "ring", way.policy, way.ranks, whole};
                     if (!names.insert(which.name()).second) continue;
                     cases_.push_back({which, held_out});
                     forecast.add_executed(which, plan_of(which));
                 }
             }
-        require(config_.masks.size() * config_.tokens.size() >= 6,
+        require(config_.sweep.masks.size() * config_.sweep.tokens.size() >= 6,
                 "{} timed lengths and masks do not determine the figures; give more tokens or masks",
-                config_.masks.size() * config_.tokens.size());
+                config_.sweep.masks.size() * config_.sweep.tokens.size());
         forecast.announce();
     }
 
     void measure() {
         const bool sends = std::thread::hardware_concurrency() > 1;
-        const auto lengths = sends ? config_.tokens.size() : 0;
+        const auto lengths = sends ? config_.sweep.tokens.size() : 0;
         Progress progress(cases_.size() + lengths, false);
         for (std::size_t i = 0; i < cases_.size(); ++i) {
             progress.start(cases_[i].which.name());
@@ -111,8 +113,8 @@ public:
             progress.finish();
         }
         for (std::size_t i = 0; i < lengths; ++i) {
-            progress.start(fmt::format("messages of {} tokens", config_.tokens[i]));
-            time_messages(config_.tokens[i]);
+            progress.start(fmt::format("messages of {} tokens", config_.sweep.tokens[i]));
+            time_messages(config_.sweep.tokens[i]);
             progress.finish();
         }
     }
@@ -126,7 +128,7 @@ public:
         }
         fit_messages();
         fit_sums();
-        if (config_.arithmetic == "fp64")
+        if (config_.problem.arithmetic == "fp64")
             time_products<double>();
         else
             time_products<float>();
@@ -168,13 +170,13 @@ private:
     std::vector<TimedAttend>& attends(Pass pass) { return pass == Pass::forward ? forward_ : backward_; }
     const std::vector<TimedAttend>& attends(Pass pass) const { return pass == Pass::forward ? forward_ : backward_; }
 
-    Plan plan_of(const Case& which) const { return make_plan(which, problem_, config_, {}); }
+    Plan plan_of(const Case& which) const { return make_plan(which, problem_); }
 
     std::vector<std::vector<Measurement>> repeats_of(const Case& which, const Plan& plan) {
-        const auto backend = make_backend(config_, which.ranks);
+        const auto backend = make_backend(config_.execution, config_.problem.arithmetic, which.ranks);
         const auto& inputs = source_.get(which, plan.problem);
         auto repeats = backend->run(plan, policy_from(which.policy, plan.problem.dtype),
-                                    std::span(&inputs.front().inputs, 1), config_.repeats + 1);
+                                    std::span(&inputs.front().inputs, 1), config_.execution.repeats + 1);
         repeats.erase(repeats.begin());  // warm-up
         return repeats;
     }
@@ -209,7 +211,7 @@ private:
     /// converted: the line is one for both.
     void time_messages(std::int64_t tokens) {
         const auto half = (tokens + 1) / 2;
-        const Case which{config_.inputs.front(),
+        const Case which{config_.sweep.inputs.front(),
                          fmt::format("valid:{}-{}", half - 1, half + 1),
                          "contiguous",
                          "ring",
@@ -244,7 +246,7 @@ private:
 
     void describe_machine() {
         const reference::TileSizes tiles;
-        machine_.name = fmt::format("this CPU, {}", config_.arithmetic);
+        machine_.name = fmt::format("this CPU, {}", config_.problem.arithmetic);
         machine_.description = "CPU backend, each rank a processor of its own; calibrated on single operations";
         source("topology", "one computer");
         source("topology.gpus_per_host", "any number of ranks, a processor each");
@@ -365,8 +367,8 @@ int calibrate_cpu(const Config& config) {
     const auto text = calibration.text(
         fmt::format("This computer, as `calibrate` found it with {} arithmetic, heads {};\n{}.\nRanks have a processor "
                     "each.\nHow to read a machine file: see h200_nvswitch_copy_engine.toml.",
-                    config.arithmetic, config.heads.empty() ? "4:2" : config.heads, accuracy));
-    const auto output = write_machine_file(config.files, config.output, text);
+                    config.problem.arithmetic, config.problem.heads.empty() ? "4:2" : config.problem.heads, accuracy));
+    const auto output = write_machine_file(config.output.files, config.output.path, text);
     fmt::print("{}\n{}.\n", table, accuracy);
     announce_machine_file(output, text);
     return 0;

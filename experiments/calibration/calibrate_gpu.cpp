@@ -42,7 +42,7 @@ std::string table_of(const FittedMachine& fitted, std::string& accuracy) {
     return table.text();
 }
 
-/// The same machine with `gpus` on a host, of which those that were timed are the first.
+/// Describes the same machine with `gpus` GPUs on a host. The first ones are those that were timed.
 void describe_more_gpus(FittedMachine& fitted, const GpuSamples& samples, int gpus) {
     auto& m = fitted.machine;
     m.name = fmt::format("{} {}", gpus, samples.device);
@@ -64,16 +64,16 @@ std::filesystem::path beside(const std::string& output, const std::string& endin
 
 int calibrate_gpu(const Config& config, GpuProbe* probe, const Provenance& provenance) {
     say_when_interrupted("interrupted; no machine file was written");
-    const auto samples_path = beside(config.output, samples_ending);
-    SamplesFile samples_file{samples_path, config.files.found(samples_path)};
+    const auto samples_path = beside(config.output.path, samples_ending);
+    SamplesFile samples_file{samples_path, config.output.files.found(samples_path)};
     GpuSamples samples;
     if (probe) {
-        samples = measure_gpus(config, *probe, [&](const GpuSamples& so_far) {
-            samples_file = write_samples(samples_file, so_far, config.text, provenance);
+        samples = measure_gpus(config.problem, config.sweep, *probe, [&](const GpuSamples& so_far) {
+            samples_file = write_samples(samples_file, so_far, config.output.text, provenance);
         });
         fmt::print("Samples: {}\n", samples_file.path.string());
     } else {
-        samples = read_samples(config.measured);
+        samples = read_samples(config.timing.measured);
     }
     if (config.gpus_per_host > 0 && config.gpus_per_host < samples.gpus)
         fail("--gpus-per-host {}: {} GPUs were timed; give as many or more", config.gpus_per_host, samples.gpus);
@@ -94,8 +94,9 @@ int calibrate_gpu(const Config& config, GpuProbe* probe, const Provenance& prove
                         fitted.machine.name, is_described_larger ? fmt::format("{} of them", samples.gpus) : "them",
                         samples.arithmetic, samples.heads, accuracy));
         const auto output = write_machine_file(
-            config.files,
-            transport == "nccl" ? beside(config.output, nccl_ending) : std::filesystem::path(config.output), text);
+            config.output.files,
+            transport == "nccl" ? beside(config.output.path, nccl_ending) : std::filesystem::path(config.output.path),
+            text);
         if (transport != "nccl") fmt::print("{}\n{}.\n", table, accuracy);
         announce_machine_file(output, text);
     }

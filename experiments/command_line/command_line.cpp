@@ -23,26 +23,33 @@ namespace {
 
 /// Relations between options; each by itself was judged when it was read.
 void check(const Config& config) {
-    require(config.tokens.empty() || config.tokens_per_rank.empty(),
+    require(config.sweep.tokens.empty() || config.sweep.tokens_per_rank.empty(),
             "both --tokens and --tokens-per-rank are given; give one of them");
-    parse_range(config.trace_ranks, "--trace-ranks");
-    parse_range(config.trace_steps, "--trace-steps");
+    parse_range(config.trace.ranks, "--trace-ranks");
+    parse_range(config.trace.steps, "--trace-steps");
     for (const auto* option : {"trace-runs", "trace-ranks", "trace-steps"})
-        require(!config.trace.empty() || !config.given.contains(option),
+        require(!config.trace.file.empty() || !config.given.contains(option),
                 "--{} is given, but no trace is written; name its file by --trace", option);
-    require(!(config.resume && config.overwrite), "both --resume and --overwrite are given; give one of them");
-    require(config.engine == "events" ||
-                !(config.disturbs() || config.given.contains("replicas") || config.given.contains("placement")),
-            "--engine symmetric plays one undisturbed ring; leave out what says otherwise");
-    require(config.engine == "events" || std::ranges::all_of(config.queries, [](auto rows) { return rows == 0; }),
+    require(!(config.output.resume && config.output.overwrite),
+            "both --resume and --overwrite are given; give one of them");
+    require(
+        config.prediction.engine == "events" ||
+            !(config.prediction.disturbs() || config.given.contains("replicas") || config.given.contains("placement")),
+        "--engine symmetric predicts one undisturbed ring; leave out --replicas, --placement and what "
+        "disturbs it");
+    require(config.prediction.engine == "events" ||
+                std::ranges::all_of(config.sweep.queries, [](auto rows) { return rows == 0; }),
             "--engine symmetric needs a query row for every token; leave out --queries, or take --engine events");
-    require(config.engine == "events" || config.compute_model == "rate",
-            "--engine symmetric works with --compute-model rate, not {}", config.compute_model);
+    require(config.prediction.engine == "events" || config.trace.chakra.empty(),
+            "--chakra needs the time of every operation, which --engine {} does not give; take --engine events",
+            config.prediction.engine);
+    require(config.prediction.engine == "events" || config.prediction.compute_model == "rate",
+            "--engine symmetric works with --compute-model rate, not {}", config.prediction.compute_model);
 }
 
 /// Rotary embedding as it was asked for; nothing of it where attention alone is timed.
 void settle_rotary(Config& config, const Experiment& experiment) {
-    auto& rotary = config.rotary;
+    auto& rotary = config.problem.rotary;
     if (!rotary.rotates() && config.given.contains("rotary")) {  // --rotary none, whatever a preset says beside it
         rotary = {};
         return;
@@ -50,10 +57,11 @@ void settle_rotary(Config& config, const Experiment& experiment) {
     for (const auto* option : {"dims", "first", "pairs", "scaling", "positions"})
         require(rotary.rotates() || !config.given.contains(fmt::format("rotary-{}", option)),
                 "--rotary-{} is given, but nothing is rotated; give the base by --rotary", option);
-    rotary.pairs = config.rotary_pairs == "half" ? layouts::Rotary::Pairs::half : layouts::Rotary::Pairs::interleaved;
-    rotary.positions = config.rotary_positions == "global" ? layouts::Rotary::Positions::global
-                                                           : layouts::Rotary::Positions::documents;
-    rotary.scaling = layouts::parse_rotary_scaling(config.rotary_scaling);
+    rotary.pairs =
+        config.problem.rotary_pairs == "half" ? layouts::Rotary::Pairs::half : layouts::Rotary::Pairs::interleaved;
+    rotary.positions = config.problem.rotary_positions == "global" ? layouts::Rotary::Positions::global
+                                                                   : layouts::Rotary::Positions::documents;
+    rotary.scaling = layouts::parse_rotary_scaling(config.problem.rotary_scaling);
     if (rotary.rotates() && times_attention_alone(experiment)) {
         rotary = {};
         config.notes.push_back("attention alone is timed: q and k are not rotated (--rotary)");
@@ -62,10 +70,10 @@ void settle_rotary(Config& config, const Experiment& experiment) {
 
 /// A latent as it was asked for; none where K and V are what an experiment is about.
 void settle_latent(Config& config, const Experiment& experiment) {
-    if (config.latent_spec.empty() || config.latent_spec == "none") return;
-    config.latent = layouts::parse_latent(config.latent_spec);
+    if (config.problem.latent_spec.empty() || config.problem.latent_spec == "none") return;
+    config.problem.latent = layouts::parse_latent(config.problem.latent_spec);
     if (!times_attention_alone(experiment) && !experiment.groups.layer && !experiment.groups.packs) return;
-    config.latent = {};
+    config.problem.latent = {};
     config.notes.push_back("K and V are taken as given here, not made of a latent (--latent)");
 }
 
@@ -81,7 +89,7 @@ std::vector<const char*> in_todays_words(int argc, const char* const* argv, std:
         old = words.erase(apart);
     if (old == words.end()) return words;
     *old = "--mpi";
-    notes.push_back("--transport mpi is now said --mpi, with every backend");
+    notes.push_back("--transport mpi is now --mpi, for every backend");
     return words;
 }
 
@@ -94,38 +102,45 @@ void add_files_of_spec(FileGuard& files, const std::string& what, const std::str
                 files.reads(what, term.substr(at + before_path.size()));
 }
 
-/// Tells `config.files` of everything that the configuration reads.
+/// Tells `config.output.files` of everything that the configuration reads.
 void guard_reads(Config& config, const Experiment& experiment) {
-    for (const auto& layout : config.layouts) add_files_of_spec(config.files, "layout", layout);
-    for (const auto& mask : config.masks) add_files_of_spec(config.files, "mask", mask);
-    add_files_of_spec(config.files, "placement", config.placement);
+    for (const auto& layout : config.sweep.layouts) add_files_of_spec(config.output.files, "layout", layout);
+    for (const auto& mask : config.sweep.masks) add_files_of_spec(config.output.files, "mask", mask);
+    add_files_of_spec(config.output.files, "placement", config.execution.placement);
     if (experiment.groups.measures)
-        for (const auto& input : config.inputs)
+        for (const auto& input : config.sweep.inputs)
             if (!std::filesystem::is_directory(input))  // whose error lists the generators too
-                config.files.reads("input", input == "real" ? find_resource("real_attention", "data", ".h5") : input);
-    if (!config.measured.empty() && config.measured != all_records) config.files.reads("--measured", config.measured);
-    if (!config.cudnn.empty()) {
-        config.files.reads("--cudnn", config.cudnn);
-        note_read(config.cudnn);
+                config.output.files.reads("input",
+                                          input == "real" ? find_resource("real_attention", "data", ".h5") : input);
+    if (!config.timing.measured.empty() && config.timing.measured != all_records)
+        config.output.files.reads("--measured", config.timing.measured);
+    if (!config.timing.cudnn.empty()) {
+        config.output.files.reads("--cudnn", config.timing.cudnn);
+        note_read(config.timing.cudnn);
     }
-    if (experiment.groups.stacks) config.files.reads("stack", find_resource(config.stack, "stacks", ".stack"));
-    if (experiment.groups.packs) config.files.reads("--lengths", find_resource(config.lengths, "data", ".txt"));
-    for (const auto& table : config.published)
-        config.files.reads("--published", find_resource(table, "published", ".toml"));
+    if (experiment.groups.stacks)
+        config.output.files.reads("stack", find_resource(config.stack.name, "stacks", ".stack"));
+    if (experiment.groups.packs)
+        config.output.files.reads("--lengths", find_resource(config.packing.lengths, "data", ".txt"));
+    for (const auto& table : config.scoring.published)
+        config.output.files.reads("--published", find_resource(table, "published", ".toml"));
+    for (const auto& trace : config.scoring.kineto) config.output.files.reads("--kineto", trace);
     if (experiment.groups.predicts || experiment.groups.plans)
-        for (const auto& machine : config.machines)
-            config.files.reads("machine file", find_resource(machine, "machines", ".toml"));
+        for (const auto& machine : config.prediction.machines)
+            config.output.files.reads("machine file", find_resource(machine, "machines", ".toml"));
 }
 
-/// And of everything that it writes, after all that it reads.
+/// Tells `config.output.files` of everything that the configuration writes, after guard_reads().
 void guard_writes(Config& config, const Experiment& experiment) {
-    const auto if_there = config.overwrite ? IfThere::replace : IfThere::refuse;
-    const bool resumes = config.resume && experiment.output == FileKind::record;
-    config.files.writes("--output", config.output, experiment.output, resumes ? IfThere::keep : if_there);
-    if (!config.json.empty())
-        config.files.writes("--json", config.json, FileKind::advice, resumes ? IfThere::replace : if_there);
-    if (!config.trace.empty())
-        config.files.writes("--trace", config.trace, FileKind::trace, resumes ? IfThere::replace : if_there);
+    const auto if_there = config.output.overwrite ? IfThere::replace : IfThere::refuse;
+    const bool resumes = config.output.resume && experiment.output == FileKind::record;
+    config.output.files.writes("--output", config.output.path, experiment.output, resumes ? IfThere::keep : if_there);
+    if (!config.advice.json.empty())
+        config.output.files.writes("--json", config.advice.json, FileKind::advice,
+                                   resumes ? IfThere::replace : if_there);
+    if (!config.trace.file.empty())
+        config.output.files.writes("--trace", config.trace.file, FileKind::trace,
+                                   resumes ? IfThere::replace : if_there);
 }
 
 /// "record.h5", or the first of "record-2.h5", "record-3.h5" and so on that is not there.
@@ -141,7 +156,7 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     Requests requests;
     auto options = options_of(config, requests, experiment);
     const auto words = in_todays_words(argc, argv, config.notes);
-    options.read_command_line(static_cast<int>(words.size()), words.data());
+    options.read_command_line(static_cast<int>(words.size()), words.data(), config.notes);
     if (requests.help) {
         fmt::print("{}\n\n{}\n\n{}\nFor instance:\n  {}\n", experiment.name, experiment.purpose, options.help(),
                    experiment.example);
@@ -157,39 +172,41 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
     }
     const auto config_files = requests.config_files;
     for (const auto& path : config_files) {
-        config.files.reads("config file", path);
+        config.output.files.reads("config file", path);
         options.read_file(path, "config file");
     }
     require(requests.config_files == config_files, "a config file names another by 'config'; give each by --config");
     if (!requests.preset.empty()) {
         const auto preset = find_resource(requests.preset, "presets", ".cfg");
-        config.files.reads("config file", preset);
+        config.output.files.reads("config file", preset);
         options.read_file(preset, "preset");
     }
 
     config.given = options.given();
     // One of the two replaces the other's default.
-    if (config.given.contains("tokens") && !config.given.contains("tokens-per-rank")) config.tokens_per_rank.clear();
-    if (config.given.contains("tokens-per-rank") && !config.given.contains("tokens")) config.tokens.clear();
-    options.require_fits(config.backend);
+    if (config.given.contains("tokens") && !config.given.contains("tokens-per-rank"))
+        config.sweep.tokens_per_rank.clear();
+    if (config.given.contains("tokens-per-rank") && !config.given.contains("tokens")) config.sweep.tokens.clear();
+    options.require_fits(config.execution.backend);
     check(config);
     settle_rotary(config, experiment);
     settle_latent(config, experiment);
-    layouts::validate(config.dropout);
-    require(config.dropout.drops() || !config.given.contains("dropout-seed"),
+    layouts::validate(config.problem.dropout);
+    require(config.problem.dropout.drops() || !config.given.contains("dropout-seed"),
             "--dropout-seed is given, but nothing is dropped out; give the probability by --dropout");
     guard_reads(config, experiment);
     if (experiment.groups.measures) fit_to_inputs(config);
     if (experiment.groups.lists) return config;
-    if (!config.given.contains("output") && !config.resume && !config.overwrite) {
-        config.default_output = config.output;
-        config.output = free_name(config.default_output);
-        if (config.output != config.default_output)
-            config.notes.push_back(
-                fmt::format("'{}' exists and stays as it is; this goes to '{}'", config.default_output, config.output));
+    if (!config.given.contains("output") && !config.output.resume && !config.output.overwrite) {
+        config.output.default_path = config.output.path;
+        config.output.path = free_name(config.output.default_path);
+        if (config.output.path != config.output.default_path)
+            config.notes.push_back(fmt::format("'{}' exists and stays as it is; this goes to '{}'",
+                                               config.output.default_path, config.output.path));
     }
     guard_writes(config, experiment);
-    config.text = "experiment = " + experiment.name + "\n" + options.text(config.backend);
+    config.execution.keeps_results = config.judging.judge || !config.output.save_tensors.empty();
+    config.output.text = "experiment = " + experiment.name + "\n" + options.text(config.execution.backend);
     return config;
 }
 

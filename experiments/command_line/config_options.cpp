@@ -12,8 +12,8 @@ bool can_drop(const Experiment& experiment) {
 void add_ranks(Options& options, Config& config) {
     options.add({.name = "ranks",
                  .value = "P",
-                 .help = "ring sizes",
-                 .target = &config.ranks,
+                 .help = "ring sizes P (number of ranks)",
+                 .target = &config.sweep.ranks,
                  .absent = "powers of two, and all GPUs",
                  .low = 1,
                  .high = 1 << 20});
@@ -26,73 +26,79 @@ void add_layout(Options& options, Config& config, const Experiment& experiment) 
         options.add({.name = "layouts",
                      .value = "NAME",
                      .help = "which rank owns which tokens (see --list)",
-                     .target = &config.layouts,
+                     .target = &config.sweep.layouts,
                      .absent = "those that may win"});
     if (!experiment.groups.decodes)
-        options.add({.name = "masks",
-                     .value = "NAME",
-                     .help = "who sees whom (see --list); join terms by +. documents:input takes the input's documents",
-                     .target = &config.masks});
+        options.add(
+            {.name = "masks",
+             .value = "NAME",
+             .help =
+                 "which keys each query row sees (see --list); + joins terms. documents:input takes the documents of "
+                 "the input",
+             .target = &config.sweep.masks});
     if (!calibrates(experiment)) {
         if (!experiment.groups.lists)
-            options.add({.name = "algorithms",
+            options.add({.name = "schedules",
                          .value = "NAME",
-                         .help = "schedules that bring queries and keys together (see --list)",
-                         .target = &config.algorithms,
-                         .absent = "those that may win"});
+                         .help = "which blocks travel between ranks, and when (see --list)",
+                         .target = &config.sweep.schedules,
+                         .absent = "those that may win",
+                         .old_name = "algorithms"});
         add_ranks(options, config);
         if (experiment.groups.lists)
             options.add({.name = "rank",
                          .value = "R",
-                         .help = "list these alone",
+                         .help = "list only these ranks",
                          .target = &config.listed_ranks,
                          .absent = "all of them",
                          .low = 0});
         if (!experiment.groups.plans && !experiment.groups.decodes)
-            options.add({.name = "pad",
-                         .value = "",
-                         .help = "round tokens up to what the layout divides; the mask excludes the rest",
-                         .target = &config.pad});
+            options.add(
+                {.name = "pad",
+                 .value = "",
+                 .help = "round the number of tokens up to one that the layout divides; the mask hides the padding",
+                 .target = &config.sweep.pad});
     }
 }
 
 void add_results(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
     options.section("Where results go");
-    options.add({.name = "output",
-                 .value = "FILE",
-                 .help = std::string(calibrates(experiment) ? "machine file (TOML) that --machines of the others takes"
-                                                            : "record (HDF5)") +
-                         "; if this name is not given and taken, the next free one of -2, -3 and so on",
-                 .target = &config.output,
-                 .letter = "o",
-                 .decides_results = false});
+    options.add(
+        {.name = "output",
+         .value = "FILE",
+         .help = std::string(calibrates(experiment) ? "machine file (TOML), for --machines of the other programs"
+                                                    : "record (HDF5)") +
+                 "; without the option, -2, -3 and so on is added if the file exists",
+         .target = &config.output.path,
+         .letter = "o",
+         .decides_results = false});
     if (!calibrates(experiment))
         options.add(
             {.name = "resume",
              .value = "",
-             .help =
-                 "continue a record: do only the runs that it lacks. Refused if a file that it was made of has changed",
-             .target = &config.resume,
+             .help = "continue a record: do only the runs that it lacks. Refused if a file that was read for it has "
+                     "changed",
+             .target = &config.output.resume,
              .decides_results = false});
     options.add({.name = "overwrite",
                  .value = "",
                  .help = calibrates(experiment) ? "replace a file that exists" : "replace a record that exists",
-                 .target = &config.overwrite,
+                 .target = &config.output.overwrite,
                  .decides_results = false});
     if (groups.advises)
         options.add({.name = "json",
                      .value = "FILE",
-                     .help = "write the advice as JSON",
-                     .target = &config.json,
+                     .help = "also write the advice as JSON to this file",
+                     .target = &config.advice.json,
                      .absent = "no JSON",
                      .decides_results = false});
     if (studies(experiment) && !groups.layer)
         options.add({.name = "save-tensors",
                      .value = "FOLDER",
-                     .help = "for an HDF5 file of inputs and outputs of every run (check one with "
-                             "experiments/check_tensors.py)",
-                     .target = &config.save_tensors,
+                     .help = "write an HDF5 file with inputs and outputs of every run to this folder "
+                             "(experiments/check_tensors.py checks one)",
+                     .target = &config.output.save_tensors,
                      .absent = "none are saved",
                      .decides_results = false});
 }
@@ -101,19 +107,20 @@ void add_general(Options& options, Config& config, Requests& requests) {
     options.section("General");
     options.add({.name = "force",
                  .value = "",
-                 .help = "run also what, by an estimate made before, exceeds this computer's memory or a week",
+                 .help = "also run what is estimated to exceed this computer's memory or to take more than a week",
                  .target = &config.force,
                  .decides_results = false});
-    options.add({.name = "config",
-                 .value = "FILE",
-                 .help = "file of 'name = value' lines, several values between blanks; the command line comes first, "
-                         "then --config, then --preset",
-                 .target = &requests.config_files,
-                 .absent = "none",
-                 .decides_results = false});
+    options.add(
+        {.name = "config",
+         .value = "FILE",
+         .help = "file of 'name = value' lines; blanks separate several values. The command line overrides --config, "
+                 "which overrides --preset",
+         .target = &requests.config_files,
+         .absent = "none",
+         .decides_results = false});
     options.add({.name = "list",
                  .value = "",
-                 .help = "show the known layouts, masks, algorithms, inputs, machines and presets, and what each is",
+                 .help = "show all layouts, masks, schedules, inputs, machines and presets, each with a description",
                  .target = &requests.list,
                  .decides_results = false});
     options.add({.name = "version",
@@ -144,15 +151,17 @@ bool times_attention_alone(const Experiment& experiment) {
 }
 
 void add_mpi(Options& options, Config& config) {
-    options.add(
-        {.name = "mpi", .value = "", .help = "a process for each rank, under mpirun or srun", .target = &config.mpi});
+    options.add({.name = "mpi",
+                 .value = "",
+                 .help = "run each rank as a process of its own; start the program with mpirun or srun",
+                 .target = &config.execution.mpi});
 }
 
 void add_timeout(Options& options, Config& config) {
     options.add({.name = "timeout",
                  .value = "SECONDS",
-                 .help = "after which a rank that waits for others gives up",
-                 .target = &config.timeout_seconds,
+                 .help = "time after which a rank that waits for another one gives up, with an error",
+                 .target = &config.execution.timeout_seconds,
                  .low = 0.001,
                  .high = 1e6});
 }

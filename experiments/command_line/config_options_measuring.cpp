@@ -12,10 +12,10 @@ void add_backends(Options& options, Config& config) {
     std::string names;
     for (const auto& [name, backend] : backends().entries())
         names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", name, backend.help);
-    options.add({.name = "backend", .value = "NAME", .help = names, .target = &config.backend});
+    options.add({.name = "backend", .value = "NAME", .help = names, .target = &config.execution.backend});
     for (const auto& [name, backend] : backends().entries()) {
-        config.backends[name] = backend.factory();
-        for (auto& option : config.backends[name]->options()) {
+        config.execution.backends[name] = backend.factory();
+        for (auto& option : config.execution.backends[name]->options()) {
             option.backend = name;
             options.add(std::move(option));
         }
@@ -26,13 +26,13 @@ void add_execution(Options& options, Config& config, const Experiment& experimen
     if (calibrates(experiment)) {
         options.add({.name = "measured",
                      .value = "FILE",
-                     .help = "what calibrate --backend cuda has kept of an earlier run: fit it again, time nothing",
-                     .target = &config.measured,
+                     .help = "samples that calibrate --backend cuda wrote earlier: fit them again and time nothing",
+                     .target = &config.timing.measured,
                      .absent = "it is timed now"});
         options.add({.name = "gpus-per-host",
                      .value = "N",
-                     .help = "GPUs of a host of the machine that is described, where more are wanted than were timed: "
-                             "the others are taken to be like those",
+                     .help = "number of GPUs of a host in the described machine, if it is larger than the number that "
+                             "was timed; the others are assumed to be equal to those",
                      .target = &config.gpus_per_host,
                      .absent = "those that were timed",
                      .low = 1,
@@ -42,79 +42,83 @@ void add_execution(Options& options, Config& config, const Experiment& experimen
         options.add({.name = "launcher",
                      .value = "WORDS",
                      .help =
-                         "what starts the processes in which faults of the machine are made, followed by -np P; none "
-                         "leaves them out. In a container perhaps 'mpirun --allow-run-as-root'",
+                         "command that starts processes for faults of the machine; -np P is added. In a container, for "
+                         "example, 'mpirun --allow-run-as-root'. none: leave these faults out",
                      .target = &config.launcher});
     else if (!calibrates(experiment))
         add_mpi(options, config);
     options.add({.name = "arithmetic",
                  .value = "NAME",
                  .help = "fp64, fp32, bf16 or fp16; the last two are emulated by the CPU backend",
-                 .target = &config.arithmetic,
+                 .target = &config.problem.arithmetic,
                  .choices = {"fp64", "fp32", "bf16", "fp16"}});
 }
 
 void add_replicas(Options& options, Config& config, const Experiment& experiment) {
     options.add({.name = "replicas",
                  .value = "N",
-                 .help = "data-parallel copies of the ring",
-                 .target = &config.replicas,
+                 .help = "number of data-parallel copies of the ring",
+                 .target = &config.execution.replicas,
                  .low = 1,
                  .high = 1024});
     if (experiment.groups.layer)
         options.add({.name = "loss-tokens",
                      .value = "N...",
-                     .help = "of each replica, how many of its tokens count in the loss: the first ones",
+                     .help = "number of tokens that count in the loss, for each replica: its first ones",
                      .target = &config.loss_tokens,
                      .absent = "all of the first replica, ever fewer of the others",
                      .low = 1});
     options.add({.name = "placement",
                  .value = "NAME",
-                 .help = "global ranks of a replica: consecutive or strided",
-                 .target = &config.placement,
+                 .help = "which global ranks form a replica: consecutive or strided",
+                 .target = &config.execution.placement,
                  .choices = {"consecutive", "strided"}});
 }
 
 void add_endings(Options& options, Config& config, const Experiment& experiment) {
     add_timeout(options, config);
     if (!experiment.groups.breaks)
-        options.add({.name = "fault",
-                     .value = "KIND:RANK",
-                     .help =
-                         "a fault of the machine, to see what becomes of it: slow (a quarter of the speed) or flip (a "
-                         "bit of a message) on the CPU backend, stop or kill (its process) with --mpi",
-                     .target = &config.fault,
-                     .absent = "none"});
+        options.add(
+            {.name = "fault",
+             .value = "KIND:RANK",
+             .help =
+                 "make a fault on purpose at this rank: slow (compute at a quarter of the speed) or flip (one bit of "
+                 "a message) on the CPU backend, stop or kill (its process) with --mpi",
+             .target = &config.execution.fault,
+             .absent = "none"});
 }
 
 void add_judging(Options& options, Config& config, const Experiment& experiment) {
     const auto& groups = experiment.groups;
     if (groups.measures && !groups.decodes && !groups.packs && !calibrates(experiment))
-        options.add({.name = "judge-limit",
-                     .value = "N",
-                     .help = "tokens up to which every element is judged against fp64; above, a sample of rows and "
-                             "columns",
-                     .target = &config.judge_limit,
-                     .low = 0});
+        options.add(
+            {.name = "judge-limit",
+             .value = "N",
+             .help = "up to this number of tokens every element is judged against fp64; above it, a sample of rows and "
+                     "columns",
+             .target = &config.judging.limit,
+             .low = 0});
     if (groups.predicts && groups.measures && !groups.packs)
         options.add({.name = "no-judge",
                      .value = "",
                      .help = "measure times, compare nothing with fp64",
-                     .target = &config.judge,
+                     .target = &config.judging.judge,
                      .turns_off = true});
     if (groups.policies)
-        options.add({.name = "policies",
-                     .value = "NAME",
-                     .help =
-                         "how partial results become one: carry (fp32), gradients (carry, with bf16 gradients between "
-                         "ranks), partials (bf16, gradients too), running (bf16 partials and running output)",
-                     .target = &config.policies,
-                     .absent = "carry"});
+        options.add(
+            {.name = "policies",
+             .value = "NAME",
+             .help =
+                 "how partial results are merged: carry (the fp32 state goes from block to block), gradients (carry, "
+                 "but gradients travel in bf16), partials (partial results and gradients in bf16), running (as "
+                 "partials, and the running output in bf16 too)",
+             .target = &config.sweep.policies,
+             .absent = "carry"});
     if (groups.gate)
         options.add({.name = "tolerance",
                      .value = "X",
-                     .help = "largest relative error that passes; above it the exit status is 2",
-                     .target = &config.tolerance,
+                     .help = "largest relative error that passes; if one is larger, the exit status is 2",
+                     .target = &config.judging.tolerance,
                      .absent = "for each run what the roundings of its arithmetic and policy can leave in its inputs, "
                                "which the record keeps",
                      .low = 0});
@@ -133,9 +137,9 @@ void add_measuring(Options& options, Config& config, const Experiment& experimen
             options.add({.name = "repeats",
                          .value = "N",
                          .help = studies(experiment) && !groups.predicts
-                                     ? "times that each run is executed and judged; the worst counts"
-                                     : "measurements of each run",
-                         .target = &config.repeats,
+                                     ? "number of times that each run is executed and judged; the largest error counts"
+                                     : "number of measurements of each run",
+                         .target = &config.execution.repeats,
                          .low = 1,
                          .high = 1000});
         if (!calibrates(experiment)) add_endings(options, config, experiment);

@@ -19,12 +19,11 @@ void add_stack(Options& options, Config& config) {
                  .help =
                      "a model's layers, by name (see --list) or a file that says '46 layers: LOCAL 5x GLOBAL', with "
                      "names of presets",
-                 .target = &config.stack});
+                 .target = &config.stack.name});
     options.add({.name = "scale-down",
                  .value = "N",
-                 .help = "executed are so many times fewer tokens, under windows and chunks so many times shorter, "
-                         "with one kv head",
-                 .target = &config.scale_down,
+                 .help = "execute with N times fewer tokens, windows and chunks N times shorter, and one kv head",
+                 .target = &config.stack.scale_down,
                  .low = 1,
                  .high = 1 << 20});
 }
@@ -33,74 +32,80 @@ void add_tokens(Options& options, Config& config, const Experiment& experiment) 
     const auto& groups = experiment.groups;
     options.add({.name = "tokens",
                  .value = "N",
-                 .help = groups.measures ? "tokens of the whole sequence; of a file, the first so many"
+                 .help = groups.measures ? "tokens of the whole sequence; of an input file, its first N tokens"
                                          : "tokens of the whole sequence",
-                 .target = &config.tokens,
-                 .absent = !config.tokens_per_rank.empty() ? "--tokens-per-rank says"
-                                                           : "as many as the input has; 512 of generated ones",
+                 .target = &config.sweep.tokens,
+                 .absent = !config.sweep.tokens_per_rank.empty() ? "--tokens-per-rank says"
+                                                                 : "as many as the input has; 512 of generated ones",
                  .low = 1});
     options.add({.name = "tokens-per-rank",
                  .value = "N",
-                 .help = "instead of --tokens: tokens of each rank",
-                 .target = &config.tokens_per_rank,
+                 .help = "tokens of each rank, instead of --tokens",
+                 .target = &config.sweep.tokens_per_rank,
                  .absent = "--tokens says",
                  .low = 1});
 }
 
 void add_growth(Options& options, Config& config) {
-    options.add({.name = "sequences",
-                 .value = "N",
-                 .help = "that grow together; sequence s of N, from 0, has (N-s)/N of --tokens at the start",
-                 .target = &config.sequences,
-                 .low = 1,
-                 .high = 4096});
+    options.add(
+        {.name = "sequences",
+         .value = "N",
+         .help = "number of sequences that grow together; sequence s, counted from 0, starts with (N-s)/N of --tokens",
+         .target = &config.decoding.sequences,
+         .low = 1,
+         .high = 4096});
     options.add({.name = "steps",
                  .value = "N",
                  .help = "tokens appended to each sequence, one at a time",
-                 .target = &config.steps,
+                 .target = &config.decoding.steps,
                  .low = 1,
                  .high = 100000});
 }
 
 void add_shape(Options& options, Config& config, const Experiment& experiment) {
-    options.add({.name = "batch", .value = "N", .help = "sequences at a time", .target = &config.batch, .low = 1});
+    options.add({.name = "batch",
+                 .value = "N",
+                 .help = "number of sequences in a batch",
+                 .target = &config.problem.batch,
+                 .low = 1});
     options.add({.name = "heads",
                  .value = "Q:KV",
-                 .help = "query and kv heads, as 32:8; 32 alone is 32:32",
-                 .target = &config.heads,
+                 .help = "numbers of query and kv heads, as in 32:8; 32 means 32:32",
+                 .target = &config.problem.heads,
                  .absent = "those of the input; 4:2 for generated ones"});
     options.add({.name = "head-dim",
                  .value = "N",
-                 .help = "size of a query or key",
-                 .target = &config.head_dim,
+                 .help = "elements of a query or key (head dim)",
+                 .target = &config.problem.head_dim,
                  .absent = "that of the input; 128 for generated ones",
                  .low = 0});
     options.add({.name = "value-dim",
                  .value = "N",
-                 .help = "size of a value",
-                 .target = &config.value_dim,
+                 .help = "elements of a value",
+                 .target = &config.problem.value_dim,
                  .absent = "the head dim, or that of the input",
                  .low = 0});
-    options.add({.name = "latent",
-                 .value = "RANK+SHARED",
-                 .help = "multi-head latent attention, as 512+64: K and V of all heads are made, by a matrix for each "
-                         "head, of RANK numbers a token, and SHARED more are the last dims of every K; those numbers "
-                         "travel, are expanded where they arrive, and so are their gradients compressed. "
-                         "--algorithms expanded:ring sends K and V that were expanded at home instead" +
-                         std::string(times_attention_alone(experiment)
-                                         ? ". Here attention alone is timed, over K and V as given"
-                                         : ""),
-                 .target = &config.latent_spec,
-                 .absent = "K and V are given"});
+    options.add(
+        {.name = "latent",
+         .value = "RANK+SHARED",
+         .help = "multi-head latent attention, as in 512+64: a token has RANK numbers, from which a matrix for each "
+                 "head makes its K and V, and SHARED numbers that are the last dims of every K. These numbers travel "
+                 "and are expanded where they arrive; their gradients are compressed there. With --schedules "
+                 "expanded:ring their owner expands them, and K and V travel" +
+                 std::string(times_attention_alone(experiment)
+                                 ? ". This program times attention alone, with K and V as given"
+                                 : ""),
+         .target = &config.problem.latent_spec,
+         .absent = "K and V are given"});
     options.add({.name = "scale",
                  .value = "X",
-                 .help = "of q.k",
-                 .target = &config.scale,
+                 .help = "factor of the scores q.k",
+                 .target = &config.problem.scale,
                  .absent = "that of the input, or 1/sqrt(head dim)"});
     options.add({.name = "soft-cap",
                  .value = "C",
-                 .help = "scores s become C*tanh(s/C); none takes away that of a preset or an input",
-                 .target = &config.soft_cap,
+                 .help = "scores s become C*tanh(s/C); none removes the cap of a preset or an input",
+                 .target = &config.problem.soft_cap,
                  .absent = "that of the input, or none",
                  .low = 0,
                  .none = "none"});
@@ -110,7 +115,7 @@ void add_inputs(Options& options, Config& config, Requests& requests, const Expe
     const auto& groups = experiment.groups;
     options.add({.name = "preset",
                  .value = "NAME",
-                 .help = "sizes of a real model, by name (see --list) or a file like those of --config" +
+                 .help = "sizes of a real model, by name (see --list) or as a file like those of --config" +
                          std::string(groups.measures ? "; inputs are then generated, unless --input names some" : ""),
                  .target = &requests.preset,
                  .absent = "none",
@@ -122,9 +127,10 @@ void add_inputs(Options& options, Config& config, Requests& requests, const Expe
              .help = fmt::format("real (comes with Ringlab), a generator ({}), or an HDF5 file with q, k, v and "
                                  "perhaps do, each (batch, token, head, dim)",
                                  generators()),
-             .target = &config.inputs});
+             .target = &config.sweep.inputs});
     if (groups.measures)
-        options.add({.name = "seed", .value = "N", .help = "of the generators", .target = &config.seed, .low = 0});
+        options.add(
+            {.name = "seed", .value = "N", .help = "seed of the generators", .target = &config.problem.seed, .low = 0});
 }
 
 }  // namespace
@@ -138,13 +144,15 @@ void add_problem(Options& options, Config& config, Requests& requests, const Exp
     const bool has_sequences_of_its_own =
         groups.plans || groups.throughput || groups.layer || groups.lists || groups.decodes || groups.stacks;
     if (!has_sequences_of_its_own && !calibrates(experiment))
-        options.add({.name = "queries",
-                     .value = "N",
-                     .help = "of every sequence only the last N tokens have a query row, as a suffix after a prefix "
-                             "whose K, V are at hand, or 1 in decoding; 0: all have",
-                     .target = &config.queries,
-                     .absent = "all have",
-                     .low = 0});
+        options.add(
+            {.name = "queries",
+             .value = "N",
+             .help =
+                 "only the last N tokens of every sequence have a query row: a suffix after a prefix with known K and "
+                 "V, or 1 for decoding. 0: all tokens have one",
+             .target = &config.sweep.queries,
+             .absent = "all have",
+             .low = 0});
     add_shape(options, config, experiment);
     add_inputs(options, config, requests, experiment);
 }
@@ -154,42 +162,44 @@ void add_rotary(Options& options, Config& config, const Experiment& experiment) 
     for (const auto& scaling : layouts::rotary_scaling_usages())
         scalings += fmt::format("{}{} ({})", scalings.empty() ? "" : ", ", scaling.usage, scaling.help);
     options.section("How q and k are rotated by their position before they are attended to (rotary embedding)");
-    options.add({.name = "rotary",
-                 .value = "BASE",
-                 .help = "base of the frequencies, as 500000, or none; dq and dk are those of q and k before" +
-                         std::string(times_attention_alone(experiment)
-                                         ? ". Here attention alone is timed, and what rotates is left out"
-                                         : ""),
-                 .target = &config.rotary.base,
-                 .absent = "nothing is rotated",
-                 .low = 0,
-                 .none = "none"});
+    options.add(
+        {.name = "rotary",
+         .value = "BASE",
+         .help = "base of the frequencies, as in 500000, or none; dq and dk are gradients of the unrotated q and k" +
+                 std::string(times_attention_alone(experiment)
+                                 ? ". This program times attention alone, without the rotation"
+                                 : ""),
+         .target = &config.problem.rotary.base,
+         .absent = "nothing is rotated",
+         .low = 0,
+         .none = "none"});
     options.add({.name = "rotary-dims",
                  .value = "N",
-                 .help = "dims of a head that are rotated",
-                 .target = &config.rotary.dims,
+                 .help = "number of dims of a head that are rotated",
+                 .target = &config.problem.rotary.dims,
                  .absent = "all from the first one on",
                  .low = 0});
     options.add({.name = "rotary-first",
                  .value = "N",
-                 .help = "the first of them; those before and behind stay",
-                 .target = &config.rotary.first,
+                 .help = "first dim that is rotated; dims before it and behind the last one are not",
+                 .target = &config.problem.rotary.first,
                  .low = 0});
     options.add({.name = "rotary-pairs",
                  .value = "NAME",
-                 .help = "dims that turn together, of n: half (i and n/2 + i) or interleaved (2i and 2i + 1)",
-                 .target = &config.rotary_pairs,
+                 .help = "which of n dims form a pair: half (i and n/2 + i) or interleaved (2i and 2i + 1)",
+                 .target = &config.problem.rotary_pairs,
                  .choices = {"half", "interleaved"}});
     options.add({.name = "rotary-scaling",
                  .value = "SPEC",
-                 .help = "for more tokens than a model was trained on: " + scalings,
-                 .target = &config.rotary_scaling});
+                 .help = "scaling for more tokens than a model was trained on: " + scalings,
+                 .target = &config.problem.rotary_scaling});
     options.add({.name = "rotary-positions",
                  .value = "NAME",
-                 .help = "global, or documents: counted from 0 in every document that the mask packs, that is in each "
-                         "of the shortest stretches of tokens that see, and are seen by, none outside; padding is not "
-                         "counted",
-                 .target = &config.rotary_positions,
+                 .help =
+                     "global (position in the sequence), or documents: counted from 0 in every document that the mask "
+                     "packs, without padding. A document is a shortest range of tokens that see, and are seen by, no "
+                     "token outside",
+                 .target = &config.problem.rotary_positions,
                  .choices = {"global", "documents"}});
 }
 
@@ -197,43 +207,47 @@ void add_sinks(Options& options, Config& config) {
     options.add(
         {.name = "sinks",
          .value = "X...",
-         .help = "learned sink logits: the softmax's denominator of a query head gains exp(X). One for all heads, one "
-                 "for each as in --sinks=1.5,-2, or normal: drawn by --seed",
-         .target = &config.sinks,
+         .help = "learned sink logits: exp(X) is added to the softmax denominator of a query head. One number for all "
+                 "heads, one for each as in --sinks=1.5,-2, or normal: drawn by --seed",
+         .target = &config.problem.sinks,
          .absent = "there are none"});
 }
 
 void add_dropout(Options& options, Config& config) {
     options.add({.name = "dropout",
                  .value = "P",
-                 .help = "probability that a p is set to 0 behind the softmax, the others being divided by 1 - P: the "
-                         "same ones for every layout, schedule, number of ranks and backend",
-                 .target = &config.dropout.probability});
+                 .help =
+                     "probability that an element of p is set to 0 after the softmax; the others are divided by 1 - P. "
+                     "Every layout, schedule, number of ranks and backend drops the same elements",
+                 .target = &config.problem.dropout.probability});
     options.add({.name = "dropout-seed",
                  .value = "N",
-                 .help = "of what is dropped out, by batch element, head, query and key",
-                 .target = &config.dropout.seed,
+                 .help = "seed that decides, with batch element, head, query and key, what is dropped",
+                 .target = &config.problem.dropout.seed,
                  .low = 0});
 }
 
 void add_packing(Options& options, Config& config) {
     options.section("What is packed");
     add_threads(options, config);
-    options.add({.name = "lengths",
-                 .value = "FILE",
-                 .help = "lengths of documents in tokens, between blanks; document_lengths comes with Ringlab: 4000 "
-                         "manual pages and texts of a Debian system, a token for 4 bytes",
-                 .target = &config.lengths});
-    options.add({.name = "packings",
-                 .value = "N",
-                 .help = "sequences of documents drawn from these, the last one cut",
-                 .target = &config.packings,
-                 .low = 1,
-                 .high = 1e6});
+    options.add(
+        {.name = "lengths",
+         .value = "FILE",
+         .help = "file with lengths of documents in tokens, separated by blanks; document_lengths comes with Ringlab: "
+                 "4000 manual pages and texts of a Debian system, one token for 4 bytes",
+         .target = &config.packing.lengths});
+    options.add(
+        {.name = "packings",
+         .value = "N",
+         .help = "number of sequences that are packed with documents of these lengths; the last document of each is "
+                 "cut",
+         .target = &config.packing.count,
+         .low = 1,
+         .high = 1e6});
     options.add({.name = "measured-packings",
                  .value = "N",
-                 .help = "the first so many are executed too",
-                 .target = &config.measured_packings,
+                 .help = "number of packings, the first ones, that are also executed",
+                 .target = &config.packing.measured,
                  .low = 0,
                  .high = 1e6});
 }

@@ -49,7 +49,7 @@ std::string comment_of(const std::string& path) {
 void print_list() {
     print_entries("Layouts", layouts::layouts().entries());
     print_entries("Masks, joined by +", layouts::masks().entries());
-    print_entries("Algorithms", layouts::schedules().entries());
+    print_entries("Schedules", layouts::schedules().entries());
     fmt::print("Inputs\n");
     print_entry("real", "Q, K, V and loss gradient of a causal language model, 2048 tokens");
     for (const auto& kind : input_kinds()) print_entry(kind.name, kind.help);

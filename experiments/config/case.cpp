@@ -77,13 +77,13 @@ std::vector<std::int64_t> cut_documents(const std::string& mask, std::int64_t to
 
 }  // namespace
 
-std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens) {
+std::vector<std::int64_t> sequence_lengths(const SweepConfig& sweep, int ranks, std::int64_t input_tokens) {
     constexpr auto most = std::int64_t{1} << 31;
-    for (const auto tokens : config.tokens) require(tokens <= most, "{} tokens are more than 2^31", tokens);
-    if (!config.tokens.empty()) return config.tokens;
-    if (config.tokens_per_rank.empty()) return {input_tokens};
+    for (const auto tokens : sweep.tokens) require(tokens <= most, "{} tokens are more than 2^31", tokens);
+    if (!sweep.tokens.empty()) return sweep.tokens;
+    if (sweep.tokens_per_rank.empty()) return {input_tokens};
     std::vector<std::int64_t> lengths;
-    for (const auto tokens : config.tokens_per_rank) {
+    for (const auto tokens : sweep.tokens_per_rank) {
         require(tokens <= most / ranks, "{} tokens on each of {} ranks are more than 2^31 in all", tokens, ranks);
         lengths.push_back(tokens * ranks);
     }
@@ -91,7 +91,7 @@ std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std:
 }
 
 std::string Case::name() const {
-    std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, algorithm);
+    std::string name = fmt::format("{} {} P={} S={} {}", mask, layout, ranks, tokens, schedule);
     if (queries > 0) name += fmt::format(" Q={}", queries);
     for (const auto& part : {policy, input_name.empty() ? input : input_name})
         if (!part.empty()) name += " " + part;
@@ -99,22 +99,22 @@ std::string Case::name() const {
     return name;
 }
 
-std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens) {
-    const auto sizes = std::max({config.tokens.size(), config.tokens_per_rank.size(), std::size_t{1}});
-    auto names_of_inputs = input_names(config.inputs);
+std::vector<Case> all_cases(const SweepConfig& sweep, const std::vector<std::string>& machines,
+                            std::int64_t input_tokens) {
+    const auto sizes = std::max({sweep.tokens.size(), sweep.tokens_per_rank.size(), std::size_t{1}});
+    auto names_of_inputs = input_names(sweep.inputs);
     std::vector<Case> cases;
-    for (const auto& mask : config.masks)
+    for (const auto& mask : sweep.masks)
         for (std::size_t size = 0; size < sizes; ++size)
-            for (const auto& input : or_none(config.inputs))
-                for (const auto ranks : config.ranks)
-                    for (const auto& algorithm : config.algorithms)
-                        for (const auto queries :
-                             config.queries.empty() ? std::vector<std::int64_t>{0} : config.queries)
-                            for (const auto& policy : or_none(config.policies))
-                                for (const auto& layout : for_machines(config.layouts, config.machines))
-                                    cases.push_back({input, mask, layout, algorithm, policy, ranks,
-                                                     sequence_lengths(config, ranks, input_tokens)[size], queries,
-                                                     names_of_inputs[input]});
+            for (const auto& input : or_none(sweep.inputs))
+                for (const auto ranks : sweep.ranks)
+                    for (const auto& schedule : sweep.schedules)
+                        for (const auto queries : sweep.queries.empty() ? std::vector<std::int64_t>{0} : sweep.queries)
+                            for (const auto& policy : or_none(sweep.policies))
+                                for (const auto& layout : for_machines(sweep.layouts, machines))
+                                    cases.push_back({input, mask, layout, schedule, policy, ranks,
+                                                     sequence_lengths(sweep, ranks, input_tokens)[size], queries,
+                                                     names_of_inputs[input], sweep.pad});
     std::set<std::string> names;
     for (const auto& one : cases)
         require(names.insert(one.name()).second, "the case '{}' occurs twice; give each layout, mask and size once",
@@ -152,10 +152,9 @@ std::string expand_mask(const std::string& mask, std::int64_t tokens,
     return expanded;
 }
 
-Plan make_plan(const Case& which, layouts::Problem problem, const Config& config,
-               const std::vector<std::int64_t>& document_lengths) {
+Plan make_plan(const Case& which, layouts::Problem problem, const std::vector<std::int64_t>& document_lengths) {
     const auto granularity = layouts::layout_granularity(which.layout, which.ranks);
-    problem.tokens = config.pad ? (which.tokens + granularity - 1) / granularity * granularity : which.tokens;
+    problem.tokens = which.pad ? (which.tokens + granularity - 1) / granularity * granularity : which.tokens;
     problem.validate();
     const auto mask = layouts::pad(
         layouts::make_mask(expand_mask(which.mask, which.tokens, document_lengths), which.tokens), problem.tokens);
@@ -163,7 +162,7 @@ Plan make_plan(const Case& which, layouts::Problem problem, const Config& config
     const auto policy = policy_from(which.policy, problem.dtype);
     const auto layout = laid_out(which.layout, mask, which.ranks, problem, policy.gradient_dtype);
     Plan plan{problem, nullptr, nullptr};
-    layouts::ScheduleOptions options{which.algorithm, layouts::Pass::forward, policy.accumulation,
+    layouts::ScheduleOptions options{which.schedule, layouts::Pass::forward, policy.accumulation,
                                      policy.gradient_dtype};
     plan.forward = layouts::make_schedule(problem, mask, layout, options);
     options.pass = layouts::Pass::backward;

@@ -1,33 +1,48 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
 #include "layouts/schedules/schedule.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace ringlab::experiments {
 
+/// The cases that an experiment runs: the product of these lists.
+struct SweepConfig {
+    std::vector<std::int64_t> tokens;           ///< of the whole sequence; empty: as many as the input has
+    std::vector<std::int64_t> tokens_per_rank;  ///< instead of tokens
+    std::vector<std::int64_t> queries;  ///< number of last tokens of every sequence that have a query row; 0: all
+    std::vector<std::string> inputs;    ///< "real", a generator's name, or an HDF5 file
+    std::vector<std::string> layouts, masks, schedules;
+    std::vector<int> ranks;
+    std::vector<std::string> policies;  ///< of accumulation
+    bool pad = false;                   ///< round tokens up to what the layout divides
+};
+
 /// One combination of a sweep, as the user wrote its parts.
 struct Case {
-    std::string input, mask, layout, algorithm, policy;
+    std::string input, mask, layout, schedule, policy;
     int ranks = 1;
     std::int64_t tokens = 0;      ///< of the whole sequence, before padding
-    std::int64_t queries = 0;     ///< of every sequence, only so many last tokens have a query row; 0: all have
-    std::string input_name = {};  ///< of a file its own name without folders, and a number if others have the same
+    std::int64_t queries = 0;     ///< number of last tokens of every sequence that have a query row; 0: all
+    std::string input_name = {};  ///< a file's name without folders, and a number if several have the same name
+    bool pad = false;             ///< round tokens up to what the layout divides
 
     /// "causal zigzag P=8 S=2048 ring carry real": unique within an experiment, the name of the run in the record.
     std::string name() const;
 };
 
-/// The product of all lists of the configuration: by mask, tokens, input, ranks, algorithm, policy and last by layout,
-/// so that layouts to be compared stand side by side and an input and its fp64 reference serve many cases in a row.
-/// Lists an experiment has no use for may be empty. `input_tokens` are used where the user gave none.
-std::vector<Case> all_cases(const Config& config, std::int64_t input_tokens);
+/// The product of all lists: by mask, tokens, input, ranks, schedule, policy and last by layout, so that layouts to be
+/// compared stand side by side and an input and its fp64 reference serve many cases in a row. Lists an experiment has
+/// no use for may be empty. The layout "planned" is made for each of the `machines`, if there are any. `input_tokens`
+/// are used where the user gave none.
+std::vector<Case> all_cases(const SweepConfig& sweep, const std::vector<std::string>& machines,
+                            std::int64_t input_tokens);
 
 /// Lengths of the whole sequence over `ranks` ranks, before padding.
-std::vector<std::int64_t> sequence_lengths(const Config& config, int ranks, std::int64_t input_tokens);
+std::vector<std::int64_t> sequence_lengths(const SweepConfig& sweep, int ranks, std::int64_t input_tokens);
 
 /// A case with everything in place to run it.
 struct Plan {
@@ -50,10 +65,9 @@ struct Policy {
 };
 Policy policy_from(const std::string& name, layouts::DType arithmetic);
 
-/// Lays out `problem` (its tokens are replaced by those of the case, padded if config.pad). `document_lengths` stand
-/// for "documents:input" in masks. Throws Error where sizes do not divide or names are unknown.
-Plan make_plan(const Case& which, layouts::Problem problem, const Config& config,
-               const std::vector<std::int64_t>& document_lengths);
+/// Lays out `problem`, with the tokens of the case. `document_lengths` stand for "documents:input" in masks. Throws
+/// Error where sizes do not divide or names are unknown.
+Plan make_plan(const Case& which, layouts::Problem problem, const std::vector<std::int64_t>& document_lengths = {});
 
 /// The mask that a user typed, with the input's documents put in, cut to `tokens`, and lengths from files written out:
 /// what it says then depends on nothing else.

@@ -22,20 +22,20 @@ namespace {
 constexpr std::int64_t generated_tokens = 512;
 
 /// The longest sequence that is asked for; 0 if that is up to the input.
-std::int64_t longest(const Config& config) {
+std::int64_t longest(const SweepConfig& sweep) {
     std::int64_t most = 0;
-    for (const auto tokens : config.tokens) most = std::max(most, tokens);
-    for (const auto tokens : config.tokens_per_rank)
-        for (const auto ranks : config.ranks)
+    for (const auto tokens : sweep.tokens) most = std::max(most, tokens);
+    for (const auto tokens : sweep.tokens_per_rank)
+        for (const auto ranks : sweep.ranks)
             most = std::max(most, layouts::checked_product({tokens, ranks}).value_or(tokens));
     return most;
 }
 
 /// Whether the mask can be made for every length that is asked for: one that is a list of lengths is for their sum.
-bool fits(const std::string& mask, const Config& config, const InputData& data) {
+bool fits(const std::string& mask, const SweepConfig& sweep, const InputData& data) {
     try {
-        for (const auto ranks : config.ranks)
-            for (const auto tokens : sequence_lengths(config, ranks, data.problem.tokens))
+        for (const auto ranks : sweep.ranks)
+            for (const auto tokens : sequence_lengths(sweep, ranks, data.problem.tokens))
                 layouts::make_mask(expand_mask(mask, tokens, data.document_lengths), tokens);
     } catch (const Error&) {
         return false;
@@ -50,38 +50,40 @@ void fit_to_inputs(Config& config) {
     const auto note = [&]<class... Args>(fmt::format_string<Args...> text, Args&&... args) {
         config.notes.push_back(fmt::format(text, std::forward<Args>(args)...));
     };
-    if (given("preset") && !given("input") && std::erase(config.inputs, "real") > 0) {
-        if (config.inputs.empty()) config.inputs.push_back("normal");
+    if (given("preset") && !given("input") && std::erase(config.sweep.inputs, "real") > 0) {
+        if (config.sweep.inputs.empty()) config.sweep.inputs.push_back("normal");
         note("the preset's sizes are not those of the real input: inputs are generated, {} (--input names others)",
-             fmt::join(config.inputs, ", "));
+             fmt::join(config.sweep.inputs, ", "));
     }
-    if (given("input") && !given("heads")) config.heads.clear();
-    const Source source(config);
+    if (given("input") && !given("heads")) config.problem.heads.clear();
+    const Source source(config.problem, config.sweep.inputs, config.execution.replicas);
     const bool from_file = source.tokens() > 0;
     // Several lengths by default are a sweep that the experiment needs.
-    if (!given("tokens") && !given("tokens-per-rank") && config.tokens.size() <= 1 && config.tokens_per_rank.empty()) {
-        if (given("input") && from_file) config.tokens.clear();
-        if (!from_file && (config.tokens.empty() || given("preset"))) {
-            config.tokens = {generated_tokens};
+    if (!given("tokens") && !given("tokens-per-rank") && config.sweep.tokens.size() <= 1 &&
+        config.sweep.tokens_per_rank.empty()) {
+        if (given("input") && from_file) config.sweep.tokens.clear();
+        if (!from_file && (config.sweep.tokens.empty() || given("preset"))) {
+            config.sweep.tokens = {generated_tokens};
             note("{} tokens, as generated inputs have no length of their own (--tokens says another)",
                  generated_tokens);
         }
     }
-    const auto most = longest(config);
-    for (const auto& input : config.inputs) {
+    const auto most = longest(config.sweep);
+    for (const auto& input : config.sweep.inputs) {
         const auto data = source.inspect(input);
-        if (!given("masks") && data.document_lengths.empty() &&
-            std::erase_if(config.masks, [](const auto& mask) { return mask.find("documents:input") != mask.npos; }) > 0)
+        if (!given("masks") && data.document_lengths.empty() && std::erase_if(config.sweep.masks, [](const auto& mask) {
+                                                                    return mask.find("documents:input") != mask.npos;
+                                                                }) > 0)
             note("masks of documents:input are left out, as input {} has no documents", input);
         if (!given("masks")) {
-            auto fitting = config.masks;
-            std::erase_if(fitting, [&](const auto& mask) { return !fits(mask, config, data); });
+            auto fitting = config.sweep.masks;
+            std::erase_if(fitting, [&](const auto& mask) { return !fits(mask, config.sweep, data); });
             // A length that no mask can have is an error, which making one of them tells.
             if (!fitting.empty()) {
-                for (const auto& mask : config.masks)
+                for (const auto& mask : config.sweep.masks)
                     if (std::find(fitting.begin(), fitting.end(), mask) == fitting.end())
                         note("mask {} is left out, as it is for another number of tokens", mask);
-                config.masks = fitting;
+                config.sweep.masks = fitting;
             }
         }
         if (most > 0 && most < data.problem.tokens)
@@ -111,7 +113,7 @@ std::string Source::path_of(const std::string& input) const {
 namespace {
 
 /// What --sinks says, for so many query heads.
-std::vector<double> sinks_of(const Config& config, std::int64_t query_heads) {
+std::vector<double> sinks_of(const ProblemConfig& config, std::int64_t query_heads) {
     const auto count = static_cast<std::size_t>(query_heads);
     std::vector<double> sinks;
     if (config.sinks == std::vector<std::string>{"normal"}) {
@@ -136,7 +138,7 @@ std::vector<double> sinks_of(const Config& config, std::int64_t query_heads) {
 
 }  // namespace
 
-layouts::Problem problem_from(const Config& config) {
+layouts::Problem problem_from(const ProblemConfig& config) {
     layouts::Problem problem;
     std::tie(problem.query_heads, problem.kv_heads) = parse_heads(!config.heads.empty()      ? config.heads
                                                                   : config.latent.is_given() ? "4:4"
@@ -190,7 +192,7 @@ InputData Source::inspect(const std::string& input) const {
 
 std::int64_t Source::tokens() const {
     std::int64_t shortest = 0;
-    for (const auto& input : config_.inputs) {
+    for (const auto& input : inputs_) {
         const auto tokens = inspect(input).problem.tokens;
         if (tokens > 0) shortest = shortest == 0 ? tokens : std::min(shortest, tokens);
     }
@@ -203,7 +205,7 @@ const std::vector<InputData>& Source::get(const Case& which, const layouts::Prob
     if (name == held_name_) return held_;
     held_.clear();
     const auto path = path_of(which.input);
-    for (int replica = 0; replica < config_.replicas; ++replica) {
+    for (int replica = 0; replica < replicas_; ++replica) {
         const auto seed = config_.seed + static_cast<std::uint64_t>(replica);
         InputData data;
         if (path.empty()) {
@@ -225,7 +227,7 @@ const std::vector<InputData>& Source::get(const Case& which, const layouts::Prob
 
 std::map<std::string, std::string> Source::files() const {
     std::map<std::string, std::string> files;
-    for (const auto& input : config_.inputs)
+    for (const auto& input : inputs_)
         if (const auto path = path_of(input); !path.empty()) files[input] = path;
     return files;
 }

@@ -13,7 +13,10 @@ namespace ringlab::experiments {
 /// Gives experiments the inputs that the configuration names: "real" (comes with Ringlab), a generator, or a file.
 class Source {
 public:
-    explicit Source(const Config& config) : config_(config) {}
+    /// With a file as input, every one of the `replicas` gets the same sequence. All arguments must outlive this
+    /// object.
+    Source(const ProblemConfig& problem, const std::vector<std::string>& inputs, int replicas)
+        : config_(problem), inputs_(inputs), replicas_(replicas) {}
 
     /// Sizes of the whole input, before anything is read; a generator's follow from the configuration, with tokens 0.
     InputData inspect(const std::string& input) const;
@@ -32,7 +35,9 @@ private:
     std::string path_of(const std::string& input) const;  // "" for a generator
     void apply_overrides(const std::string& input, layouts::Problem& problem) const;
 
-    const Config& config_;
+    const ProblemConfig& config_;
+    const std::vector<std::string>& inputs_;
+    int replicas_;
     mutable std::map<std::string, InputData> inspected_;  // a process of its own looks into a file: once is enough
     std::string held_name_;
     std::vector<InputData> held_;
@@ -43,10 +48,5 @@ private:
 /// that need documents go if an input has none. `config.notes` says what was settled, and where a file is cut. Throws
 /// Error if a file cannot be used.
 void fit_to_inputs(Config& config);
-
-layouts::DType dtype_from(const std::string& arithmetic);
-
-/// The problem that the configuration describes by itself, with no tokens; 4:2 heads of 128 where it is silent.
-layouts::Problem problem_from(const Config& config);
 
 }  // namespace ringlab::experiments

@@ -14,7 +14,8 @@ namespace ringlab::experiments {
 /// be ignored stays ignored (nohup).
 void end_on_signals();
 
-/// The same for SIGHUP alone, after libraries were loaded that may have taken it. SIGTERM stays as it is.
+/// As end_on_signals(), for SIGHUP alone: to be called after loading libraries that may have changed its handler.
+/// SIGTERM stays as it is.
 void end_on_hangup();
 
 /// The line that such an end prints: what is done and how to go on. Processes that never say one end in silence.

@@ -33,7 +33,7 @@ private:
     const bool quiet_, terminal_;
     const Clock::time_point begin_ = Clock::now();
 
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // guards the members below
     std::condition_variable ended_;
     bool over_ = false;
     std::size_t done_ = 0;

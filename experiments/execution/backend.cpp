@@ -17,39 +17,40 @@ layouts::Registry<BackendFactory>& backends() {
     return registry;
 }
 
-std::shared_ptr<const BackendKind> backend_kind(const Config& config) {
+std::shared_ptr<const BackendKind> backend_kind(const ExecutionConfig& config) {
     const auto known = config.backends.find(config.backend);
     if (known != config.backends.end()) return known->second;
     return layouts::find_or_suggest(backends(), "backend", config.backend).factory();
 }
 
-std::unique_ptr<Backend> make_backend(const Config& config, int ranks) {
+std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const std::string& arithmetic, int ranks) {
     const auto kind = backend_kind(config);
     const auto fault = parse_machine_fault(config.fault, ring_group(config, ranks).world());
-    if (!fault) return kind->make(config, ranks);
+    if (!fault) return kind->make(config, arithmetic, ranks);
     if (!fault->is_of_process()) {
         require(kind->on_processors(), "--fault {}: only --backend cpu can make it; stop and kill work everywhere",
                 config.fault);
-        return kind->make(config, ranks);
+        return kind->make(config, arithmetic, ranks);
     }
     require(config.mpi, "--fault {}: only a process of its own can be stopped or killed; say --mpi, under mpirun",
             config.fault);
-    return struck(kind->make(config, ranks), *fault);
+    return struck(kind->make(config, arithmetic, ranks), *fault);
 }
 
-void point_at_record(const Config& config) {
+void point_at_record(const ExecutionConfig& config) {
     if (config.mpi)
         processes::Session::current().advise("; what has finished is in the record, and --resume does the rest");
 }
 
-int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body) {
+int run_in_session(const ExecutionConfig& config, const std::string& configuration, int argc, char** argv,
+                   const std::function<int()>& body) {
     backend_kind(config)->prepare();
     if (!config.mpi) return body();
     const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout_seconds * 1e3));
     processes::Session session(argc, argv, patience);
     end_on_hangup();  // MPI may have loaded UCX, which takes the signal
     try {
-        require_alike(exchange(session, {version_text(), config.text}), session.hosts());
+        require_alike(exchange(session, {version_text(), configuration}), session.hosts());
         return body();
     } catch (const std::exception& error) {
         // As a rule all processes fail alike: root says why, and ends the others before they say it again.

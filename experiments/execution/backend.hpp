@@ -1,7 +1,9 @@
 #pragma once
 
 #include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
+#include "experiments/config/execution_config.hpp"
+#include "experiments/config/timing_config.hpp"
+#include "experiments/execution/bench.hpp"
 #include "experiments/execution/gpu_probe.hpp"
 #include "experiments/options/options.hpp"
 #include "experiments/record/record.hpp"
@@ -25,12 +27,12 @@ struct Measurement {
     reference::Outputs outputs;
     reference::Tensor o_unrounded;  ///< o before its last rounding
     layouts::Timeline forward, backward;
-    /// By rank: from the pass's start on the first rank to its end on this one.
+    /// Seconds by rank, from the pass's start on the first rank to its end on this one.
     std::vector<double> forward_seconds, backward_seconds;
     std::vector<std::int64_t> memory_bytes;  ///< by rank: scratch beyond inputs and results
     std::vector<std::int64_t> own_bytes;     ///< by rank: inputs and results
-    /// By pass and rank, seconds of what rotates q and k before the forward pass, and dq and dk behind the backward
-    /// pass: no part of either. Empty where nothing is rotated.
+    /// Seconds by pass and rank of rotating q and k before the forward pass, and dq and dk after the backward pass.
+    /// They are no part of the passes' seconds. Empty if nothing is rotated.
     std::array<std::vector<double>, 2> rotation_seconds{};
     double clock_uncertainty = 0;  ///< seconds by which times of different ranks may disagree
 };
@@ -43,7 +45,7 @@ public:
     /// Whether this process has the results, writes the record and talks to the user.
     virtual bool is_root() const = 0;
 
-    /// What the root process says, on every process.
+    /// Returns on every process what the root process gave as `root_says`. All processes call it.
     virtual bool agree(bool root_says) = 0;
 
     /// Executes both passes `repeats` times: [repeat][replica], from one input per replica; no replicas on processes
@@ -67,14 +69,25 @@ public:
     /// Sets up the environment of this process, before anything that belongs to MPI or a device is used.
     virtual void prepare() const {}
 
-    /// Whether its ranks compute on the processors of this machine, so that a try there tells how long they will take.
+    /// Whether its ranks compute on the processors of this machine. If so, a short trial run shows how long a sweep
+    /// will take.
     virtual bool on_processors() const { return false; }
 
     /// What measures parts of a pass on its devices, for `calibrate`; null where whole passes of one rank are timed.
-    virtual std::unique_ptr<GpuProbe> probe(const Config&) const { return nullptr; }
+    virtual std::unique_ptr<GpuProbe> probe() const { return nullptr; }
+
+    /// What times rings of `ranks`, for `throughput` and `validate`. `seed` is for random inputs that the host makes;
+    /// devices that make their own do not use it.
+    /// Throws Error as make() does, and where there are fewer devices than ranks.
+    virtual std::unique_ptr<Bench> bench(const ExecutionConfig& config, const TimingConfig& timing,
+                                         const std::vector<int>& ranks, std::uint64_t seed) const = 0;
+
+    /// Transports that rings on these devices can use, the usual one first.
+    virtual std::vector<std::string> transports() const = 0;
 
     /// For rings of `ranks`. Throws Error if it was not built, finds no devices, or cannot do what is asked for.
-    virtual std::unique_ptr<Backend> make(const Config& config, int ranks) const = 0;
+    virtual std::unique_ptr<Backend> make(const ExecutionConfig& config, const std::string& arithmetic,
+                                          int ranks) const = 0;
 };
 
 using BackendFactory = std::function<std::shared_ptr<BackendKind>()>;
@@ -88,24 +101,26 @@ struct BackendRegistration {
 };
 
 /// The one that the configuration names. Throws Error that lists the known ones.
-std::shared_ptr<const BackendKind> backend_kind(const Config& config);
+std::shared_ptr<const BackendKind> backend_kind(const ExecutionConfig& config);
 
-std::unique_ptr<Backend> make_backend(const Config& config, int ranks);
+std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const std::string& arithmetic, int ranks);
 
-/// From now on the line of a process that ends because another one is gone says that finished runs are in the record.
-void point_at_record(const Config& config);
+/// After this call the error line of a process that ends because another one is gone also says that finished runs are
+/// in the record.
+void point_at_record(const ExecutionConfig& config);
 
 /// Whether the record holds the run, as `root_says`, on every process: from the first answer on there is a record.
 /// `asked` is a Backend or what times rings.
 template <class Asked>
-bool is_recorded(const Config& config, Asked& asked, bool root_says) {
+bool is_recorded(const ExecutionConfig& config, Asked& asked, bool root_says) {
     const bool recorded = asked.agree(root_says);
     point_at_record(config);
     return recorded;
 }
 
 /// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
-/// them.
-int run_in_session(const Config& config, int argc, char** argv, const std::function<int()>& body);
+/// them, as does another `configuration` than the others have, in words.
+int run_in_session(const ExecutionConfig& config, const std::string& configuration, int argc, char** argv,
+                   const std::function<int()>& body);
 
 }  // namespace ringlab::experiments

@@ -4,18 +4,12 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace ringlab::experiments {
 namespace {
 
-const char* moment_text(gpu::ClockSample::Moment moment) {
-    switch (moment) {
-        case gpu::ClockSample::Moment::before: return "before";
-        case gpu::ClockSample::Moment::during: return "during";
-        case gpu::ClockSample::Moment::after: return "after";
-    }
-    return "?";
-}
+const std::vector<std::string> moments{"before", "during", "after"};  // in the order of Moment
 
 }  // namespace
 
@@ -34,9 +28,10 @@ void describe_clocks(RunWriter& run, std::vector<gpu::ClockSample> samples) {
     const double begin = samples.front().seconds;
     column(
         "device", [](const Sample& s) { return std::int64_t{s.device}; }, "1", "GPU, as its process counts them");
-    column(
-        "moment", [](const Sample& s) { return std::string(moment_text(s.moment)); }, "1",
-        "before the passes, during one, or after them");
+    std::vector<std::string> taken;
+    for (const auto& sample : samples) taken.push_back(moments.at(static_cast<std::size_t>(sample.moment)));
+    run.enumeration("measured/clocks/moment", taken, moments, {{"measured/clocks/sample", count}}, "1",
+                    "before the passes, during one, or after them");
     column(
         "time", [&](const Sample& s) { return s.seconds - begin; }, "s", "since the first sample");
     column(

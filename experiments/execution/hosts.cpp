@@ -24,7 +24,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
     return parts;
 }
 
-/// By rank, an index into `hosts`.
+/// Index into `hosts`, by rank.
 std::vector<int> host_of_rank(const std::vector<Host>& hosts) {
     std::map<int, int> found;
     for (std::size_t host = 0; host < hosts.size(); ++host)

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
 #include "experiments/record/run_writer.hpp"
+#include "layouts/basics/ring_group.hpp"
 #include "processes/session.hpp"
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace ringlab::experiments {
 
-/// What a process of a run was started as, and what it has.
+/// How a process of a run was started, and its GPUs.
 struct ProcessCard {
     std::string version;                 ///< version_text()
-    std::string configuration;           ///< Config::text
+    std::string configuration;           ///< the options that decide results
     std::vector<std::string> gpus = {};  ///< PCI addresses of those that it sees, in its order
 };
 
-/// Every process's card, by rank; all processes call it.
+/// The card of every process, by rank. All processes call it.
 std::vector<ProcessCard> exchange(processes::Session& session, const ProcessCard& own);
 
 /// Throws Error that names rank, host and both values if a process is of another version than rank 0, or was given
@@ -43,7 +43,7 @@ std::int64_t bytes_between_hosts(const layouts::Schedule& schedule, const layout
 /// "a (ranks 0-2), b (rank 3)".
 std::string hosts_text(const std::vector<processes::Host>& hosts);
 
-/// What a person is told of a run on several hosts; nothing on one.
+/// Note for the user of a run on several hosts; empty on one host.
 std::vector<std::string> host_notes(const layouts::RingGroup& group, const std::vector<processes::Host>& hosts);
 
 /// The host of every rank, and what goes between them.

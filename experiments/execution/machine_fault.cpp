@@ -43,7 +43,7 @@ private:
     const MachineFault fault_;
 };
 
-/// Of shorter attends cold caches are a large part.
+/// Seconds of the shortest attend that is compared: in shorter ones cold caches are a large part.
 constexpr double shortest = 2e-4;
 
 /// Seconds of the quickest attend to so many pairs.
@@ -59,7 +59,8 @@ void note_attends(const layouts::Timeline& timeline, std::vector<Quickest>& of_r
     }
 }
 
-/// By how much a rank is slower than the others' median at everything that they have in common; 0 if that is nothing.
+/// The smallest factor by which a rank is slower than the median of the others, over all attends that they have in
+/// common; 0 if there are none.
 double slowness(const std::vector<Quickest>& of_rank, std::size_t rank) {
     double least = 0;
     for (const auto& [pair_count, seconds] : of_rank[rank]) {

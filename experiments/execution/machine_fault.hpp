@@ -21,7 +21,7 @@ struct MachineFault {
     bool is_of_process() const { return kind == Kind::stop || kind == Kind::kill; }
 };
 
-/// Nothing for "". Throws Error that says what would be right.
+/// The fault that `text` names; none for "". Throws Error that says what would be right.
 std::optional<MachineFault> parse_machine_fault(const std::string& text, int world);
 
 /// A backend whose process stops or kills itself soon after its first run has begun, if it is the fault's rank, and

@@ -10,13 +10,14 @@ struct Launched {
     int status = -1;         ///< of exit(); minus the signal's number if a signal ended it
     bool timed_out = false;  ///< it was killed, with all that it had started
     double seconds = 0;      ///< from its start to its end
-    /// From its first line that begins with `mark` to its end; `seconds` if there was none.
+    /// Seconds from its first line that begins with `mark` to its end; `seconds` if there was no such line.
     double seconds_since_mark = 0;
     std::vector<std::string> lines;  ///< of stderr
 };
 
-/// Runs `words`, found as a shell would, with ranks on one machine in mind: more of them than processors are allowed
-/// unless the environment says otherwise. What it prints on stdout is lost. Throws Error if it cannot be started.
+/// Runs the command `words`, found as a shell finds it, for ranks on one machine: Open MPI may start more ranks than
+/// there are processors, unless the environment says otherwise. Its stdout is discarded. Throws Error if it cannot be
+/// started.
 Launched launch(const std::vector<std::string>& words, const std::string& mark, double limit_seconds);
 
 /// A program of the folder in which this one lies.

@@ -45,18 +45,18 @@ std::vector<std::string> command(const Config& config, int ranks, const MachineT
     std::vector<std::string> words;
     std::istringstream launcher(config.launcher);
     for (std::string word; launcher >> word;) words.push_back(word);
-    const auto tokens = fmt::format("{}", config.tokens.front());
+    const auto tokens = fmt::format("{}", config.sweep.tokens.front());
     const auto count = fmt::format("{}", ranks);
     words.insert(words.end(), {"-np",
                                count,
                                neighbouring_program(program),
                                "--mpi",
                                "--backend",
-                               config.backend,
+                               config.execution.backend,
                                "--arithmetic",
-                               config.arithmetic,
+                               config.problem.arithmetic,
                                "--input",
-                               config.inputs.front(),
+                               config.sweep.inputs.front(),
                                "--ranks",
                                count,
                                "--tokens",
@@ -65,10 +65,10 @@ std::vector<std::string> command(const Config& config, int ranks, const MachineT
                                "zigzag",
                                "--masks",
                                "causal",
-                               "--algorithms",
+                               "--schedules",
                                "ring",
                                "--timeout",
-                               fmt::format("{}", config.timeout_seconds),
+                               fmt::format("{}", config.execution.timeout_seconds),
                                "--overwrite",
                                "-o",
                                record});
@@ -105,9 +105,9 @@ std::string first_words(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-std::vector<MachineTrial> machine_trials(const Config& config) {
+std::vector<MachineTrial> machine_trials(const std::string& backend) {
     std::vector<MachineTrial> trials;
-    if (config.backend == "cpu")
+    if (backend == "cpu")
         trials = {{"slow rank", "slow:1", {}, "time for as many pairs"},
                   {"corrupted message", "flip:1", {"--checksums"}, "checksum"},
                   {"corrupted message, no checksums", "flip:1", {}, ""}};
@@ -121,13 +121,13 @@ MachineOutcome run_machine_trial(const Config& config, int ranks, const MachineT
     const auto words = command(config, ranks, trial, folder.record());
     const auto launched = launch(words, struck_text, longest);
     if (trial.fault.empty())
-        require(launched.status == 0, "--launcher '{}': a run that nothing disturbs ends with status {}: {}",
-                config.launcher, launched.status, first_words(launched.lines));
+        require(launched.status == 0, "--launcher '{}': a run without a fault ends with status {}: {}", config.launcher,
+                launched.status, first_words(launched.lines));
     const auto fault = parse_machine_fault(trial.fault, ranks);
     const bool of_process = fault && fault->is_of_process();
     MachineOutcome outcome;
     outcome.seconds = of_process ? launched.seconds_since_mark : launched.seconds;
-    outcome.limit = of_process ? config.timeout_seconds + grace : longest;
+    outcome.limit = of_process ? config.execution.timeout_seconds + grace : longest;
     outcome.said = said_in(launched.lines);
     const bool goes_on = !fault || fault->kind == MachineFault::Kind::slow;
     outcome.named = fault && !launched.timed_out && (launched.status == 0) == goes_on &&

@@ -65,7 +65,7 @@ Consequence stale_block(const Scene& scene) {
 
 /// 3. Between threads, two rings side by side: whoever is not in the first waits for messages that went elsewhere.
 Consequence misnumbered_peers(const Scene& scene) {
-    if (scene.config.backend != "cpu")
+    if (scene.execution.backend != "cpu")
         return {.gate = "time-out",
                 .said =
                     "not made on GPUs: ring ranks become global ones in a single place of each backend, below what "

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "experiments/config/case.hpp"
-#include "experiments/config/config.hpp"
 #include "experiments/config/source.hpp"
 #include "experiments/execution/backend.hpp"
 
@@ -14,7 +13,7 @@ namespace ringlab::experiments {
 
 /// What a mistake is made on: a case with everything in place, and what its right run gave.
 struct Scene {
-    const Config& config;
+    const ExecutionConfig& execution;
     const Case& which;
     const Plan& plan;
     const Policy& policy;
@@ -32,16 +31,16 @@ struct Scene {
 /// What came of a mistake. Either results, for the gate of fp64 to judge; or what another gate has to say.
 struct Consequence {
     std::optional<Measurement> results = {};
-    std::string gate = "fp64";       ///< that has to see it
-    double measured = 0, bound = 0;  ///< of another gate; its unit is the gate's
-    std::string said = {};           ///< by that gate, or why the mistake cannot be made here
+    std::string gate = "fp64";       ///< the check that has to see it
+    double measured = 0, bound = 0;  ///< measured value and limit of a check other than fp64, in that check's unit
+    std::string said = {};           ///< what that check said, or why the mistake cannot be made here
 };
 
-/// One that shipped elsewhere, as numbered in docs/explanation/mistakes.md.
+/// A mistake that another system shipped with, numbered as in docs/explanation/mistakes.md.
 struct Mistake {
     int number = 0;
     std::string name;
-    std::string mask, layout;  ///< that it is made under: where it shows
+    std::string mask, layout;  ///< mask and layout under which the mistake shows
     std::function<Consequence(const Scene&)> make;
     double rotary = 0;        ///< base; 0: nothing is rotated
     bool decodes = false;     ///< one query row, that of the last token

@@ -13,7 +13,7 @@ using Digest = std::array<std::byte, 32>;
 
 Digest digest_of(std::span<const std::byte> bytes);
 
-/// Of a file's contents. Throws Error if it cannot be read.
+/// Digest of a file's contents. Throws Error if the file cannot be read.
 Digest digest_of_file(const std::filesystem::path& path);
 
 /// As 64 hexadecimal digits: what `sha256sum` prints.

@@ -17,10 +17,10 @@ struct FileState {
     bool operator==(const FileState&) const = default;
 };
 
-/// Of what lies at `path` now, a link itself and not what it leads to.
+/// State of what lies at `path` now: of a link itself, not of its target.
 FileState state_of(const std::filesystem::path& path);
 
-/// Of the file that a descriptor has open. Throws Error if the system does not tell; `path` is for its text.
+/// State of the file that a descriptor has open. Throws Error, which names `path`, if the system does not tell.
 FileState state_of(int descriptor, const std::filesystem::path& path);
 
 }  // namespace ringlab::experiments

@@ -13,7 +13,7 @@ namespace {
 
 FilesRead* current_account = nullptr;
 
-/// Of the file itself where a link leads to it.
+/// State of the file at `path`, or of the file to which a link leads.
 FileState state_behind(const std::filesystem::path& path) {
     std::error_code missing;
     const auto place = std::filesystem::canonical(path, missing);
@@ -23,7 +23,7 @@ FileState state_behind(const std::filesystem::path& path) {
 }  // namespace
 
 FilesRead::FilesRead() {
-    require(current_account == nullptr, "files that are read are kept account of already");
+    require(current_account == nullptr, "the files that this command reads are already recorded");
     current_account = this;
     layouts::set_text_reader([this](const auto& path, std::string_view what) { return text_of(path, what); });
 }

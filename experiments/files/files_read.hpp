@@ -28,13 +28,13 @@ public:
     FilesRead(const FilesRead&) = delete;
     FilesRead& operator=(const FilesRead&) = delete;
 
-    /// Null where nobody keeps account.
+    /// The account of this command; null if none is kept.
     static FilesRead* current();
 
     /// See note_read().
     void note(const std::filesystem::path& path);
 
-    /// Of the contents of a file that was noted. Throws Error if others have changed it since.
+    /// SHA-256 of the contents of a file that was noted. Throws Error if somebody has changed the file since.
     std::string digest(const std::filesystem::path& path);
 
     /// All files so far, in the order in which they were first read. Throws Error as digest() does.
@@ -57,8 +57,8 @@ private:
     std::vector<File> files_;
 };
 
-/// Says that a file that is no text, and that decides results, is read now. Throws Error if it was read before and
-/// others have changed it since. Does nothing where nobody keeps account.
+/// Notes that a file other than a text, whose contents decide results, is read now. Throws Error if it was read before
+/// and somebody has changed it since. Does nothing if no account is kept.
 void note_read(const std::filesystem::path& path);
 
 /// How many files were read so far; 0 where nobody keeps account.

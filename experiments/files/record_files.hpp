@@ -24,7 +24,7 @@ public:
     /// Throws Error at once if another holds it, or if the sidecar cannot be made.
     explicit WriterLock(const std::filesystem::path& path);
 
-    /// Null if another holds it. Throws Error if the sidecar cannot be made.
+    /// The lock, or null if another process holds it. Throws Error if the sidecar cannot be made.
     static std::unique_ptr<WriterLock> if_free(const std::filesystem::path& path);
 
     static std::filesystem::path sidecar_of(const std::filesystem::path& path);
@@ -74,7 +74,7 @@ bool move_into_place(const std::filesystem::path& made, const std::filesystem::p
 /// Makes a file of `bytes`, whatever was there. Throws Error, and leaves none, if the disk is full or not writable.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
-/// The same for a file that is made of `bytes`.
+/// As replace_file() above, with a file that is made of `bytes`.
 bool replace_file(const std::filesystem::path& path, std::span<const std::byte> bytes, FileState& state);
 
 /// Moves the finished file `made` to `path` or, where that would destroy what is not of `state`, to the next free one

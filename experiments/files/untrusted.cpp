@@ -37,7 +37,8 @@ void allow_seconds(int seconds) {
     setrlimit(RLIMIT_CPU, &limit);
 }
 
-/// Nothing of the child reaches the user but through the pipe: no handlers, no core, no message of the C library.
+/// Makes the child silent: nothing of it reaches the user except through the pipe, so no handlers, no core dump, no
+/// message of the C library.
 void become_a_reader(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
@@ -70,7 +71,7 @@ void become_a_reader(pid_t parent) {
     _exit(1);
 }
 
-/// Nothing has come from the child for too long.
+/// Thrown when nothing has come from the child for too long.
 class Silence : public Error {
 public:
     Silence() : Error("the child process is silent") {}

@@ -9,8 +9,7 @@
 
 namespace ringlab::experiments {
 
-/// One end of the pipe between a child process and its parent: what one puts, piece by piece, the other gets in the
-/// same pieces.
+/// One end of the pipe between a child process and its parent. The other end gets what one end puts, piece by piece.
 class PipeEnd {
 public:
     /// With a limit, each piece that is put grants this process so many more seconds of processor time, and each piece

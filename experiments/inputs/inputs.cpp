@@ -197,7 +197,7 @@ void pad_inputs(InputData& data, std::int64_t tokens) {
 
 void keep_queries(InputData& data, const std::vector<layouts::Interval>& queries) {
     if (queries == data.problem.queries) return;
-    require(data.problem.queries.empty(), "inputs with few query rows cannot have others");
+    require(data.problem.queries.empty(), "these inputs already have fewer query rows and cannot be given others");
     data.problem.queries = queries;
     data.problem.validate();
     const auto rows = data.problem.row_positions();

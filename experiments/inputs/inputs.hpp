@@ -62,10 +62,10 @@ InputData inspect_inputs(const std::filesystem::path& path, const LoadOptions& o
 /// together, or if a value is not finite in the dtype.
 InputData load_inputs(const std::filesystem::path& path, const LoadOptions& options);
 
-/// The same data over more tokens: zeros at positions that a mask hides. Documents are left as they are.
+/// Extends the data to `tokens` tokens with zeros, at positions that a mask hides. Documents are left as they are.
 void pad_inputs(InputData& data, std::int64_t tokens);
 
-/// The same data with rows of q and dO at these positions alone (layouts::Problem::queries); none given: all stay.
+/// Keeps the rows of q and dO at these positions only (layouts::Problem::queries); keeps all if none are given.
 void keep_queries(InputData& data, const std::vector<layouts::Interval>& queries);
 
 }  // namespace ringlab::experiments

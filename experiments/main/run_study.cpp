@@ -10,7 +10,9 @@ int run_study(const Experiment& experiment, Config (*defaults)(), int (*study)(c
               char** argv) {
     const auto body = [&](int count, char** words) {
         const auto config = parse(experiment, defaults(), count, words);
-        return config ? run_in_session(*config, count, words, [&] { return study(*config, count, words); }) : 0;
+        return config ? run_in_session(config->execution, config->output.text, count, words,
+                                       [&] { return study(*config, count, words); })
+                      : 0;
     };
     return run_main(experiment.name, body, argc, argv);
 }

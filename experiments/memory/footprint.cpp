@@ -18,10 +18,10 @@ std::int64_t bytes_from(double gigabytes) { return std::llround(gigabytes * giga
 
 }  // namespace
 
-Capacity capacity_of(const sim::Machine& machine, const std::string& machine_name, const Config& config) {
+Capacity capacity_of(const sim::Machine& machine, const std::string& machine_name, const MemoryConfig& config) {
     Capacity capacity;
-    capacity.device = config.device_memory_gigabytes > 0 ? bytes_from(config.device_memory_gigabytes)
-                                                         : std::llround(machine.device_memory_bytes);
+    capacity.device =
+        config.device_gigabytes > 0 ? bytes_from(config.device_gigabytes) : std::llround(machine.device_memory_bytes);
     require(capacity.device > 0,
             "machine file '{}' does not say how much memory a device has ([device_memory] gigabytes); say "
             "--device-memory GB",
@@ -36,7 +36,7 @@ Capacity capacity_of(const sim::Machine& machine, const std::string& machine_nam
     return capacity;
 }
 
-Keeping keeping(const std::string& policy, const layouts::Problem& problem, const Config& config) {
+Keeping keeping(const std::string& policy, const layouts::Problem& problem, const MemoryConfig& config) {
     const auto element = bytes_of(problem.dtype), statistic = bytes_of(layouts::DType::fp32);
     const auto q = problem.query_heads * problem.head_dim * element;
     const auto kv = element * (problem.latent.is_given() ? problem.latent.width()

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
+#include "experiments/config/memory_config.hpp"
 #include "experiments/memory/memory.hpp"
 #include "layouts/schedules/schedule.hpp"
 #include "sim/machine/machine.hpp"
@@ -14,30 +14,30 @@ namespace ringlab::experiments {
 /// Memory of one device, bytes.
 struct Capacity {
     std::int64_t device = 0;
-    std::int64_t reserved = 0;  ///< for what is no tensor
-    std::int64_t resident = 0;  ///< weights and what else lies there all the time
+    std::int64_t reserved = 0;  ///< for everything that is not a tensor
+    std::int64_t resident = 0;  ///< weights and everything else that is always in use
 };
 
 /// As the options say, or else the machine file. Throws Error if neither does.
-Capacity capacity_of(const sim::Machine& machine, const std::string& machine_name, const Config& config);
+Capacity capacity_of(const sim::Machine& machine, const std::string& machine_name, const MemoryConfig& config);
 
 /// What a policy keeps of a layer until its backward pass.
 struct Keeping {
     std::string policy;
-    std::int64_t token_bytes = 0;  ///< of each token and layer
-    /// Of which the layer at work has all but this in its own inputs and results already.
+    std::int64_t token_bytes = 0;  ///< kept for each token and layer
+    /// Part of token_bytes that the layer being computed does not have in its own inputs and results already.
     std::int64_t apart_bytes = 0;
     bool with_backward = true;
     std::string again;  ///< what is computed again, for people: "projections, attention"
 };
 
 /// "everything", "output", "kv", "checkpoint" or "cache"; see --keep.
-Keeping keeping(const std::string& policy, const layouts::Problem& problem, const Config& config);
+Keeping keeping(const std::string& policy, const layouts::Problem& problem, const MemoryConfig& config);
 
 /// All that the fullest rank holds while the first layer's backward pass runs, the others' activations still there.
 struct Footprint {
     MemoryNeed pass;        ///< attention of one layer
-    std::int64_t kept = 0;  ///< of all layers, beside the one at work
+    std::int64_t kept = 0;  ///< of all layers except the one being computed
     std::int64_t resident = 0;
     std::int64_t reserved = 0;
 

@@ -17,15 +17,15 @@ struct Longest {
     std::string limit;        ///< in words: what keeps it from being longer
 };
 
-/// Of sequences of `granularity`, twice that and so on below `most` tokens, the longest whose footprint `fits`; none
-/// longer than one that does not may fit. Looks at some 2 log2(most / granularity) of them.
+/// The longest of the lengths `granularity`, 2 * `granularity` and so on below `most` whose footprint `fits`, if every
+/// length above one that does not fit does not fit either. Tries some 2 log2(most / granularity) lengths.
 std::int64_t longest_that(std::int64_t granularity, std::int64_t most, const std::function<bool(std::int64_t)>& fits);
 
 /// `which` without its tokens. Throws Error if the mask, layout or schedule cannot be made for any length.
-Longest longest_context(Case which, const layouts::Problem& problem, const Config& config, const Keeping& keeping,
+Longest longest_context(Case which, const layouts::Problem& problem, const MemoryConfig& config, const Keeping& keeping,
                         const Capacity& capacity);
 
-/// Of these runs, how many were executed to confirm them and did not fit.
+/// How many of these runs were executed to confirm them and did not fit.
 int refuted(const Record& record, const std::vector<std::string>& runs);
 
 }  // namespace ringlab::experiments

@@ -151,7 +151,7 @@ private:
     static Key key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
     static std::int64_t tiles(std::int64_t tokens) { return (tokens + tile - 1) / tile; }
 
-    /// Of tiles of rows, those that see other tiles of keys than the one before, by a sample.
+    /// Share of the row tiles that see other key tiles than the row tile before, from a sample.
     static double share_that_differs(const Schedule& pass, const Part& rows, const Part& keys) {
         constexpr std::int64_t samples = 8;
         const auto row_runs = pass.runs(rows), key_runs = pass.runs(keys);
@@ -218,12 +218,12 @@ std::vector<int> ranks_to_look_at(const Schedule& schedule) {
 
 std::int64_t MemoryNeed::scratch() const { return sum_of(slots) + statistics + lists + staging; }
 
-MemoryModel memory_model(const Config& config, const Policy& policy, bool executed) {
+MemoryModel memory_model(const std::string& backend, const Policy& policy, bool executed) {
     MemoryModel model;
     model.round_running_output = policy.running_output_rounded;
     if (!executed) return model;
     model.round_results = false;  // what is judged is left as it was summed
-    if (config.backend == "cpu") model.executor = MemoryModel::Executor::cpu;
+    if (backend == "cpu") model.executor = MemoryModel::Executor::cpu;
     return model;
 }
 

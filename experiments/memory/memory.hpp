@@ -15,9 +15,9 @@ struct MemoryNeed {
     std::int64_t inputs = 0;                                ///< q, k, v and do of its shard
     std::int64_t results = 0;                               ///< o, lse, dq, dk, dv, sums in the accumulator's type too
     std::array<std::int64_t, layouts::pool_count> slots{};  ///< scratch slots by pool, of the pass that has more
-    std::int64_t statistics = 0;  ///< of rows, arrivals of another type; of CPU ranks: tiles of scores
-    std::int64_t lists = 0;       ///< what kernels know of the mask: work lists, bounds of rows, positions of keys
-    std::int64_t staging = 0;     ///< messages on their way, where a transport copies them
+    std::int64_t statistics = 0;  ///< of rows, converted arrivals; on CPU ranks tiles of scores
+    std::int64_t lists = 0;       ///< the mask for kernels: work lists, bounds of rows, positions of keys
+    std::int64_t staging = 0;     ///< messages in transit, if the transport copies them
 
     std::int64_t scratch() const;  ///< beyond inputs and results
     std::int64_t total() const { return inputs + results + scratch(); }
@@ -31,21 +31,22 @@ struct MemoryModel {
     bool round_running_output = false;  ///< see Policy
 };
 
-/// Of a plan that `config` executes; without a backend, of GPUs that leave results as a model wants them.
-MemoryModel memory_model(const Config& config, const Policy& policy, bool executed);
+/// The memory model of a plan that `backend` executes. Without a backend: of GPUs that leave results in the types that
+/// a model wants.
+MemoryModel memory_model(const std::string& backend, const Policy& policy, bool executed);
 
-/// Of one rank. `backward` may be null: a forward pass alone. Reads the rank's operations.
+/// Memory of one rank. `backward` may be null: a forward pass alone. Reads the rank's operations.
 MemoryNeed memory_need(const layouts::Schedule& forward, const layouts::Schedule* backward, int rank,
                        const MemoryModel& model);
 
-/// Of the rank that needs most: of up to 64 ranks all are looked at, of more the first, the last and the first of those
-/// with most tokens.
+/// Memory of the rank that needs most. With up to 64 ranks all are looked at, with more only the first rank, the last
+/// one and the first one of those with most tokens.
 MemoryNeed most_memory(const layouts::Schedule& forward, const layouts::Schedule* backward, const MemoryModel& model);
 
 /// Writes what is predicted: datasets predicted/memory/..., column memory_predicted.
 MemoryNeed describe_predicted_memory(RunWriter& run, const Plan& plan, const MemoryModel& model);
 
-/// And beside it what the backend counted: columns memory_measured and prediction_error_memory.
+/// Writes what the backend counted beside the prediction: columns memory_measured and prediction_error_memory.
 void describe_memory_error(RunWriter& run, const MemoryNeed& predicted, const Measurement& measured);
 
 /// "412 MiB", "1.25 GiB".

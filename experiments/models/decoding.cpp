@@ -15,8 +15,8 @@ namespace {
 
 constexpr double garbage_value = 64;  // a number of every dtype, which no key, value or query comes near
 
-/// Nothing is rotated: keys are, once, when they are written.
-layouts::Problem sizes_from(const Config& config) {
+/// The problem without rotary embedding: keys are rotated once, when they are written to the cache.
+layouts::Problem sizes_from(const ProblemConfig& config) {
     auto problem = problem_from(config);
     problem.rotary = {};
     return problem;
@@ -39,35 +39,36 @@ std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 std::vector<std::int64_t> lengths_of(std::int64_t tokens, int sequences) {
-    require(tokens >= sequences, "{} sequences of up to {} tokens cannot all have some; give fewer --sequences",
-            sequences, tokens);
+    require(tokens >= sequences,
+            "{} sequences of up to {} tokens: every sequence must have a token; give fewer --sequences", sequences,
+            tokens);
     std::vector<std::int64_t> lengths;
     for (int s = 0; s < sequences; ++s) lengths.push_back(tokens * (sequences - s) / sequences);
     return lengths;
 }
 
-Decoding::Decoding(const Config& config, std::int64_t tokens)
-    : config_(config), tokens_(tokens), lengths_(lengths_of(tokens, config.sequences)) {
-    auto all = problem(0);
+Decoding::Decoding(const ProblemConfig& problem, const DecodingConfig& growth, std::int64_t tokens)
+    : sizes_(problem), steps_(growth.steps), tokens_(tokens), lengths_(lengths_of(tokens, growth.sequences)) {
+    auto all = this->problem(0);
     all.queries.clear();
     std::vector<std::int64_t> positions;
     for (std::size_t s = 0; s < lengths_.size(); ++s) {
-        all.queries.push_back({position(s, 0), position(s, config.steps)});
-        for (int step = 0; step < config.steps; ++step) positions.push_back(position(s, step));
+        all.queries.push_back({position(s, 0), position(s, steps_)});
+        for (int step = 0; step < steps_; ++step) positions.push_back(position(s, step));
     }
-    inputs_ = generate_inputs("normal", all, config.seed).inputs;
+    inputs_ = generate_inputs("normal", all, problem.seed).inputs;
     appended_ = {std::move(inputs_.q), reference::take_tokens(inputs_.k, positions),
                  reference::take_tokens(inputs_.v, positions), std::move(inputs_.dout)};
     restart();
 }
 
 std::int64_t Decoding::position(std::size_t sequence, int step) const {
-    return layouts::cache_begin(lengths_, config_.steps, sequence) + lengths_[sequence] + step;
+    return layouts::cache_begin(lengths_, steps_, sequence) + lengths_[sequence] + step;
 }
 
 layouts::Problem Decoding::problem(int step) const {
-    auto problem = sizes_from(config_);
-    problem.tokens = layouts::cache_begin(lengths_, config_.steps, lengths_.size());
+    auto problem = sizes_from(sizes_);
+    problem.tokens = layouts::cache_begin(lengths_, steps_, lengths_.size());
     for (std::size_t s = 0; s < lengths_.size(); ++s)
         problem.queries.push_back({position(s, step), position(s, step) + 1});
     return problem;
@@ -76,20 +77,20 @@ layouts::Problem Decoding::problem(int step) const {
 Plan Decoding::plan(const Case& which, int step) const {
     // A row sees the positions up to its own: what was not yet written lies behind it.
     std::vector<std::int64_t> rooms;
-    for (const auto length : lengths_) rooms.push_back(length + config_.steps);
+    for (const auto length : lengths_) rooms.push_back(length + steps_);
     const auto each = problem(step);
     const auto mask = layouts::make_mask(fmt::format("causal+documents:{}", fmt::join(rooms, ",")), each.tokens);
-    const auto layout = layouts::cache_layout(which.layout, lengths_, config_.steps, which.ranks);
+    const auto layout = layouts::cache_layout(which.layout, lengths_, steps_, which.ranks);
     const auto policy = policy_from(which.policy, each.dtype);
     Plan plan{each, nullptr, nullptr};
     plan.forward = layouts::make_schedule(
-        each, mask, layout, {which.algorithm, layouts::Pass::forward, policy.accumulation, policy.gradient_dtype});
+        each, mask, layout, {which.schedule, layouts::Pass::forward, policy.accumulation, policy.gradient_dtype});
     return plan;
 }
 
 void Decoding::write(int step, bool garbage) {
     for (std::size_t s = 0; s < lengths_.size(); ++s) {
-        const auto from = s * static_cast<std::size_t>(config_.steps) + static_cast<std::size_t>(step);
+        const auto from = s * static_cast<std::size_t>(steps_) + static_cast<std::size_t>(step);
         const auto to = static_cast<std::size_t>(position(s, step));
         for (const auto& [source, target] :
              {std::pair(&appended_.k, &inputs_.k), std::pair(&appended_.v, &inputs_.v)}) {
@@ -103,14 +104,13 @@ void Decoding::write(int step, bool garbage) {
 }
 
 void Decoding::restart() {
-    for (int step = 0; step < config_.steps; ++step) write(step, true);
+    for (int step = 0; step < steps_; ++step) write(step, true);
 }
 
 void Decoding::append(int step) {
     write(step, false);
     std::vector<std::int64_t> rows;
-    for (std::size_t s = 0; s < lengths_.size(); ++s)
-        rows.push_back(static_cast<std::int64_t>(s) * config_.steps + step);
+    for (std::size_t s = 0; s < lengths_.size(); ++s) rows.push_back(static_cast<std::int64_t>(s) * steps_ + step);
     inputs_.q = reference::take_tokens(appended_.q, rows);
     inputs_.dout = reference::take_tokens(appended_.dout, rows);
 }
@@ -123,7 +123,7 @@ const reference::Outputs& Decoding::expected(int step) {
     all.lse = reference::Lse({inputs_.q.shape(0), inputs_.q.shape(1), inputs_.q.shape(2)}, 0.0);
     for (std::size_t s = 0; s < lengths_.size(); ++s) {
         const auto newest = position(s, step), first = newest - lengths_[s] - step;
-        auto alone = sizes_from(config_);
+        auto alone = sizes_from(sizes_);
         alone.tokens = newest + 1 - first;
         alone.queries = {{alone.tokens - 1, alone.tokens}};
         const auto keys = range(first, newest + 1);

@@ -15,8 +15,8 @@ namespace ringlab::experiments {
 /// else changes. What lies in places not yet written is garbage.
 class Decoding {
 public:
-    /// Of lengths_of(tokens, config.sequences). Values are seeded normal numbers.
-    Decoding(const Config& config, std::int64_t tokens);
+    /// Starts with sequences of lengths_of(tokens, sequences). Values are seeded normal numbers.
+    Decoding(const ProblemConfig& problem, const DecodingConfig& growth, std::int64_t tokens);
 
     const std::vector<std::int64_t>& lengths() const { return lengths_; }
     std::int64_t tokens() const { return tokens_; }
@@ -33,11 +33,11 @@ public:
     /// After append(): K and V of all places; Q of the newest tokens, by sequence.
     const reference::Inputs& inputs() const { return inputs_; }
 
-    /// What the newest token of every sequence must give: attention over its own sequence alone, without cache, mask or
-    /// padding, in fp64. After append().
+    /// Expected results of the newest token of every sequence: attention over its own sequence alone, without cache,
+    /// mask or padding, in fp64. To be called after append().
     const reference::Outputs& expected(int step);
 
-    /// How far from that o, o_unrounded and lse may be, by the error model.
+    /// Largest errors of o, o_unrounded and lse that pass, by the error model.
     Tolerance tolerance(const layouts::Schedule& forward, int step, bool round_running_output);
 
 private:
@@ -45,7 +45,8 @@ private:
     layouts::Problem problem(int step) const;
     void write(int step, bool garbage);
 
-    const Config config_;
+    const ProblemConfig sizes_;
+    const int steps_;
     std::int64_t tokens_;
     std::vector<std::int64_t> lengths_;
     reference::Inputs appended_;  // tokens of sequence 0 by step, then of sequence 1

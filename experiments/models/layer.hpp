@@ -29,8 +29,8 @@ public:
     /// q, k, v and dO of attention where token t's loss counts `loss_weight[t]` times.
     reference::Inputs attention_inputs(const reference::Inputs& features, std::span<const double> loss_weight) const;
 
-    /// What the tokens at `positions` give: a rank's own, all that it can know. `outputs` are attention's over the
-    /// whole sequence.
+    /// Gradients from the tokens at `positions` alone, which a rank can compute for its own tokens. `outputs` are
+    /// attention's over the whole sequence.
     ParameterGradients gradients(const reference::Inputs& features, std::span<const double> loss_weight,
                                  const reference::Outputs& outputs, std::span<const std::int64_t> positions) const;
 

@@ -18,7 +18,7 @@ struct Stack {
 /// until there are so many; # begins a comment. Throws Error that names `file` and says what would be right.
 Stack parse_stack(const std::string& text, const std::string& file);
 
-/// By name, of those that come with Ringlab, or a file.
+/// Loads a stack by the name of one that comes with Ringlab, or from a file.
 Stack load_stack(const std::string& name);
 
 /// A mask whose windows, chunks and sinks are so many times shorter, at least one token. Throws Error if a term has

@@ -185,8 +185,9 @@ void Options::add(Option option) {
 }
 
 const Options::Entry& Options::find(const std::string& name) const {
-    const auto found =
-        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.option.name == name; });
+    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.option.name == name || (!name.empty() && entry.option.old_name == name);
+    });
     if (found != entries_.end()) return *found;
     fail_of_unknown("--" + name);
 }
@@ -198,13 +199,14 @@ void Options::fail_of_unknown(const std::string& typed) const {
     fail("unknown option '{}'{} --help shows the options", typed, hint.empty() ? ";" : hint);
 }
 
-void Options::read_command_line(int argc, const char* const* argv) {
+void Options::read_command_line(int argc, const char* const* argv, std::vector<std::string>& notes) {
     po::options_description all;
     for (const auto& [option, section, text] : entries_) {
         auto* value = po::value<Strings>();
         if (is_flag(option)) value->zero_tokens();
         if (takes_list(option)) value->multitoken();
         all.add_options()((option.name + (option.letter.empty() ? "" : "," + option.letter)).c_str(), value);
+        if (!option.old_name.empty()) all.add_options()(option.old_name.c_str(), po::value<Strings>()->multitoken());
     }
     std::vector<Assignment> assignments;
     try {
@@ -215,7 +217,10 @@ void Options::read_command_line(int argc, const char* const* argv) {
         for (const auto& option : parsed.options) {
             require(option.position_key == -1, "'{}' does not belong to an option; --help shows the options",
                     fmt::join(option.value, " "));
-            assignments.push_back({option.string_key, option.value});
+            const auto& known = find(option.string_key).option;
+            if (known.old_name == option.string_key)
+                notes.push_back(fmt::format("--{} is called --{} now", known.old_name, known.name));
+            assignments.push_back({known.name, option.value});
         }
     } catch (const po::unknown_option& error) {
         const auto typed = error.get_option_name();
@@ -229,12 +234,15 @@ void Options::read_command_line(int argc, const char* const* argv) {
 void Options::read_file(const std::string& path, const std::string& kind) {
     std::istringstream file(layouts::read_text(path, kind));
     po::options_description all;
-    for (const auto& entry : entries_) all.add_options()(entry.option.name.c_str(), po::value<Strings>());
+    for (const auto& entry : entries_)
+        for (const auto& name : {entry.option.name, entry.option.old_name})
+            if (!name.empty()) all.add_options()(name.c_str(), po::value<Strings>());
     try {
         std::vector<Assignment> assignments;
         for (const auto& line : po::parse_config_file(file, all, true).options) {
-            Assignment assignment{line.string_key, line.value};
-            if (takes_list(find(line.string_key).option)) {
+            const auto& option = find(line.string_key).option;
+            Assignment assignment{option.name, line.value};
+            if (takes_list(option)) {
                 // Several values on one line come as one string; commas are part of specs, blanks are not.
                 assignment.values.clear();
                 for (const auto& value : line.value) {
@@ -288,7 +296,8 @@ std::string Options::help() const {
         if (!is_flag(option)) usage += " " + option.value + (takes_list(option) ? "..." : "");
         usage += usage.size() + 2 > column ? "\n" + std::string(column, ' ') : std::string(column - usage.size(), ' ');
         const auto whose = option.backend.empty() ? "" : "with --backend " + option.backend + ": ";
-        const auto shown = whose + option.help + (entry.default_text.empty() ? "" : " [" + entry.default_text + "]");
+        const auto shown = whose + option.help + (option.old_name.empty() ? "" : "; formerly --" + option.old_name) +
+                           (entry.default_text.empty() ? "" : " [" + entry.default_text + "]");
         text += usage + wrapped(shown, column, line - column) + "\n";
     }
     return text;
@@ -299,8 +308,9 @@ std::string Options::text(const std::string& backend) const {
     for (const auto& [option, section, shown] : entries_) {
         if (!option.decides_results || (!option.backend.empty() && option.backend != backend)) continue;
         const auto value = text_of(option);
-        text += value.empty() ? fmt::format("# {}: {}\n", option.name, option.absent)
-                              : fmt::format("{} = {}\n", option.name, value);
+        // --resume compares the texts of old and new records.
+        const auto& name = option.old_name.empty() ? option.name : option.old_name;
+        text += value.empty() ? fmt::format("# {}: {}\n", name, option.absent) : fmt::format("{} = {}\n", name, value);
     }
     return text;
 }

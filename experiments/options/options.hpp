@@ -19,18 +19,20 @@ using OptionTarget =
 /// An option as --help shows it. What its target holds when it is added is the default.
 struct Option {
     std::string name;
-    std::string value;  ///< what stands for its value: "N", "FILE"
+    std::string value;  ///< placeholder of its value: "N", "FILE"
     std::string help;
     OptionTarget target;
-    std::string absent = "";  ///< what is done without it, where the default (nothing, 0, an empty list) does not say
-    double low = -std::numeric_limits<double>::infinity();  ///< of numbers
+    std::string absent = "";  ///< what is done without it, if the default (nothing, 0, an empty list) does not say so.
+                              ///< Records keep this text, and --resume compares it
+    double low = -std::numeric_limits<double>::infinity();  ///< least value of a number
     double high = std::numeric_limits<double>::infinity();
     std::vector<std::string> choices = {};  ///< if the value must be one of these
     std::string letter = "";                ///< "o" if it may be written -o
-    std::string none = "";                  ///< a word that is typed for 0, which does not mean what `absent` says
+    std::string old_name = "";              ///< former name: still accepted, and the name in records
+    std::string none = "";                  ///< a word that means 0, where 0 differs from what `absent` says
     bool turns_off = false;                 ///< a flag that makes its target false
     bool decides_results = true;            ///< stands in Options::text()
-    std::string backend = "";               ///< that alone understands it
+    std::string backend = "";               ///< the only backend that has the option; empty: all have it
 };
 
 /// The options of a program: one place that reads them, judges their values and explains them.
@@ -43,8 +45,9 @@ public:
     void section(std::string title);
     void add(Option option);
 
-    /// Throws Error, one line that names the option, the value and what would be right.
-    void read_command_line(int argc, const char* const* argv);
+    /// Throws Error, one line that names the option, the value and what would be right. Adds a note for each option
+    /// that was given by its former name.
+    void read_command_line(int argc, const char* const* argv, std::vector<std::string>& notes);
 
     /// Lines "name = value", several values between blanks. Throws Error that names the file as well.
     void read_file(const std::string& path, const std::string& kind);

@@ -18,7 +18,7 @@ std::pair<std::int64_t, std::int64_t> parse_heads(const std::string& text);
 /// `value` as one of the choices, by position. Throws Error that lists them.
 std::size_t parse_choice(const std::string& value, const std::string& what, const std::vector<std::string>& choices);
 
-/// Of values, at least one: interpolated between the two that are next to it in order, as NumPy does.
+/// The percentile of at least one value, interpolated between neighbours in order, as NumPy does.
 double percentile(std::vector<double> values, double percent);
 
 }  // namespace ringlab::experiments

@@ -6,6 +6,7 @@
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "layouts/basics/require.hpp"
 #include "sim/machine/machine.hpp"
+#include "sim/report/chakra_trace.hpp"
 #include "sim/report/chrome_trace.hpp"
 
 #include <algorithm>
@@ -20,9 +21,9 @@ namespace fs = std::filesystem;
 
 /// Whether both lead to the same file, or would: by device and inode, so that names, hard and symbolic links do not
 /// matter; by place where there is no file yet.
-bool same_file(const fs::path& a, const fs::path& b) {
+bool same_file(const fs::path& a, bool a_is_there, const fs::path& b) {
     std::error_code missing;
-    return a == b || fs::equivalent(a, b, missing);
+    return a.native() == b.native() || (a_is_there && fs::equivalent(a, b, missing));
 }
 
 fs::path place_of(const fs::path& path) {
@@ -60,6 +61,12 @@ bool is_trace(const fs::path& path) {
     return begin == sim::chrome_trace_begin;
 }
 
+bool is_execution_trace(const fs::path& path) {
+    std::string begin(64, '\0');
+    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    return begin.find(sim::chakra_generator) != std::string::npos;
+}
+
 bool is_advice(const fs::path& path) {
     std::string begin(advice_begin.size(), '\0');
     std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
@@ -77,6 +84,7 @@ bool is_of_kind(const fs::path& path, FileKind kind) {
             });
         case FileKind::machine: return is_machine_file(path);
         case FileKind::trace: return is_trace(path);
+        case FileKind::execution_trace: return is_execution_trace(path);
         case FileKind::advice: return is_advice(path);
     }
     return false;
@@ -88,6 +96,7 @@ const char* name_of(FileKind kind) {
         case FileKind::tensors: return "file of saved tensors";
         case FileKind::machine: return "machine file";
         case FileKind::trace: return "trace of Ringlab";
+        case FileKind::execution_trace: return "execution trace of Ringlab";
         case FileKind::advice: return "advice of Ringlab";
     }
     return "";
@@ -106,17 +115,21 @@ void FileGuard::writes(const std::string& what, const fs::path& path, FileKind k
         require(!leads_to_itself(link), "{} '{}': '{}' is a link that leads to itself; write to another file", what,
                 path.string(), link.string());
     const auto place = place_of(path);
-    require(kind == FileKind::tensors || fs::is_directory(place.parent_path()), "{} '{}': there is no folder '{}'",
-            what, path.string(), place.parent_path().string());
+    const bool makes_folder = kind == FileKind::tensors || kind == FileKind::execution_trace;
+    require(makes_folder || fs::is_directory(place.parent_path()), "{} '{}': there is no folder '{}'", what,
+            path.string(), place.parent_path().string());
     const std::vector<fs::path> all{place, temporary_of(place), WriterLock::sidecar_of(place), unfinished_of(place)};
     for (const auto& made : all) {
+        std::error_code missing;
+        const bool is_there = fs::exists(made, missing);  // asked once: there may be thousands of other files
         for (const auto& other : read_)
-            require(!same_file(made, other.place),
+            require(!same_file(made, is_there, other.place),
                     "{} '{}' would replace the {} '{}' that this command reads; write elsewhere", what, path.string(),
                     other.what, other.path.string());
         for (const auto& other : written_)
-            require(!same_file(made, other.place), "{} '{}' and {} '{}' are one file; give them different names", what,
-                    path.string(), other.what, other.path.string());
+            require(!same_file(made, is_there, other.place),
+                    "{} '{}' and {} '{}' are one file; give them different names", what, path.string(), other.what,
+                    other.path.string());
         require_replaceable(made);
     }
     if (fs::exists(place) && if_there != IfThere::keep) {

@@ -13,7 +13,7 @@
 namespace ringlab::experiments {
 
 /// What programs write, and may replace when asked to.
-enum class FileKind { record, tensors, machine, trace, advice };
+enum class FileKind { record, tensors, machine, trace, execution_trace, advice };
 
 /// How a JSON file of advice begins, by which it is known again.
 inline constexpr std::string_view advice_begin = "{\n  \"ringlab_advice\": ";
@@ -21,8 +21,8 @@ inline constexpr std::string_view advice_begin = "{\n  \"ringlab_advice\": ";
 /// What becomes of a file that is there already.
 enum class IfThere {
     refuse,   ///< it is an error
-    replace,  ///< if it is of the kind
-    keep,     ///< the writer adds to it, and looks at it itself
+    replace,  ///< if it is a file of the same kind
+    keep,     ///< the writer adds to it, and checks it itself
 };
 
 /// All files that one command reads and writes. Whatever it writes goes through writes() before the first byte of
@@ -52,7 +52,7 @@ private:
         std::string what;
         std::filesystem::path path;   ///< as given
         std::filesystem::path place;  ///< without links, as far as it exists
-        FileState state = {};         ///< of what is written: what lies there so far
+        FileState state = {};         ///< of a file to write: state of what lies there so far
     };
 
     std::vector<File> read_, written_;

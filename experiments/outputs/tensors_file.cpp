@@ -21,20 +21,6 @@ namespace fs = std::filesystem;
 using hdf5::Element;
 using layouts::DType;
 
-std::string file_name(const std::string& run) {
-    constexpr std::size_t longest = 200, kept_digits = 16;  // file systems end at 255 bytes
-    static const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-=.,_";
-    std::string name = run;
-    std::replace_if(
-        name.begin(), name.end(),
-        [](unsigned char c) { return plain.find(static_cast<char>(c)) == std::string_view::npos; }, '_');
-    // What differs in a replaced character that is common in names of files must not become one file.
-    const bool ambiguous = run.find_first_not_of(plain + " :") != std::string::npos;
-    if (name.size() > longest || ambiguous)
-        name = name.substr(0, longest) + "-" + to_text(digest_of(std::as_bytes(std::span(run)))).substr(0, kept_digits);
-    return name + ".h5";
-}
-
 /// A file whose datasets share dimension scales.
 class Writer {
 public:
@@ -234,7 +220,21 @@ void require_outputs(const layouts::Problem& p, const reference::Outputs& out) {
 
 }  // namespace
 
-fs::path tensors_path(const fs::path& folder, const std::string& run) { return folder / file_name(run); }
+std::string file_name_of(const std::string& run) {
+    constexpr std::size_t longest = 200, kept_digits = 16;  // file systems end at 255 bytes
+    static const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-=.,_";
+    std::string name = run;
+    std::replace_if(
+        name.begin(), name.end(),
+        [](unsigned char c) { return plain.find(static_cast<char>(c)) == std::string_view::npos; }, '_');
+    // What differs in a replaced character that is common in names of files must not become one file.
+    const bool ambiguous = run.find_first_not_of(plain + " :") != std::string::npos;
+    if (name.size() > longest || ambiguous)
+        name = name.substr(0, longest) + "-" + to_text(digest_of(std::as_bytes(std::span(run)))).substr(0, kept_digits);
+    return name;
+}
+
+fs::path tensors_path(const fs::path& folder, const std::string& run) { return folder / (file_name_of(run) + ".h5"); }
 
 fs::path save_tensors(const fs::path& folder, const std::string& run, const layouts::Problem& problem,
                       const layouts::Mask& mask, const reference::Inputs& inputs, const reference::Outputs& outputs,

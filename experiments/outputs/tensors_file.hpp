@@ -17,8 +17,11 @@ namespace ringlab::experiments {
 inline const std::string tensors_file_description =
     "inputs and outputs of one attention; see experiments/check_tensors.py";
 
-/// Where save_tensors() writes the run: characters that do not belong in a file name are replaced by '_', and a name
-/// too long for one is cut and told apart by a digest.
+/// The name of a run as a file name without ending: characters that a file name cannot have are replaced by '_'; a name
+/// that is too long is cut, and a digest keeps it unique.
+std::string file_name_of(const std::string& run);
+
+/// Path to which save_tensors() writes the run.
 std::filesystem::path tensors_path(const std::filesystem::path& folder, const std::string& run);
 
 /// What a file of saved tensors says of its run beside tensors and mask.

@@ -34,12 +34,10 @@ class Adviser {
 public:
     explicit Adviser(const Question& question)
         : question_(question),
-          problem_(problem_from(question.config)),
+          problem_(problem_from(question.config.problem)),
           config_(question.config),
-          budget_(static_cast<std::int64_t>(config_.budget_seconds * operations_per_second)),
-          left_(budget_) {
-        config_.pad = true;
-    }
+          budget_(static_cast<std::int64_t>(config_.advice.budget_seconds * operations_per_second)),
+          left_(budget_) {}
 
     Advice run() {
         for (const auto& machine : question_.machines)
@@ -66,10 +64,10 @@ private:
     Plan plan_of(const Advised& one) const {
         auto problem = problem_;
         problem.batch = one.batch;
-        return make_plan(one.which, problem, config_, {});
+        return make_plan(one.which, problem);
     }
 
-    /// By the time that is known best.
+    /// The candidates with this verdict, sorted by the best known time.
     std::vector<Advised*> with(Verdict verdict) {
         std::vector<Advised*> some;
         for (auto& one : all_)
@@ -110,28 +108,30 @@ private:
                 looked.operations = look_at(looked.one);
             return looked;
         };
-        make_in_parallel(all_.size() - first, threads_of(config_), look, [&](std::size_t i, Looked looked) {
-            auto& one = all_[first + i];
-            if (question_.progress) question_.progress(one.name(), i, all_.size() - first);
-            if (one.verdict == Verdict::impossible) return;
-            if (is_outrun(one, least)) {
-                one.verdict = Verdict::outrun;
-                one.reason = fmt::format("its pairs alone take {:.4g} ms on the busiest rank", one.floor_seconds * 1e3);
-                return;
-            }
-            one = std::move(looked.one);
-            advice_.operations += looked.operations;
-            least = best();
-        });
+        make_in_parallel(
+            all_.size() - first, threads_of(config_.prediction.threads), look, [&](std::size_t i, Looked looked) {
+                auto& one = all_[first + i];
+                if (question_.progress) question_.progress(one.name(), i, all_.size() - first);
+                if (one.verdict == Verdict::impossible) return;
+                if (is_outrun(one, least)) {
+                    one.verdict = Verdict::outrun;
+                    one.reason =
+                        fmt::format("its pairs alone take {:.4g} ms on the busiest rank", one.floor_seconds * 1e3);
+                    return;
+                }
+                one = std::move(looked.one);
+                advice_.operations += looked.operations;
+                least = best();
+            });
     }
 
     /// Whether it fits, and its time by one rank. Returns how many operations that took.
     std::int64_t look_at(Advised& one) const {
         try {
             const auto plan = plan_of(one);
-            const auto keep = keeping(config_.keep.front(), plan.problem, config_);
+            const auto keep = keeping(config_.memory.keep.front(), plan.problem, config_.memory);
             const auto need =
-                footprint(*plan.forward, plan.backward.get(), keep, config_.model_layers, one.machine->capacity);
+                footprint(*plan.forward, plan.backward.get(), keep, config_.memory.model_layers, one.machine->capacity);
             one.memory = need.total();
             if (one.memory > one.machine->capacity.device) {
                 one.verdict = Verdict::too_large;
@@ -140,7 +140,7 @@ private:
                 return 0;
             }
             sim::SimOptions options;
-            options.clock = config_.attend_clock();
+            options.clock = config_.prediction.attend_clock();
             const auto played = play_some_ranks(one, plan, options);
             take(one, played, Advised::Method::one_rank);
             one.verdict = Verdict::estimated;
@@ -171,31 +171,32 @@ private:
             tried.operations = operations_of(plan);
             tried.played_rings = rings_to_play(tried);
             if (tried.operations * tried.played_rings <= left) {
-                take(tried, play_all_ranks(tried, plan, config_.attend_clock()), Advised::Method::events);
+                take(tried, play_all_ranks(tried, plan, config_.prediction.attend_clock()), Advised::Method::events);
                 tried.verdict = Verdict::ranked;
             }
             return tried;
         };
-        make_in_parallel(order.size(), threads_of(config_), attempt, [&](std::size_t i, Advised tried) {
-            auto& one = *order[i];
-            if (question_.progress) question_.progress("simulating " + one.name(), i, order.size());
-            over = over || (by_estimate && one.estimated_seconds * estimate_error.least > last_of_the_first());
-            if (over) {
-                one.verdict = Verdict::outrun;
-                one.reason = fmt::format("by one rank it takes {:.4g} ms, too long to be among the first {}",
-                                         one.estimated_seconds * 1e3, question_.rows);
-                return;
-            }
-            const auto operations = tried.operations * tried.played_rings;
-            if (operations > left) {
-                one.reason =
-                    fmt::format("not simulated: {} operations, where the budget has {} left", operations, left.load());
-                return;
-            }
-            left -= operations;
-            advice_.operations += operations;
-            one = std::move(tried);
-        });
+        make_in_parallel(
+            order.size(), threads_of(config_.prediction.threads), attempt, [&](std::size_t i, Advised tried) {
+                auto& one = *order[i];
+                if (question_.progress) question_.progress("simulating " + one.name(), i, order.size());
+                over = over || (by_estimate && one.estimated_seconds * estimate_error.least > last_of_the_first());
+                if (over) {
+                    one.verdict = Verdict::outrun;
+                    one.reason = fmt::format("by one rank it takes {:.4g} ms, too long to be among the first {}",
+                                             one.estimated_seconds * 1e3, question_.rows);
+                    return;
+                }
+                const auto operations = tried.operations * tried.played_rings;
+                if (operations > left) {
+                    one.reason = fmt::format("not simulated: {} operations, where the budget has {} left", operations,
+                                             left.load());
+                    return;
+                }
+                left -= operations;
+                advice_.operations += operations;
+                one = std::move(tried);
+            });
         left_ = left;
     }
 
@@ -210,7 +211,7 @@ private:
         return shares ? static_cast<int>(std::clamp<std::int64_t>(affordable, 1, one.rings)) : 1;
     }
 
-    /// Of the first rows, of those near the best.
+    /// Simulates variants of those first candidates that are near the best.
     void simulate_variants() {
         auto first = with(Verdict::ranked);
         first.resize(std::min(first.size(), question_.rows));
@@ -234,16 +235,16 @@ private:
             if (all_[i].verdict != Verdict::ranked || all_[i].seconds() < (1 - least_gain) * plain.seconds()) continue;
             all_[i].verdict = Verdict::outrun;
             all_[i].reason =
-                fmt::format("takes {:.4g} ms, no less than {}", all_[i].seconds() * 1e3, plain.which.algorithm);
+                fmt::format("takes {:.4g} ms, no less than {}", all_[i].seconds() * 1e3, plain.which.schedule);
         }
     }
 
-    /// Of rings too large to simulate, the best of each machine.
+    /// Corrects the estimate of each machine's best ring that is too large to be simulated.
     void correct_the_first() {
         std::set<const AdvisedMachine*> done;
         for (auto* one : with(Verdict::estimated))
             if (done.insert(one->machine).second)
-                advice_.operations += correct_by_recurrence(*one, plan_of(*one), config_.attend_clock());
+                advice_.operations += correct_by_recurrence(*one, plan_of(*one), config_.prediction.attend_clock());
     }
 
     /// Where the time goes of what tables show, as far as a budget goes that is as large as the simulator's.
@@ -257,22 +258,24 @@ private:
                 left -= plays_of_causes * one->operations * one->played_rings;
                 return left < 0;
             });
-            const auto explain = [&, clock = config_.attend_clock()](std::size_t i) {
+            const auto explain = [&, clock = config_.prediction.attend_clock()](std::size_t i) {
                 const auto plan = plan_of(*some[i]);
                 return verdict == Verdict::ranked ? explain_by_all_ranks(*some[i], plan, clock)
                                                   : explain_by_some_ranks(*some[i], plan, clock);
             };
-            make_in_parallel(some.size(), threads_of(config_), explain, [&](std::size_t i, sim::Breakdown found) {
-                if (question_.progress) question_.progress("explaining " + some[i]->name(), i, some.size());
-                some[i]->causes = found;
-                if (verdict == Verdict::ranked) some[i]->reason = causes_in_words(found);
-            });
+            make_in_parallel(some.size(), threads_of(config_.prediction.threads), explain,
+                             [&](std::size_t i, sim::Breakdown found) {
+                                 if (question_.progress)
+                                     question_.progress("explaining " + some[i]->name(), i, some.size());
+                                 some[i]->causes = found;
+                                 if (verdict == Verdict::ranked) some[i]->reason = causes_in_words(found);
+                             });
         }
     }
 
     const Question& question_;
     layouts::Problem problem_;
-    Config config_;
+    const Config& config_;
     std::int64_t budget_, left_;  // operations of the simulator
     std::deque<Advised> all_;     // where what is added moves nothing
     Advice advice_;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "experiments/config/case.hpp"
+#include "experiments/config/config.hpp"
 #include "experiments/memory/footprint.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "sim/machine/machine.hpp"
@@ -14,7 +14,7 @@
 
 namespace ringlab::experiments {
 
-/// A described machine, its memory, and how far predictions on it are trusted.
+/// A described machine, its memory, and how far off predictions on it were.
 struct AdvisedMachine {
     std::string name, file;
     sim::Machine machine;
@@ -22,7 +22,7 @@ struct AdvisedMachine {
     Uncertainty uncertainty;
 };
 
-/// The simulator's time of a candidate over what one rank says of it. Measured in 1755 cases (causal, full,
+/// Ratio of the simulator's time of a candidate to its estimate from one rank. Measured in 1755 cases (causal, full,
 /// window:4096,0 and packed documents; 32k to 512k tokens; what candidates() lists on five machines of 4 to 64 GPUs):
 /// on each machine nine of ten lay between 0.82 and 1.25, all between 0.65 and 2.7. Rounded outwards.
 struct EstimateError {
@@ -31,10 +31,10 @@ struct EstimateError {
 };
 inline constexpr EstimateError estimate_error{};
 
-/// Operations that the simulator is taken to do in a second of `--budget`, on one core.
+/// Operations per second of `--budget` that the simulator is assumed to do on one core.
 inline constexpr double operations_per_second = 100'000;
 
-/// What became of one layout, schedule and ring size on a machine.
+/// One layout, schedule and ring size on a machine, and what is known of it.
 struct Advised {
     enum class Verdict {
         ranked,      ///< it fits, and the simulator has its word
@@ -68,7 +68,7 @@ struct Advised {
 
     double seconds() const { return forward_seconds + backward_seconds; }
 
-    /// What nine of ten measured times of such rings keep to, see margin(); nothing where none were measured.
+    /// The margin that nine of ten measured times of such rings keep, see margin(). Nothing if none were measured.
     std::optional<double> margin() const;
     std::string name() const;
 };
@@ -84,19 +84,18 @@ struct Advice {
     std::vector<const Advised*> ranked() const { return with(Advised::Verdict::ranked); }
 };
 
-/// What advice is looked for: lists that are empty are chosen for the machine and the mask.
+/// What advice is asked for. Empty lists are chosen for the machine and the mask.
 struct Question {
     const Config& config;
     const std::vector<AdvisedMachine>& machines;
-    std::size_t rows = 12;  ///< the first so many are to be told apart, and explained
+    std::size_t rows = 12;  ///< number of first candidates that are simulated, ranked and explained
     /// Called before each step of a stage: what, how many steps of the stage are done and how many there are.
     std::function<void(const std::string&, std::size_t, std::size_t)> progress = {};
 };
 
-/// Lays out all candidates(), tells what fits, and estimates it by one rank. In order of that the simulator has its
-/// word on all that may be among the first rows, as far as the budget goes; then on variants() of those near the best.
-/// What it may not be asked for stays an estimate. Throws Error if the mask cannot be made or no combination is
-/// possible.
+/// Lays out all candidates(), finds which fit, and estimates their times from one rank. In that order it simulates all
+/// that may be among the first rows, as far as the budget goes, and then variants() of those near the best. The others
+/// remain estimates. Throws Error if the mask cannot be made or no combination is possible.
 Advice advise(const Question& question);
 
 }  // namespace ringlab::experiments

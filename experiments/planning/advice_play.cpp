@@ -1,10 +1,10 @@
 #include "experiments/planning/advice_play.hpp"
 
 #include "experiments/planning/candidates.hpp"
-#include "experiments/planning/one_rank.hpp"
 #include "layouts/basics/require.hpp"
 #include "sim/play/simulate.hpp"
 #include "sim/recurrence/max_plus.hpp"
+#include "sim/recurrence/one_rank.hpp"
 
 #include <algorithm>
 #include <set>
@@ -57,7 +57,8 @@ Played play_some_ranks(const Advised& one, const Plan& plan, const sim::SimOptio
     const auto slowest = likely_slowest(one, plan);
     for (std::size_t pass = 0; pass < advised_passes.size(); ++pass)
         for (const auto rank : slowest) {
-            const auto found = play_one_rank(*plan.schedule(advised_passes[pass]), one.machine->machine, options, rank);
+            const auto found =
+                sim::play_one_rank(*plan.schedule(advised_passes[pass]), one.machine->machine, options, rank);
             played.looked_at += found.operations;
             played.seconds[pass] = std::max(played.seconds[pass], found.seconds);
         }

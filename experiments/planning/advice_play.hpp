@@ -15,22 +15,23 @@ struct Played {
     std::int64_t looked_at = 0;  ///< operations, of all ranks that were played
 };
 
-/// By some of its ranks, among which the slowest is likely, each as if all others did the same.
+/// Predicts from some ranks, among which the slowest one is likely, each played as if all others did the same.
 Played play_some_ranks(const Advised& one, const Plan& plan, const sim::SimOptions& options);
 
-/// By the simulator; the operations are not counted.
+/// Predicts by the simulator. The operations are not counted.
 Played play_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
 
-/// Where the time of both goes, by the same means.
+/// Where the time of both passes goes, found in the same two ways.
 sim::Breakdown explain_by_some_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
 sim::Breakdown explain_by_all_ranks(const Advised& one, const Plan& plan, sim::Clock clock);
 
-/// Sets right what one rank says by what the recurrence over all ranks says beside it, both with attends by rate.
-/// Leaves it where ranks differ or are too many for that. Returns how many operations it took beside those of the
-/// recurrence.
+/// Corrects the estimate from one rank by the ratio of the recurrence over all ranks to that over one rank, both with
+/// the rate model. Leaves it as it is if ranks differ, or are too many for the recurrence. Returns how many operations
+/// it played besides those of the recurrence.
 std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock clock);
 
-/// Of all ranks, if they have as many as the first, middle or last one with most, in both passes.
+/// Estimated number of operations of all ranks in both passes, as if every rank has as many as the first, the middle or
+/// the last one, whichever has most.
 std::int64_t operations_of(const Plan& plan);
 
 }  // namespace ringlab::experiments

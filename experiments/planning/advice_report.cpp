@@ -4,6 +4,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/outputs/file_guard.hpp"
 #include "experiments/prediction/causes.hpp"
+#include "experiments/prediction/machines.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <fmt/format.h>
@@ -39,14 +40,8 @@ std::size_t alike_at_top(const std::vector<const Advised*>& ranked) {
 
 std::string trust_text(const Advice& advice, const Question& question) {
     std::string text;
-    for (const auto& machine : question.machines) {
-        const auto& u = machine.uncertainty;
-        text += fmt::format("On {}: {}.", machine.name, u.source);
-        if (u.known())
-            text += fmt::format(" On average they took {:.1f} % more or less than predicted, {:.1f} % at most.",
-                                100 * u.mean(), 100 * u.largest());
-        text += "\n";
-    }
+    for (const auto& machine : question.machines)
+        text += trust_line(machine.name, machine.machine, machine.uncertainty);
     const auto ranked = advice.ranked();
     if (const auto alike = alike_at_top(ranked); alike > 1)
         text += fmt::format("The first {} differ by no more than +-: any of them may be the best.\n", alike);
@@ -56,7 +51,8 @@ std::string trust_text(const Advice& advice, const Question& question) {
 constexpr const char* row_definitions =
     "Ranked by total ms, a forward and a backward pass, each simulated. P: ranks of a ring; rings: side by side.\n"
     "+-: nine of ten measured rings took no more or less than so much of their predicted total; rings of that machine\n"
-    "with about as many tokens per rank and as dense a mask. ?: not scored, as no such ring was measured.\n"
+    "with about as many tokens per rank and as dense a mask. ?: not scored, as no such ring was measured. On machines\n"
+    "that were not measured: what their file assumes.\n"
     "Memory: of the fullest GPU.\n";
 
 std::vector<std::string> row_header() {
@@ -67,7 +63,7 @@ std::vector<std::string> row_of(const Advised& one, std::size_t place) {
     return {fmt::format("{}", place),
             one.machine->name,
             one.which.layout,
-            one.which.algorithm,
+            one.which.schedule,
             fmt::format("{}", one.which.ranks),
             fmt::format("{}", one.rings),
             milliseconds(one.forward_seconds),
@@ -84,13 +80,13 @@ std::vector<std::string> cause_table_header() {
 }
 
 std::vector<std::string> cause_row(const Advised& one, std::size_t place) {
-    std::vector<std::string> cells{fmt::format("{}", place), one.which.layout, one.which.algorithm,
+    std::vector<std::string> cells{fmt::format("{}", place), one.which.layout, one.which.schedule,
                                    fmt::format("{}", one.which.ranks)};
     for (auto& cell : cause_cells(one.causes.value_or(sim::Breakdown{}))) cells.push_back(std::move(cell));
     return cells;
 }
 
-/// Those that may be among the first and were not simulated, apart.
+/// A table of the candidates that may be among the first and were not simulated.
 std::string estimates_text(const Advice& advice, const Question& question) {
     const auto estimated = advice.with(Advised::Verdict::estimated);
     if (estimated.empty()) return "";
@@ -110,7 +106,7 @@ std::string estimates_text(const Advice& advice, const Question& question) {
         "recurrence over all ranks. +-: where the simulator's time lay in 9 of 10 cases that had both; at the most it "
         "was\n"
         "{} to {} times the estimate.\n",
-        estimated.size(), question.rows, question.config.budget_seconds, table.text(), estimate_error.least,
+        estimated.size(), question.rows, question.config.advice.budget_seconds, table.text(), estimate_error.least,
         estimate_error.most);
 }
 
@@ -130,12 +126,22 @@ std::string others_text(const Advice& advice) {
     return text;
 }
 
+/// Names machines with the memory that the candidate with the least need of it has, as far as machines say.
+std::string nothing_fits_text(const Advice& advice, const Question& question) {
+    const auto too_large = advice.with(Advised::Verdict::too_large);
+    if (too_large.empty() || question.config.memory.device_gigabytes > 0) return "Nothing fits.\n";
+    const auto& least = **std::ranges::min_element(too_large, {}, [](const auto* one) { return one->memory; });
+    const auto gpus = std::int64_t{least.which.ranks} * least.rings;
+    return fmt::format("Nothing fits. {} needs {} on each GPU; {}.\n", least.name(), memory_text(least.memory),
+                       machines_with_room(gpus, static_cast<double>(least.memory)));
+}
+
 Json json_of(const Advised& one) {
     Json entry;
     entry["machine"] = one.machine->name;
     entry["mask"] = one.which.mask;
     entry["layout"] = one.which.layout;
-    entry["schedule"] = one.which.algorithm;
+    entry["schedule"] = one.which.schedule;
     entry["ranks"] = one.which.ranks;
     entry["rings"] = one.rings;
     entry["batch_of_ring"] = one.batch;
@@ -172,12 +178,12 @@ std::string advice_text(const Advice& advice, const Question& question) {
     if (ranked.size() > rows) text += fmt::format("{} slower ones are in the record.\n", ranked.size() - rows);
     if (rows > 0 && ranked.front()->causes) text += fmt::format("\n{}\n{}", causes.text(), cause_definitions);
     const auto estimates = estimates_text(advice, question);
-    if (text.empty() && estimates.empty()) text = "Nothing fits.\n";
+    if (text.empty() && estimates.empty()) text = nothing_fits_text(advice, question);
     return fmt::format("{}{}\n{}\n{}", text, estimates, others_text(advice), trust_text(advice, question));
 }
 
 std::string advice_json(const Advice& advice, const Question& question) {
-    const auto problem = problem_from(question.config);
+    const auto problem = problem_from(question.config.problem);
     Json json;
     json["ringlab_advice"] = advice_schema;
     json["question"] = {{"query_heads", problem.query_heads},
@@ -186,8 +192,8 @@ std::string advice_json(const Advice& advice, const Question& question) {
                         {"value_dim", problem.value_dim},
                         {"batch", problem.batch},
                         {"dtype", to_string(problem.dtype)},
-                        {"layers", question.config.model_layers},
-                        {"keep", question.config.keep.front()}};
+                        {"layers", question.config.memory.model_layers},
+                        {"keep", question.config.memory.keep.front()}};
     json["machines"] = Json::array();
     for (const auto& machine : question.machines) {
         const auto& u = machine.uncertainty;
@@ -214,7 +220,7 @@ void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem
     run.attribute("machine", one.machine->name, "1", "machine file");
     run.attribute("mask", one.which.mask, "1", "who sees whom, as given");
     run.attribute("layout", one.which.layout, "1", "which rank owns which tokens");
-    run.attribute("algorithm", one.which.algorithm, "1", "schedule that brings queries and keys together");
+    run.attribute("algorithm", one.which.schedule, "1", "schedule that brings queries and keys together");
     run.attribute("ranks", one.which.ranks, "1", "ring size P");
     run.attribute("rings", one.rings, "1", "side by side on the GPUs");
     run.attribute("batch", one.batch, "1", "sequences that each ring takes");
@@ -236,7 +242,8 @@ void describe_advised(RunWriter& run, const Advised& one, const layouts::Problem
     run.attribute("memory", one.memory, "B", "of the fullest rank; 0: not looked at");
     run.attribute("memory_device", one.machine->capacity.device, "B", "of one device");
     run.attribute("uncertainty", one.margin().value_or(NAN), "1",
-                  "nine of ten measured rings took within this share of the predicted time; NaN: none were measured");
+                  "nine of ten measured rings took within this share of the predicted time, or what the machine file "
+                  "assumes; NaN: none were measured");
     run.attribute("reason", one.reason, "1", "in words: where its time goes, or why it is not ranked");
 }
 

@@ -7,8 +7,9 @@
 
 namespace ringlab::experiments {
 
-/// The first ranked ones, where their time goes, estimates apart; how many there are of the others with the nearest of
-/// those that do not fit; below, how far the figures are to be trusted. Each column is explained below its table.
+/// The advice as text: the first ranked candidates, where their time goes, and the estimates apart; how many of each
+/// other kind there are, with those that nearly fit; and how far off such predictions were. Each column is explained
+/// below its table.
 std::string advice_text(const Advice& advice, const Question& question);
 
 /// All of it as JSON: "ranked", "estimated", "does not fit", "outrun" and "impossible", and the machines. Begins with

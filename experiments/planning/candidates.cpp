@@ -16,28 +16,28 @@
 namespace ringlab::experiments {
 namespace {
 
-std::vector<int> ring_sizes(const Config& config, int gpus) {
-    if (!config.ranks.empty()) return config.ranks;
+std::vector<int> ring_sizes(const SweepConfig& sweep, int gpus) {
+    if (!sweep.ranks.empty()) return sweep.ranks;
     std::set<int> sizes{gpus};
     for (int size = 1; size < gpus; size *= 2) sizes.insert(size);
     return {sizes.begin(), sizes.end()};
 }
 
-std::vector<std::string> layouts_for(const Config& config, double visible) {
-    if (!config.layouts.empty()) return config.layouts;
+std::vector<std::string> layouts_for(const SweepConfig& sweep, double visible) {
+    if (!sweep.layouts.empty()) return sweep.layouts;
     std::vector<std::string> names{"contiguous", "zigzag", "striped", "balanced"};
     if (visible < 0.9) names.emplace_back("striped:64");
     return names;
 }
 
-std::vector<std::string> schedules_for(const Config& config, const sim::Machine& machine, int ranks, double visible) {
-    if (!config.algorithms.empty()) return config.algorithms;
+std::vector<std::string> schedules_for(const ProblemConfig& problem, const sim::Machine& machine, int ranks,
+                                       double visible) {
     if (ranks == 1) return {"ring"};
     std::vector<std::string> names{"ring", "bidirectional", "all-gather", "pass-q", "ulysses"};
-    if (config.latent.is_given()) names = {"ring", "bidirectional", "all-gather", "ulysses", "expanded:ring"};
+    if (problem.latent.is_given()) names = {"ring", "bidirectional", "all-gather", "ulysses", "expanded:ring"};
     if (ranks <= machine.gpus_per_host) names.emplace_back("pull");
     // Over kernels a launch cannot wait for blocks inside.
-    const bool copies = machine.inside_host.sms_per_channel == 0;
+    const bool copies = !machine.inside_host.uses_kernels();
     if (ranks <= machine.gpus_per_host && copies) names.emplace_back("joined-ring");
     // Of a causal mask there is little to leave out, but little may win: of rings that can be simulated.
     constexpr double hides_much = 0.8, hides_some = 1.5;
@@ -76,12 +76,12 @@ std::vector<std::string> variants_of(const std::string& schedule, int ranks, con
 
 }  // namespace
 
-int gpus_of(const Config& config, const AdvisedMachine& machine) {
+int gpus_of(const SweepConfig& sweep, int asked, const AdvisedMachine& machine) {
     const auto most = machine.machine.gpus();
-    const auto largest = config.ranks.empty() ? 0 : *std::max_element(config.ranks.begin(), config.ranks.end());
-    const auto gpus = config.gpus > 0 ? config.gpus : largest > 0 ? largest : static_cast<int>(most);
-    require_machine_gpus(machine.machine, gpus, fmt::format("--{} {}", config.gpus > 0 ? "gpus" : "ranks", gpus));
-    require(largest <= gpus, "--ranks {}: --gpus are {}", largest, gpus);
+    const auto largest = sweep.ranks.empty() ? 0 : *std::max_element(sweep.ranks.begin(), sweep.ranks.end());
+    const auto gpus = asked > 0 ? asked : largest > 0 ? largest : static_cast<int>(most);
+    require_machine_gpus(machine.machine, gpus, fmt::format("--{} {}", asked > 0 ? "gpus" : "ranks", gpus));
+    require(largest <= gpus, "--ranks {}: there are only {} --gpus", largest, gpus);
     return gpus;
 }
 
@@ -104,7 +104,7 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
             looked_at.resize(static_cast<std::size_t>(ranks));
             std::iota(looked_at.begin(), looked_at.end(), 0);
         }
-        if (one.which.algorithm.starts_with("ulysses")) looked_at.clear();
+        if (one.which.schedule.starts_with("ulysses")) looked_at.clear();
         for (const auto rank : looked_at)
             pairs = std::max(pairs, static_cast<double>(layouts::visible_pairs(padded, layout.shard(rank), keys)));
         const auto flops = [&](layouts::Pass pass) {
@@ -121,10 +121,10 @@ void set_floor(Advised& one, const layouts::Problem& problem) {
 
 std::vector<Advised> variants(const Question& question, const Advised& one, const layouts::Problem& problem) {
     std::vector<Advised> all;
-    if (!question.config.algorithms.empty()) return all;
-    for (const auto& schedule : variants_of(one.which.algorithm, one.which.ranks, problem)) {
+    if (!question.config.sweep.schedules.empty()) return all;
+    for (const auto& schedule : variants_of(one.which.schedule, one.which.ranks, problem)) {
         auto& other = all.emplace_back(one);
-        other.which.algorithm = schedule;
+        other.which.schedule = schedule;
         other.causes.reset();
     }
     return all;
@@ -132,25 +132,29 @@ std::vector<Advised> variants(const Question& question, const Advised& one, cons
 
 std::vector<Advised> candidates(const Question& question, const AdvisedMachine& machine) {
     const auto& config = question.config;
-    const auto gpus = gpus_of(config, machine);
-    auto sizes = ring_sizes(config, gpus);
+    const auto gpus = gpus_of(config.sweep, config.advice.gpus, machine);
+    auto sizes = ring_sizes(config.sweep, gpus);
     std::sort(sizes.begin(), sizes.end(), std::greater<>());
     std::vector<Advised> all;
-    for (const auto& mask : config.masks)
+    for (const auto& mask : config.sweep.masks)
         for (const auto ranks : sizes)
-            for (const auto tokens : sequence_lengths(config, gpus, 0)) {
+            for (const auto tokens : sequence_lengths(config.sweep, gpus, 0)) {
                 const auto visible = density(layouts::make_mask(expand_mask(mask, tokens, {}), tokens));
-                require(visible > 0, "mask {} lets no row see anything; there is nothing to advise on", mask);
-                for (const auto& layout : layouts_for(config, visible))
-                    for (const auto& schedule : schedules_for(config, machine.machine, ranks, visible)) {
-                        if (config.layouts.empty() && !differs(layout, schedule)) continue;
+                require(visible > 0, "mask {} hides all keys from all rows; there is nothing to advise on", mask);
+                const auto schedules = config.sweep.schedules.empty()
+                                           ? schedules_for(config.problem, machine.machine, ranks, visible)
+                                           : config.sweep.schedules;
+                for (const auto& layout : layouts_for(config.sweep, visible))
+                    for (const auto& schedule : schedules) {
+                        if (config.sweep.layouts.empty() && !differs(layout, schedule)) continue;
                         Advised one;
                         one.machine = &machine;
                         const auto laid = for_machines({layout}, {machine.file}).front();
                         one.which = {"", mask, laid, schedule, "", ranks, tokens};
+                        one.which.pad = true;
                         one.density = visible;
-                        one.rings = std::max(1, std::min<int>(gpus / ranks, static_cast<int>(config.batch)));
-                        one.batch = (config.batch + one.rings - 1) / one.rings;
+                        one.rings = std::max(1, std::min<int>(gpus / ranks, static_cast<int>(config.problem.batch)));
+                        one.batch = (config.problem.batch + one.rings - 1) / one.rings;
                         all.push_back(std::move(one));
                     }
             }

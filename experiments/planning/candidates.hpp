@@ -14,11 +14,11 @@ namespace ringlab::experiments {
 ///   hides something that can be left out; those that exchange heads over the layouts that matter to them.
 std::vector<Advised> candidates(const Question& question, const AdvisedMachine& machine);
 
-/// The same with other numbers in its schedule, for those near the best: in parts of the kv heads, or with heads
-/// exchanged in groups of another size. None where the configuration gives schedules.
+/// Variants of a candidate near the best, with other numbers in its schedule: other parts of the kv heads, or heads
+/// exchanged in groups of another size. None if the configuration names the schedules.
 std::vector<Advised> variants(const Question& question, const Advised& one, const layouts::Problem& problem);
 
-/// Rings of more ranks than this are looked at by samples.
+/// Largest number of ranks of which all are looked at; of larger rings it is a sample.
 inline constexpr int large_ring = 256;
 
 /// Finds its busiest rank and the time of that rank's pairs in both passes at the best rate, from mask and layout
@@ -26,7 +26,7 @@ inline constexpr int large_ring = 256;
 /// middle one; else the mean. Says so if it is impossible.
 void set_floor(Advised& one, const layouts::Problem& problem);
 
-/// GPUs of the machine that are to be used.
-int gpus_of(const Config& config, const AdvisedMachine& machine);
+/// Number of GPUs of the machine that are to be used.
+int gpus_of(const SweepConfig& sweep, int asked, const AdvisedMachine& machine);
 
 }  // namespace ringlab::experiments

@@ -18,7 +18,7 @@ struct Line {
     Picoseconds time;
 };
 
-/// Which add up to the pass.
+/// The causes that add up to the pass.
 std::vector<Line> lines_of(const sim::Breakdown& found) {
     std::vector<Line> lines;
     for (const auto cause : sim::causes) lines.push_back({to_string(cause), found.of(cause)});
@@ -26,7 +26,7 @@ std::vector<Line> lines_of(const sim::Breakdown& found) {
     return lines;
 }
 
-/// Which lie within them.
+/// The parts of these causes.
 std::vector<Line> within(const sim::Breakdown& found) {
     return {{"tail", found.tail}, {"imbalance", found.imbalance}, {"late peers", found.late_peers}};
 }

@@ -15,29 +15,30 @@ namespace ringlab::experiments {
 std::vector<std::string> cause_header();
 std::vector<std::string> cause_cells(const sim::Breakdown& found);
 
-/// Their names and seconds: those that add up, and if `with_inside` those that lie within them.
+/// Names and seconds of the causes: those that add up to the pass and, if `with_inside`, those that are parts of
+/// others.
 std::vector<std::pair<std::string, double>> cause_seconds(const sim::Breakdown& found, bool with_inside);
 
-/// What each of these columns means, for below such a table.
+/// The definition of each of these columns, to be printed below a table.
 extern const char* const cause_definitions;
 
-/// "attends 71 %, shared 14 %, ...": lines of 2 % and more of the pass, the largest first, with what lies within them.
+/// "attends 71 %, shared 14 %, ...": causes of 2 % of the pass or more, the largest first, with their parts.
 std::string causes_in_words(const sim::Breakdown& found);
 
 /// Datasets predicted/... of the pass that `place` chooses.
 void describe_causes(RunWriter& run, const std::vector<Dimension>& place, const sim::Breakdown& found);
 
-/// Runs and passes of a record of which it is known where their time goes.
+/// A table of the causes of runs and passes, as far as a record knows them.
 class CauseTable {
 public:
     /// `header` of the columns in front, which say what pass it is.
     explicit CauseTable(std::vector<std::string> header);
 
-    /// Nothing, where the record does not know.
+    /// Does nothing if the record does not know the causes.
     void add(std::vector<std::string> cells, const Record& record, const std::string& run,
              const Record::Labels& labels);
 
-    /// With the definitions; "" if it has no rows.
+    /// The table with the definitions of its columns; "" if it has no rows.
     std::string text() const;
 
 private:

@@ -13,21 +13,27 @@
 namespace ringlab::experiments {
 namespace {
 
+constexpr std::int64_t most_gpus = std::int64_t{1} << 20;  // of a file that sets no limit
+
 std::int64_t figures_that_are(const sim::Machine& machine, const char* how) {
     return std::ranges::count_if(machine.figures,
                                  [&](const sim::Figure& figure) { return figure.source.starts_with(how); });
 }
 
-/// The machine files of Ringlab with at least so many GPUs, the smallest first: "h200_rails (2048), ...".
-std::string machines_with(std::int64_t gpus) {
+/// The machine files of Ringlab with at least so many GPUs of at least so much memory, the smallest first: "h200_rails
+/// (2048 GPUs), ...". Empty if there are none.
+std::string machines_with(std::int64_t gpus, double memory_bytes) {
     std::vector<std::pair<std::int64_t, std::string>> found;
     for (const auto& name : resources("machines", ".toml")) {
-        const auto has = sim::load_machine(find_resource(name, "machines", ".toml")).gpus();
-        if (has >= gpus) found.emplace_back(has, name);
+        const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
+        if (machine.gpus() >= gpus && machine.device_memory_bytes >= memory_bytes)
+            found.emplace_back(machine.gpus(), name);
     }
     std::ranges::sort(found);
     std::string text;
-    for (const auto& [has, name] : found) text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", name, has);
+    for (const auto& [has, name] : found)
+        text += fmt::format("{}{} ({} GPUs)", text.empty() ? "" : ", ", name,
+                            has < most_gpus ? std::to_string(has) : "any number of");
     return text;
 }
 
@@ -36,10 +42,12 @@ std::string machines_with(std::int64_t gpus) {
 std::string machine_line(const std::string& name) {
     const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
     const auto error = uncertainty_of(machine, name);
-    return fmt::format("{}, up to {} ranks: {}. {} of its {} figures are measured or fitted, {} assumed; {}",
+    const auto derived = sim::derived_figures(machine);
+    return fmt::format("{}, up to {} ranks: {}. {} of its {} figures are measured or fitted, {} assumed{}; {}",
                        machine.name, machine.gpus(), machine.description,
                        figures_that_are(machine, "measured") + figures_that_are(machine, "fitted"),
                        machine.figures.size(), figures_that_are(machine, "assumed"),
+                       derived > 0 ? fmt::format(", {} derived", derived) : "",
                        error.known() ? fmt::format("on {} measured rings {:.1f} % off on average, {:.1f} at most",
                                                    error.rings.size(), 100 * error.mean(), 100 * error.largest())
                                      : error.source);
@@ -47,9 +55,12 @@ std::string machine_line(const std::string& name) {
 
 void require_machine_gpus(const sim::Machine& machine, std::int64_t needed, const std::string& asked) {
     if (needed <= machine.gpus()) return;
-    const auto others = machines_with(needed);
-    fail("{}: machine '{}' has {} GPUs; {}", asked, machine.name, machine.gpus(),
-         others.empty() ? "no machine file of Ringlab has as many" : "--machines with as many: " + others);
+    fail("{}: machine '{}' has {} GPUs; {}", asked, machine.name, machine.gpus(), machines_with_room(needed));
+}
+
+std::string machines_with_room(std::int64_t gpus, double memory_bytes) {
+    const auto others = machines_with(gpus, memory_bytes);
+    return others.empty() ? "no machine file of Ringlab has room" : "these have room: " + others;
 }
 
 }  // namespace ringlab::experiments

@@ -16,4 +16,7 @@ std::string machine_line(const std::string& name);
 /// names the machine files of Ringlab that have as many.
 void require_machine_gpus(const sim::Machine& machine, std::int64_t needed, const std::string& asked);
 
+/// "these have room: NAME (N GPUs), ...": the machine files of Ringlab with as many GPUs of as much memory.
+std::string machines_with_room(std::int64_t gpus, double memory_bytes = 0);
+
 }  // namespace ringlab::experiments

@@ -29,6 +29,14 @@ void describe_percentiles(RunWriter& run, const std::vector<double>& seconds, co
                       fmt::format("{} % of the repeats of predicted/disturbed_makespan are quicker", percent));
 }
 
+constexpr const char* end_time_description = "end of the rank's last operation";
+constexpr const char* makespan_description = "end of the last operation of any rank";
+
+void write_scalar(RunWriter& run, const std::vector<Dimension>& place, const char* name, double value, const char* unit,
+                  const char* description) {
+    run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
+}
+
 std::vector<std::string> lane_names(const layouts::Schedule& schedule) {
     std::vector<std::string> names;
     for (layouts::Lane lane = 0; lane < schedule.lanes(); ++lane) names.push_back(schedule.lane_name(lane));
@@ -60,59 +68,57 @@ void describe_prediction_errors(RunWriter& run, const std::vector<Predictor::Fig
 }
 
 Predictor::Predictor(const Config& config) : config_(config) {
-    options_.compute = config.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
-    options_.clock = config.attend_clock();
-    for (const auto& name : config.machines) {
+    options_.compute = config.prediction.compute_model == "tiles" ? sim::ComputeModel::tiles : sim::ComputeModel::rate;
+    options_.clock = config.prediction.attend_clock();
+    for (const auto& name : config.prediction.machines) {
         files_.push_back(find_resource(name, "machines", ".toml"));
         names_.push_back(std::filesystem::path(files_.back()).stem());
-        machines_.push_back(described_machine(files_.back(), config));
+        machines_.push_back(described_machine(files_.back(), config.execution));
         require(std::count(names_.begin(), names_.end(), names_.back()) == 1,
                 "two machine files are named '{}'; the record needs different names", names_.back());
-        for (const auto ranks : config.ranks)  // refuse now, not midway
+        for (const auto ranks : config.sweep.ranks)  // refuse now, not midway
             require_machine_gpus(machines_.back(), ranks, fmt::format("--ranks {}", ranks));
     }
 }
 
 void Predictor::predict_as_configured(int threads) {
-    options_.replicas = config_.replicas;
+    options_.replicas = config_.execution.replicas;
     rings_side_by_side_ = true;
-    disturbs_ = config_.disturbs();
+    disturbs_ = config_.prediction.disturbs();
     threads_ = threads;
-    for (const auto ranks : config_.ranks) {  // refuse now, not midway
+    for (const auto ranks : config_.sweep.ranks) {  // refuse now, not midway
         constexpr auto most = std::int64_t{1} << 20;
-        const auto all = std::int64_t{ranks} * config_.replicas;
-        require(all <= most, "{} rings of {} ranks are more than 2^20 GPUs", config_.replicas, ranks);
-        sim::Draws(config_.disturbance(), static_cast<int>(all), layouts::Pass::forward);
+        const auto all = std::int64_t{ranks} * config_.execution.replicas;
+        require(all <= most, "{} rings of {} ranks are more than 2^20 GPUs", config_.execution.replicas, ranks);
+        sim::Draws(config_.prediction.disturbance(config_.problem.seed), static_cast<int>(all), layouts::Pass::forward);
         for (const auto& machine : machines_)
-            require_machine_gpus(machine, all, fmt::format("{} rings of {} ranks", config_.replicas, ranks));
+            require_machine_gpus(machine, all, fmt::format("{} rings of {} ranks", config_.execution.replicas, ranks));
         auto options = options_;
-        options.placement = gpu_placement(config_, ranks);
+        options.placement = gpu_placement(config_.execution, ranks);
         for (const auto& machine : machines_) sim::Topology(static_cast<int>(all), machine, options);
     }
 }
 
 void Predictor::add_provenance(Provenance& provenance) const {
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-        provenance.set_file(fmt::format("machine_{}", names_[i]), files_[i]);
-        provenance.set(fmt::format("machine_{}_text", names_[i]), machines_[i].text);
-    }
+    for (std::size_t i = 0; i < files_.size(); ++i)
+        experiments::add_provenance(provenance, names_[i], files_[i], machines_[i]);
 }
 
 bool Predictor::traces(const std::string& run_name) {
-    if (config_.trace.empty()) return false;
+    if (config_.trace.file.empty()) return false;
     if (std::find(traced_runs_.begin(), traced_runs_.end(), run_name) != traced_runs_.end()) return true;
-    if (static_cast<int>(traced_runs_.size()) >= config_.trace_runs) return false;
+    if (static_cast<int>(traced_runs_.size()) >= config_.trace.runs) return false;
     traced_runs_.push_back(run_name);
     return true;
 }
 
 std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::string& run_name, const Plan& plan) {
     if (!machines_.empty()) {
-        run.attribute("compute_model", config_.compute_model, "1", "of the predictions");
-        run.attribute("engine", config_.engine, "1", "of the predictions");
+        run.attribute("compute_model", config_.prediction.compute_model, "1", "of the predictions");
+        run.attribute("engine", config_.prediction.engine, "1", "of the predictions");
         if (options_.replicas > 1) {
             run.attribute("replicas", options_.replicas, "1", "rings side by side, each with a sequence of its own");
-            run.attribute("placement", config_.placement, "1", "of the rings' ranks on GPUs");
+            run.attribute("placement", config_.execution.placement, "1", "of the rings' ranks on GPUs");
         }
     }
     std::vector<Figures> all;
@@ -143,75 +149,90 @@ std::vector<Predictor::Figures> Predictor::predict(RunWriter& run, const std::st
     return all;
 }
 
-Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
-                                      std::size_t machine) {
-    const auto pass = schedule.options().pass;
-    const std::vector<Dimension> place{Dimension::at("machine", names_[machine]),
-                                       Dimension::at("pass", to_string(pass))};
-    const auto scalar = [&](const char* name, double value, const char* unit, const char* description) {
-        run.dataset(fmt::format("predicted/{}", name), std::vector<double>{value}, place, unit, description);
-    };
-    const auto by_rank = [&](const char* name, const std::vector<layouts::Picoseconds>& times,
-                             const char* description) {
-        std::vector<double> seconds;
-        for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
-        auto dimensions = place;
-        if (options_.replicas > 1) dimensions.push_back({"replica", options_.replicas});
-        dimensions.push_back({"rank", schedule.ranks()});
-        run.dataset(fmt::format("predicted/{}", name), std::move(seconds), dimensions, "s", description);
-    };
-    scalar("flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
-    const char* end_time = "end of the rank's last operation";
-    const char* makespan = "end of the last operation of any rank";
+std::vector<Dimension> Predictor::place_of(std::size_t machine, layouts::Pass pass) const {
+    return {Dimension::at("machine", names_[machine]), Dimension::at("pass", to_string(pass))};
+}
 
-    if (config_.engine == "symmetric") {
-        auto options = options_;
-        options.sharing = false;
-        const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
-        const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
-        by_rank("end_time", ends, end_time);
-        scalar("makespan", last, "s", makespan);
-        return {names_[machine], pass, last, {}, {}, {}, {}};
-    }
+void Predictor::write_by_rank(RunWriter& run, std::vector<Dimension> place, const char* name,
+                              const std::vector<layouts::Picoseconds>& times, const char* description) const {
+    std::vector<double> seconds;
+    for (const auto time : times) seconds.push_back(layouts::to_seconds(time));
+    const auto rings = std::int64_t{options_.replicas};
+    if (rings > 1) place.push_back({"replica", rings});
+    place.push_back({"rank", static_cast<std::int64_t>(times.size()) / rings});
+    run.dataset(fmt::format("predicted/{}", name), std::move(seconds), place, "s", description);
+}
 
-    const bool keeps_trace = traces(run_name);
-    auto options = options_;
-    if (rings_side_by_side_) options.placement = gpu_placement(config_, schedule.ranks());
-    const bool keeps_spans = schedule.ranks() * options.replicas <= config_.span_ranks;
-    options.trace = keeps_trace || keeps_spans;
-    auto predicted = sim::simulate(schedule, machines_[machine], options);
+/// What the ranks spend their time on, when the pass ends, and what one would guess without a simulator.
+void Predictor::write_totals(RunWriter& run, const std::vector<Dimension>& place,
+                             const sim::Prediction& predicted) const {
     const auto total = [&](const char* name, auto member, const char* description) {
         std::vector<layouts::Picoseconds> times;
         for (const auto& rank : predicted.ranks) times.push_back(rank.*member);
-        by_rank(name, times, description);
+        write_by_rank(run, place, name, times, description);
     };
     total("compute_time", &layouts::RankTotals::compute, "time of the rank's compute lane at work");
     total("communication_time", &layouts::RankTotals::communication, "time during which the rank transfers anything");
     total("waiting_time", &layouts::RankTotals::waiting,
           "time during which some transfer of the rank waits for its peer, and none moves");
     total("exposed_time", &layouts::RankTotals::exposed, "time up to the rank's end during which nothing computes");
-    total("end_time", &layouts::RankTotals::end, end_time);
-    scalar("makespan", layouts::to_seconds(predicted.makespan), "s", makespan);
-    scalar("clock", predicted.clock, "1", "of attends, against that of the calibration");
-    scalar("naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
-           "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
-    scalar("naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
-           "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
+    total("end_time", &layouts::RankTotals::end, end_time_description);
+    write_scalar(run, place, "makespan", layouts::to_seconds(predicted.makespan), "s", makespan_description);
+    write_scalar(run, place, "clock", predicted.clock, "1", "of attends, against that of the calibration");
+    write_scalar(run, place, "naive_overlapped", layouts::to_seconds(predicted.naive_overlapped), "s",
+                 "guess without a simulator: of the slowest rank, sum over steps of max(compute, transfer)");
+    write_scalar(run, place, "naive_serial", layouts::to_seconds(predicted.naive_serial), "s",
+                 "guess without a simulator: of the slowest rank, sum over steps of compute + transfer");
     run.dataset("predicted/notes", std::vector<std::string>{fmt::format("{}", fmt::join(predicted.notes, "; "))}, place,
                 "1", "what the prediction had to assume");
-    if (schedule.ranks() * options.replicas <= config_.cause_ranks)
+}
+
+/// For the trace; takes the prediction's timeline.
+void Predictor::keep_predicted(std::string name, const layouts::Schedule& schedule, sim::Prediction& predicted) {
+    kept_.push_back(
+        {std::move(name), std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
+}
+
+Predictor::Figures Predictor::predict_symmetric(RunWriter& run, const layouts::Schedule& schedule,
+                                                std::size_t machine) const {
+    const auto pass = schedule.options().pass;
+    const auto place = place_of(machine, pass);
+    auto options = options_;
+    options.sharing = false;
+    const auto ends = sim::max_plus_symmetric(schedule, machines_[machine], options);
+    const auto last = layouts::to_seconds(*std::max_element(ends.begin(), ends.end()));
+    write_by_rank(run, place, "end_time", ends, end_time_description);
+    write_scalar(run, place, "makespan", last, "s", makespan_description);
+    return {names_[machine], pass, last, {}, {}, {}, {}};
+}
+
+Predictor::Figures Predictor::predict(RunWriter& run, const std::string& run_name, const layouts::Schedule& schedule,
+                                      std::size_t machine) {
+    const auto pass = schedule.options().pass;
+    const auto place = place_of(machine, pass);
+    write_scalar(run, place, "flop", pass_flop(schedule), "FLOP", "of the visible pairs, all ranks and heads");
+    if (config_.prediction.engine == "symmetric") return predict_symmetric(run, schedule, machine);
+
+    const bool keeps_trace = traces(run_name);
+    auto options = options_;
+    if (rings_side_by_side_) options.placement = gpu_placement(config_.execution, schedule.ranks());
+    const bool keeps_spans = schedule.ranks() * options.replicas <= config_.prediction.span_ranks;
+    options.trace = keeps_trace || keeps_spans;
+    auto predicted = sim::simulate(schedule, machines_[machine], options);
+    write_totals(run, place, predicted);
+    if (schedule.ranks() * options.replicas <= config_.prediction.cause_ranks)
         describe_causes(run, place, sim::break_down(schedule, machines_[machine], options, predicted));
     if (keeps_spans) run.timeline(names_[machine], to_string(pass), predicted.timeline);
     if (keeps_trace)
-        kept_.push_back({fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)),
-                         std::move(predicted.timeline), std::move(predicted.host_issue), lane_names(schedule)});
+        keep_predicted(fmt::format("predicted on {}: {}, {}", names_[machine], run_name, to_string(pass)), schedule,
+                       predicted);
     std::vector<double> disturbed;
     if (disturbs_) disturbed = predict_disturbed(run, schedule, machine, options);
     if (disturbs_ && keeps_trace) {
-        options.jitter = config_.disturbance();
+        options.jitter = config_.prediction.disturbance(config_.problem.seed);
         auto first = sim::simulate(schedule, machines_[machine], options);
-        kept_.push_back({fmt::format("disturbed on {}: {}, {}", names_[machine], run_name, to_string(pass)),
-                         std::move(first.timeline), std::move(first.host_issue), lane_names(schedule)});
+        keep_predicted(fmt::format("disturbed on {}: {}, {}", names_[machine], run_name, to_string(pass)), schedule,
+                       first);
     }
     std::vector<double> compute;
     for (const auto& rank : predicted.ranks) compute.push_back(layouts::to_seconds(rank.compute));
@@ -229,14 +250,15 @@ std::vector<double> Predictor::predict_disturbed(RunWriter& run, const layouts::
                                                  const sim::SimOptions& options) const {
     const auto* pass = to_string(schedule.options().pass);
     auto disturbed = options;
-    disturbed.jitter = config_.disturbance();
+    disturbed.jitter = config_.prediction.disturbance(config_.problem.seed);
     std::vector<double> seconds;
     for (const auto makespan :
-         sim::simulate_repeatedly(schedule, machines_[machine], disturbed, config_.repeats, threads_))
+         sim::simulate_repeatedly(schedule, machines_[machine], disturbed, config_.execution.repeats, threads_))
         seconds.push_back(layouts::to_seconds(makespan));
-    run.dataset("predicted/disturbed_makespan", seconds,
-                {Dimension::at("machine", names_[machine]), Dimension::at("pass", pass), {"repeat", config_.repeats}},
-                "s", "end of the last operation of any rank, with stragglers and noise drawn anew in each repeat");
+    run.dataset(
+        "predicted/disturbed_makespan", seconds,
+        {Dimension::at("machine", names_[machine]), Dimension::at("pass", pass), {"repeat", config_.execution.repeats}},
+        "s", "end of the last operation of any rank, with stragglers and noise drawn anew in each repeat");
     describe_percentiles(run, seconds, pass, names_[machine]);
     return seconds;
 }
@@ -249,14 +271,14 @@ void Predictor::keep_measured(const std::string& run_name, const layouts::Schedu
 }
 
 void Predictor::write_trace() const {
-    if (config_.trace.empty()) return;
+    if (config_.trace.file.empty()) return;
     std::vector<sim::TraceGroup> groups;
     for (const auto& kept : kept_) groups.push_back({kept.name, &kept.timeline, kept.host_issue, kept.lane_names});
     std::ostringstream trace;
     sim::write_chrome_trace(
         trace, groups,
-        {parse_range(config_.trace_ranks, "--trace-ranks"), parse_range(config_.trace_steps, "--trace-steps")});
-    const auto file = config_.files.write(config_.trace, std::as_bytes(std::span(trace.view())));
+        {parse_range(config_.trace.ranks, "--trace-ranks"), parse_range(config_.trace.steps, "--trace-steps")});
+    const auto file = config_.output.files.write(config_.trace.file, std::as_bytes(std::span(trace.view())));
     fmt::print("Trace: {} (open it in https://ui.perfetto.dev)\n", file.string());
 }
 

@@ -14,14 +14,14 @@
 
 namespace ringlab::experiments {
 
-/// Passes that were measured again and again, seconds.
+/// How a measured pass was repeated, in seconds.
 struct Repetition {
     double period = 0;          ///< from a pass's start to that of the next; 0: not known, no pause then
     double seconds = 0;         ///< of the pass
     double forward_before = 0;  ///< of a backward pass, which overwrites what it reads: of the forward pass
 };
 
-/// Predicts a pass at the clock that it has when it is repeated so.
+/// Predicts a pass at the clock that it has when it is repeated in this way.
 inline void repeat(sim::SimOptions& options, const Repetition& passes) {
     options.clock = sim::Clock::sustained;
     options.pause_seconds = std::max(0.0, passes.period - passes.seconds);
@@ -39,15 +39,15 @@ public:
     /// Names of the machine files without folder and ending, as in the record.
     const std::vector<std::string>& machines() const { return names_; }
 
-    /// The machines themselves, and how they are asked.
+    /// The machines, and the options with which passes are simulated on them.
     const std::vector<sim::Machine>& descriptions() const { return machines_; }
     const sim::SimOptions& options() const { return options_; }
 
-    /// Predicts passes that are repeated without end at the clock that power then allows; with pauses between them, of
-    /// which so much is spent in other attends.
+    /// Predicts passes that are repeated without end at the clock that power then allows. With pauses between passes,
+    /// part of each pause is spent in other attends.
     void predict_repeated(const Repetition& passes) { repeat(options_, passes); }
 
-    /// Also what only an experiment that measures nothing can choose: rings side by side, and what disturbs them, in
+    /// Predicts also what only an experiment without measurements can choose: rings side by side, and disturbances, in
     /// repeats on up to `threads` threads.
     void predict_as_configured(int threads);
 
@@ -85,6 +85,12 @@ private:
     };
 
     bool traces(const std::string& run_name);
+    std::vector<Dimension> place_of(std::size_t machine, layouts::Pass pass) const;
+    void write_by_rank(RunWriter& run, std::vector<Dimension> place, const char* name,
+                       const std::vector<layouts::Picoseconds>& times, const char* description) const;
+    void write_totals(RunWriter& run, const std::vector<Dimension>& place, const sim::Prediction& predicted) const;
+    void keep_predicted(std::string name, const layouts::Schedule& schedule, sim::Prediction& predicted);
+    Figures predict_symmetric(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine) const;
     std::vector<double> predict_disturbed(RunWriter& run, const layouts::Schedule& schedule, std::size_t machine,
                                           const sim::SimOptions& options) const;
 

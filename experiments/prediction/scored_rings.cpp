@@ -15,7 +15,7 @@ namespace {
 
 const std::string digest_ending = "_sha256", machine_beginning = "machine_";
 
-/// By name of the machine file, from what the record keeps of the files that it was made of.
+/// SHA-256 by name of the machine file, from what the record keeps of the files that were read.
 std::map<std::string, std::string> machine_digests(const hdf5::Group& provenance,
                                                    const std::vector<std::string>& names) {
     std::map<std::string, std::string> digests;

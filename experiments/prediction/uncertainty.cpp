@@ -34,6 +34,12 @@ std::vector<ScoredRing> rings_of(const std::vector<ScoredRing>& rings, auto&& co
     return some;
 }
 
+/// Without scored rings, because of `why`.
+Uncertainty not_scored(const sim::Machine& machine, std::string why) {
+    if (machine.assumed_margin <= 0) return {{}, std::move(why)};
+    return {{}, fmt::format("not measured by us: +- {:.3g} %", 100 * machine.assumed_margin), machine.assumed_margin};
+}
+
 bool is_within(const ScoredRing& ring, double margin) { return ring.deviation() <= margin; }
 
 }  // namespace
@@ -90,24 +96,25 @@ double Uncertainty::largest() const {
 }
 
 std::optional<double> Uncertainty::margin_of(int ranks, std::int64_t tokens, double density) const {
+    if (!known() && assumed > 0) return assumed;
     if (ranks < 2) return {};
     return margin(rings, tokens / ranks, density);
 }
 
 Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name, sim::Clock clock) {
     if (clock != sim::Clock::sustained)
-        return {{}, "not scored at --clock calibrated, as rings were measured at the sustained clock"};
+        return not_scored(machine, "not scored at --clock calibrated, as rings were measured at the sustained clock");
     const auto known = resources("results", ".h5");
     if (std::ranges::find(known, scores_name) == known.end())
-        return {{}, "not scored, as there is no results/scores.h5"};
+        return not_scored(machine, "not scored, as there is no results/scores.h5");
     const auto scores = load_scores(find_resource(scores_name, "results", ".h5"));
     const auto digest = to_text(digest_of(std::as_bytes(std::span(machine.text))));
     const auto at = std::ranges::find(scores.machine_digests, digest, [](const auto& one) { return one.second; });
     if (at == scores.machine_digests.end())
-        return {{},
-                scores.machine_digests.contains(name)
-                    ? fmt::format("not scored: {}.toml has changed since results/scores.h5 was made", name)
-                    : "not scored on measured rings"};
+        return not_scored(machine,
+                          scores.machine_digests.contains(name)
+                              ? fmt::format("not scored: {}.toml has changed since results/scores.h5 was made", name)
+                              : "not scored on measured rings");
     Uncertainty found{rings_of(scores.rings, [&](const auto& ring) { return ring.machine == at->first; }), ""};
     const auto [shortest, longest] = std::ranges::minmax(found.rings, {}, &ScoredRing::tokens_per_rank);
     std::set<std::string> shapes;
@@ -115,6 +122,17 @@ Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name,
     found.source = fmt::format("{} rings measured with {} to {} tokens per rank, heads {}", found.rings.size(),
                                shortest.tokens_per_rank, longest.tokens_per_rank, fmt::join(shapes, ", "));
     return found;
+}
+
+std::string trust_line(const std::string& name, const sim::Machine& machine, const Uncertainty& uncertainty) {
+    auto text = fmt::format("On {}: {}.", name, uncertainty.source);
+    if (uncertainty.known())
+        text += fmt::format(" On average they took {:.1f} % more or less than predicted, {:.1f} % at most.",
+                            100 * uncertainty.mean(), 100 * uncertainty.largest());
+    if (const auto derived = sim::derived_figures(machine); derived > 0)
+        text += fmt::format(" {} of its {} figures are derived from the others, by the rules of sim/README.md.",
+                            derived, machine.figures.size());
+    return text + "\n";
 }
 
 }  // namespace ringlab::experiments

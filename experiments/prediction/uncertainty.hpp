@@ -13,8 +13,8 @@ namespace ringlab::experiments {
 /// From this density() on a mask is dense.
 inline constexpr double dense_from = 0.5;
 
-/// How many rings it takes to say what nine of ten of them keep to: with fewer, the quantile of margin() is beyond the
-/// largest of their deviations.
+/// Least number of rings for a quantile of nine in ten. With fewer, the quantile of margin() is beyond their largest
+/// deviation.
 inline constexpr std::size_t enough_rings = 9;
 
 /// The u of "predicted * (1 +- u)" within which nine of ten measured times of a forward and a backward pass are
@@ -30,28 +30,35 @@ std::optional<double> margin(const std::vector<ScoredRing>& rings, std::int64_t 
 struct Coverage {
     std::size_t within = 0, all = 0;
 };
-/// Margins by all rings of the same machine file, the ring itself among them.
+/// Counts by margins from all rings of the same machine file, including the ring itself.
 Coverage coverage(const std::vector<ScoredRing>& rings);
-/// Margins by rings of other records of the same machine file; rings for which there are too few are left out.
+/// Counts by margins from rings of other records of the same machine file. Rings with too few others are left out.
 Coverage coverage_of_held_out_records(const std::vector<ScoredRing>& rings);
 
-/// How far predicted times of rings on a machine were from measured ones.
+/// How far off predictions of rings on a machine were, or are assumed to be.
 struct Uncertainty {
     std::vector<ScoredRing> rings;  ///< that were scored on the machine file as it is; empty: none
     std::string source;             ///< what they were, or why there are none
+    double assumed = 0;  ///< margin by the machine file (sim::Machine::assumed_margin), if there are no rings; 0: none
 
+    /// Whether rings were scored.
     bool known() const { return !rings.empty(); }
 
-    /// Of deviations of rings; 0 where there are none.
+    /// Mean and largest deviation of the rings; 0 if there are none.
     double mean() const, largest() const;
 
-    /// See margin(). Nothing on one rank, where there is no ring.
+    /// See margin(). Nothing on one rank, where there is no ring. Without scored rings the assumed margin, if any,
+    /// which holds for one rank too.
     std::optional<double> margin_of(int ranks, std::int64_t tokens, double density) const;
 };
 
-/// By results/scores.h5, if rings were scored there on a machine file of the same contents and at this clock. `name` of
-/// the machine file, without folder and ending, is for the message if they differ.
+/// The uncertainty by results/scores.h5, if rings were scored there with a machine file of the same contents and at
+/// this clock. `name`, that of the machine file without folder and ending, is for the message if they differ.
 Uncertainty uncertainty_of(const sim::Machine& machine, const std::string& name,
                            sim::Clock clock = sim::Clock::sustained);
+
+/// What to think of predictions on a machine, in one line for people: its uncertainty, and how many of its figures are
+/// derived.
+std::string trust_line(const std::string& name, const sim::Machine& machine, const Uncertainty& uncertainty);
 
 }  // namespace ringlab::experiments

@@ -70,15 +70,16 @@ Record::Record(const fs::path& path, RecordOpening opening, RecordHeader header,
 
 void Record::finish() {
     is_new_ = false;
-    if (path_ == target_) {
-        if (state_of(path_) != own_) save();  // others have moved it, or put something in its place
-        return;
-    }
     const auto unfinished = path_;
-    path_ = target_;
-    own_ = found_;
-    save();
-    fs::remove(unfinished);
+    const bool replaces = path_ != target_;
+    if (!replaces && !has_grown_ && state_of(path_) == own_) return;
+    if (replaces) {
+        path_ = target_;
+        own_ = found_;
+    }
+    save(file_->copied(target_, hdf5::Storage::packed));
+    has_grown_ = false;
+    if (replaces) fs::remove(unfinished);
 }
 
 Record::~Record() {
@@ -115,8 +116,8 @@ void Record::start() {
     make_scale("run", std::vector<std::string>{}, "1", "name of the run");
     make_stacked({"runs/name", std::vector<std::string>{}, {}, "1", "name of the run"}, {0}, {1});
     look_around();
-    save();
-    is_new_ = true;
+    save(*file_);
+    is_new_ = has_grown_ = true;
 }
 
 void Record::resume() {
@@ -124,7 +125,8 @@ void Record::resume() {
         load();
         require(file_->has("ringlab_schema"), "it is an HDF5 file, but not a record of Ringlab");
         const auto found = file_->number("ringlab_schema");
-        require(found == static_cast<double>(schema), "it follows schema {}, this program {}", found, schema);
+        require(found == static_cast<double>(schema), "it has schema {}, but this program writes schema {}", found,
+                schema);
         file_->group("provenance");
         for (const auto& run : runs()) number(run, "session");
         auto different = difference("experiment", header_.experiment);
@@ -145,7 +147,9 @@ void Record::load() {
     own_ = state;
     file_.reset();
     file_.emplace(std::move(file));
-    if (file_->contains("run")) look_around();
+    if (!file_->contains("run")) return;
+    file_.emplace(file_->copied(path_, hdf5::Storage::growing));
+    look_around();
 }
 
 void Record::look_around() {
@@ -154,8 +158,8 @@ void Record::look_around() {
     find_stacked(*file_, "", stacked_);
 }
 
-void Record::save() {
-    auto bytes = file_->image();
+void Record::save(const hdf5::File& file) {
+    auto bytes = file.image();
     const auto checksum = checksum_of(bytes);
     bytes.insert(bytes.end(), checksum.begin(), checksum.end());
     if (replace_file(path_, bytes, own_)) return;
@@ -208,7 +212,8 @@ void Record::commit(const std::string& name, const RunWriter& run) {
         for (const auto& spans : run.spans_) append(spans, index);
         extend_all(index + 1);
         place_of("run", name);
-        save();
+        save(*file_);
+        has_grown_ = true;
     } catch (const std::exception& error) {
         session_ = session_before;
         if (state_of(path_) == own_) load();

@@ -56,9 +56,12 @@ struct RecordHeader {
 ///
 /// The file on disk holds finished runs alone, at every moment: a commit writes a new file beside it and renames. The
 /// cost of a commit is therefore one copy of the file in memory and on disk. It ends in a checksum that a resume
-/// verifies, so that a damaged file is told before HDF5 stumbles over it. One writer at a time; readers at any time.
+/// verifies, so that a damaged file is recognised before HDF5 reads it. One writer at a time; readers at any time.
 ///
 /// A record that replaces another grows beside it, at unfinished_of(path), and takes its place in finish().
+///
+/// While it grows its datasets have unlimited dimensions, which take up more than most of what they hold. finish() writes
+/// it once more, packed.
 ///
 /// What others have put at its path since it was opened, or have written there, stays: the record then goes on at the
 /// next free name, with all its runs, and says so on stderr.
@@ -81,7 +84,7 @@ public:
     /// Where it will be when it is finished, by the name that was given or by the free one that was taken.
     std::string name() const { return name_.string(); }
 
-    /// Of the file that it has written last.
+    /// State of the file that was written last.
     const FileState& state() const { return own_; }
 
     /// All runs are done: takes the place of the record that it replaces, if any.
@@ -108,7 +111,7 @@ private:
     void start();
     void resume();
     void load();
-    void save();
+    void save(const hdf5::File& file);
     void take_name(const std::filesystem::path& name, std::unique_ptr<WriterLock> lock);
     void take_free_name(const std::filesystem::path& first);
     std::string difference(const std::string& attribute, const std::string& value) const;
@@ -132,8 +135,9 @@ private:
     void extend_all(std::int64_t runs);
 
     std::filesystem::path base_, name_, target_, path_;
-    FileState own_, found_;  // of the file at path_, and of the one at target_ that it replaces in the end
-    bool is_new_ = false;    // made by this object, and finish() was not called
+    FileState own_, found_;   // of the file at path_, and of the one at target_ that it replaces in the end
+    bool is_new_ = false;     // made by this object, and finish() was not called
+    bool has_grown_ = false;  // since it was packed, or read
     RecordHeader header_;
     Provenance provenance_;
     std::unique_ptr<WriterLock> lock_;

@@ -112,6 +112,7 @@ hdf5::Dataset Record::make_stacked(const RunWriter::Item& like, const std::vecto
     made.attach_scale(file_->dataset("run"), 0);
     for (std::size_t i = 0; i < like.dimensions.size(); ++i)
         made.attach_scale(file_->dataset(like.dimensions[i].name), i + 1);
+    if (!like.meanings.empty()) tell_meanings(made, like.meanings);
     stacked_.push_back(like.path);
     return made;
 }
@@ -135,8 +136,11 @@ void Record::append(const RunWriter::Item& item, std::int64_t run) {
     require(is_new || (dataset.scales() == names && dataset.element() == element_of(item.values)),
             "dataset '{}' has another type or other dimensions ({}) than in earlier runs ({})", item.path,
             fmt::join(names, ", "), fmt::join(dataset.scales(), ", "));
+    if (!is_new && !item.meanings.empty())
+        require(dataset.text("flag_meanings") == fmt::format("{}", fmt::join(item.meanings, " ")),
+                "enumeration '{}' has other meanings than in earlier runs", item.path);
     auto shape = dataset.shape();
-    bool missing = labelled || (is_new && run > 0);
+    bool missing = labelled || (is_new && run > 0) || !item.meanings.empty();
     for (std::size_t i = 0; i < shape.size(); ++i) {
         missing = missing || (i > 0 && shape[i] != end[i]);
         shape[i] = std::max(shape[i], end[i]);

@@ -2,6 +2,9 @@
 
 #include "layouts/basics/require.hpp"
 
+#include <fmt/ranges.h>
+
+#include <numeric>
 #include <sstream>
 
 namespace ringlab::experiments {
@@ -18,6 +21,13 @@ std::string last_part(const std::string& path) { return path.substr(path.rfind('
 void describe(hdf5::Dataset& dataset, const std::string& unit, const std::string& description) {
     dataset.set("units", unit);
     dataset.set("description", description);
+}
+
+void tell_meanings(hdf5::Dataset& dataset, const std::vector<std::string>& meanings) {
+    std::vector<std::int8_t> places(meanings.size());
+    std::iota(places.begin(), places.end(), std::int8_t{0});
+    dataset.set("flag_values", places);
+    dataset.set("flag_meanings", fmt::format("{}", fmt::join(meanings, " ")));
 }
 
 }  // namespace ringlab::experiments

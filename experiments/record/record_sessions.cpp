@@ -39,7 +39,8 @@ std::vector<FileDigest> digests_now() {
 
 }  // namespace
 
-/// Which file that this command has read held something else when earlier runs were made, in words; or nothing.
+/// The file that this command has read and that held something else when earlier runs were made, in words; "" if there
+/// is none.
 std::string Record::changed_file() const {
     const auto now = digests_now();
     const auto sessions = file_->group("provenance");

@@ -1,12 +1,9 @@
 #include "experiments/record/record.hpp"
 #include "experiments/record/record_paths.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <numeric>
 
 namespace ringlab::experiments {
 namespace {
@@ -101,11 +98,7 @@ private:
         auto made = file_.make_growing(path, like, std::array{std::int64_t{0}}, std::array{rows});
         describe(made, unit, description);
         made.attach_scale(file_.dataset("spans/span"), 0);
-        if (meanings.empty()) return;
-        std::vector<std::int8_t> numbers(meanings.size());
-        std::iota(numbers.begin(), numbers.end(), std::int8_t{0});
-        made.set("flag_values", numbers);
-        made.set("flag_meanings", fmt::format("{}", fmt::join(meanings, " ")));
+        if (!meanings.empty()) tell_meanings(made, meanings);
     }
 
     hdf5::File& file_;

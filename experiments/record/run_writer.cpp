@@ -6,10 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 namespace ringlab::experiments {
 namespace {
+
+constexpr auto missing_place = std::numeric_limits<std::int8_t>::min();  // the fill value of such datasets
 
 /// What an attribute becomes in a table: a list becomes one text.
 hdf5::Values as_values(const hdf5::Attribute& value) {
@@ -79,6 +82,25 @@ void RunWriter::dataset(const std::string& path, hdf5::Values values, const std:
     for (auto& dimension : item.dimensions)
         if (dimension.label.empty()) dimension.length = lengths_.at(dimension.name);
     add(std::move(item));
+}
+
+void RunWriter::enumeration(const std::string& path, const std::vector<std::string>& values,
+                            const std::vector<std::string>& meanings, const std::vector<Dimension>& dimensions,
+                            const std::string& unit, const std::string& description) {
+    constexpr std::size_t most = std::numeric_limits<std::int8_t>::max();
+    require(meanings.size() <= most, "'{}' has {} meanings; an enumeration has at most {}", path, meanings.size(),
+            most);
+    for (const auto& meaning : meanings)
+        require(!meaning.empty() && meaning.find(' ') == std::string::npos,
+                "'{}' of '{}' must be a word, as blanks separate the meanings", meaning, path);
+    std::vector<std::int8_t> places;
+    for (const auto& value : values) {
+        const auto found = std::find(meanings.begin(), meanings.end(), value);
+        require(value.empty() || found != meanings.end(), "'{}' is none of the meanings of '{}'", value, path);
+        places.push_back(value.empty() ? missing_place : static_cast<std::int8_t>(found - meanings.begin()));
+    }
+    dataset(path, std::move(places), dimensions, unit, description);
+    items_.back().meanings = meanings;
 }
 
 void RunWriter::add(Item item) {

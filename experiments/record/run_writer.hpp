@@ -26,7 +26,7 @@ struct Dimension {
 
     static constexpr std::int64_t unknown = -1;
     std::string name;     ///< "rank"; in "a/b/sample" the last part is the name, the rest the group of its scale
-    std::int64_t length;  ///< where no earlier use in the run tells it
+    std::int64_t length;  ///< may be unknown if an earlier use in the run gives it
     std::string label;    ///< "" but from at()
 };
 
@@ -53,6 +53,12 @@ public:
     void dataset(const std::string& path, hdf5::Values values, const std::vector<Dimension>& dimensions,
                  const std::string& unit, const std::string& description);
 
+    /// Texts of which few differ, each one word of `meanings` or "", stored as the place in them: an enumeration, as
+    /// the conventions for climate data (CF) have it.
+    void enumeration(const std::string& path, const std::vector<std::string>& values,
+                     const std::vector<std::string>& meanings, const std::vector<Dimension>& dimensions,
+                     const std::string& unit, const std::string& description);
+
     /// Spans of one pass, `source` being a machine they are predicted for, or "measured".
     void timeline(const std::string& source, const std::string& pass, layouts::Timeline timeline);
 
@@ -64,6 +70,7 @@ private:
         hdf5::Values values;
         std::vector<Dimension> dimensions;
         std::string unit, description;
+        std::vector<std::string> meanings = {};  ///< of an enumeration's values 0, 1, ...
     };
     struct Spans {
         std::string source, pass;

@@ -72,7 +72,7 @@ double median(std::vector<double> samples) {
     return *middle;
 }
 
-/// Of a layout that is made for prices: which those were.
+/// Writes the prices for which a layout was made, if it is made for prices.
 void describe_prices(RunWriter& run, const std::string& layout, const Plan& plan) {
     if (!is_planned(layout)) return;
     const auto text =
@@ -147,7 +147,7 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
 /// The larger of two errors; NaN, once met, stays.
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
-/// Of the first, the middle and the last rank, the most bytes that one sends or fetches.
+/// The largest number of bytes that the first, the middle or the last rank sends or fetches.
 std::int64_t travelling_bytes(const layouts::Schedule& pass) {
     std::int64_t most = 0;
     for (const int rank : std::set{0, pass.ranks() / 2, pass.ranks() - 1}) {
@@ -167,7 +167,7 @@ void describe_case(RunWriter& run, const Case& which, const Plan& plan) {
     run.attribute("mask", which.mask, "1", "who sees whom, as given");
     run.attribute("layout", which.layout, "1", "which rank owns which tokens");
     describe_prices(run, which.layout, plan);
-    run.attribute("algorithm", which.algorithm, "1", "schedule that brings queries and keys together");
+    run.attribute("algorithm", which.schedule, "1", "schedule that brings queries and keys together");
     run.attribute("policy", which.policy, "1", "how partial results become one; empty: carry");
     run.attribute("input", which.input, "1", "what attention is computed from, as given; empty: nothing is computed");
     run.attribute("ranks", which.ranks, "1", "ring size P");

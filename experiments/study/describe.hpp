@@ -20,16 +20,16 @@ void describe_verdicts(RunWriter& run, const std::vector<Verdict>& verdicts, Ext
 /// the last repeat's spans of replica 0, memory.
 void describe_measurements(RunWriter& run, const std::vector<std::vector<Measurement>>& repeats);
 
-/// Visible pairs that each rank works on.
+/// Number of visible pairs that each rank computes.
 std::vector<double> cells_by_rank(const layouts::Schedule& schedule);
 
-/// Busy seconds of each rank's attends.
+/// Seconds that each rank spends in attends.
 std::vector<double> attend_seconds(const layouts::Timeline& timeline);
 
-/// Floating-point operations of the visible pairs of all ranks and heads.
+/// FLOP of the visible pairs of all ranks and heads.
 double pass_flop(const layouts::Schedule& schedule);
 
-/// The busiest rank's seconds over the mean; NaN where no rank shows any, as on systems whose clock of a thread's
+/// The busiest rank's seconds divided by the mean. NaN if no rank has any, as on systems whose clock of a thread's
 /// processor time is too coarse.
 double balance_of(const std::vector<double>& busy_seconds);
 

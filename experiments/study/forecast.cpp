@@ -60,8 +60,8 @@ std::string bytes_text(double bytes) {
 
 double span_bytes(double operations) { return copies_of_spans * operations * sizeof(layouts::Span); }
 
-double simulated_seconds(const Config& config, double operations, bool fetches = false) {
-    if (config.engine == "symmetric") return operations * seconds_per_symmetric;
+double simulated_seconds(const std::string& engine, double operations, bool fetches = false) {
+    if (engine == "symmetric") return operations * seconds_per_symmetric;
     return operations * (fetches ? seconds_per_fetching : seconds_per_simulated);
 }
 
@@ -90,7 +90,7 @@ double pairs_of(const layouts::Mask& mask, std::span<const layouts::Interval> qu
 double processors() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 /// Ranks of an MPI job that share this host's memory; each holds the inputs.
-double processes_here(const Config& config, int ranks) {
+double processes_here(const ExecutionConfig& config, int ranks) {
     if (!config.mpi) return 1;
     for (const auto* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
         if (const char* text = std::getenv(name))
@@ -130,7 +130,9 @@ void require_address_space(const Config& config) {
     constexpr double of_a_thread = 128 * mebi;  // what OpenBLAS maps for a thread that multiplies matrices
     double pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    const auto ranks = config.mpi ? 1 : *std::max_element(config.ranks.begin(), config.ranks.end()) * config.replicas;
+    const auto ranks = config.execution.mpi ? 1
+                                            : *std::max_element(config.sweep.ranks.begin(), config.sweep.ranks.end()) *
+                                                  config.execution.replicas;
     const auto threads = ranks + static_cast<int>(std::thread::hardware_concurrency());
     const auto used = pages * static_cast<double>(sysconf(_SC_PAGESIZE)), whole = static_cast<double>(limit.rlim_cur);
     const auto needed = used + threads * of_a_thread;
@@ -162,8 +164,8 @@ void Forecast::require_ranks_to_execute() const {
     if (config_.force) return;
     const auto most = free_memory();
     require_address_space(config_);
-    for (const auto ranks : config_.ranks) {
-        const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.replicas;
+    for (const auto ranks : config_.sweep.ranks) {
+        const auto needed = span_bytes(operations_per_step * ranks * ranks) * config_.execution.replicas;
         require(needed <= most,
                 "--ranks {}: the timelines of so many ranks take about {}, {} are free; about {:.0f} ranks fit, and "
                 "predict works without executing them (--force tries all the same)",
@@ -173,15 +175,18 @@ void Forecast::require_ranks_to_execute() const {
 
 void Forecast::require_ranks_to_predict() const {
     if (config_.force) return;
-    for (const auto ranks : config_.ranks) {
-        const auto seconds = simulated_seconds(config_, operations_per_step * ranks * ranks * config_.replicas);
+    for (const auto ranks : config_.sweep.ranks) {
+        const auto seconds = simulated_seconds(config_.prediction.engine,
+                                               operations_per_step * ranks * ranks * config_.execution.replicas);
         require(
             seconds <= longest_wait,
             "--ranks {}: predicting so many ranks would take about {}; about {:.0f} take {}{} (--force tries all the "
             "same)",
             ranks, duration_text(seconds), std::floor(ranks * std::sqrt(10 * minute / seconds)),
             duration_text(10 * minute),
-            config_.engine == "symmetric" ? "" : ", and with --engine symmetric --compute-model rate far more do");
+            config_.prediction.engine == "symmetric"
+                ? ""
+                : ", and with --engine symmetric --compute-model rate far more do");
     }
 }
 
@@ -240,8 +245,8 @@ void Forecast::add(const Case& which, std::size_t count, double seconds, double 
 
 void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t count) {
     const auto& problem = plan.problem;
-    const double ranks = which.ranks, replicas = config_.replicas;
-    const double repeats = config_.repeats * static_cast<double>(count);
+    const double ranks = which.ranks, replicas = config_.execution.replicas;
+    const double repeats = config_.execution.repeats * static_cast<double>(count);
     const auto heads = static_cast<double>(problem.batch * problem.query_heads) * replicas;
     const auto pairs = pairs_of(plan.mask(), problem.queries);
     const auto operations = operations_of(plan) * replicas;
@@ -253,16 +258,17 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
     constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
     const auto flop = pairs * heads * (problem.forward_flop_per_pair() + problem.backward_flop_per_pair());
     double seconds = 0;
-    if (backend_kind(config_)->on_processors() && (flop * repeats > little_flop || steps * repeats > few_steps ||
-                                                   ranks * replicas > few_ranks || heads * repeats > few_heads)) {
+    if (backend_kind(config_.execution)->on_processors() &&
+        (flop * repeats > little_flop || steps * repeats > few_steps || ranks * replicas > few_ranks ||
+         heads * repeats > few_heads)) {
         const auto rates = measured_rates(problem);
         const auto at_once = std::min(processors(), ranks * replicas);
         seconds =
             repeats * (pairs * heads * rates.pair / at_once + steps * rates.rank_step + ranks * replicas * rates.rank);
         const auto judged = fmt::format("{} {} {} {}", which.mask, which.input, problem.tokens, which.queries);
-        if (config_.judge && (judged != judged_ || replicas > 1)) {
+        if (config_.judging.judge && (judged != judged_ || replicas > 1)) {
             seconds += heads * rates.judged_pair *
-                           judging_of(problem, plan.mask(), {.whole_tokens = config_.judge_limit}).pairs +
+                           judging_of(problem, plan.mask(), {.whole_tokens = config_.judging.limit}).pairs +
                        tensors / 16 * seconds_per_generated;
             judged_ = judged;
         }
@@ -270,37 +276,39 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
     // Inputs on every process; on root each rank's own, in messages and gathered, what was expected, and o twice.
     // And inputs again, rotated or made of a latent.
     const auto own = tensors / 2, results = tensors / 2;
-    const auto rotated = config_.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
+    const auto rotated = config_.judging.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
     const auto scratch = static_cast<double>(
         std::max(plan.forward->scratch_bytes(), plan.backward ? plan.backward->scratch_bytes() : 0));
     add(which, count, seconds, seconds,
-        program_bytes + processes_here(config_, which.ranks) * own + own + rotated + 5 * results +
+        program_bytes + processes_here(config_.execution, which.ranks) * own + own + rotated + 5 * results +
             ranks * replicas * scratch + span_bytes(operations),
         (own + results) / (ranks * replicas) + scratch);
 }
 
 void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads,
                              std::size_t count) {
-    const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.replicas;
-    const bool says_causes = config_.engine == "events" && which.ranks * config_.replicas <= config_.cause_ranks;
+    const auto operations = operations_of(plan) * static_cast<double>(machines) * config_.execution.replicas;
+    const bool says_causes = config_.prediction.engine == "events" &&
+                             which.ranks * config_.execution.replicas <= config_.prediction.cause_ranks;
     const bool fetches = plan.forward->fetches();
-    const auto play = simulated_seconds(config_, operations, fetches);
+    const auto play = simulated_seconds(config_.prediction.engine, operations, fetches);
     double seconds = play * (says_causes ? 7 : 1);
-    predicts_tiles_ = config_.compute_model == "tiles";
+    predicts_tiles_ = config_.prediction.compute_model == "tiles";
     if (predicts_tiles_) {
         constexpr double tile = 128 * 128;
         const auto tokens = static_cast<double>(plan.problem.tokens), rows = static_cast<double>(plan.problem.rows());
         seconds += 2 * static_cast<double>(machines) * seconds_per_tile * rows * tokens / tile;
     }
     const bool spans =
-        config_.engine == "events" && (which.ranks * config_.replicas <= config_.span_ranks || !config_.trace.empty());
+        config_.prediction.engine == "events" &&
+        (which.ranks * config_.execution.replicas <= config_.prediction.span_ranks || !config_.trace.file.empty());
     const auto bytes = program_bytes + (spans ? span_bytes(operations) : 0) +
-                       (fetches && config_.engine == "events"
+                       (fetches && config_.prediction.engine == "events"
                             ? bytes_per_fetching * operations / static_cast<double>(machines)  // one after another
                             : 0);
     // Runs go side by side, and so do the repeats of one; a play takes one thread.
     const auto at_once = std::min<double>(threads, processors()), runs = static_cast<double>(count);
-    const auto repeats = play * (config_.disturbs() ? config_.repeats : 0);
+    const auto repeats = play * (config_.prediction.disturbs() ? config_.execution.repeats : 0);
     const auto alone = seconds + repeats / at_once;
     const auto share = runs * (seconds + repeats) / at_once;
     longest_run_ = std::max(longest_run_, alone);

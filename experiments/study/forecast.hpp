@@ -10,9 +10,9 @@
 
 namespace ringlab::experiments {
 
-/// What a sweep will take of this computer, told before it begins: time from a rate that is measured in a fraction of a
-/// second on a small case of the same kind, memory from the sizes of what is held at once. Rough, within a factor of
-/// two or so where ranks have processors enough.
+/// Time and memory that a sweep will take on this computer. Time comes from a rate, measured in a fraction of a second
+/// on a small case of the same kind; memory comes from the sizes of what is held at once. Accurate within a factor of
+/// about two if every rank has a processor.
 class Forecast {
 public:
     explicit Forecast(const Config& config) : config_(config) {}
@@ -22,29 +22,29 @@ public:
     void require_ranks_to_execute() const;
     void require_ranks_to_predict() const;
 
-    /// Another run that will be executed and judged, or as many of its kind.
+    /// Adds a run that will be executed and judged, or several of its kind.
     void add_executed(const Case& which, const Plan& plan, std::size_t count = 1);
 
-    /// Another run that will be predicted on `machines` machines, beside others on `threads` threads, or as many of its
-    /// kind.
+    /// Adds a run that will be predicted on `machines` machines, or several of its kind, while others are predicted on
+    /// `threads` threads.
     void add_predicted(const Case& which, const Plan& plan, std::size_t machines, int threads = 1,
                        std::size_t count = 1);
 
-    /// Tells a person on stderr, if it is more than a moment. Throws Error, which says what would fit, if memory does
-    /// not suffice or no one would wait so long, unless the configuration says --force.
+    /// Prints time and memory on stderr, unless the sweep is short. Throws Error, which says what would fit, if memory
+    /// does not suffice or the sweep would take too long, unless the configuration says --force.
     void announce() const;
 
-    /// Of all runs: on several threads, no less than the longest.
+    /// Seconds of all runs. On several threads it is at least the longest run.
     double seconds() const { return std::max(seconds_, longest_run_); }
 
-    /// Of the run, or runs of one kind, added as number `index`.
+    /// Seconds of the run, or of the runs of one kind, that was added as number `index`.
     double seconds_of(std::size_t index) const { return seconds_of_[index]; }
 
-    /// Of the largest run, on this computer.
+    /// Memory of the largest run on this computer, bytes.
     double bytes() const { return bytes_; }
 
 private:
-    /// Seconds for a unit of work.
+    /// Measured seconds for units of work.
     struct Rates {
         double pair = 0;         ///< a visible pair of one head, both passes, on one processor
         double judged_pair = 0;  ///< the same for the reference
@@ -67,7 +67,7 @@ private:
     Case longest_, largest_;
 };
 
-/// Bytes that this process can still have: of the machine, or of the container that it runs in.
+/// Bytes that this process can still allocate on this machine, or in its container.
 double free_memory();
 
 }  // namespace ringlab::experiments

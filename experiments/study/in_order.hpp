@@ -1,7 +1,5 @@
 #pragma once
 
-#include "experiments/config/config.hpp"
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
@@ -13,13 +11,13 @@
 
 namespace ringlab::experiments {
 
-/// As many as --threads says, or as there are processors.
-inline int threads_of(const Config& config) {
-    return config.threads > 0 ? config.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+/// Number of threads: `asked`, or one for each processor if it is 0.
+inline int threads_of(int asked) {
+    return asked > 0 ? asked : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-/// Calls take(i, make(i)) for all i in [0, count) in order, on this thread; make() is called on `threads` threads, of
-/// which no more than one result each waits to be taken. Throws what make(i) threw when the turn is i's.
+/// Calls take(i, make(i)) for all i in [0, count) in order, on this thread. make() is called on `threads` threads; each
+/// of them has at most one result that waits to be taken. Throws what make(i) threw when i is next.
 template <class Make, class Take>
 void make_in_parallel(std::size_t count, int threads, const Make& make, const Take& take) {
     using Result = decltype(make(std::size_t{}));

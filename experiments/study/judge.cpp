@@ -144,7 +144,7 @@ Tolerance Judge::tolerance(const layouts::Schedule& forward, const layouts::Sche
     const auto& inputs = prepare(problem, mask, raw_inputs, input_name);
     if (!model_) {
         const auto& [o, lse, dq, dk, dv, dsinks] = expected_;
-        require(expected_.dk.size() > 0, "a tolerance is of results that have been judged");
+        require(expected_.dk.size() > 0, "no results have been judged yet, so they have no tolerance");
         model_ =
             extent_ == Extent::whole
                 ? std::make_unique<reference::ErrorModel>(

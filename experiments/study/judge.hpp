@@ -16,47 +16,48 @@
 
 namespace ringlab::experiments {
 
-/// The results that are judged, each on its own. "o" is in the problem's dtype, "o_unrounded" before its last rounding;
-/// "dsinks" is nothing, and right, where the problem has no sinks.
+/// The results that are judged, each on its own. "o" is in the problem's dtype, "o_unrounded" before its last rounding.
+/// "dsinks" is empty, and passes, if the problem has no sinks.
 inline constexpr std::array<const char*, 7> judged_tensors{"o", "o_unrounded", "lse", "dq", "dk", "dv", "dsinks"};
 
 /// Deviations from fp64, in the order of judged_tensors.
 using Verdict = std::array<reference::Deviation, judged_tensors.size()>;
 
-/// How far results may be from fp64, in the order of judged_tensors.
+/// Largest errors that pass, in the order of judged_tensors.
 struct Tolerance {
     std::array<double, judged_tensors.size()> relative_rms{};
     std::array<double, judged_tensors.size()> max_relative{};
 };
 
-/// The same for everything.
+/// The same tolerance for all results.
 Tolerance uniform_tolerance(double largest);
 
-/// The larger error, or the one that is not a number: unlike std::max, which forgets it.
+/// The larger error, or NaN if one of them is NaN, which std::max would ignore.
 constexpr double worse(double a, double b) { return a >= b || a != a ? a : b; }
 
-/// What is not finite never passes: beyond the range of an arithmetic its error model allows anything.
+/// Whether an error passes. NaN and infinity never pass, although an error model may allow anything beyond the range of
+/// an arithmetic.
 inline bool passes(double error, double tolerance) { return std::isfinite(error) && error <= tolerance; }
 
 /// How much of the results is judged.
 enum class Extent {
     whole,    ///< every element
     sampled,  ///< rows of o, lse and dq, columns of dk and dv
-    /// As sampled, but columns from the run's own lse and delta, whose sampled rows are judged: what the exact ones of
-    /// all rows that see a column cost grows with the square of the tokens.
+    /// As sampled, but columns are computed from the run's own lse and delta, whose sampled rows are judged. The cost
+    /// of exact ones, of all rows that see a column, grows with the square of the tokens.
     sampled_by_own_rows,
 };
 std::string to_string(Extent extent);
 
-/// What judging costs by default: above so many tokens a sample, above so many operations of the exact statistics of
-/// its rows the run's own.
+/// Default limits of judging. Above `whole_tokens` tokens a sample is judged. Above `statistics_flop` operations for
+/// exact statistics of its rows, the run's own statistics are used.
 struct JudgeLimits {
     std::int64_t whole_tokens = 16384;
     double statistics_flop = 4e12;  ///< a minute or two of two cores
 };
 
-/// What judging a problem under a mask takes: how much of it, and the pairs of both passes of one head that cost as
-/// much.
+/// Cost of judging a problem under a mask: how much is judged, and the number of pairs of both passes of one head that
+/// would cost as much.
 struct Judging {
     Extent extent = Extent::whole;
     double pairs = 0;
@@ -81,8 +82,8 @@ public:
     /// How much of the last results was judged.
     Extent extent() const { return extent_; }
 
-    /// How far from fp64 the results judged last may be, being of these passes, by the error model, in the order of
-    /// judged_tensors.
+    /// Largest errors that pass for the results judged last, if they came from these passes, by the error model, in the
+    /// order of judged_tensors.
     Tolerance tolerance(const layouts::Schedule& forward, const layouts::Schedule& backward,
                         const reference::Inputs& inputs, const std::string& input_name, bool round_running_output);
 

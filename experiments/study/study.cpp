@@ -76,13 +76,13 @@ std::vector<Tolerance> Trial::tolerances(Judge& judge) const {
     return all;
 }
 
-RecordOpening record_opening(const Config& config) {
-    RecordOpening opening = config.resume                   ? RecordMode::resume
-                            : config.overwrite              ? RecordMode::overwrite
-                            : config.default_output.empty() ? RecordMode::create
-                                                            : RecordMode::next_free;
-    opening.found = config.files.found(config.output);
-    opening.base = config.default_output;
+RecordOpening record_opening(const OutputConfig& output) {
+    RecordOpening opening = output.resume                 ? RecordMode::resume
+                            : output.overwrite            ? RecordMode::overwrite
+                            : output.default_path.empty() ? RecordMode::create
+                                                          : RecordMode::next_free;
+    opening.found = output.files.found(output.path);
+    opening.base = output.default_path;
     return opening;
 }
 
@@ -96,35 +96,39 @@ std::string format_error(double error) { return fmt::format("{:.2e}", error); }
 
 Study::Study(const Experiment& experiment, const Config& config, int argc, const char* const* argv,
              const std::function<void(Provenance&)>& add_provenance)
-    : config_(config), source_(config), files_(config.files), forecast_(config) {
-    require(config.save_tensors.empty() || !std::filesystem::exists(config.save_tensors) ||
-                std::filesystem::is_directory(config.save_tensors),
-            "--save-tensors '{}' is a file; give a folder", config.save_tensors);
-    cases_ = all_cases(config, source_.tokens());
+    : config_(config),
+      source_(config.problem, config.sweep.inputs, config.execution.replicas),
+      files_(config.output.files),
+      forecast_(config) {
+    require(config.output.save_tensors.empty() || !std::filesystem::exists(config.output.save_tensors) ||
+                std::filesystem::is_directory(config.output.save_tensors),
+            "--save-tensors '{}' is a file; give a folder", config.output.save_tensors);
+    cases_ = all_cases(config.sweep, config.prediction.machines, source_.tokens());
     forecast_.require_ranks_to_execute();
     for (const auto& one : cases_) forecast_.add_executed(one, plan_of(one));
     std::set<int> sizes;
     for (const auto& one : cases_) sizes.insert(one.ranks);
     std::unique_ptr<Backend> backend;
-    for (const int ranks : sizes) backend = make_backend(config, ranks);
+    for (const int ranks : sizes) backend = make_backend(config.execution, config.problem.arithmetic, ranks);
     if (!backend->is_root()) return;
-    if (!config.save_tensors.empty())
+    if (!config.output.save_tensors.empty())
         for (const auto& one : cases_)
-            files_.writes("--save-tensors", tensors_path(config.save_tensors, one.name()), FileKind::tensors,
-                          config.overwrite || config.resume ? IfThere::replace : IfThere::refuse);
-    say_notes(config);
-    if (config.mpi)
-        for (const auto& note : host_notes(ring_group(config, *sizes.begin()), processes::Session::current().hosts()))
+            files_.writes("--save-tensors", tensors_path(config.output.save_tensors, one.name()), FileKind::tensors,
+                          config.output.overwrite || config.output.resume ? IfThere::replace : IfThere::refuse);
+    say_notes(config.notes);
+    if (config.execution.mpi)
+        for (const auto& note :
+             host_notes(ring_group(config.execution, *sizes.begin()), processes::Session::current().hosts()))
             fmt::print(stderr, "[note] {}\n", note);
     forecast_.announce();
     provenance_ = collect_provenance(argc, argv);
-    provenance_.set("seed", static_cast<std::int64_t>(config.seed));
-    provenance_.set("backend", config.backend);
+    provenance_.set("seed", static_cast<std::int64_t>(config.problem.seed));
+    provenance_.set("backend", config.execution.backend);
     backend->add_provenance(provenance_);
     for (const auto& [name, path] : source_.files()) provenance_.set_file("input_" + name, path);
     if (add_provenance) add_provenance(provenance_);
-    record_.emplace(config.output, record_opening(config),
-                    RecordHeader{experiment.name, experiment.purpose, config.text}, provenance_);
+    record_.emplace(config.output.path, record_opening(config.output),
+                    RecordHeader{experiment.name, experiment.purpose, config.output.text}, provenance_);
 }
 
 Plan Study::plan_of(const Case& which) const {
@@ -132,7 +136,7 @@ Plan Study::plan_of(const Case& which) const {
     require(which.tokens > 0, "the tokens of generated input '{}' are not given; say --tokens", which.input);
     require(input.problem.tokens == 0 || which.tokens <= input.problem.tokens,
             "input '{}' has {} tokens, {} are asked for", which.input, input.problem.tokens, which.tokens);
-    return make_plan(which, input.problem, config_, input.document_lengths);
+    return make_plan(which, input.problem, input.document_lengths);
 }
 
 void Study::run(const std::function<void(Trial&)>& one) {
@@ -141,8 +145,8 @@ void Study::run(const std::function<void(Trial&)>& one) {
     for (std::size_t i = 0; i < cases_.size(); ++i) {
         const auto& which = cases_[i];
         progress.start(which.name(), forecast_.seconds_of(i));
-        const auto backend = make_backend(config_, which.ranks);
-        if (!is_recorded(config_, *backend, record_ && record_->has(which.name()))) {
+        const auto backend = make_backend(config_.execution, config_.problem.arithmetic, which.ranks);
+        if (!is_recorded(config_.execution, *backend, record_ && record_->has(which.name()))) {
             const auto plan = plan_of(which);
             const auto& inputs = source_.get(which, plan.problem);
             const auto policy = policy_from(which.policy, plan.problem.dtype);
@@ -151,14 +155,14 @@ void Study::run(const std::function<void(Trial&)>& one) {
             if (record_) {
                 backend->describe(trial.run);
                 say_slow_rank(trial.run, trial.repeats);
-                if (config_.mpi)
-                    describe_hosts(trial.run, plan, ring_group(config_, which.ranks),
+                if (config_.execution.mpi)
+                    describe_hosts(trial.run, plan, ring_group(config_.execution, which.ranks),
                                    processes::Session::current().hosts());
-                if (!config_.save_tensors.empty())
-                    save_tensors(config_.save_tensors, which.name(), plan.problem, plan.mask(), inputs.front().inputs,
-                                 trial.repeats.back().front().outputs, plan.problem.dtype, provenance_,
-                                 {which.input, which.mask, which.tokens, inputs.front().document_lengths},
-                                 files_.found(tensors_path(config_.save_tensors, which.name())));
+                if (!config_.output.save_tensors.empty())
+                    save_tensors(config_.output.save_tensors, which.name(), plan.problem, plan.mask(),
+                                 inputs.front().inputs, trial.repeats.back().front().outputs, plan.problem.dtype,
+                                 provenance_, {which.input, which.mask, which.tokens, inputs.front().document_lengths},
+                                 files_.found(tensors_path(config_.output.save_tensors, which.name())));
                 record_->commit(which.name(), trial.run);
             }
         }

@@ -14,7 +14,7 @@
 
 namespace ringlab::experiments {
 
-/// What an experiment has in hand for one case.
+/// Everything that an experiment has for one case.
 struct Trial {
     const Case& which;
     const Plan& plan;
@@ -24,18 +24,18 @@ struct Trial {
     RunWriter run = {};                                  ///< what goes to the record, on the root process
     std::vector<std::vector<Measurement>> repeats = {};  ///< [repeat][replica], see measure()
 
-    /// Executes both passes `count` times and keeps what came of it in `repeats`; whether this is the root process,
-    /// which alone has results.
+    /// Executes both passes `count` times and keeps the measurements in `repeats`. Returns whether this is the root
+    /// process, which alone has results.
     bool measure(int count);
 
     /// The verdict on each replica of the last repeat.
     std::vector<Verdict> judge(Judge& judge) const;
 
-    /// Executes both passes `count` times, judges each, and tells the record that it did: of each replica, result and
-    /// measure the worst. Nothing on processes that are not root.
+    /// Executes both passes `count` times and judges each. The record gets the largest error of each replica, result
+    /// and measure. Does nothing on processes other than the root.
     std::vector<Verdict> judge_repeats(Judge& judge, int count);
 
-    /// What the verdict on each replica may be.
+    /// Largest errors that pass, for each replica.
     std::vector<Tolerance> tolerances(Judge& judge) const;
 };
 
@@ -54,7 +54,7 @@ public:
 
     const std::vector<Case>& cases() const { return cases_; }
 
-    /// Null on processes that are not root.
+    /// The record; null on processes other than the root.
     const Record* record() const { return record_ ? &*record_ : nullptr; }
 
 private:
@@ -71,9 +71,9 @@ private:
 };
 
 /// How a record is opened: what --resume and --overwrite ask for, and what may be replaced.
-RecordOpening record_opening(const Config& config);
+RecordOpening record_opening(const OutputConfig& output);
 
-/// What a person reads who interrupts a sweep after so many of its runs.
+/// The line that is printed when a sweep is interrupted after so many of its runs.
 std::string interrupted_text(const Record& record, std::size_t done, std::size_t runs);
 
 /// An error as tables show it.

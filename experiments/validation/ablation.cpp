@@ -7,8 +7,8 @@
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
-#include "sim/machine/terms.hpp"
 #include "sim/play/simulate.hpp"
+#include "sim/terms/terms.hpp"
 
 #include <fmt/format.h>
 
@@ -22,14 +22,14 @@ using layouts::Pass;
 
 const std::string whole_model = "none";
 
-/// By transport and length, the shortest first.
+/// Transport, and the least tokens per rank of the length bin.
 using SetKey = std::tuple<std::string, std::int64_t>;
 using ErrorSets = std::map<SetKey, std::vector<double>>;
 
 /// Adds the errors of a record's rings, as they are predicted without each of `terms`, to `errors` of that term.
 void add_errors(const ScoredRecord& record, const std::vector<std::string>& terms,
                 std::map<std::string, ErrorSets>& errors, Progress& progress) {
-    RecordedRings rings(record.path);
+    RecordedRings rings(record.path, record.changed_schedules);
     std::map<std::pair<std::string, std::string>, sim::Machine> machines;  // by transport and term
     for (const auto& [transport, name] : record.machines) {
         const auto machine = sim::load_machine(find_resource(name, "machines", ".toml"));
@@ -40,8 +40,8 @@ void add_errors(const ScoredRecord& record, const std::vector<std::string>& term
     }
     for (const auto& ring : rings.cases()) {
         progress.start(scored_name(record, ring));
-        if (const auto shaped = with_shape(ring.shape, Config{}); record.machines.contains(ring.transport)) {
-            const auto plan = make_plan(ring.which, problem_from(shaped), shaped, {});
+        if (const auto shaped = with_shape(ring.shape, {}); record.machines.contains(ring.transport)) {
+            const auto plan = make_plan(ring.which, problem_from(shaped));
             const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
             const SetKey key{ring.transport, length_bin(plan.problem.tokens / ring.which.ranks).least};
             for (const auto pass : {Pass::forward, Pass::backward}) {
@@ -65,7 +65,7 @@ std::vector<std::string> terms_named(const std::vector<std::string>& names) {
     std::vector<std::string> found;
     for (const auto& name : names) {
         if (name == "each")
-            for (const auto& term : sim::terms()) found.emplace_back(term.name);
+            for (const auto& term : sim::terms_to_remove()) found.emplace_back(term.name);
         else
             found.emplace_back(sim::find_term(name).name);
     }

@@ -51,7 +51,7 @@ std::string in_words(const Coverage& found) {
                        found.all > 0 ? 100 * static_cast<double>(found.within) / static_cast<double>(found.all) : 0);
 }
 
-/// By record, machine file and length, in this order.
+/// Record, machine file and length, in this order.
 using ScoreKey = std::tuple<std::string, std::string, std::int64_t>;
 
 std::string table_text(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
@@ -85,7 +85,7 @@ std::string scored_name(const ScoredRecord& record, const ThroughputCase& ring) 
 }
 
 void score_record(Record& scores, const ScoredRecord& record, Progress& progress) {
-    RecordedRings rings(record.path);
+    RecordedRings rings(record.path, record.changed_schedules);
     const KeptErrors kept(record.path);
     std::map<std::string, sim::Machine> machines;
     for (const auto& [transport, name] : record.machines)
@@ -93,8 +93,8 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
     for (std::size_t i = 0; i < rings.cases().size(); ++i) {
         const auto& ring = rings.cases()[i];
         progress.start(scored_name(record, ring));
-        const auto shaped = with_shape(ring.shape, Config{});
-        const auto plan = make_plan(ring.which, problem_from(shaped), shaped, {});
+        const auto shaped = with_shape(ring.shape, {});
+        const auto plan = make_plan(ring.which, problem_from(shaped));
         const auto samples = rings.ring(plan, ring.group(), ring.transport, ring.kernels);
         const auto& machine = record.machines.at(ring.transport);
         RunWriter run;
@@ -103,7 +103,7 @@ void score_record(Record& scores, const ScoredRecord& record, Progress& progress
         run.attribute("transport", ring.transport, "1", "what carries messages");
         run.attribute("mask", plan.mask().name(), "1", "who sees whom");
         run.attribute("layout", plan.layout().name(), "1", "which rank owns which tokens");
-        run.attribute("algorithm", ring.which.algorithm, "1", "schedule that brings queries and keys together");
+        run.attribute("algorithm", ring.which.schedule, "1", "schedule that brings queries and keys together");
         run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
         run.attribute("ranks", ring.which.ranks, "1", "ring size P");
         run.attribute("tokens", plan.problem.tokens, "1", "of the whole sequence");
@@ -170,8 +170,11 @@ std::vector<std::vector<std::string>> margin_rows(const std::vector<ScoredRing>&
 
 std::string scores_text(const std::vector<ScoredRing>& rings, const std::vector<ScoredRecord>& records) {
     std::string others;
-    for (const auto& record : records)
+    for (const auto& record : records) {
         if (!record.why_not.empty()) others += fmt::format("{}: {}\n", record.name, record.why_not);
+        for (const auto& [schedule, how] : record.changed_schedules)
+            others += fmt::format("{}, {}: {}\n", record.name, schedule, how);
+    }
     return fmt::format(
         "{}\nErrors of a pass's time, %: mean / 95 of 100 / largest. max(c,t), c+t: of naive guesses, mean. In the "
         "record: of what it\nkeeps, by the model of its day.\n\n{}\n"

@@ -77,20 +77,20 @@ PublishedTable::System system_from(const PublishedReader& reader, std::size_t si
     return system;
 }
 
-/// Of a rank, both passes, where `ranks` ranks have `tokens` each.
+/// Predicted costs of a rank in a ring of `ranks` ranks with `tokens` tokens each.
 struct PassCosts {
     double forward_seconds = 0, both_seconds = 0, forward_flop = 0, both_flop = 0;
 };
 
 PassCosts predicted_costs(const PublishedTable& table, const PublishedTable::System& system,
                           const sim::Machine& machine, int ranks, std::int64_t tokens) {
-    const auto config = with_shape(table.shape, Config{});
+    const auto config = with_shape(table.shape, {});
     PassCosts costs;
     for (const auto pass : {Pass::forward, Pass::backward}) {
         // One GPU alone has nothing to merge.
         const auto* policy = ranks > 1 && pass == Pass::forward ? "partials" : "carry";
         const Case which{"", table.mask, system.layout, "ring", policy, ranks, tokens * ranks};
-        const auto plan = make_plan(which, problem_from(config), config, {});
+        const auto plan = make_plan(which, problem_from(config));
         const auto& schedule = *plan.schedule(pass);
         const auto seconds = layouts::to_seconds(sim::simulate(schedule, machine).makespan);
         const auto flop = pass_flop(schedule) / ranks;

@@ -24,7 +24,8 @@ std::size_t place_of(const hdf5::File& file, const std::string& dimension, const
 
 }  // namespace
 
-RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(open_record(file)) {
+RecordedRings::RecordedRings(const std::string& file, const std::map<std::string, std::string>& without)
+    : path_(file), file_(open_record(file)) {
     require(
         file_.has("experiment") && (file_.text("experiment") == "validate" || file_.text("experiment") == "throughput"),
         "--measured {}: it is no record of validate or throughput", file);
@@ -37,12 +38,12 @@ RecordedRings::RecordedRings(const std::string& file) : path_(file), file_(open_
                transports = text("transport"), kernels = text("kernels"), kinds = text("kind");
     const auto &ranks = integers("runs/ranks"), &tokens = integers("runs/tokens"), &gpus = integers("runs/gpus");
     for (std::size_t run = 0; run < masks.size(); ++run) {
-        if (kinds[run] != "ring") continue;
+        if (kinds[run] != "ring" || without.contains(algorithms[run])) continue;
         rows_.push_back(run);
         ThroughputCase one{.shape = shapes[run], .transport = transports[run], .kernels = kernels[run]};
         one.which.mask = masks[run];
         one.which.layout = layouts[run];
-        one.which.algorithm = algorithms[run];
+        one.which.schedule = algorithms[run];
         one.which.ranks = static_cast<int>(ranks[run]);
         one.which.tokens = tokens[run];
         one.gpus = static_cast<int>(gpus[run]);
@@ -66,7 +67,7 @@ RingSamples RecordedRings::ring(const Plan& plan, const layouts::RingGroup& grou
                                 const std::string& kernels) {
     const auto is_it = [&](const ThroughputCase& one) {
         return one.which.mask == plan.mask().name() && one.which.layout == plan.layout().name() &&
-               one.which.algorithm == plan.forward->options().algorithm && one.which.tokens == plan.problem.tokens &&
+               one.which.schedule == plan.forward->options().schedule && one.which.tokens == plan.problem.tokens &&
                one.shape == shape_text(plan.problem) && one.which.ranks == group.ring && one.transport == transport &&
                one.kernels == kernels;
     };

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "experiments/benchmark/bench.hpp"
 #include "experiments/benchmark/throughput_case.hpp"
+#include "experiments/execution/bench.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
 
 #include <map>
@@ -12,10 +12,11 @@ namespace ringlab::experiments {
 
 /// Rings that `validate` or `throughput` measured, from its record: so that a model that has changed, or another
 /// machine file, is scored without the devices.
-class RecordedRings : public RingBench {
+class RecordedRings : public Bench {
 public:
-    /// Throws Error, one line, if the file is no such record with rings.
-    explicit RecordedRings(const std::string& file);
+    /// All but those of the schedules that are keys of `without`. Throws Error, one line, if the file is no such record
+    /// with rings.
+    explicit RecordedRings(const std::string& file, const std::map<std::string, std::string>& without = {});
 
     const std::vector<ThroughputCase>& cases() const { return cases_; }
 

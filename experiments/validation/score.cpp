@@ -73,7 +73,7 @@ std::string score_text(const Record& record, const std::vector<ThroughputCase>& 
             auto others = ring;
             others.which.layout = "";
             sets[ring.transport][others.name() + pass].push_back({seconds, predicted("seconds_predicted"), spread});
-            runs.add({ring.transport, ring.which.mask, ring.which.algorithm, ring.which.layout,
+            runs.add({ring.transport, ring.which.mask, ring.which.schedule, ring.which.layout,
                       fmt::format("{}", ring.which.tokens), pass, fmt::format("{:.4g}", seconds * 1e3),
                       fmt::format("{:.1f} %", 100 * spread),
                       fmt::format("{:.4g}", predicted("seconds_predicted") * 1e3), signed_percent(predicted("error")),

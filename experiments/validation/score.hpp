@@ -8,7 +8,7 @@
 
 namespace ringlab::experiments {
 
-/// Of relative errors, without sign.
+/// Summary of relative errors, without their signs.
 struct Score {
     double mean = 0, p95 = 0, most = 0;
 };

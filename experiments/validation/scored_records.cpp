@@ -16,7 +16,7 @@ namespace {
 
 const std::string folder = "results", own_record = "scores";  // which is written here, and of which nothing is measured
 
-/// Names of records, and why they are not scored.
+/// Names of records, and why they are not scored; "RECORD SCHEDULE" for its rings of a schedule.
 std::map<std::string, std::string> not_scored() {
     const auto file = find_resource("not_scored", folder, ".toml");
     std::map<std::string, std::string> reasons;
@@ -35,18 +35,26 @@ std::map<std::string, std::string> not_scored() {
     return reasons;
 }
 
-/// Of the rings of a record; empty where it holds none.
-std::set<std::string> transports_of(const std::string& path) {
+struct Rings {
+    std::set<std::string> transports, schedules;
+};
+
+/// What the rings of a record have; nothing where it holds none.
+Rings rings_of(const std::string& path) {
     note_read(path);
     const auto file = hdf5::File::open(path);
     const auto experiment = file.has("experiment") ? file.text("experiment") : "";
     if (experiment != "validate" && experiment != "throughput") return {};
     for (const auto* column : {"runs/kind", "runs/transport"})
         if (!file.contains(column)) return {};
-    const auto kinds = file.dataset("runs/kind").texts(), transports = file.dataset("runs/transport").texts();
-    std::set<std::string> found;
-    for (std::size_t run = 0; run < kinds.size(); ++run)
-        if (kinds[run] == "ring") found.insert(transports[run]);
+    const auto kinds = file.dataset("runs/kind").texts(), transports = file.dataset("runs/transport").texts(),
+               schedules = file.dataset("runs/algorithm").texts();
+    Rings found;
+    for (std::size_t run = 0; run < kinds.size(); ++run) {
+        if (kinds[run] != "ring") continue;
+        found.transports.insert(transports[run]);
+        found.schedules.insert(schedules[run]);
+    }
     return found;
 }
 
@@ -71,16 +79,19 @@ std::vector<ScoredRecord> scored_records() {
     for (const auto& name : resources(folder, ".h5")) {
         if (name == own_record) continue;
         ScoredRecord record{name, find_resource(name, folder, ".h5"), "", {}};
-        const auto transports = transports_of(record.path);
-        if (transports.empty()) continue;
+        const auto rings = rings_of(record.path);
+        if (rings.transports.empty()) continue;
         if (const auto listed = reasons.extract(name)) {
             record.why_not = listed.mapped();
         } else {
-            for (const auto& transport : transports) record.machines[transport] = machine_of(name, transport);
+            for (const auto& transport : rings.transports) record.machines[transport] = machine_of(name, transport);
+            for (const auto& schedule : rings.schedules)
+                if (const auto listed_too = reasons.extract(name + " " + schedule))
+                    record.changed_schedules[schedule] = listed_too.mapped();
         }
         records.push_back(std::move(record));
     }
-    require(reasons.empty(), "results/not_scored.toml lists {}, but there is no such record with rings",
+    require(reasons.empty(), "results/not_scored.toml lists {}, but there is no such record with rings, or none of this schedule",
             reasons.empty() ? "" : reasons.begin()->first);
     return records;
 }

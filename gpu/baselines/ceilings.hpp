@@ -28,27 +28,27 @@ private:
     std::string why_not_;
 };
 
-/// One way of moving bytes, with every device sending to its right neighbour at the same time.
+/// Samples of one way to move bytes, while every device sends to its right neighbour at the same time.
 struct LinkSamples {
     std::string transport;        ///< "copy", "nccl"
     std::int64_t bytes = 0;       ///< of a message
     std::vector<double> seconds;  ///< of the slowest device, by repeat: mean of messages in a row
 };
 
-/// Of this process's first `devices` devices, by copy engines and, if the program was built with it, NCCL; nothing for
-/// fewer than two.
+/// Times messages between the first `devices` devices of this process, over copy engines and, if the program was built
+/// with it, NCCL. Empty for fewer than two devices.
 std::vector<LinkSamples> time_links(int devices, const std::vector<std::int64_t>& message_bytes, int repeats);
 
-/// Of messages over NCCL as the executor's hidden ones are: sends and receives of a device in kernels of their own,
-/// each of at most `most_blocks` thread blocks, out of memory and into memory that NCCL knows. Nothing for fewer than
-/// two devices, and in a program built without NCCL.
+/// Times messages over NCCL as the executor sends hidden ones: sends and receives of a device in separate kernels, each
+/// of at most `most_blocks` thread blocks, from and to memory that is registered with NCCL. Empty for fewer than two
+/// devices, and in a program built without NCCL.
 std::vector<LinkSamples> time_links_apart(int devices, const std::vector<std::int64_t>& message_bytes, int repeats,
                                           int most_blocks);
 
 /// Messages between devices while every one of them computes.
 struct BusyLinkSamples {
     std::int64_t bytes = 0;                         ///< of a message
-    std::vector<double> calls_alone, calls_beside;  ///< seconds of the first device's calls
+    std::vector<double> calls_alone, calls_beside;  ///< seconds of the first device's calls, without and with messages
     std::vector<double> messages;                   ///< seconds of its messages, beside its calls
 };
 
@@ -69,7 +69,7 @@ struct TwoStreams {
     cudaStream_t sends, receives;
 };
 
-/// The same with a kernel for each direction, see time_links_apart(); the memory is its own.
+/// As nccl_ring(), with a kernel for each direction (see time_links_apart()) and memory of its own.
 std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
                                                                                int most_blocks);
 

@@ -19,7 +19,7 @@ struct DeviceAttention::Work {
     };
 
     Work(const layouts::Problem& problem_, const layouts::Mask& mask, std::span<const layouts::Run> row_runs,
-         std::span<const layouts::Run> key_runs, KernelFamily kernels_)
+         std::span<const layouts::Run> key_runs, const KernelFamily* kernels_)
         : problem(problem_),
           kernels(kernels_),
           row_tokens(count_tokens(row_runs)),
@@ -47,7 +47,7 @@ struct DeviceAttention::Work {
                  .head_dim = problem.head_dim,
                  .value_dim = problem.value_dim,
                  .deterministic = deterministic,
-                 .family = resolve(kernels, problem)}};
+                 .family = &resolve(kernels, problem)}};
     }
 
     static std::int64_t elements(const Tensor& t) {
@@ -159,7 +159,7 @@ struct DeviceAttention::Work {
     }
 
     layouts::Problem problem;
-    KernelFamily kernels;
+    const KernelFamily* kernels;
     std::int64_t row_tokens, key_tokens;
     std::shared_ptr<const RowBounds> rows;
     std::shared_ptr<const KeyPositions> keys;
@@ -181,7 +181,7 @@ struct DeviceAttention::Work {
 
 DeviceAttention::DeviceAttention(const layouts::Problem& problem, const layouts::Mask& mask,
                                  std::span<const layouts::Run> rows, std::span<const layouts::Run> keys,
-                                 KernelFamily kernels)
+                                 const KernelFamily* kernels)
     : work_(std::make_unique<Work>(problem, mask, rows, keys, kernels)) {}
 
 DeviceAttention::~DeviceAttention() = default;

@@ -16,7 +16,7 @@ namespace ringlab::gpu {
 class DeviceAttention {
 public:
     DeviceAttention(const layouts::Problem& problem, const layouts::Mask& mask, std::span<const layouts::Run> rows,
-                    std::span<const layouts::Run> keys, KernelFamily kernels);
+                    std::span<const layouts::Run> keys, const KernelFamily* kernels);
     ~DeviceAttention();
 
     /// By name; valid while this object lives.

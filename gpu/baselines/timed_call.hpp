@@ -13,7 +13,7 @@
 
 namespace ringlab::gpu {
 
-/// Something that keeps one device busy for a while; enqueues and returns.
+/// A call that keeps one device busy. It enqueues work and returns.
 struct TimedCall {
     std::string name;
     std::function<void(cudaStream_t)> call;
@@ -24,8 +24,8 @@ struct TimedCall {
 
 struct TimingOptions {
     int rounds = 5;
-    double burst_seconds = 0.15;   ///< of one call's turn in a round
-    double warm_up_seconds = 0.5;  ///< before all; see Steady
+    double burst_seconds = 0.15;   ///< seconds that one call runs in a round
+    double warm_up_seconds = 0.5;  ///< seconds before the first round; see Steady
     /// Pause after each burst, in times of its length: 0 keeps the device busy and at the clock that power then
     /// allows; with long pauses and short bursts it keeps its highest clock.
     double rest = 0;

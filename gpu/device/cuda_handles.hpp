@@ -26,8 +26,8 @@ private:
 /// Owns a stream of the device that was current when it was made. It does not synchronise with the default stream.
 class Stream {
 public:
-    /// Kernels that transfer go before those that compute: the next block should not wait for a grid that fills the
-    /// device to end.
+    /// Kernels that transfer have priority over those that compute, because the next block should not wait for the end
+    /// of a grid that fills the device.
     enum class Use { computing, transfers };
 
     explicit Stream(Use use = Use::computing) {
@@ -55,7 +55,7 @@ private:
 /// Owns an event of the device that was current when it was made.
 class Event {
 public:
-    /// With `timing` it takes a time stamp, without it only orders work, which costs less.
+    /// `timing` records a time stamp. `ordering` only orders work and costs less.
     enum class Use { timing, ordering };
 
     explicit Event(Use use) {
@@ -74,10 +74,10 @@ public:
     operator cudaEvent_t() const { return handle_; }
     void record(cudaStream_t stream) const { RINGLAB_CUDA(cudaEventRecord(handle_, stream)); }
 
-    /// The work that `stream` is given from now on begins after what this event was last recorded behind.
+    /// Work that is enqueued on `stream` from now on begins after the work behind which this event was last recorded.
     void hold_back(cudaStream_t stream) const { RINGLAB_CUDA(cudaStreamWaitEvent(stream, handle_, 0)); }
 
-    /// Whether the work that it was last recorded behind has ended; true if it was never recorded.
+    /// Whether the work behind which it was last recorded has ended; true if it was never recorded.
     bool done() const {
         const auto status = cudaEventQuery(handle_);
         if (status != cudaErrorNotReady) RINGLAB_CUDA(status);

@@ -7,14 +7,14 @@
 
 namespace ringlab::gpu {
 
-/// A function of the CUDA driver, as of CUDA 12.0, asked for at run time: nothing links the driver's library, which
-/// machines without a GPU lack. Throws Error if the driver has none of the name.
+/// A function of the CUDA driver, version 12.0, looked up at run time. So nothing links the driver's library, which
+/// machines without a GPU do not have. Throws Error if the driver has no function of that name.
 void* driver_function(const char* name);
 
-/// Writes `value` to device memory once all that `stream` was given before is done and visible to the device.
+/// Enqueues a write of `value` to device memory, after all earlier work of `stream` is done and visible to the device.
 void write_value(cudaStream_t stream, std::uint32_t* address, std::uint32_t value);
 
-/// Holds `stream` back until device memory has `value` or more, as a number that counts round.
+/// Enqueues a wait on `stream` until device memory has `value` or more, compared as a number that wraps around.
 void wait_for_value(cudaStream_t stream, const std::uint32_t* address, std::uint32_t value);
 
 }  // namespace ringlab::gpu

@@ -8,7 +8,7 @@
 
 namespace ringlab::gpu {
 
-/// What a GPU was doing at a moment, by NVML.
+/// Clocks, power and temperature of a GPU at a moment, by NVML.
 struct ClockSample {
     enum class Moment { before, during, after };
 
@@ -22,7 +22,7 @@ struct ClockSample {
     std::uint64_t throttle_reasons = 0;  ///< nvmlClocksEventReasons
 };
 
-/// Reads clocks and power. NVML is loaded at run time; where there is none, sample() gives nothing.
+/// Reads clocks and power by NVML, which is loaded at run time. Without NVML, sample() returns nothing.
 class Nvml {
 public:
     Nvml();
@@ -33,11 +33,12 @@ public:
     bool available() const { return library_ != nullptr; }
     std::string driver_version() const;
 
-    /// Of a CUDA device; nothing if NVML does not know it. Any thread. Takes some 10 us to 1 ms of host time.
+    /// Clocks and power of a CUDA device now; nothing if NVML does not know the device. Any thread may call it. Takes
+    /// 10 us to 1 ms of host time.
     std::optional<ClockSample> sample(int device, ClockSample::Moment moment) const;
 
-    /// Energy that a CUDA device has taken since its driver was loaded; nothing where NVML does not count it. It grows
-    /// in steps, some tens of milliseconds apart. Any thread.
+    /// Joules that a CUDA device has used since its driver was loaded; nothing if NVML does not count them. The value
+    /// changes in steps, some tens of milliseconds apart. Any thread may call it.
     std::optional<double> joules(int device) const;
 
 private:

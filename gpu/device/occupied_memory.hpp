@@ -9,7 +9,7 @@
 
 namespace ringlab::gpu {
 
-/// Takes memory of the first devices for as long as it lives, as the rest of a model would, and watches what is left.
+/// Holds memory of the first devices while it lives, as the rest of a model would, and watches how much is left.
 class OccupiedMemory {
 public:
     /// `bytes` of each of `devices`. Throws Error if one has less free.

@@ -10,7 +10,8 @@ namespace ringlab::gpu {
 /// A library that is looked for when it is needed, never linked; stays loaded, as CUDA's libraries do not like to go.
 class SharedLibrary {
 public:
-    /// Takes the first of these names that can be loaded; otherwise loaded() is false and why_not() the loader's words.
+    /// Loads the first of these names that can be loaded. If there is none, loaded() is false and why_not() is the
+    /// loader's message.
     explicit SharedLibrary(const std::vector<std::string>& names) {
         for (const auto& name : names) {
             handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -24,7 +25,7 @@ public:
     const std::string& why_not() const { return why_not_; }
     void* handle() const { return handle_; }
 
-    /// Null if it has none of that name.
+    /// The function of that name, or null if the library has none.
     template <class Function>
     Function* find(const char* name) const {
         return reinterpret_cast<Function*>(dlsym(handle_, name));

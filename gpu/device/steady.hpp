@@ -4,8 +4,8 @@
 
 namespace ringlab::gpu {
 
-/// Tells when repeated measurements have settled: after a pause clocks are high and fall as power rises, and caches and
-/// connections are cold.
+/// Decides when repeated measurements are steady. After a pause they are not: clocks are high and fall as power rises,
+/// and caches and connections are cold.
 class Steady {
 public:
     /// `least` seconds are always spent, four times as many at most.

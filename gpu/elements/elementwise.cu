@@ -54,7 +54,7 @@ __device__ std::uint64_t mixed(std::uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/// By Box and Muller, one of the pair.
+/// Fills `data` with normal numbers, by the method of Box and Muller (one number of each pair).
 template <class T>
 __global__ void normal_kernel(T* data, std::int64_t count, std::uint64_t seed) {
     const auto start = mixed(seed);

@@ -6,7 +6,7 @@
 
 namespace ringlab::gpu {
 
-/// Which values a tensor may hold beside numbers.
+/// Which infinities a tensor may hold.
 enum class Infinity { none, negative };
 
 /// Sets *flag to 1 if an element is NaN, or an infinity that is not allowed; leaves it alone otherwise. In stream
@@ -14,7 +14,7 @@ enum class Infinity { none, negative };
 void flag_not_finite(const Extent& extent, const ConstView& tensor, Infinity allowed, std::uint32_t* flag,
                      cudaStream_t stream);
 
-/// One value for all rows; `extent.dim` is not looked at. In stream order.
+/// Sets all rows to one value. Ignores `extent.dim`. In stream order.
 void fill_rows(const Extent& extent, const RowView& rows, float value, cudaStream_t stream);
 
 /// `count` normal numbers that depend on the seed, in bf16 or fp16: what timing runs compute on, since zeros would draw

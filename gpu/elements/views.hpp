@@ -35,7 +35,7 @@ struct View {
     DType dtype = DType::fp32;
     Strides strides;
 
-    /// The same tensor without its first heads.
+    /// The same tensor from head number `head` on.
     View from_head(std::int64_t head) const {
         return {static_cast<char*>(data) + head * strides.head * layouts::bytes_of(dtype), dtype, strides};
     }

@@ -16,11 +16,11 @@
 
 namespace ringlab::gpu {
 
-/// How bytes move between ranks, and so who issues them.
+/// How bytes move between ranks. This decides which threads issue the work.
 enum class TransportKind {
-    loopback,  ///< copies; one thread issues all ranks, on any number of GPUs: virtual ranks, and the ring on one GPU
+    loopback,  ///< copies; one thread issues all ranks, any number of which may share a GPU
     copy,      ///< copy engines with peer access; a thread or process per rank: one host
-    nccl,      ///< a thread or process per rank, NCCL send/recv: any number of hosts
+    nccl,      ///< NCCL send/recv; a thread or process per rank, each with a GPU of its own: any number of hosts
 };
 
 constexpr const char* to_string(TransportKind kind) {
@@ -32,7 +32,8 @@ constexpr const char* to_string(TransportKind kind) {
     return "?";
 }
 
-/// Which passes have every operation timed. That takes two events with a time stamp for each, which short passes show.
+/// In which passes every operation is timed. This takes two events with a time stamp for each operation, which makes
+/// short passes slower.
 enum class Timelines {
     none,
     extra,  ///< one more pass after the timed ones
@@ -50,41 +51,43 @@ struct GpuOptions {
                                         ///< dtype, as where a ring keeps no fp32 output
     bool round_results = false;         ///< results in the problem's dtype; fp32 otherwise
     bool deterministic = false;         ///< backward: dq in a fixed order too
-    KernelFamily kernels = KernelFamily::automatic;
+    const KernelFamily* kernels = nullptr;
     bool check_finite = false;  ///< look at what every operation writes; slow
     bool poison = false;        ///< NaN in scratch and results before every pass
     bool keep_results = true;   ///< bring the results to the host
     Timelines timelines = Timelines::all;
-    int warm_up = 0;             ///< passes before those that are kept, at least
+    int warm_up = 0;             ///< least number of passes before those that are kept
     double warm_up_seconds = 0;  ///< device time before those that are kept, and until they are steady; see Steady
-    int repeats = 1;             ///< passes that are kept, at least; the results are the last one's
+    int repeats = 1;             ///< least number of passes that are kept; results are those of the last one
     double repeat_seconds = 0;   ///< device time to keep passes of, at most 200
-    /// Without any operation ending, or for others to start up; twice as long where all meet.
+    /// A run fails if no operation ends for this long, or if another rank takes longer to start up. Where all ranks
+    /// meet, they wait twice as long.
     Clock::duration timeout = std::chrono::minutes(2);
 };
 
-/// What one pass gave, over repeats.
+/// Times of one pass, by repeat.
 struct PassRun {
     std::vector<layouts::Timeline> timelines;  ///< by repeat, one of an extra pass, or none: GpuOptions::timelines
-    /// By repeat, then rank: from the pass's start on the first rank to its end on this one, everything included.
+    /// Seconds by repeat, then rank: from the pass's start on the first rank to its end on this one, everything
+    /// included.
     std::vector<std::vector<double>> rank_seconds;
-    /// By repeat, then rank: host time until the whole pass was enqueued, waiting for peers included.
+    /// Host seconds by repeat, then rank, until the whole pass was enqueued, including waits for peers.
     std::vector<std::vector<double>> issue_seconds;
-    /// By repeat, then rank: device time of what rotates Q and K before a forward pass, or dQ and dK behind a backward
-    /// pass; no part of it. Empty where nothing is rotated.
+    /// Device seconds by repeat, then rank, of rotating Q and K before a forward pass, or dQ and dK after a backward
+    /// pass. They are no part of rank_seconds. Empty if nothing is rotated.
     std::vector<std::vector<double>> rotation_seconds;
     /// From a pass's start to that of the next, on average; 0 for a single one. What is longer than a pass is a pause.
     double period_seconds = 0;
 };
 
-/// What one ring gave.
+/// Results and times of one ring.
 struct GpuRun {
     HostOutputs outputs;
     PassRun forward, backward;
     std::vector<MemoryUse> memory;     ///< by rank
     std::vector<std::string> devices;  ///< by rank: name of its GPU
-    std::vector<ClockSample> clocks;   ///< of all GPUs that took part
-    /// By how much times of different ranks may disagree, seconds; 0 within one GPU.
+    std::vector<ClockSample> clocks;   ///< samples of all GPUs that took part
+    /// Seconds by which times of different ranks may disagree; 0 within one GPU.
     double clock_uncertainty = 0;
 };
 
@@ -101,16 +104,16 @@ struct GpuRun {
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options);
 
-/// The same over a fabric of the caller's own, made by `make_fabric` when the programs are known.
+/// As above, over a fabric that `make_fabric` makes when the programs are known.
 using FabricFactory = std::function<std::unique_ptr<Fabric>(Team&, const FabricOptions&, const PassPrograms&)>;
 std::vector<GpuRun> run(Team& team, const layouts::Schedule& forward, const layouts::Schedule* backward,
                         std::span<const HostInputs> inputs, const GpuOptions& options,
                         const FabricFactory& make_fabric);
 
-/// Issuing threads that a run in one process wants.
+/// Number of issuing threads of a run in one process.
 int team_size(const GpuOptions& options);
 
-/// What there is to run on.
+/// A CUDA device.
 struct DeviceInfo {
     std::string name;
     std::string bus_id;

@@ -42,10 +42,11 @@ void for_each_before(const layouts::Instruction& instruction, Visit visit) {
 
 }  // namespace
 
-/// Each call for a short message costs as much time as the message: of messages that tell of their arrival themselves
-/// (Message::is_told) only those ends are marked that somebody looks at, and one of a lane now and then, for the host
-/// to see how far it has come. A lane's last mark is for all of it; behind that come at most messages that computing
-/// looks at: their flags are all that is waited for, and its end tells of theirs.
+/// Records a completion event behind an operation if one is needed. A CUDA call costs as much as a short message.
+/// Messages with an arrival flag (Message::has_arrival_flag) therefore get an event only if another operation waits for
+/// one. Besides, each lane gets one now and then, so that the host sees how far it has come. The last event of a lane
+/// stands for all of it: behind it there are at most messages whose flags attends wait for, and these messages have
+/// ended when the attends have.
 void Issuer::mark(std::size_t rank) {
     constexpr std::size_t now_and_then = most_ahead / 4;
     auto& pass = passes_[rank];
@@ -57,10 +58,10 @@ void Issuer::mark(std::size_t rank) {
     pass.marked.assign(code.size(), false);
     pass.shown_by.assign(code.size(), nobody);
     for (std::size_t i = 0; i < code.size(); ++i) {
-        if (all || !work.is_told(pass_, i)) pass.marked[i] = true;
+        if (all || !work.has_arrival_flag(pass_, i)) pass.marked[i] = true;
         for_each_before(code[i], [&](std::size_t before) {
             const auto* launch = work.launches(pass_).find(i);
-            if (!code[before].receives() || !work.is_told(pass_, before))
+            if (!code[before].receives() || !work.has_arrival_flag(pass_, before))
                 pass.marked[before] = true;
             else if (code[i].op.lane() == layouts::compute_lane)
                 looks_at[before] = launch ? launch->attends.front() : i;
@@ -82,6 +83,12 @@ void Issuer::mark(std::size_t rank) {
 }
 
 void Issuer::run(const std::function<void()>& underway) {
+    enqueue();
+    underway();
+    wait();
+}
+
+void Issuer::enqueue() {
     const auto begin = last_look_ = Clock::now();
     since_progress_.restart();
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) start(rank);
@@ -103,12 +110,14 @@ void Issuer::run(const std::function<void()>& underway) {
     }
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
     issue_time_ = Clock::now() - begin;
-    underway();
+}
+
+void Issuer::wait() {
     while (!all_ended()) {
         look();
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].work->launches(pass_).require_arrived();
+    for (const auto& rank : ranks_) rank.work->launches(pass_).require_arrived();
 }
 
 void Issuer::start(std::size_t rank) {
@@ -150,11 +159,11 @@ bool Issuer::may_issue(std::size_t rank, const Lane& lane) const {
     const auto index = lane.code[lane.issued];
     const auto* launch = ranks_[rank].work->launches(pass_).find(index);
     if (!launch || launch->attends.front() != index) return all_before_issued(index);
-    return launch->waits_inside || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
+    return launch->waits_for_blocks || std::all_of(launch->attends.begin(), launch->attends.end(), all_before_issued);
 }
 
-/// Of the lanes' next operations one that may be enqueued, in schedule order, but for computing: that goes first where
-/// transfers do not need the multiprocessors, so that a device has work as early as can be.
+/// Enqueues the next operation of one lane, if one may be enqueued: the first one in schedule order. If transfers need
+/// no SMs, an operation that computes goes before them, so that a device has work as early as possible.
 bool Issuer::issue_next(std::size_t rank) {
     auto& pass = passes_[rank];
     const bool compute_first = !ranks_[rank].transport->takes_multiprocessors();
@@ -187,7 +196,7 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
         if (instruction.receives()) {
             const bool posts = !lane.posted;
             if (posts) {
-                if (!what.is_told || passes_[rank].marked[index]) begin(rank, index);
+                if (!what.has_arrival_flag || passes_[rank].marked[index]) begin(rank, index);
                 self.transport->post_receive(what, stream);
                 lane.posted = true;
             }
@@ -226,7 +235,7 @@ void Issuer::begin(std::size_t rank, std::size_t index) {
     }
     if (const auto* launch = ranks_[rank].work->launches(pass_).find(index)) {
         if (launch->attends.front() != index) return;
-        if (!launch->waits_inside)
+        if (!launch->waits_for_blocks)
             for (const auto attend : launch->attends) hold_back(rank, attend);
     } else {
         hold_back(rank, index);
@@ -243,8 +252,8 @@ void Issuer::hold_back(std::size_t rank, std::size_t index) {
     const auto stream = ranks_[rank].lanes[static_cast<std::size_t>(lane)];
     for_each_before(instruction, [&](std::size_t which) {
         if (pass.program->code[which].op.lane() == lane) return;
-        if (work.launches(pass_).wait_until_ended(which, stream)) return;
-        if (pass.program->code[which].receives() && work.is_told(pass_, which))
+        if (work.launches(pass_).wait_until_done(which, stream)) return;
+        if (pass.program->code[which].receives() && work.has_arrival_flag(pass_, which))
             return wait_for_value(stream, work.memory().arrival_flag(pass_, which), work.pass_number(pass_));
         const auto* launch = work.launches(pass_).find(which);
         pass.events->end[launch ? launch->attends.front() : which].hold_back(stream);
@@ -275,8 +284,8 @@ Message Issuer::message(std::size_t rank, std::size_t index) const {
             self.work->pieces(pass_, index),
             options_.group.global_rank(self.replica, op.peer),
             op.channel,
-            has_time(instruction),
-            self.work->is_told(pass_, index),
+            is_overlapped(instruction),
+            self.work->has_arrival_flag(pass_, index),
             SlotMap::arrival_flag(pass_, receive),
             self.work->pass_number(pass_)};
 }

@@ -21,7 +21,7 @@ struct PassEvents {
     std::vector<Event> begin, end;  // by instruction
 };
 
-/// A rank as its issuer sees it.
+/// What the issuer needs to know of a rank.
 struct IssuedRank {
     int rank = 0;  ///< in the ring
     int replica = 0;
@@ -29,17 +29,15 @@ struct IssuedRank {
     int device = 0;
     Rank* work = nullptr;
     Transport* transport = nullptr;
-    /// One stream per lane. Ranks that share a device share the compute lane's, so that their computing takes turns and
-    /// can be timed; null for a lane without operations.
+    /// One stream per lane; null for a lane without operations. Ranks that share a device share the stream of the
+    /// compute lane, so that they compute one after another and can be timed.
     std::vector<cudaStream_t> lanes;
 };
 
-/// Enqueues a pass of some ranks from the calling thread and waits for its end.
-///
-/// Operations go to their lane's stream in schedule order; `after` on another lane becomes an event that the stream
-/// waits for, and so does a peer. So the host takes no part once all is enqueued. A lane is never more than
-/// `most_ahead` operations ahead of what has ended: a stream's queue that is full would block the host where it could
-/// not watch for failures any more.
+/// Enqueues a pass of some ranks from the calling thread and waits for its end. Operations go to their lane's stream in
+/// schedule order. `after` on another lane becomes an event that the stream waits for, and so does a peer. So the host
+/// takes no part once everything is enqueued. A lane is never more than `most_ahead` operations ahead of what has
+/// ended, because a full stream queue would block the host, which could then not watch for failures.
 class Issuer {
 public:
     struct Options {
@@ -50,16 +48,23 @@ public:
     Issuer(std::vector<IssuedRank> ranks, const Team& team, const Options& options)
         : ranks_(std::move(ranks)), team_(team), options_(options) {}
 
-    /// Says what the next run() is to enqueue, with one set of events per rank: whatever takes time on the host and can
-    /// be done before ranks start together.
+    /// Prepares what the next run() is to enqueue, with one set of events per rank: everything that takes host time and
+    /// can be done before the ranks start together.
     void prepare(layouts::Pass pass, const std::vector<PassEvents*>& events);
 
-    /// Enqueues what was prepared. Calls `underway` once that is done. Throws Error that names rank and operation if
-    /// nothing has ended for the time-out, if no operation can ever begin, or if a device, transfer or check fails;
-    /// Cancelled if another member of the team has failed.
+    /// Enqueues what was prepared. Waits for devices only where a lane is too far ahead, and for other threads or
+    /// processes where a transfer needs their part. Throws Error that names rank and operation if nothing has ended for
+    /// the time-out, if no operation can ever begin, or if a device, transfer or check fails; Cancelled if another
+    /// member of the team has failed.
+    void enqueue();
+
+    /// Waits for the end of what was enqueued; throws likewise.
+    void wait();
+
+    /// Both, and calls `underway` in between.
     void run(const std::function<void()>& underway);
 
-    /// Of the last run: from its begin until everything was enqueued, waiting for peers included.
+    /// Host time of the last run, from its begin until everything was enqueued, including waits for peers.
     Clock::duration issue_time() const { return issue_time_; }
 
     /// After a failure: ends all waits and lets the devices run dry, whatever the data.
@@ -70,15 +75,15 @@ private:
         std::vector<std::size_t> code;  // indices into the program, in its order
         std::size_t issued = 0;
         std::size_t ended = 0;
-        bool begun = false;   ///< its stream is held back until transfers may run
-        bool posted = false;  ///< the next operation is a receive that has said that its slot is free
+        bool begun = false;   // whether its stream was made to wait until transfers of the pass may begin
+        bool posted = false;  // whether the next operation is a receive whose slot was reported free
     };
     struct PassState {
         const layouts::RankProgram* program = nullptr;
         PassEvents* events = nullptr;
         std::vector<char> issued;           // by instruction
         std::vector<char> marked;           // by instruction: its end is an event
-        std::vector<std::size_t> shown_by;  // by instruction: whose mark tells that it has ended
+        std::vector<std::size_t> shown_by;  // by instruction: the marked one whose end says that it has ended, too
         std::vector<Lane> lanes;
     };
     static constexpr std::size_t most_ahead = 64;

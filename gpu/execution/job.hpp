@@ -16,7 +16,7 @@ struct Seat {
     int device = -1;  // as its own process numbers it; -1 in others
 };
 
-/// All that a run knows of before it touches a device.
+/// Everything that is known of a run before it touches a device.
 struct Job {
     Team& team;
     const layouts::Schedule& forward;
@@ -30,8 +30,8 @@ struct Job {
     int passes() const { return backward ? 2 : 1; }
 };
 
-/// With the others, where all meet. Longer than for anything else: who is stuck in an operation knows more, and is to
-/// speak first.
+/// How long a member waits for the others where all meet. It is longer than any other time-out, because a member that
+/// is stuck in an operation knows more about the cause and should report first.
 inline Clock::duration patience_of(const GpuOptions& options) { return 2 * options.timeout; }
 
 }  // namespace ringlab::gpu

@@ -39,7 +39,7 @@ public:
         job_.team.barrier(member_, patience_of(job_.options));
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.seat.device);
-            rank.transport->leave();
+            rank.transport->disconnect();
         }
         job_.team.barrier(member_, patience_of(job_.options));
         return results;
@@ -72,7 +72,8 @@ private:
                                 arrival_flags(job_.programs)};
         rank.work = std::make_unique<Rank>(
             job_.forward, job_.backward, ring_rank(rank), programs, fabric_,
-            RankOptions{memory, o.deterministic, o.check_finite, o.kernels, joined_waits(rank.seat.device), o.timeout});
+            RankOptions{memory, o.deterministic, o.check_finite, o.kernels,
+                        fused_start(o.transport, job_.team, member_, rank.seat.device, patience_of(o)), o.timeout});
         rank.transport = fabric_.join({member_, rank.seat.global_rank, rank.seat.device, rank.work->exchange_memory()});
         load(rank);
         clocks_.try_emplace(rank.seat.device, job_.team);
@@ -110,21 +111,6 @@ private:
             RINGLAB_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
             rotation_seconds_.push_back(static_cast<double>(milliseconds) * 1e-3);
         }
-    }
-
-    /// Launches may hold a device while they wait for copies between devices, but not for what needs the device itself:
-    /// NCCL's kernels, other ranks' launches, copies inside of it. Called by all members at the same time.
-    JoinedWaits joined_waits(int device) const {
-        const auto transport = job_.options.transport;
-        if (transport == TransportKind::nccl) return JoinedWaits::apart;
-        if (transport == TransportKind::loopback) return JoinedWaits::before;
-        std::array<char, 32> bus_id{};
-        RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
-        Bytes own;
-        append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
-        const auto all = job_.team.all_gather(member_, own, patience_of(job_.options));
-        const bool shared = std::ranges::count(all, own) > 1;
-        return shared ? JoinedWaits::before : JoinedWaits::inside;
     }
 
     void make_streams() {
@@ -310,6 +296,20 @@ private:
 };
 
 }  // namespace
+
+/// Launches may hold a device while they wait for copies between devices, but not for what needs the device itself:
+/// NCCL's kernels, other ranks' launches, copies inside of it.
+FusedStart fused_start(TransportKind transport, Team& team, int member, int device, Clock::duration timeout) {
+    if (transport == TransportKind::nccl) return FusedStart::local_before;
+    if (transport == TransportKind::loopback) return FusedStart::all_arrived;
+    std::array<char, 32> bus_id{};
+    RINGLAB_CUDA(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
+    Bytes own;
+    append(own, std::vector<char>(bus_id.begin(), bus_id.end()));
+    const auto all = team.all_gather(member, own, timeout);
+    const bool shared = std::ranges::count(all, own) > 1;
+    return shared ? FusedStart::all_arrived : FusedStart::at_once;
+}
 
 std::string device_name(int device) {
     cudaDeviceProp properties;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gpu/execution/results.hpp"
+#include "gpu/ranks/fused_launches.hpp"
 #include "gpu/transports/transport.hpp"
 
 #include <memory>
@@ -16,13 +17,16 @@ public:
     /// Called on the member's own thread.
     virtual std::vector<RankResult> run() = 0;
 
-    /// After a failure, on the member's own thread: nothing of it is left running.
+    /// After a failure, on the member's own thread: ends everything that the member has running.
     virtual void abort() noexcept = 0;
 };
 
 std::unique_ptr<MemberRun> make_member_run(const Job& job, Fabric& fabric, int member);
 
-/// As CUDA names it.
+/// How the fused launches of a member's ranks start. Called by all members at the same time.
+FusedStart fused_start(TransportKind transport, Team& team, int member, int device, Clock::duration timeout);
+
+/// The device's name, as CUDA reports it.
 std::string device_name(int device);
 
 }  // namespace ringlab::gpu

@@ -9,7 +9,7 @@
 
 namespace ringlab::gpu {
 
-/// What one rank gave in one pass; times on the common clock.
+/// Times of one rank in one pass, on the common clock.
 struct PassTimes {
     std::vector<layouts::Picoseconds> start, finish;   // by repeat
     std::vector<double> issue;                         // by repeat, seconds
@@ -31,7 +31,7 @@ struct RankResult {
 /// All ranks' results by global rank, on the root process; nothing on others.
 std::vector<RankResult> gather(Team& team, std::vector<RankResult> local, int world, Clock::duration timeout);
 
-/// What one ring gave, from the results of its ranks.
+/// The result of one ring, from the results of its ranks.
 GpuRun assemble(const Job& job, std::span<RankResult* const> ranks);
 
 }  // namespace ringlab::gpu

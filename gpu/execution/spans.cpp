@@ -37,7 +37,7 @@ void share_out(const layouts::RankProgram& program, const std::vector<std::size_
     }
 }
 
-/// What waits for a message that tells of its arrival itself (Message::is_told) goes on when it sees the flag, some
+/// What waits for a message that tells of its arrival itself (Message::has_arrival_flag) goes on when it sees the flag, some
 /// microseconds before the lane that receives has noted an end. So such a message ended, at the latest, when the first
 /// operation that waited for it or the next one of its lane was there.
 void end_when_told(const Rank& rank, const layouts::RankProgram& program, const std::vector<Picoseconds>& awaited,
@@ -47,7 +47,7 @@ void end_when_told(const Rank& rank, const layouts::RankProgram& program, const 
         const auto& instruction = program.code[i];
         auto& [begin, end] = intervals[i];
         const auto behind = next.find(instruction.op.lane());
-        if (instruction.receives() && rank.is_told(program.pass, i)) {
+        if (instruction.receives() && rank.has_arrival_flag(program.pass, i)) {
             end = std::min(end, awaited[i]);
             if (behind != next.end()) end = std::min(end, behind->second);
             begin = std::min(begin, end);

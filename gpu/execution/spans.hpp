@@ -8,9 +8,9 @@
 
 namespace ringlab::gpu {
 
-/// When a rank's operations ran in a pass whose timeline was wanted, on the common clock; begins are still the moments
-/// at which operations were posted. Attends of one launch have no times of their own: they share the launch's by the
-/// work of each, as far as that agrees with what they waited for and what waited for them.
+/// Spans of a rank's operations in a pass with a timeline, on the common clock. Begins are the moments at which
+/// operations were posted. Attends of one launch are not timed one by one: the launch's time is divided among them by
+/// their work, as far as this agrees with what they waited for and what waited for them.
 std::vector<layouts::Span> spans_of(const Rank& rank, layouts::Pass pass, int ring_rank, const PassEvents& events,
                                     const DeviceClock& clock);
 

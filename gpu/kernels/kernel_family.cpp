@@ -1,64 +1,75 @@
 #include "gpu/kernels/kernel_family.hpp"
 
-#include "gpu/device/cuda_check.hpp"
+#include "gpu/kernels/fused_work.hpp"
 #include "layouts/basics/require.hpp"
+
+#include <algorithm>
 
 namespace ringlab::gpu {
 namespace {
 
-/// Compute capability of the current device, times 10.
-int compute_capability() {
-    int device = 0, major = 0, minor = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return 10 * major + minor;
+std::vector<std::unique_ptr<const KernelFamily>>& registered() {
+    static std::vector<std::unique_ptr<const KernelFamily>> families;
+    return families;
 }
 
-// Code for sm_90a runs on this one and no later one.
-constexpr int hopper_capability = 90;
+/// The first of those that take the problem, `asked` and later ones, that the device can run.
+template <class Takes>
+const KernelFamily& first_of(const KernelFamily* asked, Takes takes) {
+    bool is_allowed = !asked;
+    for (const auto* family : kernel_families()) {
+        is_allowed |= family == asked;
+        if (!is_allowed) continue;
+        if (family == asked) {
+            const auto reason = family->why_not_on_this_device();
+            require(reason.empty(), "kernels {}: {}; say auto or portable", family->name(), reason);
+        }
+        if (takes(*family) && (family == asked || family->why_not_on_this_device().empty())) return *family;
+    }
+    fail("no kernels take this problem on this device");
+}
 
 }  // namespace
 
-KernelFamily kernel_family(std::string_view name) {
-    for (const auto family : {KernelFamily::automatic, KernelFamily::portable, KernelFamily::hopper})
-        if (name == to_string(family)) return family;
-    fail("no kernels '{}'; known: auto, portable, hopper", name);
+std::unique_ptr<FusedWork> KernelFamily::make_fused(const layouts::Mask&, std::shared_ptr<const RowBounds>,
+                                                    std::span<const FusedBlock>, const FusedOptions&) const {
+    fail("kernels {}: they cannot do several blocks in one launch", name());
 }
 
-bool has_kernels(KernelFamily family, std::int64_t head_dim, std::int64_t value_dim) {
-    dim_class(head_dim, value_dim);  // throws if no family has them
-    if (family == KernelFamily::portable) return true;
-    // Rows of dense tensors are then multiples of 16 bytes.
-    constexpr std::int64_t chunk = 8;
-    return head_dim % chunk == 0 && value_dim % chunk == 0;
+KernelFamilyRegistration::KernelFamilyRegistration(std::unique_ptr<const KernelFamily> family) {
+    auto& all = registered();
+    const auto place =
+        std::ranges::find_if(all, [&](const auto& other) { return other->preference() < family->preference(); });
+    all.insert(place, std::move(family));
 }
 
-KernelFamily resolve(KernelFamily asked, std::int64_t head_dim, std::int64_t value_dim) {
-    const bool exists = has_kernels(KernelFamily::hopper, head_dim, value_dim);
-    if (asked == KernelFamily::portable) return asked;
-    const int capability = compute_capability();
-    if (asked == KernelFamily::automatic)
-        return exists && capability == hopper_capability ? KernelFamily::hopper : KernelFamily::portable;
-    require(capability == hopper_capability,
-            "kernels {}: they run on devices of compute capability 9.0, this one has {}.{}; say auto or portable",
-            to_string(asked), capability / 10, capability % 10);
-    return exists ? KernelFamily::hopper : KernelFamily::portable;
+std::vector<const KernelFamily*> kernel_families() {
+    std::vector<const KernelFamily*> families;
+    for (const auto& family : registered()) families.push_back(family.get());
+    return families;
 }
 
-KernelFamily resolve(KernelFamily asked, const layouts::Problem& problem) {
+const KernelFamily* kernel_family(std::string_view name) {
+    if (name == "auto") return nullptr;
+    std::string known = "auto";
+    for (const auto* family : kernel_families()) {
+        if (family->name() == name) return family;
+        known += ", " + family->name();
+    }
+    fail("no kernels '{}'; known: {}", name, known);
+}
+
+const KernelFamily& resolve(const KernelFamily* asked, std::int64_t head_dim, std::int64_t value_dim) {
+    return first_of(asked, [&](const KernelFamily& family) { return family.takes_dims(head_dim, value_dim); });
+}
+
+const KernelFamily& resolve(const KernelFamily* asked, const layouts::Problem& problem) {
     if (!problem.dropout.drops()) return resolve(asked, problem.head_dim, problem.value_dim);
-    require(asked != KernelFamily::hopper, "kernels hopper: they have no dropout ({}); say auto or portable",
-            text_of(problem.dropout));
-    return KernelFamily::portable;
-}
-
-KernelItems kernel_items(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) {
-    const auto dims = dim_class(head_dim, value_dim);
-    if (pass == layouts::Pass::forward) return {false, forward_tile(dims, family), {}};
-    KernelItems items{true, backward_tile(dims, family), {}};
-    if (family == KernelFamily::hopper) items.shared_by = {2, 4, 8};
-    return items;
+    require(!asked || asked->has_dropout(), "kernels {}: they have no dropout ({}); say auto or portable",
+            asked ? asked->name() : "auto", text_of(problem.dropout));
+    return first_of(asked, [&](const KernelFamily& family) {
+        return family.has_dropout() && family.takes_dims(problem.head_dim, problem.value_dim);
+    });
 }
 
 }  // namespace ringlab::gpu

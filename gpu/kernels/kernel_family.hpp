@@ -3,46 +3,111 @@
 #include "gpu/kernels/common/tile_shape.hpp"
 #include "layouts/problem/problem.hpp"
 
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-namespace ringlab::gpu {
-
-/// Kernels that do the same work, in order of what they ask of the device.
-enum class KernelFamily {
-    automatic,  ///< the fastest there is for device and dims
-    portable,   ///< sm_80 and later: every device, dim, stride
-    hopper,     ///< sm_90a: bulk copies and warpgroup products; data and strides must be multiples of 16 bytes
-};
-
-constexpr const char* to_string(KernelFamily family) {
-    switch (family) {
-        case KernelFamily::automatic: return "auto";
-        case KernelFamily::portable: return "portable";
-        case KernelFamily::hopper: return "hopper";
-    }
-    return "?";
+namespace ringlab::layouts {
+class Mask;
 }
 
-/// By its name, as to_string() gives it. Throws Error if there is none of that name.
-KernelFamily kernel_family(std::string_view name);
+namespace ringlab::gpu {
 
-/// Whether the family has kernels for these dims.
-bool has_kernels(KernelFamily family, std::int64_t head_dim, std::int64_t value_dim);
+struct ForwardArgs;
+struct BackwardArgs;
+struct FusedBlock;
+struct FusedOptions;
+class FusedWork;
+class KernelFamily;
+class RowBounds;
+class WorkList;
 
-/// The family that will compute on the current device, never automatic: `asked`, or portable where that family has no
-/// kernels for the dims. Throws Error if the device cannot run the one asked for.
-KernelFamily resolve(KernelFamily asked, std::int64_t head_dim, std::int64_t value_dim);
-
-/// The same for a problem: dropout has portable kernels alone. Throws Error also if it is to drop out in others.
-KernelFamily resolve(KernelFamily asked, const layouts::Problem& problem);
-
-/// What thread blocks of a family's kernel take up one after another: what a model of its time has to know.
-struct KernelItems {
-    bool are_key_tiles = false;  ///< of a kv head, its query heads in turn; otherwise query tiles, of a query head
-    TileShape tile;
-    std::vector<int> shared_by{};  ///< how many thread blocks may share an item, other than one
+/// What a work list is made for.
+struct WorkListOptions {
+    layouts::Pass pass = layouts::Pass::forward;
+    std::int64_t head_dim = 128;
+    std::int64_t value_dim = 128;
+    bool deterministic = false;  ///< backward: dq is summed in a fixed order too
+    /// The family whose kernels do the work; null lets resolve() choose. WorkList::options() names the chosen family.
+    const KernelFamily* family = nullptr;
 };
-KernelItems kernel_items(KernelFamily family, layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim);
+
+/// How a family wants the work list of a launch to be made.
+struct WorkListPlan {
+    TileShape tile;                ///< of the kernel that does the pass, or most of it
+    bool with_semaphores = false;  ///< backward: TileList::device_semaphore_values() are needed
+    bool grouped = false;          ///< backward: see group_by_last_entry()
+    /// Backward: tile of a second kernel that computes dq alone, query tile by query tile.
+    std::optional<TileShape> query_tile = std::nullopt;
+    std::size_t counters = 0;  ///< WorkList::next_counter() hands out this many in turn
+};
+
+/// The work tiles that thread blocks of a kernel process, for models of its time.
+struct KernelWorkTiles {
+    bool are_key_tiles = false;  ///< key tiles of a kv head, for all its query heads; else query tiles of a query head
+    TileShape tile;
+    std::vector<int> shared_by{};  ///< how many thread blocks may share a work tile, besides one
+};
+
+/// A family of attention kernels. All families compute the same; they differ in the devices, head dims and tensors that
+/// they take, and in speed. A family registers itself at start-up by a KernelFamilyRegistration, so generic code
+/// includes no header of a family.
+class KernelFamily {
+public:
+    virtual ~KernelFamily() = default;
+
+    virtual std::string name() const = 0;
+
+    /// resolve() prefers the family with the highest one, of those that take the problem and run on the device.
+    virtual int preference() const = 0;
+
+    /// Empty if the current device can run the family, otherwise the reason, as the end of a sentence.
+    virtual std::string why_not_on_this_device() const = 0;
+
+    /// Whether it has kernels for these dims, each from 1 to 256.
+    virtual bool takes_dims(std::int64_t head_dim, std::int64_t value_dim) const = 0;
+    virtual bool has_dropout() const { return false; }
+
+    /// Up to how many query rows its forward pass splits the keys over thread blocks (split-KV decoding); 0 for never.
+    virtual std::int64_t split_kv_rows() const { return 0; }
+
+    virtual KernelWorkTiles work_tiles(layouts::Pass pass, std::int64_t head_dim, std::int64_t value_dim) const = 0;
+    virtual WorkListPlan plan(const WorkListOptions& options, std::int64_t query_tokens) const = 0;
+
+    /// gpu::attend_forward() and gpu::attend_backward() with a work list of this family.
+    virtual void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) const = 0;
+    virtual void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) const = 0;
+
+    /// Whether one launch can do several blocks: make_fused().
+    virtual bool can_fuse() const { return false; }
+    /// See FusedWork. Throws Error if the family cannot fuse.
+    virtual std::unique_ptr<FusedWork> make_fused(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows,
+                                                  std::span<const FusedBlock> blocks,
+                                                  const FusedOptions& options) const;
+};
+
+/// Adds a family to kernel_families(). A constant at namespace scope of the family's source file.
+struct KernelFamilyRegistration {
+    explicit KernelFamilyRegistration(std::unique_ptr<const KernelFamily> family);
+};
+
+/// All families, the preferred one first.
+std::vector<const KernelFamily*> kernel_families();
+
+/// The family of that name, or null for "auto". Throws Error if there is none.
+const KernelFamily* kernel_family(std::string_view name);
+
+/// The family that will compute on the current device: the preferred one, or from `asked` on in that order, which takes
+/// the dims. Throws Error if the device cannot run the one asked for.
+const KernelFamily& resolve(const KernelFamily* asked, std::int64_t head_dim, std::int64_t value_dim);
+
+/// As above, for a problem. Also throws Error if the problem has dropout and the family asked for cannot compute it.
+const KernelFamily& resolve(const KernelFamily* asked, const layouts::Problem& problem);
 
 }  // namespace ringlab::gpu

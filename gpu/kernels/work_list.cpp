@@ -1,8 +1,6 @@
 #include "gpu/kernels/work_list.hpp"
 
 #include "gpu/device/cuda_check.hpp"
-#include "gpu/kernels/common/clusters.hpp"
-#include "gpu/kernels/hopper/few_rows/few_rows.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/layouts/visible_pairs.hpp"
 #include "layouts/tiling/work_tile_order.hpp"
@@ -10,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 
 namespace ringlab::gpu {
 namespace {
@@ -20,43 +19,28 @@ using layouts::RowHull;
 using layouts::Run;
 using layouts::TileKind;
 
-// A position that no row's interval reaches.
+// A position in no row's interval.
 constexpr std::int32_t unseen = std::numeric_limits<std::int32_t>::max();
 
-// Arrays per row or key go on for this many after the last, at least every tile side, so that kernels need no bounds
-// check.
+// Arrays with an element per row or key have this many more at their end, at least a tile's side, so that kernels need
+// no bounds check.
 constexpr std::int64_t padding = 256;
-
-constexpr std::size_t counters = 16;
 
 void require_small_enough(const Mask& mask) {
     require(mask.tokens() < unseen, "mask {} over {} tokens: the kernels hold positions in 32 bits, so fewer than {}",
             mask.name(), mask.tokens(), unseen);
 }
 
-/// As layouts::classify, but a key tile that ends before the tile's width counts as partial: its last columns are not
-/// keys.
+/// As layouts::classify(), but a key tile that is narrower than `tile_keys` counts as partial, because its last columns
+/// are not keys.
 TileKind classify(const RowHull& rows, const KeyTile& keys, std::int64_t tile_keys) {
     const auto kind = layouts::classify(rows, keys);
     return kind == TileKind::full && keys.end - keys.begin < tile_keys ? TileKind::partial : kind;
 }
 
-WorkList::Options resolved(WorkList::Options options) {
-    options.family = resolve(options.family, options.head_dim, options.value_dim);
+WorkListOptions resolved(WorkListOptions options) {
+    options.family = &resolve(options.family, options.head_dim, options.value_dim);
     return options;
-}
-
-bool has_few_rows(const WorkList::Options& options, const RowBounds& rows) {
-    return options.pass == layouts::Pass::forward && options.family == KernelFamily::hopper &&
-           rows.tokens() <= hopper::few_rows;
-}
-
-/// Of the kernel that does the pass, or most of it.
-TileShape tile_of(const WorkList::Options& options, const RowBounds& rows) {
-    const auto dims = dim_class(options.head_dim, options.value_dim);
-    if (has_few_rows(options, rows)) return hopper::few_rows_tile(dims);
-    return options.pass == layouts::Pass::forward ? forward_tile(dims, options.family)
-                                                  : backward_tile(dims, options.family);
 }
 
 /// Points `item` at the entries of `before`, if they are the same.
@@ -98,9 +82,9 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
     device_ = uploaded(bounds);
 }
 
-std::vector<std::int32_t> key_positions(const Mask& mask, std::span<const Run> keys, std::int64_t places) {
+std::vector<std::int32_t> key_positions(const Mask& mask, std::span<const Run> keys, std::int64_t count) {
     require_small_enough(mask);
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(places), unseen);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(count), unseen);
     auto next = positions.begin();
     for (const auto& run : keys)
         for (std::int64_t i = 0; i < run.count; ++i) {
@@ -156,6 +140,16 @@ void longest_first(std::span<std::array<std::int32_t, 4>> items) {
                      [](const auto& a, const auto& b) { return a[2] - a[1] > b[2] - b[1]; });
 }
 
+std::int64_t group_by_last_entry(std::span<std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
+    constexpr std::size_t fewest_items = 2;      // of a group, on average
+    std::map<std::int32_t, std::size_t> groups;  // in the order of their longest items
+    const auto last_tile = [&](const auto& item) { return entries[static_cast<std::size_t>(item[2]) - 1] / 2; };
+    for (const auto& item : items) groups.try_emplace(last_tile(item), groups.size());
+    if (groups.size() * fewest_items > items.size()) return 1;
+    std::ranges::stable_sort(items, {}, [&](const auto& item) { return groups.at(last_tile(item)); });
+    return static_cast<std::int64_t>(groups.size());
+}
+
 bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span<const std::int32_t> entries) {
     std::vector<layouts::WorkTileReach> reaches;
     for (const auto& [tile, begin, end, partial_end] : items)
@@ -163,66 +157,57 @@ bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span
     return layouts::fall_linearly(reaches);
 }
 
-/// A cluster of blocks needs multiprocessors that lie together, so a few stay idle beside larger ones, and a launch
-/// that just does not fit takes twice as long.
-int blocks_per_item(const layouts::BackwardLoad& load) {
-    int device = 0, multiprocessors = 0;
-    RINGLAB_CUDA(cudaGetDevice(&device));
-    RINGLAB_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    std::vector<layouts::SmGroup> groups;
-    for (const int blocks : {2, 4, 8})
-        if (const int clusters = clusters_at_a_time(blocks)) groups.push_back({blocks, clusters});
-    return static_cast<int>(layouts::choose_sm_group(load, multiprocessors, groups).sms);
-}
-
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major, bool with_turns) {
+                   Major major, bool with_semaphores, bool grouped) {
     auto [items, entries, full, partial, other] =
-        find_tiles(mask, queries, keys, shape, major, with_turns ? EqualEntries::apart : EqualEntries::shared);
+        find_tiles(mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared);
     full_ = full;
     partial_ = partial;
     longest_first(items);
     items_ = static_cast<std::int64_t>(items.size());
     if (!items.empty()) longest_ = items.front()[2] - items.front()[1];
     busy_items_ = std::count_if(items.begin(), items.end(), [](const auto& item) { return item[2] > item[1]; });
-    fall_evenly_ = gpu::fall_linearly(std::span(items).first(static_cast<std::size_t>(busy_items_)), entries);
+    const auto busy = std::span(items).first(static_cast<std::size_t>(busy_items_));
+    falls_linearly_ = gpu::fall_linearly(busy, entries);
+    if (grouped && !falls_linearly_) row_groups_ = static_cast<std::int32_t>(group_by_last_entry(busy, entries));
     items_device_ = uploaded(items);
     entries_device_ = uploaded(entries);
-    if (!with_turns) return;
-    std::vector<std::int32_t> turns(entries.size()), taken(static_cast<std::size_t>(other));
+    if (!with_semaphores) return;
+    std::vector<std::int32_t> values(entries.size()), taken(static_cast<std::size_t>(other));
     for (const auto& item : items)
         for (auto e = item[1]; e < item[2]; ++e)
-            turns[static_cast<std::size_t>(e)] =
+            values[static_cast<std::size_t>(e)] =
                 taken[static_cast<std::size_t>(entries[static_cast<std::size_t>(e)] / 2)]++;
-    turns_device_ = uploaded(turns);
+    semaphore_values_ = uploaded(values);
 }
 
 std::int64_t TileList::device_bytes() const {
     std::size_t bytes = 0;
-    for (const auto* buffer : {&items_device_, &entries_device_, &turns_device_}) bytes += buffer->bytes();
+    for (const auto* buffer : {&items_device_, &entries_device_, &semaphore_values_}) bytes += buffer->bytes();
     return static_cast<std::int64_t>(bytes);
 }
 
 WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
                    const Options& options)
+    : WorkList(mask, rows, std::move(keys), resolved(options),
+               resolved(options).family->plan(options, rows->tokens())) {}
+
+WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std::shared_ptr<const KeyPositions> keys,
+                   const Options& options, const WorkListPlan& plan)
     : rows_(std::move(rows)),
       keys_(std::move(keys)),
-      options_(resolved(options)),
-      tiles_(
-          mask, rows_->runs(), keys_->runs(), tile_of(options_, *rows_),
-          options.pass == layouts::Pass::forward ? TileList::Major::queries : TileList::Major::keys,
-          options.pass == layouts::Pass::backward && options.deterministic && options_.family == KernelFamily::hopper) {
-    if (options.pass == layouts::Pass::backward && options.deterministic && options_.family == KernelFamily::portable)
-        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(),
-                                                  backward_query_tile(dim_class(options.head_dim, options.value_dim)),
-                                                  TileList::Major::queries);
-    if (options_.family == KernelFamily::hopper) counters_ = uploaded(std::vector<std::uint32_t>(counters));
+      options_(options),
+      tiles_(mask, rows_->runs(), keys_->runs(), plan.tile,
+             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped),
+      counter_count_(plan.counters) {
+    if (plan.query_tile)
+        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries);
+    if (counter_count_ > 0) counters_ = uploaded(std::vector<std::uint32_t>(counter_count_));
 }
 
-bool WorkList::has_few_rows() const { return gpu::has_few_rows(options_, *rows_); }
-
 std::uint32_t* WorkList::next_counter() const {
-    return counters_.as<std::uint32_t>() + launches_.fetch_add(1, std::memory_order_relaxed) % counters;
+    require(counter_count_ > 0, "kernels {} asked for no counters", family().name());
+    return counters_.as<std::uint32_t>() + launches_.fetch_add(1, std::memory_order_relaxed) % counter_count_;
 }
 
 }  // namespace ringlab::gpu

@@ -9,8 +9,8 @@
 
 namespace ringlab::gpu {
 
-/// The matrices of a latent on one device, and the products that make K and V of it, and its gradient of theirs
-/// (layouts::OpKind::expand, compress). By cuBLAS, which is loaded when it is needed. One thread at a time.
+/// The matrices of a latent on one device, and their products: K and V from the latent (layouts::OpKind::expand), and
+/// the latent's gradient from theirs (compress). Uses cuBLAS, which is loaded at run time. One thread at a time.
 class LatentProducts {
 public:
     /// `backward` may be null. Throws Error if there is no cuBLAS.
@@ -19,16 +19,18 @@ public:
     LatentProducts(const LatentProducts&) = delete;
     LatentProducts& operator=(const LatentProducts&) = delete;
 
-    /// These wait for the device: matrices as layouts::Problem has them in V's place.
+    /// Copies the matrices to the device and waits for it. They have the shape that layouts::Problem gives them in V's
+    /// place.
     void load(const HostTensor<std::uint16_t>& matrices);
     void load_random(int seed);
 
-    /// K and V, from `first_head` on, of as many tokens and heads as `extent` has; in stream order, as all below.
+    /// Computes K and V of the heads from `first_head` on, of as many tokens and heads as `extent` has. In stream
+    /// order, as all below.
     void expand(const Extent& extent, const ConstView& latent, const View& k, const View& v, int first_head,
                 cudaStream_t stream);
 
-    /// The gradient of the latent, overwritten or added to, of the fp32 gradients of these heads' K and V; and added to
-    /// the matrices' gradient what theirs is by them.
+    /// Computes the latent's gradient from the fp32 gradients of these heads' K and V; it is overwritten or added to.
+    /// Adds their contribution to the gradient of the matrices.
     struct Compression {
         Extent extent;  ///< as many tokens and heads as dk and dv have
         ConstView dk, dv, latent;
@@ -41,7 +43,7 @@ public:
     /// Sets the matrices' gradient to 0.
     void begin_gradient(cudaStream_t stream);
 
-    /// It, (heads, expanded_dim, rank); waits for the device.
+    /// The gradient of the matrices, (heads, expanded_dim, rank). Waits for the device.
     std::vector<float> gradient() const;
 
 private:

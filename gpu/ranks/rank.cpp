@@ -31,11 +31,11 @@ Rank::Rank(const layouts::Schedule& forward, const layouts::Schedule* backward, 
       rank_(rank),
       options_(options),
       memory_(forward, backward, rank, options.memory, fabric),
-      tells_arrivals_(fabric.tells_arrivals()),
+      senders_set_flags_(fabric.senders_set_flags()),
       memory_use_(memory_.map().memory()) {
     require_supported(forward);
     if (backward) require_supported(*backward);
-    if (problem_.dropout.drops()) options_.kernels = resolve(options_.kernels, problem_);
+    if (problem_.dropout.drops()) options_.kernels = &resolve(options_.kernels, problem_);
     std::vector<SlotMap> maps;  // of all ranks
     for (int other = 0; other < forward.ranks(); ++other) maps.emplace_back(forward, backward, other, options.memory);
     std::size_t instructions = 0;
@@ -89,9 +89,9 @@ void Rank::set_up(PassState& pass, const layouts::Program& program, const std::v
     const WorkList::Options list{program.pass, problem_.head_dim, problem_.value_dim, options_.deterministic,
                                  options_.kernels};
     const auto own = pass.schedule->block(pass.schedule->row_block(rank_));
-    pass.launches = std::make_unique<JoinedLaunches>(
+    pass.launches = std::make_unique<FusedLaunches>(
         *pass.schedule, *pass.program, *pass.memory, row_bounds({own.begin(), own.end()}),
-        JoinedLaunches::Options{list, options_.joined_waits, options_.most_wait, tells_arrivals_});
+        FusedLaunches::Options{list, options_.fused_start, options_.most_wait, senders_set_flags_});
     memory_use_.work += pass.launches->device_bytes();
     build_work_lists(pass);
 }
@@ -138,7 +138,7 @@ void Rank::give_up() noexcept {
         pass.launches->give_up();
         try {
             for (std::size_t i = 0; i < pass.program->code.size(); ++i)
-                if (pass.program->code[i].receives() && is_told(pass.program->pass, i))
+                if (pass.program->code[i].receives() && has_arrival_flag(pass.program->pass, i))
                     write_value(other_stream_, memory_.arrival_flag(pass.program->pass, i), pass.number);
         } catch (const Error&) {
             // Streams under way then wait for ever, as where a peer has died; the process ends.
@@ -170,10 +170,10 @@ void Rank::check(Pass which, std::size_t index, cudaStream_t stream) {
     if (!finite_) return;
     const auto& pass = of(which);
     const auto look = [&](std::size_t i, bool ends) { finite_->look(*pass.memory, *pass.program, i, ends, stream); };
-    const auto* joined = pass.launches->find(index);
-    if (!joined) return look(index, pass.program->code[index].op.ends);
-    if (joined->attends.front() != index) return;
-    for (const auto attend : joined->attends) look(attend, joined->last);
+    const auto* fused = pass.launches->find(index);
+    if (!fused) return look(index, pass.program->code[index].op.ends);
+    if (fused->attends.front() != index) return;
+    for (const auto attend : fused->attends) look(attend, fused->last);
 }
 
 std::optional<NotFinite> Rank::first_not_finite(Pass pass) const {

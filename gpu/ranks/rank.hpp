@@ -2,8 +2,9 @@
 
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/device/device_buffer.hpp"
+#include "gpu/ranks/caller_tensors.hpp"
 #include "gpu/ranks/finite_check.hpp"
-#include "gpu/ranks/joined_launches.hpp"
+#include "gpu/ranks/fused_launches.hpp"
 #include "gpu/ranks/latent_products.hpp"
 #include "gpu/ranks/rank_memory.hpp"
 
@@ -20,9 +21,9 @@ struct RankOptions {
     MapOptions memory;
     bool deterministic = false;
     bool check_finite = false;
-    KernelFamily kernels = KernelFamily::automatic;
-    JoinedWaits joined_waits = JoinedWaits::before;
-    std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< of a launch for a block
+    const KernelFamily* kernels = nullptr;
+    FusedStart fused_start = FusedStart::all_arrived;
+    std::chrono::nanoseconds most_wait = std::chrono::minutes(1);  ///< longest time that a launch waits for a block
 };
 
 /// What one rank holds on its device, and its arithmetic. One thread at a time; all device work goes to the streams
@@ -35,63 +36,70 @@ public:
          const std::vector<const layouts::Program*>& programs, Fabric& fabric, const RankOptions& options);
 
     /// What peers read and write.
-    Member::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }
+    JoiningRank::Region exchange_memory() const { return {memory_.data(), memory_.map().bytes()}; }
     const RankMemory& memory() const { return memory_; }
     const MemoryUse& memory_use() const { return memory_use_; }
 
     const layouts::RankProgram& program(layouts::Pass pass) const { return *of(pass).program; }
 
-    /// Of a transfer.
+    /// The pieces of memory that a transfer moves.
     std::span<const Piece> pieces(layouts::Pass pass, std::size_t index) const { return of(pass).pieces[index]; }
 
-    JoinedLaunches& launches(layouts::Pass pass) { return *of(pass).launches; }
-    const JoinedLaunches& launches(layouts::Pass pass) const { return *of(pass).launches; }
+    FusedLaunches& launches(layouts::Pass pass) { return *of(pass).launches; }
+    const FusedLaunches& launches(layouts::Pass pass) const { return *of(pass).launches; }
 
-    /// Of a message that may come early, where the fabric tells arrivals: its flag has the pass's number once it is
-    /// there.
-    bool is_told(layouts::Pass pass, std::size_t index) const {
-        return tells_arrivals_ && of(pass).program->code[index].may_arrive_early;
+    /// Whether the sender of a message sets an arrival flag, which has the pass's number once the message is there.
+    bool has_arrival_flag(layouts::Pass pass, std::size_t index) const {
+        return senders_set_flags_ && of(pass).program->code[index].may_arrive_early;
     }
     std::uint32_t pass_number(layouts::Pass pass) const { return of(pass).number; }
 
-    /// After a failure: launches and streams wait no more for arrivals, whatever they read.
+    /// After a failure: kernels and streams wait no longer for arrivals, and read whatever is there.
     void give_up() noexcept;
 
-    /// Inputs, of this seed where none are given, and results; these wait for the device.
+    /// Inputs (or random ones of this seed) to the device, and results from it. They wait for the device.
     void load(const HostInputs& inputs);
     void load_random(int seed);
     RankOutputs download() const;
 
-    /// What a pass needs before its first operation: clear() before anything can arrive from outside, start() before
-    /// the first attend, and before anything of rows moves.
+    /// Of ranks whose caller lends tensors, MapOptions::lent. Before a pass: what the caller gives is used where it
+    /// lies or, where peers read it, copied. After it: results that are not there yet are copied. In stream order.
+    void take(layouts::Pass pass, const CallerTensors& tensors, cudaStream_t stream);
+    void give_back(layouts::Pass pass, const CallerTensors& tensors, cudaStream_t stream);
+
+    /// Of passes from now on.
+    void set_dropout_seed(std::uint64_t seed) { problem_.dropout.seed = seed; }
+
+    /// Before the first operation of a pass: clear() before messages can arrive, start() before the first attend and
+    /// before messages with query rows.
     void clear(layouts::Pass pass, cudaStream_t stream);
     void start(layouts::Pass pass, cudaStream_t stream);
     bool moves_rows(layouts::Pass pass) const { return of(pass).moves_rows; }
 
-    /// An attend, merge, add or copy; of joined attends the first one launches all, the others do nothing.
+    /// An operation of the compute lane. The first of fused attends launches all of them, the others do nothing.
     void compute(layouts::Pass pass, std::size_t index, cudaStream_t stream);
 
-    /// After a transfer, in stream order: what waits for it inside of a launch may go on, and what travels in another
-    /// type than it is kept in is converted.
+    /// After a transfer, in stream order: kernels that wait for it may go on, and data that travels in another type
+    /// than it is stored in is converted.
     void arrived(layouts::Pass pass, std::size_t index, cudaStream_t stream);
 
     bool checks_finite() const { return finite_.has_value(); }
 
-    /// Whether a backward pass leaves nothing of the forward pass's fp32 output: with round_results dQ is summed where
-    /// that was, once it has served. Another backward pass then wants a forward pass before it.
+    /// Whether a backward pass overwrites the forward pass's fp32 output: with round_results dQ uses the same memory.
+    /// Then every backward pass needs a forward pass before it.
     bool backward_overwrites_output() const { return memory_.map().dq_overwrites_output(); }
 
-    /// Q and K, which a forward pass attends to as they are then; or dQ and dK, behind all else of a backward pass.
-    /// Nobody else may use them meanwhile. Only where the problem says how.
+    /// Rotary embedding: rotates Q and K before a forward pass, or dQ and dK after a backward pass. Nobody else may use
+    /// them meanwhile. Only for problems with rotary embedding.
     void rotate(layouts::Pass pass, cudaStream_t stream);
 
-    /// After the last operation: results with sinks, and in the problem's dtype, if asked for.
+    /// After the last operation: adds sinks and rounds results to the problem's dtype, if asked for.
     void finish(layouts::Pass pass, cudaStream_t stream);
 
-    /// Looks at what an operation has written, in stream order, if check_finite was asked for.
+    /// Checks in stream order that an operation has written finite values, if check_finite was asked for.
     void check(layouts::Pass pass, std::size_t index, cudaStream_t stream);
 
-    /// The first tensor of the pass that has just ended that was not finite, if any; waits for it.
+    /// The first tensor of the last pass that was not finite, if any. Waits for the device.
     std::optional<NotFinite> first_not_finite(layouts::Pass pass) const;
 
 private:
@@ -105,7 +113,7 @@ private:
         bool moves_rows = false;
         bool output_comes_late = false;                                             // not, or not only, from attends
         std::map<std::pair<Tokens, Tokens>, std::unique_ptr<WorkList>> work_lists;  // by rows and keys
-        std::unique_ptr<JoinedLaunches> launches;
+        std::unique_ptr<FusedLaunches> launches;
     };
 
     static Tokens tokens_of(const layouts::Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
@@ -125,7 +133,7 @@ private:
                                layouts::HeadRange rows) const;
     void attend_forward(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void attend_backward(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
-    void attend_joined(const PassState& pass, const JoinedLaunch& launch, cudaStream_t stream);
+    void attend_fused(const PassState& pass, const FusedAttends& launch, cudaStream_t stream);
     void add_sinks(cudaStream_t stream);
     void merge(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void add(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
@@ -134,11 +142,11 @@ private:
     void compress(const PassState& pass, const layouts::Instruction& instruction, cudaStream_t stream);
     void copy_field(const Field& to, const Field& from, cudaStream_t stream) const;
 
-    const layouts::Problem& problem_;
+    layouts::Problem problem_;
     int rank_;
     RankOptions options_;
     RankMemory memory_;
-    bool tells_arrivals_;
+    bool senders_set_flags_;
     Stream other_stream_;
     MemoryUse memory_use_;
     std::array<PassState, 2> passes_;

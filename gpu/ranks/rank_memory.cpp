@@ -56,9 +56,22 @@ RankMemory::RankMemory(const layouts::Schedule& forward, const layouts::Schedule
     RINGLAB_CUDA(cudaStreamSynchronize(nullptr));
 }
 
+Field RankMemory::where_lent(const TensorTable& tensors, const Place& place, std::size_t field, Field found) {
+    const auto& tensor = tensors[static_cast<std::size_t>(place.pool)][field];
+    if (place.slot > 0 || !tensor.data) return found;
+    const auto& strides = tensor.strides;
+    const auto elements = (place.heads.begin - place.first_head) * strides.head + place.tokens.begin * strides.token;
+    found.lent = static_cast<char*>(tensor.data) + elements * bytes_of(tensor.dtype);
+    found.dtype = tensor.dtype;
+    found.strides = strides;
+    return found;
+}
+
 void RankMemory::fill(const Field& field, std::uint8_t byte, cudaStream_t stream) const {
     const auto& [batch, tokens, heads, dim] = field.extent;
     const auto element = size(bytes_of(field.dtype));
+    if (field.lent)
+        return RINGLAB_CUDA(cudaMemsetAsync(field.lent, byte, size(batch * tokens * heads * dim) * element, stream));
     const bool together = batch == 1 || field.strides.batch == tokens * dim;
     const auto width = size((together ? batch : 1) * tokens * dim) * element;
     if (width == 0 || heads == 0) return;

@@ -32,26 +32,42 @@ public:
     layouts::Place own(layouts::Pool pool) const { return own_place(forward_, rank_, pool); }
 
     Field field(layouts::Pass pass, const layouts::Place& place, std::size_t field = 0) const {
-        return map_.field(map_.frame(pass, place), place, field);
+        return where_lent(lent_, place, field, map_.field(map_.frame(pass, place), place, field));
     }
-    Field rounded(layouts::Pool pool, std::size_t field = 0) const {
-        return map_.field(map_.rounded(pool), own(pool), field);
+    Field rounded(const layouts::Place& place, std::size_t field = 0) const {
+        return where_lent(lent_rounded_, place, field, map_.field(map_.rounded(place.pool), place, field));
     }
-    View view(const Field& field) const { return {data() + field.begin, field.dtype, field.strides}; }
-    RowView rows(const Field& field) const { return {reinterpret_cast<float*>(data() + field.begin), field.strides}; }
+    Field rounded(layouts::Pool pool, std::size_t field = 0) const { return rounded(own(pool), field); }
+    char* address(const Field& field) const { return field.lent ? field.lent : data() + field.begin; }
+    View view(const Field& field) const { return {address(field), field.dtype, field.strides}; }
+    RowView rows(const Field& field) const { return {reinterpret_cast<float*>(address(field)), field.strides}; }
 
-    /// Sets every byte of a field, in stream order.
+    /// From now on a tensor of slot 0 is this one, of the rank's own tokens, and the same for what it is rounded to.
+    /// See MapOptions::lent.
+    void lend(layouts::Pool pool, std::size_t field, const View& tensor) {
+        lent_[static_cast<std::size_t>(pool)][field] = tensor;
+    }
+    void lend_rounded(layouts::Pool pool, std::size_t field, const View& tensor) {
+        lent_rounded_[static_cast<std::size_t>(pool)][field] = tensor;
+    }
+
+    /// Sets every byte of a field, in stream order. What is lent must be dense, and the field all of it.
     void fill(const Field& field, std::uint8_t byte, cudaStream_t stream) const;
 
     /// NaN wherever a pass has to write before it reads.
     void poison(layouts::Pass pass, cudaStream_t stream) const;
 
-    /// These wait for the device. A latent's matrices and their gradient are elsewhere, see LatentProducts.
+    /// Copy inputs to the device and results from it, and wait for it. A latent's matrices and their gradient are in
+    /// LatentProducts.
     void load(const HostInputs& inputs) const;
     void load_random(int seed) const;
     RankOutputs download() const;
 
 private:
+    /// By pool and field; with null data where nothing is lent.
+    using TensorTable = std::array<std::array<View, Frame::most_fields>, layouts::pool_count>;
+    static Field where_lent(const TensorTable& tensors, const layouts::Place& place, std::size_t field, Field found);
+
     bool has_latent() const { return forward_.problem().latent.is_given(); }
     void upload(const char* name, const HostTensor<std::uint16_t>& from, const Field& to, bool of_rows) const;
     std::vector<float> download(const Field& field) const;
@@ -62,9 +78,10 @@ private:
     MapOptions options_;
     SlotMap map_;
     std::shared_ptr<void> memory_;
+    TensorTable lent_, lent_rounded_;
 };
 
-/// The same as one pass sees it.
+/// The tensors of a rank as one pass sees them.
 class PassMemory {
 public:
     PassMemory(const RankMemory& memory, const layouts::Schedule& pass) : memory_(&memory), pass_(&pass) {}

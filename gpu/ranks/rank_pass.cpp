@@ -78,8 +78,8 @@ void Rank::start(Pass which, cudaStream_t stream) {
 void Rank::compute(Pass which, std::size_t index, cudaStream_t stream) {
     const auto& pass = of(which);
     const auto& instruction = pass.program->code[index];
-    if (const auto* joined = pass.launches->find(index)) {
-        if (joined->attends.front() == index) attend_joined(pass, *joined, stream);
+    if (const auto* fused = pass.launches->find(index)) {
+        if (fused->attends.front() == index) attend_fused(pass, *fused, stream);
         return;
     }
     switch (instruction.op.kind) {
@@ -118,7 +118,7 @@ ForwardArgs Rank::forward_args(const PassState& pass, const Instruction& attend,
     args.result.o = memory.view(output);
     args.result.lse = memory.rows(output, lse_field);
     if (const auto& map = memory_.map(); output.slot == 0 && map.rounds_output())
-        args.result.o_rounded = memory_.view(map.field(map.rounded(Pool::output), output, 0));
+        args.result.o_rounded = memory_.view(memory_.rounded(output));
     return args;
 }
 
@@ -154,6 +154,12 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
     const auto kv = memory.place(instruction, Pool::kv), dkv = memory.place(instruction, Pool::dkv);
     const auto dq = memory.place(instruction, Pool::dq);
     if (op.begins && dq.slot > 0) memory_.fill(memory.field(dq), 0, stream);  // slot 0 is 0 from the start of the pass
+    if (op.rows().tokens.size() == 0) {
+        // A rank without query rows passes on gradients of keys that others see. They begin with 0; kernels want rows.
+        if (!op.adds)
+            for (const auto tensor : {std::size_t{0}, values}) memory_.fill(memory.field(dkv, tensor), 0, stream);
+        return;
+    }
     auto args = backward_args(pass, instruction, op.rows().heads);
     args.shape = attend_shape(problem_, op.rows().heads, op.part.heads);
     args.k = memory.view(kv);
@@ -164,17 +170,17 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
     gpu::attend_backward(args, work_list(pass, op), stream);
 }
 
-void Rank::attend_joined(const PassState& pass, const JoinedLaunch& launch, cudaStream_t stream) {
+void Rank::attend_fused(const PassState& pass, const FusedAttends& launch, cudaStream_t stream) {
     const auto& first = pass.program->code[launch.attends.front()];
     const auto shape = attend_shape(problem_, launch.rows, launch.keys);
     if (pass.program->pass == Pass::forward) {
         auto args = forward_args(pass, first, launch.rows, launch.first, launch.last);
         args.shape = shape;
-        gpu::attend_forward(args, *launch.work, stream);
+        launch.work->attend_forward(args, stream);
     } else {
         auto args = backward_args(pass, first, launch.rows);
         args.shape = shape;
-        gpu::attend_backward(args, *launch.work, stream);
+        launch.work->attend_backward(args, stream);
     }
 }
 
@@ -226,7 +232,7 @@ void Rank::compress(const PassState& pass, const Instruction& instruction, cudaS
 }
 
 void Rank::copy_field(const Field& to, const Field& from, cudaStream_t stream) const {
-    if (to.dtype != from.dtype)
+    if (to.dtype != from.dtype || to.lent || from.lent)
         return convert(std::array{Conversion{to.extent, memory_.view(to), memory_.view(from)}}, stream);
     const auto& [batch, tokens, heads, dim] = to.extent;
     const auto element = static_cast<std::size_t>(bytes_of(to.dtype));

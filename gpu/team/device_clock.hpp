@@ -25,7 +25,7 @@ public:
     /// and has ended.
     layouts::Picoseconds time(cudaEvent_t event) const;
 
-    /// By how much time() may be wrong against that of another device, one-sided.
+    /// Largest error of time() relative to another device's time().
     layouts::Picoseconds uncertainty() const;
 
 private:

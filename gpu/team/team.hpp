@@ -48,7 +48,8 @@ public:
     /// for another process, such as a device, need not come back from being asked to stop.
     virtual void give_up(const std::string& why) = 0;
 
-    /// To be added to this process's clock to get the root's, and by how much that may be wrong.
+    /// clock_offset() is added to this process's clock to get the root's clock. clock_uncertainty() is its largest
+    /// error.
     virtual Clock::duration clock_offset() const = 0;
     virtual Clock::duration clock_uncertainty() const = 0;
 

@@ -39,7 +39,7 @@ NcclCommunicator::NcclCommunicator(const NcclId& id, int rank, int ranks, bool t
     const auto made = std::make_shared<ncclComm_t>();
     call_with_patience("starting up", rank, patience, [=] {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        if (takes_few) config.maxCTAs = few_blocks;
+        if (takes_few) config.maxCTAs = overlapped_message_thread_blocks;
         ncclUniqueId unique;
         std::memcpy(&unique, id.data(), id.size());
         RINGLAB_NCCL(ncclCommInitRankConfig(made.get(), ranks, unique, rank, &config));
@@ -59,15 +59,15 @@ NcclPool& NcclPool::of_this_process() {
     return *pool;
 }
 
-std::unique_ptr<NcclCommunicator> NcclPool::take(const Place& place) {
+std::unique_ptr<NcclCommunicator> NcclPool::take(const End& end) {
     const std::lock_guard lock(mutex_);
-    const auto found = kept_.extract(place);
+    const auto found = kept_.extract(end);
     return found ? std::move(found.mapped()) : nullptr;
 }
 
-void NcclPool::keep(const Place& place, std::unique_ptr<NcclCommunicator> communicator) {
+void NcclPool::keep(const End& end, std::unique_ptr<NcclCommunicator> communicator) {
     const std::lock_guard lock(mutex_);
-    kept_[place] = std::move(communicator);
+    kept_[end] = std::move(communicator);
 }
 
 }  // namespace ringlab::gpu

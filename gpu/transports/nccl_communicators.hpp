@@ -21,12 +21,12 @@ namespace ringlab::gpu {
 
 void check_nccl(ncclResult_t status, const char* call, const char* file, int line);
 
-/// What a communicator is for. So lanes stay independent of each other, and a schedule that runs lane by lane runs
-/// here. Communicators are of all ranks, since NCCL splits none without all of them, and are kept from run to run.
+/// What a communicator is for. Each lane and direction has one of its own, so lanes do not wait for each other. A
+/// communicator contains all ranks, because NCCL needs all of them to split one. It is kept from run to run.
 ///
-/// Messages that have time (has_time()) lie on communicators of their own, whose kernels take few multiprocessors: all
-/// that they take, attends beside them go without for as long, which of the even turns of a backward grid costs one
-/// turn more. Between hosts more channels are more connections, so there they take what NCCL chooses.
+/// Overlapped messages (is_overlapped()) have communicators of their own, whose kernels use few SMs. An SM that NCCL
+/// uses is missing to the attend meanwhile, and a few missing SMs can cost a backward grid a whole wave. Between hosts
+/// fewer thread blocks would be fewer connections, so there NCCL chooses.
 struct NcclColour {
     int channel;
     NcclDirection direction;
@@ -34,7 +34,7 @@ struct NcclColour {
     friend auto operator<=>(const NcclColour&, const NcclColour&) = default;
 };
 
-/// How long a member waits for NCCL, and who may tell it to stop.
+/// How long a member waits for NCCL, and the team whose failure ends the wait.
 struct Patience {
     const Team& team;
     Clock::duration timeout;
@@ -42,16 +42,16 @@ struct Patience {
 
 using NcclId = std::array<char, sizeof(ncclUniqueId)>;  // all zero: none
 
-/// Calls what waits for other ranks, on a thread of its own; after the time-out, or when a member of the team has
-/// failed, that thread is left to itself, with all that `call` owns, so a dead peer cannot hang this process.
+/// Runs `call`, which waits for other ranks, on a thread of its own. After the time-out, or when a member of the team
+/// has failed, that thread is abandoned with all that `call` owns, so a dead peer cannot hang this process.
 void call_with_patience(const char* what, int rank, const Patience& patience, std::function<void()> call);
 
-/// Owns a communicator whose calls block the host: one that never does so starts a thread for every message, which
-/// costs a tenth of a millisecond. Messages between ranks that are connected do not wait for each other on the host.
+/// Owns a communicator whose calls block the host. (A non-blocking communicator starts a thread for every message,
+/// which costs a tenth of a millisecond.) Messages between connected ranks do not wait for each other on the host.
 class NcclCommunicator {
 public:
     NcclCommunicator(const NcclId& id, int rank, int ranks, bool takes_few, const Patience& patience);
-    /// One that is not kept for the next run is one that something went wrong with: no peer need answer any more.
+    /// Aborts: a communicator that is not kept for the next run has failed, so its peers may not answer.
     ~NcclCommunicator() { abort(); }
     NcclCommunicator(const NcclCommunicator&) = delete;
     NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -65,7 +65,7 @@ public:
     /// Throws Error if anything has failed so far.
     void check(const char* what) const;
 
-    /// A thread may be inside it for good: nothing can be done with it any more.
+    /// Gives up the handle, because a thread may hang inside the communicator.
     void lose() { handle_ = nullptr; }
 
     void abort() noexcept {
@@ -79,28 +79,28 @@ private:
     std::set<Edge> connected_;
 };
 
-/// Communicators that are of use to the next run of this process: to start one takes a good part of a second, and a
-/// run has up to a dozen. They stay until the process ends, which is when their threads and memory go too: NCCL's own
-/// way of taking them down needs every rank to come, and races with its threads when it runs at exit.
+/// Communicators for the next run of this process. Starting one takes a good part of a second, and a run has up to a
+/// dozen. They are never destroyed but end with the process, because ncclCommDestroy needs every rank to call it and
+/// races with NCCL's threads when it runs at exit.
 class NcclPool {
 public:
-    /// A rank's end of a communicator. Which others are at its far ends, ids tell.
-    struct Place {
+    /// One rank's end of a communicator. Its NcclId tells which other ends belong to it.
+    struct End {
         int rank, ranks, device;
         NcclColour colour;
-        friend auto operator<=>(const Place&, const Place&) = default;
+        friend auto operator<=>(const End&, const End&) = default;
     };
 
     static NcclPool& of_this_process();
 
-    /// Null if there is none. Whoever takes it owns it.
-    std::unique_ptr<NcclCommunicator> take(const Place& place);
+    /// A kept communicator for this end, or null. The caller owns it.
+    std::unique_ptr<NcclCommunicator> take(const End& end);
 
-    void keep(const Place& place, std::unique_ptr<NcclCommunicator> communicator);
+    void keep(const End& end, std::unique_ptr<NcclCommunicator> communicator);
 
 private:
     std::mutex mutex_;
-    std::map<Place, std::unique_ptr<NcclCommunicator>> kept_;
+    std::map<End, std::unique_ptr<NcclCommunicator>> kept_;
 };
 
 }  // namespace ringlab::gpu

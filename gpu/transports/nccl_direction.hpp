@@ -15,7 +15,7 @@ struct NcclDirection {
     friend auto operator<=>(const NcclDirection&, const NcclDirection&) = default;
 };
 
-/// Of a message from rank (or device) `from` to `to`, two different ones.
+/// The direction of a message from rank (or device) `from` to `to`, two different ones.
 constexpr NcclDirection nccl_direction(int from, int to) {
     int bit = 0;
     for (int difference = from ^ to; difference > 1; difference >>= 1) ++bit;

@@ -101,20 +101,26 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     std::int64_t few = 0;  // bytes, of no account
     arrival_flag_bytes_ = options.arrival_flags * sizeof(std::uint32_t);
     take(static_cast<std::int64_t>(arrival_flag_bytes_), few);
-    ahead[index(Pool::q)] = back[index(Pool::q)] = {frame(Pool::q, dtype, memory_.inputs)};
+    const bool lends_rows = options.lent == Lent::rounded_and_rows;
+    ahead[index(Pool::q)] =
+        back[index(Pool::q)] = {lends_rows ? Frame{Pool::q, {}, {dtype}} : frame(Pool::q, dtype, memory_.inputs)};
     for (const auto pool : {Pool::kv, Pool::latent})
         if (forward.keeps(pool)) ahead[index(pool)] = back[index(pool)] = {frame(pool, dtype, memory_.inputs)};
     Frame dout{Pool::dout, {}, {dtype, DType::fp32}};
-    if (backward) dout.begins[0] = field(Pool::dout, 0, dtype, memory_.inputs);
+    if (backward && !lends_rows) dout.begins[0] = field(Pool::dout, 0, dtype, memory_.inputs);
     inputs_end_ = cursor_;
 
     const bool dq_is_wider = dq_overwrites_output_ && problem_.head_dim > problem_.value_dim;
     Frame output{Pool::output, {}, {rounds_running ? dtype : DType::fp32, DType::fp32}};
-    output.begins = {field(dq_is_wider ? Pool::dq : Pool::output, 0, output.dtypes[0], memory_.results),
-                     field(Pool::output, 1, DType::fp32, memory_.results)};
+    // Where the fp32 output is lent, this is where the forward pass's state and dQ lie.
+    output.begins[0] = field(dq_is_wider ? Pool::dq : Pool::output, 0, output.dtypes[0], memory_.results);
+    if (!lends_rows) output.begins[1] = field(Pool::output, 1, DType::fp32, memory_.results);
     ahead[index(Pool::output)] = back[index(Pool::output)] = {output};
-    if (rounds_output_)
-        rounded_[index(Pool::output)] = {Pool::output, {field(Pool::output, 0, dtype, memory_.results)}, {dtype}};
+    const bool lends_rounded = options.lent != Lent::nothing;
+    if (rounds_output_) {
+        rounded_[index(Pool::output)] = {Pool::output, {}, {dtype}};
+        if (!lends_rounded) rounded_[index(Pool::output)].begins[0] = field(Pool::output, 0, dtype, memory_.results);
+    }
     gradients_begin_ = cursor_;
     if (backward) {
         const auto dq = dq_overwrites_output_ ? output.begins[0] : field(Pool::dq, 0, DType::fp32, memory_.results);
@@ -150,7 +156,7 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     cursor_ = passes_begin;
     std::int64_t unused = 0;
     for (const auto pool : {Pool::dq, problem_.latent.is_given() ? Pool::dlatent : Pool::dkv})
-        rounded_[index(pool)] = frame(pool, dtype, unused);
+        rounded_[index(pool)] = lends_rounded ? Frame{pool, {}, {dtype, dtype}} : frame(pool, dtype, unused);
     bytes_ = std::max(bytes_, cursor_);
     memory_.results += static_cast<std::int64_t>(bytes_ - slots_end);
 }
@@ -193,7 +199,8 @@ Field SlotMap::field(const Frame& frame, const Place& place, std::size_t field) 
         }
     }
     const auto elements = before + (place.heads.begin - place.first_head) * head + place.tokens.begin * row;
-    return {frame.begins[of_rows(frame.pool) ? field : 0] + size(elements * bytes_of(dtype)),
+    return {nullptr,
+            frame.begins[of_rows(frame.pool) ? field : 0] + size(elements * bytes_of(dtype)),
             dtype,
             {problem_.batch, place.tokens.size(), place.heads.count(), row},
             {place.block_tokens * row, row, head}};

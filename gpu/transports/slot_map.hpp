@@ -8,20 +8,29 @@
 
 namespace ringlab::gpu {
 
-/// What exchange memory has to hold; the same on all ranks of a run.
+/// Which tensors of a rank its caller lends for a pass, in memory of the caller's own; they have no place in exchange
+/// memory.
+enum class Lent {
+    nothing,
+    rounded,           ///< O, dQ, dK and dV in the problem's dtype
+    rounded_and_rows,  ///< and Q, dO, the fp32 O and lse: only where no message reads or writes them
+};
+
+/// What exchange memory has to hold. It is the same on all ranks of a run.
 struct MapOptions {
     bool round_running_output = false;  ///< see GpuOptions
     bool round_results = false;         ///< see GpuOptions
     bool output_arrives = false;        ///< some rank receives its own output; see output_arrives()
-    std::size_t arrival_flags = 0;      ///< that a rank has, see arrival_flags()
+    std::size_t arrival_flags = 0;      ///< number of flags of a rank, see arrival_flags()
+    Lent lent = Lent::nothing;
 };
 
 bool output_arrives(const layouts::Program& forward);
 
-/// Enough for an instruction of each rank and pass.
+/// Number of arrival flags of a rank: enough for an instruction of each rank and pass.
 std::size_t arrival_flags(const std::vector<layouts::Program>& programs);
 
-/// Of problems with a latent: elements of dK and dV that are brought together at a time to be compressed.
+/// Elements of dK and dV that are gathered at a time to be compressed, in problems with a latent.
 std::int64_t elements_compressed_at_once(const layouts::Schedule& backward, int rank);
 
 /// Device memory of one rank, bytes.
@@ -31,13 +40,13 @@ struct MemoryUse {
     std::int64_t slots = 0;    ///< scratch slots of the schedule, of the pass with more of them
     std::int64_t work = 0;     ///< running softmax, statistics, what arrives in another type, work lists
 
-    std::array<std::int64_t, layouts::pool_count> slots_of_pool{};  ///< the same by pool
+    std::array<std::int64_t, layouts::pool_count> slots_of_pool{};  ///< `slots` by pool
 
     std::int64_t total() const { return inputs + results + slots + work; }
 };
 
-/// Where the fields of a slot begin in a rank's exchange memory, and of what type they are. Its fields are the tensors
-/// of its pool, see layouts::pool_table.
+/// Where the fields of a slot begin in a rank's exchange memory, and their types. The fields are the tensors of its
+/// pool, see layouts::pool_table.
 struct Frame {
     static constexpr std::size_t most_fields = layouts::PoolDescription::most_tensors;
 
@@ -48,6 +57,7 @@ struct Frame {
 
 /// One field of some heads and tokens of a frame.
 struct Field {
+    char* lent = nullptr;   ///< where it begins, of a tensor that is lent; null: in exchange memory
     std::size_t begin = 0;  ///< byte in exchange memory of the first head, batch element and token
     DType dtype = DType::fp32;
     Extent extent;
@@ -62,8 +72,8 @@ struct Field {
 /// by field, and a field head by head: each can be where its own use wants it. Kernels take the strides as they are.
 class SlotMap {
 public:
-    /// Elements that the fields of one head are padded to: what a head takes does not depend on the type, and the next
-    /// one is aligned.
+    /// Number of elements to which the fields of one head are padded. So the size of a head does not depend on its
+    /// type, and the next head is aligned.
     static constexpr std::int64_t padding = 128;
 
     /// `backward` may be null.
@@ -79,18 +89,18 @@ public:
     std::size_t arrival_flag_bytes() const { return arrival_flag_bytes_; }
     const MemoryUse& memory() const { return memory_; }  ///< without work lists
 
-    /// Of an operand.
+    /// Where the slot of an operand lies.
     const Frame& frame(layouts::Pass pass, const layouts::Place& place) const;
 
-    /// What a message reads or writes there: the same, but for the rank's own output where it is kept in another type
-    /// than it travels in. Then it arrives in a place of its own, to be converted.
+    /// Where a message reads or writes. It is the same as frame(), except for the rank's own output if that is stored
+    /// in another type than it travels in: then it arrives at a place of its own and is converted.
     const Frame& message_frame(layouts::Pass pass, const layouts::Place& place) const;
     bool converts_arrivals(const layouts::Place& place) const {
         return place.pool == layouts::Pool::output && place.slot == 0 && has_arrivals_;
     }
 
-    /// Results in the problem's dtype, where they are asked for: of output, dq and dkv. The gradients lie where scratch
-    /// slots of the backward pass are, to be written when nothing needs those any more.
+    /// Where results in the problem's dtype lie, if they are asked for: output, dq and dkv. The gradients overwrite
+    /// scratch slots of the backward pass when nothing needs these any more.
     const Frame& rounded(layouts::Pool pool) const { return rounded_[static_cast<std::size_t>(pool)]; }
     bool rounds_output() const { return rounds_output_; }
 
@@ -134,7 +144,8 @@ struct Piece {
     friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-/// The same heads and tokens at two places, as few pieces as can be. Throws Error if they are of different types.
+/// The pieces of a message that moves the same heads and tokens from one place to the other, as few as possible. Throws
+/// Error if the two places have different types.
 std::vector<Piece> pieces_between(const SlotMap& from_map, const Frame& from, const layouts::Place& from_place,
                                   const SlotMap& to_map, const Frame& to, const layouts::Place& to_place);
 

@@ -2,11 +2,11 @@
 
 namespace ringlab::gpu {
 
-bool has_time(const layouts::Instruction& instruction) {
-    return instruction.overlapped_flop >= flop_of_time * static_cast<double>(instruction.op.bytes);
+bool is_overlapped(const layouts::Instruction& instruction) {
+    return instruction.overlapped_flop >= overlapping_flop_per_byte * static_cast<double>(instruction.op.bytes);
 }
 
-std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs, const Messages& counts) {
+std::set<Edge> edges_of(const layouts::RingGroup& group, const PassPrograms& programs, const MessageFilter& counts) {
     std::set<Edge> edges;
     for (const auto* of_pass : programs)
         for (const auto& program : of_pass->ranks)

@@ -18,31 +18,33 @@ namespace ringlab::gpu {
 /// A message, seen from one of its ends.
 struct Message {
     char* local = nullptr;          ///< this end's exchange memory
-    std::span<const Piece> pieces;  ///< from the sender's (a fetch: the owner's) memory to the receiver's
+    std::span<const Piece> pieces;  ///< from the memory of the sender (of a fetch: the owner) to that of the receiver
     int peer = 0;                   ///< global rank
     int channel = 0;
-    bool has_time = false;  ///< see has_time()
-    /// Of a message whose slot is free already, where the fabric tells arrivals: at `flag` in the receiver's exchange
-    /// memory is `number` once it is there.
-    bool is_told = false;
+    bool is_overlapped = false;  ///< is_overlapped() of its instruction
+    /// The sender sets an arrival flag: it writes `number` at byte `flag` of the receiver's exchange memory behind the
+    /// message. Only if the message's slot is free from the start and Fabric::senders_set_flags().
+    bool has_arrival_flag = false;
     std::size_t flag = 0;
     std::uint32_t number = 0;
 };
 
-/// What one rank can do with others. All calls enqueue on a stream of the rank's device and return at once, except
-/// where they wait for others to start up; the issuing thread alone calls them.
+/// One rank's end of its connections. All calls enqueue on a stream of the rank's device and return at once, except
+/// while other ranks start up. Only the issuing thread calls them.
 ///
 /// A transfer begins when the receiver has posted its slot and the sender's stream has reached the send. With arrival
-/// flags (Message::is_told) the sender alone starts it. Messages between two ranks on one channel match in order.
+/// flags (Message::has_arrival_flag) the sender alone starts it. Messages between two ranks on one channel match in
+/// order.
 ///
-/// The issuer asks before it enqueues a send or the second part of a receive, and does something else meanwhile if the
-/// answer is no: a stream then only ever waits for what has been enqueued already. It must not wait for anything else,
-/// since streams share hardware queues: one that waits for work to come can stand in front of that very work.
+/// The issuer calls can_send() or can_complete_receive() before it enqueues, and does something else if the answer is
+/// no. So a stream only waits for work that has been enqueued already. This is necessary because streams share hardware
+/// queues: a stream that waits for later work can block the queue for that very work.
 class Transport {
 public:
     virtual ~Transport() = default;
 
-    /// The two parts of a receive: says that the slot is free; holds the stream back until the message is there.
+    /// The two parts of a receive: the first says that the slot is free, the second makes the stream wait for the
+    /// message.
     virtual void post_receive(const Message& message, cudaStream_t stream) = 0;
     virtual bool can_complete_receive(const Message& message) const = 0;
     virtual void complete_receive(const Message& message, cudaStream_t stream) = 0;
@@ -50,26 +52,34 @@ public:
     virtual bool can_send(const Message& message) const = 0;
     virtual void send(const Message& message, cudaStream_t stream) = 0;
 
-    /// Reads the peer's memory; the peer takes no part in it.
+    /// Reads the peer's memory. The peer does nothing.
     virtual void fetch(const Message& message, cudaStream_t stream) = 0;
 
-    /// Whether transfers are kernels: these want to be enqueued before computing that fills the device.
+    /// Enqueues a meeting of all ranks: what the stream is given afterwards begins when every rank's stream has come to
+    /// its meeting of this number. Numbers ascend from 1. `flags` is the byte in exchange memory, the same on all
+    /// ranks, of four bytes for each global rank that are 0 before the first meeting. Does nothing where messages alone
+    /// keep the passes of different ranks apart.
+    virtual void meet(std::size_t flags, std::uint32_t number, cudaStream_t stream) {
+        static_cast<void>(flags), static_cast<void>(number), static_cast<void>(stream);
+    }
+
+    /// Whether transfers are kernels. Then they should be enqueued before compute kernels that fill the device.
     virtual bool takes_multiprocessors() const { return false; }
 
-    /// Throws Error if a transfer has failed as far as is known by now.
+    /// Throws Error if a transfer is known to have failed.
     virtual void check() {}
 
-    /// After the last pass, when no rank uses another's memory any more: lets go of what belongs to peers. A rank frees
-    /// its own exchange memory when all have done this.
-    virtual void leave() {}
+    /// After the last pass, when no rank uses another rank's memory any more: releases what belongs to peers. A rank
+    /// frees its own exchange memory when all ranks have done this.
+    virtual void disconnect() {}
 
-    /// Ends all waits of this rank's streams, with whatever data. The transport is of no use afterwards, but for
-    /// calling this again while peers still have work under way.
+    /// Ends all waits of this rank's streams, whatever the data. Afterwards the transport can only be aborted again,
+    /// for peers that still have work enqueued.
     virtual void abort() noexcept {}
 };
 
-/// A rank that joins a fabric, and the exchange memory that it lays open to its peers until the fabric is gone.
-struct Member {
+/// A rank that joins a fabric, and the exchange memory that its peers may access until the fabric is destroyed.
+struct JoiningRank {
     int member = 0;  ///< of the team
     int rank = 0;    ///< global
     int device = 0;
@@ -84,18 +94,18 @@ class Fabric {
 public:
     virtual ~Fabric() = default;
 
-    /// Whether it can read a peer's memory; otherwise the owner of a fetched block sends it.
+    /// Whether ranks can read a peer's memory. If not, the owner of a fetched block sends it.
     virtual bool fetches() const = 0;
 
-    /// Whether a message whose slot is free can go without its receiver's part, and tell when it is there by a flag.
-    virtual bool tells_arrivals() const { return false; }
+    /// Whether a message whose slot is free needs no call of its receiver, because the sender sets an arrival flag.
+    virtual bool senders_set_flags() const { return false; }
 
     /// Exchange memory of the current device.
     virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
 
-    /// Called once for each rank by the thread that issues it; all threads do so at the same time. Transports of one
-    /// thread may be used once all its ranks have joined.
-    virtual std::unique_ptr<Transport> join(const Member& member) = 0;
+    /// Called once for each rank by the thread that issues it, by all threads at the same time. A thread may use its
+    /// transports when all its ranks have joined.
+    virtual std::unique_ptr<Transport> join(const JoiningRank& joining) = 0;
 };
 
 /// What a fabric is made for.
@@ -104,38 +114,39 @@ struct FabricOptions {
     Clock::duration timeout = std::chrono::minutes(1);
 };
 
-/// Programs of all ranks, pass by pass: who talks to whom.
+/// Programs of all ranks, by pass.
 using PassPrograms = std::vector<const layouts::Program*>;
 
-/// Copy engines, between any number of ranks of one thread, threads, or processes of one host (memory and events by
-/// CUDA IPC); no multiprocessor takes part between GPUs that have peer access to each other.
+/// Copy engines, between ranks of one thread, of threads, or of processes of one host (memory and events by CUDA IPC).
+/// Between GPUs with peer access they use no SM.
 std::unique_ptr<Fabric> make_copy_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
 
-/// NCCL send/recv, one GPU per rank, across hosts too. Throws Error in a program built without NCCL.
+/// NCCL send/recv, one GPU per rank, also between hosts. Throws Error in a program that was built without NCCL.
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs);
 
-/// Thread blocks of a kernel of NCCL whose message has time: of 2, 4, 8 and NCCL's choice the best on two GPUs.
-constexpr int few_blocks = 4;
+/// Thread blocks of NCCL's kernel for an overlapped message: the best of 2, 4, 8 and NCCL's choice on two GPUs.
+constexpr int overlapped_message_thread_blocks = 4;
 
-/// FLOP of an attend for each byte of a message that has time beside it: 700 TFLOP/s, the most that attends do, in the
-/// time of 80 GB/s.
-constexpr double flop_of_time = 9000;
+/// FLOP of an attend per byte of a message that it overlaps: 700 TFLOP/s, the most that attends reach, during a
+/// transfer at 80 GB/s.
+constexpr double overlapping_flop_per_byte = 9000;
 
-/// Whether the attend that a message travels beside takes longer than the message over a tenth of a GPU's links, so
-/// that it may take few multiprocessors for as long.
-bool has_time(const layouts::Instruction& instruction);
+/// Whether the attend that runs while a message travels takes longer than the message would at a tenth of the rate of a
+/// GPU's links. Then the message may use few SMs.
+/// The cost model calls such a message hidden (hidden_messages, sim/README.md).
+bool is_overlapped(const layouts::Instruction& instruction);
 
-/// A pair of global ranks of which one sends to the other on a channel.
+/// Global rank `from` sends to global rank `to` on a channel.
 struct Edge {
     int from = 0, to = 0, channel = 0;
     friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 
-/// All edges of all replicas; or those of some messages.
-using Messages = std::function<bool(const layouts::Instruction&)>;
+/// The edges of all replicas; only those of messages that `counts` accepts.
+using MessageFilter = std::function<bool(const layouts::Instruction&)>;
 std::set<Edge> edges_of(
     const layouts::RingGroup& group, const PassPrograms& programs,
-    const Messages& counts = [](const auto&) { return true; });
+    const MessageFilter& counts = [](const auto&) { return true; });
 
 /// Version of the NCCL library that is loaded, "2.28.3"; "none" in a program built without it.
 std::string nccl_version();

@@ -100,6 +100,7 @@ Bytes pack(const Card& card) {
 
 Card unpack(const Bytes& bytes) {
     constexpr auto fixed = offsetof(Card, events);
+    require(bytes.size() >= fixed, "a rank does not say where its memory is");
     Card card;
     std::memcpy(static_cast<void*>(&card), bytes.data(), fixed);
     card.events.resize((bytes.size() - fixed) / sizeof(Card::EdgeEvent));
@@ -184,10 +185,10 @@ struct Directory {
 /// receiver's stream goes on behind the sender's `arrived` event.
 class CopyTransport : public Transport {
 public:
-    CopyTransport(Directory& directory, const Member& member) : directory_(directory), rank_(member.rank) {
-        own_.rank = member.rank;
-        own_.device = member.device;
-        own_.address = member.memory.bytes > 0 ? member.memory.address : nullptr;
+    CopyTransport(Directory& directory, const JoiningRank& joining) : directory_(directory), rank_(joining.rank) {
+        own_.rank = joining.rank;
+        own_.device = joining.device;
+        own_.address = joining.memory.bytes > 0 ? joining.memory.address : nullptr;
         require(gethostname(own_.host.data(), own_.host.size() - 1) == 0, "this host does not tell its name");
         const bool across = directory.across_processes();
         if (across && own_.address) RINGLAB_CUDA(cudaIpcGetMemHandle(&own_.memory_handle, own_.address));
@@ -198,8 +199,8 @@ public:
             if (across) RINGLAB_CUDA(cudaIpcGetEventHandle(&entry.handle, event));
         }
         if (across) {
-            for (const auto& bytes : directory.team.all_gather(member.member, pack(own_), directory.options.timeout))
-                meet(unpack(bytes));
+            for (const auto& bytes : directory.team.all_gather(joining.member, pack(own_), directory.options.timeout))
+                introduce(unpack(bytes));
             return;
         }
         {
@@ -207,12 +208,12 @@ public:
             for (const auto& [rank, card] : directory.cards) enable_access(card);
             directory.cards[rank_] = own_;
         }
-        if (directory.team.size() > 1) directory.team.barrier(member.member, directory.options.timeout);
+        if (directory.team.size() > 1) directory.team.barrier(joining.member, directory.options.timeout);
     }
 
     void post_receive(const Message& message, cudaStream_t stream) override {
         const auto edge = directory_.edge(message.peer, rank_, message.channel);
-        if (!message.is_told) RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
+        if (!message.has_arrival_flag) RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
         directory_.counts[edge].posted.fetch_add(1, std::memory_order_release);
     }
 
@@ -222,13 +223,13 @@ public:
     }
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
-        if (message.is_told) return wait_for_value(stream, flag_at(message.local, message), message.number);
+        if (message.has_arrival_flag) return wait_for_value(stream, flag_at(message.local, message), message.number);
         const auto edge = directory_.edge(message.peer, rank_, message.channel);
         RINGLAB_CUDA(cudaStreamWaitEvent(stream, peer(message.peer).event(edge), 0));
     }
 
     bool can_send(const Message& message) const override {
-        if (message.is_told) return true;
+        if (message.has_arrival_flag) return true;
         const auto& counts = directory_.counts[directory_.edge(rank_, message.peer, message.channel)];
         return !is_at_least(counts.sent.load(std::memory_order_relaxed), counts.posted.load(std::memory_order_acquire));
     }
@@ -236,9 +237,9 @@ public:
     void send(const Message& message, cudaStream_t stream) override {
         const auto edge = directory_.edge(rank_, message.peer, message.channel);
         const auto& receiver = peer(message.peer);
-        if (!message.is_told) RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
+        if (!message.has_arrival_flag) RINGLAB_CUDA(cudaStreamWaitEvent(stream, receiver.event(edge), 0));
         copy_pieces(message, message.local, receiver.address(), stream);
-        if (message.is_told)
+        if (message.has_arrival_flag)
             write_value(stream, flag_at(receiver.address(), message), message.number);
         else
             RINGLAB_CUDA(cudaEventRecord(events_.at(edge).get(), stream));
@@ -249,10 +250,44 @@ public:
         copy_pieces(message, peer(message.peer).address(), message.local, stream);
     }
 
-    void leave() override { peers_.clear(); }
+    void meet(std::size_t flags, std::uint32_t number, cudaStream_t stream) override {
+        if (!meeting_) meeting_.emplace(Meeting{Stream(), flags, 0});
+        meeting_->number = number;
+        const auto world = directory_.options.group.world();
+        for (int rank = 0; rank < world; ++rank)
+            if (rank != rank_) write_value(stream, flag_of(peer(rank).address(), flags, rank_), number);
+        for (int rank = 0; rank < world; ++rank)
+            if (rank != rank_) wait_for_value(stream, flag_of(own_memory(), flags, rank), number);
+    }
+
+    void disconnect() override { peers_.clear(); }
+
+    /// Ends the waits of meetings; those of arrival flags are ended by Rank::give_up().
+    void abort() noexcept override {
+        if (!meeting_) return;
+        constexpr std::uint32_t far_ahead = 1u << 30;
+        try {
+            for (int rank = 0; rank < directory_.options.group.world(); ++rank)
+                write_value(meeting_->abort_stream, flag_of(own_memory(), meeting_->flags, rank),
+                            meeting_->number + far_ahead);
+        } catch (const Error&) {
+            // Streams under way then wait for ever, as where a peer has died.
+        }
+    }
 
 private:
-    /// Of counts that only go up, and begin again at 0 some day.
+    struct Meeting {
+        Stream abort_stream;
+        std::size_t flags;
+        std::uint32_t number;
+    };
+
+    char* own_memory() const { return static_cast<char*>(own_.address); }
+    static std::uint32_t* flag_of(char* memory, std::size_t flags, int rank) {
+        return reinterpret_cast<std::uint32_t*>(memory + flags) + rank;
+    }
+
+    /// Whether a count has reached another one. Counts only increase, and wrap around to 0.
     static bool is_at_least(std::uint32_t count, std::uint32_t other) {
         return static_cast<std::int32_t>(count - other) >= 0;
     }
@@ -270,7 +305,7 @@ private:
         }
     }
 
-    void meet(const Card& card) {
+    void introduce(const Card& card) {
         if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
     }
 
@@ -278,7 +313,7 @@ private:
     const Peer& peer(int rank) {
         const auto known = peers_.find(rank);
         if (known != peers_.end()) return known->second;
-        meet(directory_.cards.at(rank));
+        introduce(directory_.cards.at(rank));
         return peers_.at(rank);
     }
 
@@ -303,25 +338,26 @@ private:
     Card own_;
     std::map<std::size_t, EdgeEvent> events_;  // by edge: `free` where this rank receives, `arrived` where it sends
     std::map<int, Peer> peers_;
+    std::optional<Meeting> meeting_;  // the latest, of ranks that meet
 };
 
 class CopyFabric : public Fabric {
 public:
     CopyFabric(Team& team, const FabricOptions& options, const std::set<Edge>& edges)
         : directory_(team, options, edges) {
-        tells_arrivals_ = directory_.across_processes() || all_reach_each_other();
+        senders_set_flags_ = directory_.across_processes() || all_reach_each_other();
     }
 
     bool fetches() const override { return true; }
-    bool tells_arrivals() const override { return tells_arrivals_; }
+    bool senders_set_flags() const override { return senders_set_flags_; }
 
     std::shared_ptr<void> allocate(std::size_t bytes) override {
         auto buffer = std::make_shared<DeviceBuffer>(directory_.across_processes() ? whole_pages(bytes) : bytes);
         return {buffer, buffer->data()};
     }
 
-    std::unique_ptr<Transport> join(const Member& member) override {
-        return std::make_unique<CopyTransport>(directory_, member);
+    std::unique_ptr<Transport> join(const JoiningRank& joining) override {
+        return std::make_unique<CopyTransport>(directory_, joining);
     }
 
 private:
@@ -340,7 +376,7 @@ private:
     }
 
     Directory directory_;
-    bool tells_arrivals_ = false;
+    bool senders_set_flags_ = false;
 };
 
 }  // namespace

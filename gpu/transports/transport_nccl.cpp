@@ -34,29 +34,32 @@ private:
 /// Messages of an edge, those that have time apart.
 struct Route {
     Edge edge;
-    bool has_time = false;
+    bool is_overlapped = false;
     friend auto operator<=>(const Route&, const Route&) = default;
 };
 
 class NcclTransport : public Transport {
 public:
-    NcclTransport(Team& team, const FabricOptions& options, const std::set<Route>& routes, const Member& member)
-        : patience_{team, options.timeout}, rank_(member.rank), ranks_(options.group.world()), device_(member.device) {
-        find_hosts(team, member);
+    NcclTransport(Team& team, const FabricOptions& options, const std::set<Route>& routes, const JoiningRank& joining)
+        : patience_{team, options.timeout},
+          rank_(joining.rank),
+          ranks_(options.group.world()),
+          device_(joining.device) {
+        find_hosts(team, joining);
         std::set<NcclColour> colours;
-        for (const auto& [edge, has_time] : routes)
-            colours.insert(colour_between(edge.from, edge.to, edge.channel, has_time));
+        for (const auto& [edge, is_overlapped] : routes)
+            colours.insert(colour_between(edge.from, edge.to, edge.channel, is_overlapped));
         try {
-            start(team, member, std::vector(colours.begin(), colours.end()));
-            register_memory(member);
-            connect(routes, member);
-            team.barrier(member.member, options.timeout);
+            start(team, joining, std::vector(colours.begin(), colours.end()));
+            register_memory(joining);
+            connect(routes, joining);
+            team.barrier(joining.member, options.timeout);
         } catch (...) {
             abort();
             throw;
         }
     }
-    /// Without leave() something has gone wrong.
+    /// Without disconnect() something has gone wrong.
     ~NcclTransport() override { abort(); }
 
     // NCCL's kernels meet their counterparts by themselves, each on a queue of its own communicator.
@@ -66,7 +69,7 @@ public:
 
     void complete_receive(const Message& message, cudaStream_t stream) override {
         const auto& communicator =
-            *communicators_.at(colour_between(message.peer, rank_, message.channel, message.has_time));
+            *communicators_.at(colour_between(message.peer, rank_, message.channel, message.is_overlapped));
         for_each_row(message.pieces, [&](const Piece& piece, std::size_t row) {
             RINGLAB_NCCL(ncclRecv(message.local + piece.to + row * piece.to_pitch, piece.bytes, ncclUint8, message.peer,
                                   communicator.handle(), stream));
@@ -75,7 +78,7 @@ public:
 
     void send(const Message& message, cudaStream_t stream) override {
         const auto& communicator =
-            *communicators_.at(colour_between(rank_, message.peer, message.channel, message.has_time));
+            *communicators_.at(colour_between(rank_, message.peer, message.channel, message.is_overlapped));
         for_each_row(message.pieces, [&](const Piece& piece, std::size_t row) {
             RINGLAB_NCCL(ncclSend(message.local + piece.from + row * piece.from_pitch, piece.bytes, ncclUint8,
                                   message.peer, communicator.handle(), stream));
@@ -92,11 +95,11 @@ public:
         for (const auto& [colour, communicator] : communicators_) communicator->check("moving data");
     }
 
-    void leave() override {
+    void disconnect() override {
         check();
         registrations_.clear();
         for (auto& [colour, communicator] : communicators_)
-            NcclPool::of_this_process().keep(place(colour), std::move(communicator));
+            NcclPool::of_this_process().keep(end_of(colour), std::move(communicator));
         communicators_.clear();
     }
 
@@ -127,7 +130,7 @@ private:
         if (several) RINGLAB_NCCL(ncclGroupEnd());
     }
 
-    void find_hosts(Team& team, const Member& member) {
+    void find_hosts(Team& team, const JoiningRank& joining) {
         struct Seat {
             int rank;
             std::array<char, 64> host;
@@ -136,30 +139,30 @@ private:
         Bytes bytes(sizeof(own));
         std::memcpy(bytes.data(), &own, sizeof(own));
         hosts_.resize(static_cast<std::size_t>(ranks_));
-        for (const auto& other : team.all_gather(member.member, std::move(bytes), patience_.timeout)) {
+        for (const auto& other : team.all_gather(joining.member, std::move(bytes), patience_.timeout)) {
             Seat seat;
             std::memcpy(&seat, other.data(), sizeof(seat));
             hosts_.at(static_cast<std::size_t>(seat.rank)) = seat.host.data();
         }
     }
 
-    NcclColour colour_between(int from, int to, int channel, bool has_time) const {
+    NcclColour colour_between(int from, int to, int channel, bool is_overlapped) const {
         const bool one_host = hosts_[static_cast<std::size_t>(from)] == hosts_[static_cast<std::size_t>(to)];
-        return {channel, nccl_direction(from, to), has_time && one_host};
+        return {channel, nccl_direction(from, to), is_overlapped && one_host};
     }
 
-    NcclPool::Place place(const NcclColour& colour) const { return {rank_, ranks_, device_, colour}; }
+    NcclPool::End end_of(const NcclColour& colour) const { return {rank_, ranks_, device_, colour}; }
 
     /// Takes up the communicators that an earlier run has left, where all ranks have an end of the same one, and starts
     /// the others.
-    void start(Team& team, const Member& member, const std::vector<NcclColour>& colours) {
+    void start(Team& team, const JoiningRank& joining, const std::vector<NcclColour>& colours) {
         std::vector<NcclId> ids(colours.size(), NcclId{});
         for (std::size_t i = 0; i < colours.size(); ++i) {
-            auto& communicator = communicators_[colours[i]] = NcclPool::of_this_process().take(place(colours[i]));
+            auto& communicator = communicators_[colours[i]] = NcclPool::of_this_process().take(end_of(colours[i]));
             if (communicator) ids[i] = communicator->id();
         }
         std::vector<std::size_t> missing;
-        const auto all = exchange(team, member, ids);
+        const auto all = exchange(team, joining, ids);
         for (std::size_t i = 0; i < colours.size(); ++i)
             if (ids[i] == NcclId{} ||
                 std::any_of(all.begin(), all.end(), [&](const auto& of) { return of[i] != ids[i]; }))
@@ -172,25 +175,26 @@ private:
             RINGLAB_NCCL(ncclGetUniqueId(&unique));
             std::memcpy(ids[i].data(), &unique, sizeof(unique));
         }
-        const auto from_root = exchange(team, member, ids)[0];
+        const auto from_root = exchange(team, joining, ids)[0];
         for (const auto i : missing)
             communicators_[colours[i]] =
                 std::make_unique<NcclCommunicator>(from_root[i], rank_, ranks_, colours[i].takes_few, patience_);
     }
 
-    void register_memory(const Member& member) {
-        if (member.memory.bytes == 0) return;
+    void register_memory(const JoiningRank& joining) {
+        if (joining.memory.bytes == 0) return;
         for (const auto& [colour, communicator] : communicators_)
-            registrations_.emplace_back(communicator->handle(), member.memory.address, member.memory.bytes);
+            registrations_.emplace_back(communicator->handle(), joining.memory.address, joining.memory.bytes);
     }
 
     /// What every rank has, by rank.
-    std::vector<std::vector<NcclId>> exchange(Team& team, const Member& member, const std::vector<NcclId>& own) const {
+    std::vector<std::vector<NcclId>> exchange(Team& team, const JoiningRank& joining,
+                                              const std::vector<NcclId>& own) const {
         Bytes bytes(sizeof(rank_) + own.size() * sizeof(NcclId));
         std::memcpy(bytes.data(), &rank_, sizeof(rank_));
         if (!own.empty()) std::memcpy(bytes.data() + sizeof(rank_), own.data(), own.size() * sizeof(NcclId));
         std::vector<std::vector<NcclId>> all(static_cast<std::size_t>(ranks_), own);
-        for (const auto& other : team.all_gather(member.member, std::move(bytes), patience_.timeout)) {
+        for (const auto& other : team.all_gather(joining.member, std::move(bytes), patience_.timeout)) {
             int rank = 0;
             std::memcpy(&rank, other.data(), sizeof(rank));
             auto& theirs = all.at(static_cast<std::size_t>(rank));
@@ -202,7 +206,7 @@ private:
 
     /// A byte along every edge that is new, all at once: NCCL connects two ranks at their first message, and waits
     /// there for the other one, which inside a pass could be waiting likewise for a third.
-    void connect(const std::set<Route>& routes, const Member& member) {
+    void connect(const std::set<Route>& routes, const JoiningRank& joining) {
         struct Byte {
             bool sends;
             void* memory;
@@ -211,10 +215,10 @@ private:
         };
         std::vector<Byte> bytes;
         std::set<NcclCommunicator*> waiting;
-        for (const auto& [edge, has_time] : routes) {
+        for (const auto& [edge, is_overlapped] : routes) {
             const auto& [from, to, channel] = edge;
-            auto* const last = static_cast<char*>(member.memory.address) + member.memory.bytes - 1;
-            auto& communicator = *communicators_.at(colour_between(from, to, channel, has_time));
+            auto* const last = static_cast<char*>(joining.memory.address) + joining.memory.bytes - 1;
+            auto& communicator = *communicators_.at(colour_between(from, to, channel, is_overlapped));
             if (!communicator.connected().insert(edge).second) continue;
             // Nothing is in this memory yet.
             if (from == rank_) bytes.push_back({true, last, to, communicator.handle()});
@@ -266,7 +270,7 @@ public:
         : team_(team), options_(options) {
         for (const bool time : {false, true})
             for (const auto& edge : edges_of(options.group, programs, [&](const layouts::Instruction& instruction) {
-                     return has_time(instruction) == time;
+                     return is_overlapped(instruction) == time;
                  }))
                 routes_.insert({edge, time});
     }
@@ -280,8 +284,8 @@ public:
         return {memory, [](void* address) { ncclMemFree(address); }};
     }
 
-    std::unique_ptr<Transport> join(const Member& member) override {
-        return std::make_unique<NcclTransport>(team_, options_, routes_, member);
+    std::unique_ptr<Transport> join(const JoiningRank& joining) override {
+        return std::make_unique<NcclTransport>(team_, options_, routes_, joining);
     }
 
 private:

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ringlab::layouts {
 
@@ -31,6 +32,9 @@ public:
         std::string usage;  ///< how to type it, for --help: "striped[:WIDTH]"
         std::string help;   ///< one line
         Factory factory;
+        /// Specs to try it with, over a few tokens on up to eight ranks, for suites that run over all that is
+        /// registered.
+        std::vector<std::string> examples = {};
     };
 
     explicit Registry(std::string kind) : kind_(std::move(kind)) {}

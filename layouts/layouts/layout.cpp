@@ -69,14 +69,14 @@ Layout::Layout(std::string name, std::int64_t tokens, const std::vector<std::vec
 
 std::int64_t Layout::largest_shard() const { return *std::max_element(shard_tokens_.begin(), shard_tokens_.end()); }
 
-Layout::Place Layout::place(std::int64_t position) const {
+Layout::Owner Layout::owner_of(std::int64_t position) const {
     for (int rank = 0; rank < ranks(); ++rank) {
-        std::int64_t slot = 0;
+        std::int64_t index = 0;
         for (const auto& run : shard(rank)) {
             const auto steps = position - run.first;
             if (steps >= 0 && position <= run.last() && steps % run.stride == 0)
-                return {rank, slot + steps / run.stride};
-            slot += run.count;
+                return {rank, index + steps / run.stride};
+            index += run.count;
         }
     }
     fail("position {} lies outside the {} tokens of layout {}", position, tokens_, name_);

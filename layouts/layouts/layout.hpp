@@ -51,14 +51,14 @@ public:
     std::int64_t shard_tokens(int rank) const { return shard_tokens_[static_cast<std::size_t>(rank)]; }
     std::int64_t largest_shard() const;
 
-    /// The rank that owns a position, and the index of the position in that rank's local order. Throws Error if it lies
-    /// outside the sequence. Linear in the number of runs.
-    struct Place {
+    /// The rank that owns a position, and the `index` of the position in that rank's local order. Throws Error if it
+    /// lies outside the sequence. Linear in the number of runs.
+    struct Owner {
         int rank = 0;
-        std::int64_t slot = 0;
-        friend constexpr bool operator==(const Place&, const Place&) = default;
+        std::int64_t index = 0;
+        friend constexpr bool operator==(const Owner&, const Owner&) = default;
     };
-    Place place(std::int64_t position) const;
+    Owner owner_of(std::int64_t position) const;
 
     /// All positions of a rank in local order, as needed to scatter and gather tensors.
     std::vector<std::int64_t> positions(int rank) const;
@@ -104,10 +104,12 @@ struct LayoutFactory {
 };
 Registry<LayoutFactory>& layouts();
 
-/// A namespace-scope object of this type makes a layout known by name.
+/// A namespace-scope object of this type makes a layout known by name. All tests of layouts run over the examples,
+/// which a layout that reads a file cannot give.
 struct LayoutRegistration {
-    LayoutRegistration(std::string name, std::string usage, std::string help, LayoutFactory factory) {
-        layouts().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});
+    LayoutRegistration(std::string name, std::string usage, std::string help, std::vector<std::string> examples,
+                       LayoutFactory factory) {
+        layouts().add(std::move(name), {std::move(usage), std::move(help), std::move(factory), std::move(examples)});
     }
 };
 

@@ -144,7 +144,7 @@ std::int64_t granularity_of_balanced(const std::string& arguments, int ranks) {
 const LayoutRegistration registered_balanced("balanced", "balanced[:CHUNKS]",
                                              "each rank owns CHUNKS chunks (16), chosen so that the rows of all ranks "
                                              "have about as many visible pairs under the mask",
-                                             {granularity_of_balanced, {}, balanced});
+                                             {"balanced:3"}, {granularity_of_balanced, {}, balanced});
 
 }  // namespace
 }  // namespace ringlab::layouts

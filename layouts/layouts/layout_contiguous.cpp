@@ -16,7 +16,7 @@ std::int64_t granularity_of_contiguous(const std::string& arguments, int ranks) 
 }
 
 const LayoutRegistration registered_contiguous("contiguous", "contiguous", "rank r owns one block of S/P tokens",
-                                               {granularity_of_contiguous, contiguous});
+                                               {"contiguous"}, {granularity_of_contiguous, contiguous});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -36,7 +36,7 @@ std::int64_t granularity_of_file(const std::string& arguments, int ranks) {
     return ranks;
 }
 
-const LayoutRegistration registered_file("file", "file:PATH", "any permutation of the tokens, from a text file",
+const LayoutRegistration registered_file("file", "file:PATH", "any permutation of the tokens, from a text file", {},
                                          {granularity_of_file, from_file});
 
 }  // namespace

@@ -12,12 +12,11 @@ Layout planned(const std::string& machine, const Mask& mask, int ranks) {
     return planned_layout(mask, ranks, default_plan_prices());
 }
 
-const LayoutRegistration registered_planned("planned", "planned[:MACHINE]",
-                                            "documents shorter than a share stay whole, longer ones are spread as work "
-                                            "and traffic on MACHINE cost least",
-                                            {[](const std::string&, int ranks) -> std::int64_t { return ranks; },
-                                             {},
-                                             planned});
+const LayoutRegistration registered_planned(
+    "planned", "planned[:MACHINE]",
+    "documents shorter than a rank's share stay whole, longer ones are spread so that "
+    "work and traffic cost least on MACHINE",
+    {"planned"}, {[](const std::string&, int ranks) -> std::int64_t { return ranks; }, {}, planned});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -33,7 +33,7 @@ std::int64_t granularity_of_striped(const std::string& arguments, int ranks) {
 
 const LayoutRegistration registered_striped("striped", "striped[:WIDTH]",
                                             "tokens go to the ranks in turn, WIDTH at a time (1)",
-                                            {granularity_of_striped, striped});
+                                            {"striped", "striped:3"}, {granularity_of_striped, striped});
 
 }  // namespace
 }  // namespace ringlab::layouts

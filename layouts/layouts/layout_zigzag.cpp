@@ -19,7 +19,7 @@ std::int64_t granularity_of_zigzag(const std::string& arguments, int ranks) {
 }
 
 const LayoutRegistration registered_zigzag("zigzag", "zigzag", "rank r owns chunks r and 2P-1-r of 2P chunks",
-                                           {granularity_of_zigzag, zigzag});
+                                           {"zigzag"}, {granularity_of_zigzag, zigzag});
 
 }  // namespace
 }  // namespace ringlab::layouts

@@ -29,7 +29,15 @@ public:
     double whole(const PlanPart& part) const;
 
 private:
+    struct Load;
+
     Interval keys_of(Interval rows) const;
+    int host_of(int rank) const { return rank / prices_.ranks_per_host; }
+    void add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const;
+    std::int64_t add_keys_of_others(std::span<const PlanPiece> pieces, std::span<Load> loads) const;
+    void share_ports(std::span<Load> loads) const;
+    static double seconds_of(const LinkPrices& link, double received, double given);
+    static double work_of(const Load& load, const PassPrices& prices);
 
     const Mask& mask_;
     std::span<const PlanPart> parts_;

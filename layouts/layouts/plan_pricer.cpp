@@ -3,29 +3,28 @@
 #include <algorithm>
 
 namespace ringlab::layouts {
-namespace {
 
 /// What a rank does in a pass, counted.
-struct Load {
+struct PlanPricer::Load {
+    double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
     double owners = 0, visits = 0;              // other ranks' keys: ranks, and rows times ranks
+    double gathered = 0;                        // other ranks' keys
     double readers = 0;                         // other ranks that see its keys
     double keys_returned = 0;                   // of its keys, as often as a gradient comes back
     std::array<double, 2> received{}, given{};  // keys of others, own keys: inside the host, between hosts
 };
 
-double seconds_of(const LinkPrices& link, double received, double given) {
+double PlanPricer::seconds_of(const LinkPrices& link, double received, double given) {
     return std::max(received * link.key + given * link.gradient, given * link.key + received * link.gradient);
 }
 
-double work_of(const Load& load, const PassPrices& prices, double shard) {
+double PlanPricer::work_of(const Load& load, const PassPrices& prices) {
     return prices.pair * load.pairs + prices.row * load.rows + prices.piece * load.pieces +
-           (load.owners > 0 ? prices.again * shard : 0) + prices.owner * load.owners + prices.visit * load.visits +
+           (load.owners > 0 ? prices.again * load.shard : 0) + prices.owner * load.owners + prices.visit * load.visits +
            prices.key * (load.received[0] + load.received[1]) + prices.sum * load.readers +
            prices.sum_key * load.keys_returned;
 }
-
-}  // namespace
 
 PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices)
     : mask_(mask),
@@ -63,103 +62,116 @@ Interval PlanPricer::keys_of(Interval rows) const {
 
 PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ranks) const {
     std::vector<Load> loads(static_cast<std::size_t>(ranks));
-    std::vector<double> shards(loads.size()), gathered(loads.size());
-    const auto host = [&](int rank) { return rank / prices_.ranks_per_host; };
     PlanCost cost;
-
-    std::vector<int> owners;  // of a part, and their places in it by rank
-    std::vector<std::size_t> place(loads.size());
-    std::vector<double> from;  // keys that a rank sees, by owner
-    std::vector<Interval> seen;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-        owners.clear();
-        for (const auto& piece : pieces[i]) {
-            auto& load = loads[static_cast<std::size_t>(piece.rank)];
-            const auto rows = static_cast<double>(piece.tokens.size());
-            load.pairs += pieces[i].size() == 1 ? parts_[i].pairs : pairs(piece.tokens);
-            load.rows += parts_[i].pairs > 0 ? rows : 0;
-            load.pieces += parts_[i].pairs > 0;
-            shards[static_cast<std::size_t>(piece.rank)] += rows;
-            owners.push_back(piece.rank);
-        }
-        std::ranges::sort(owners);
-        owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
-        if (owners.size() == 1 || parts_[i].pairs == 0) continue;
-        for (std::size_t k = 0; k < owners.size(); ++k) place[static_cast<std::size_t>(owners[k])] = k;
-
-        std::vector<std::vector<Interval>> rows_of(owners.size());
-        for (const auto& piece : pieces[i])
-            rows_of[place[static_cast<std::size_t>(piece.rank)]].push_back(piece.tokens);
-        // By host and piece: whether a key has crossed to it. Only where that counts.
-        std::vector<std::vector<bool>> crossed;
-        if (prices_.crosses_once) crossed.resize(static_cast<std::size_t>(host(ranks - 1) + 1));
-        for (std::size_t k = 0; k < owners.size(); ++k) {
-            const auto rank = owners[k];
-            auto& load = loads[static_cast<std::size_t>(rank)];
-            seen.clear();
-            double rows = 0;
-            for (const auto& interval : rows_of[k]) {
-                rows += static_cast<double>(interval.size());
-                const auto keys = keys_of(interval);
-                if (keys.size() > 0) seen.push_back(keys);
-            }
-            from.assign(owners.size(), 0);
-            for (std::size_t j = 0; j < pieces[i].size(); ++j) {
-                const auto& piece = pieces[i][j];
-                if (piece.rank == rank) continue;
-                double keys = 0;
-                for (const auto& one : seen)  // the widest: pieces of a rank see much the same
-                    keys = std::max(keys, static_cast<double>(Interval{std::max(one.begin, piece.tokens.begin),
-                                                                       std::min(one.end, piece.tokens.end)}
-                                                                  .size()));
-                if (keys == 0) continue;
-                from[place[static_cast<std::size_t>(piece.rank)]] += keys;
-                bool network = host(piece.rank) != host(rank);
-                if (network && prices_.crosses_once) {
-                    auto& there = crossed[static_cast<std::size_t>(host(rank))];
-                    there.resize(pieces[i].size());
-                    network = !there[j];
-                    there[j] = true;
-                }
-                loads[static_cast<std::size_t>(piece.rank)].given[network] += keys;
-                load.received[network] += keys;
-                if (network) cost.between_hosts += static_cast<std::int64_t>(keys);
-            }
-            for (std::size_t j = 0; j < owners.size(); ++j) {
-                if (from[j] == 0) continue;
-                load.owners += 1;
-                load.visits += rows;
-                gathered[static_cast<std::size_t>(rank)] += from[j];
-                auto& owner = loads[static_cast<std::size_t>(owners[j])];
-                owner.readers += 1;
-                owner.keys_returned += from[j];
-            }
-        }
+        add_own_rows(parts_[i], pieces[i], loads);
+        if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(pieces[i], loads);
     }
-
-    if (prices_.crosses_once) {  // a host's ports share what crosses for any of its ranks
-        for (int first = 0; first < ranks; first += prices_.ranks_per_host) {
-            const auto end = std::min(ranks, first + prices_.ranks_per_host);
-            double received = 0;
-            for (int rank = first; rank < end; ++rank) received += loads[static_cast<std::size_t>(rank)].received[1];
-            for (int rank = first; rank < end; ++rank)
-                loads[static_cast<std::size_t>(rank)].received[1] = received / (end - first);
-        }
-    }
+    if (prices_.crosses_once) share_ports(loads);
     cost.work.assign(loads.size(), 0);
     for (std::size_t rank = 0; rank < loads.size(); ++rank) {
         const auto& load = loads[rank];
         for (std::size_t pass = 0; pass < 2; ++pass) {
             const auto& prices = prices_.passes[pass];
-            const auto work = work_of(load, prices, shards[rank]);
+            const auto work = work_of(load, prices);
             cost.work[rank] += work;
             const auto link = std::max(seconds_of(prices.inside, load.received[0], load.given[0]),
                                        seconds_of(prices.between, load.received[1], load.given[1]));
             cost.seconds[pass] = std::max({cost.seconds[pass], work + prices.exposed * link, link});
         }
-        cost.most_gathered = std::max(cost.most_gathered, static_cast<std::int64_t>(gathered[rank]));
+        cost.most_gathered = std::max(cost.most_gathered, static_cast<std::int64_t>(load.gathered));
     }
     return cost;
+}
+
+/// What ranks do with their own rows of a part, whoever has the keys.
+void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const {
+    for (const auto& piece : pieces) {
+        auto& load = loads[static_cast<std::size_t>(piece.rank)];
+        const auto rows = static_cast<double>(piece.tokens.size());
+        load.shard += rows;
+        load.pairs += pieces.size() == 1 ? part.pairs : pairs(piece.tokens);
+        load.rows += part.pairs > 0 ? rows : 0;
+        load.pieces += part.pairs > 0;
+    }
+}
+
+/// Keys of a part that its owners see of each other. Returns how many of them go between hosts.
+std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, std::span<Load> loads) const {
+    if (pieces.size() < 2) return 0;
+    std::vector<int> owners;
+    for (const auto& piece : pieces) owners.push_back(piece.rank);
+    std::ranges::sort(owners);
+    owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+    if (owners.size() < 2) return 0;
+    std::vector<std::size_t> owner_of(pieces.size());  // by piece: which of the owners
+    std::vector<std::vector<Interval>> rows_of(owners.size());
+    for (std::size_t j = 0; j < pieces.size(); ++j) {
+        owner_of[j] = static_cast<std::size_t>(std::ranges::lower_bound(owners, pieces[j].rank) - owners.begin());
+        rows_of[owner_of[j]].push_back(pieces[j].tokens);
+    }
+    // By host and piece: whether a key has crossed to it. Only where that counts.
+    std::vector<std::vector<bool>> crossed;
+    if (prices_.crosses_once) crossed.resize(static_cast<std::size_t>(host_of(static_cast<int>(loads.size()) - 1) + 1));
+    std::int64_t between_hosts = 0;
+    std::vector<double> from;  // keys that a rank sees, by owner
+    std::vector<Interval> seen;
+    for (std::size_t k = 0; k < owners.size(); ++k) {
+        const auto rank = owners[k];
+        auto& load = loads[static_cast<std::size_t>(rank)];
+        seen.clear();
+        double rows = 0;
+        for (const auto& interval : rows_of[k]) {
+            rows += static_cast<double>(interval.size());
+            const auto keys = keys_of(interval);
+            if (keys.size() > 0) seen.push_back(keys);
+        }
+        from.assign(owners.size(), 0);
+        for (std::size_t j = 0; j < pieces.size(); ++j) {
+            const auto& piece = pieces[j];
+            if (owner_of[j] == k) continue;
+            double keys = 0;
+            for (const auto& one : seen)  // the widest: pieces of a rank see much the same
+                keys = std::max(
+                    keys,
+                    static_cast<double>(
+                        Interval{std::max(one.begin, piece.tokens.begin), std::min(one.end, piece.tokens.end)}.size()));
+            if (keys == 0) continue;
+            from[owner_of[j]] += keys;
+            bool network = host_of(piece.rank) != host_of(rank);
+            if (network && prices_.crosses_once) {
+                auto& there = crossed[static_cast<std::size_t>(host_of(rank))];
+                there.resize(pieces.size());
+                network = !there[j];
+                there[j] = true;
+            }
+            loads[static_cast<std::size_t>(piece.rank)].given[network] += keys;
+            load.received[network] += keys;
+            if (network) between_hosts += static_cast<std::int64_t>(keys);
+        }
+        for (std::size_t j = 0; j < owners.size(); ++j) {
+            if (from[j] == 0) continue;
+            load.owners += 1;
+            load.visits += rows;
+            load.gathered += from[j];
+            auto& owner = loads[static_cast<std::size_t>(owners[j])];
+            owner.readers += 1;
+            owner.keys_returned += from[j];
+        }
+    }
+    return between_hosts;
+}
+
+/// A host's ports share what crosses for any of its ranks.
+void PlanPricer::share_ports(std::span<Load> loads) const {
+    for (std::size_t first = 0; first < loads.size();) {
+        const auto host =
+            loads.subspan(first, std::min(loads.size() - first, static_cast<std::size_t>(prices_.ranks_per_host)));
+        double received = 0;
+        for (const auto& load : host) received += load.received[1];
+        for (auto& load : host) load.received[1] = received / static_cast<double>(host.size());
+        first += host.size();
+    }
 }
 
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {

@@ -114,8 +114,11 @@ struct SmGroup {
     std::int64_t at_a_time = 1;
 };
 
-/// Chooses how many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single SM. Kernels
-/// and the cost model both use this rule.
+/// The cost model's rule for how many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single
+/// SM. It takes the group with the shortest estimated launch. The estimate is the number of full waves times the mean
+/// work tile, and at least the longest work tile. Kernels use fastest_sm_group(), which estimates the end of a list
+/// schedule of work tiles of falling lengths. The two differ for launches with less than two waves of unequal work
+/// tiles. There are two because machine files and records come from kernels that used this rule.
 SmGroup choose_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
 
 }  // namespace ringlab::layouts

@@ -7,79 +7,58 @@ namespace {
 
 std::size_t place_at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Runs all lanes without any times; a send and its receive end together.
-class DeadlockCheck {
+/// A walk without any times: what has started has ended.
+class DeadlockCheck : public Walk<DeadlockCheck> {
 public:
-    explicit DeadlockCheck(const Program& program) : program_(program), ranks_(program.ranks.size()) {
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-            auto& state = ranks_[rank];
-            const auto& code = program.ranks[rank].code;
-            state.ended.resize(code.size());
-            state.lanes.resize(place_at(program.lanes));
-            for (std::size_t i = 0; i < code.size(); ++i) state.lanes[place_at(code[i].op.lane())].queue.push_back(i);
-        }
+    explicit DeadlockCheck(const Program& program) : Walk(static_cast<int>(program.ranks.size())), program_(program) {
+        for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) ranks_.push_back({OpWindow(program.lanes)});
     }
 
     std::optional<StuckOperation> run() {
-        std::vector<std::size_t> helped;
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) helped.push_back(rank);
-        while (!helped.empty()) {
-            const auto rank = helped.back();
-            helped.pop_back();
-            for (std::size_t lane = 0; lane < ranks_[rank].lanes.size(); ++lane)
-                while (advance(rank, lane, helped)) helped.push_back(rank);
-        }
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-            for (const auto& lane : ranks_[rank].lanes)
-                if (lane.front < lane.queue.size())
-                    return StuckOperation{static_cast<int>(rank), static_cast<OpIndex>(lane.queue[lane.front])};
-        return std::nullopt;
+        const auto ranks = static_cast<int>(ranks_.size());
+        for (int rank = 0; rank < ranks; ++rank) advance(rank);
+        end_all(ended_);
+        return find_unfinished(ranks, program_.lanes);
     }
 
 private:
-    struct LaneState {
-        std::vector<std::size_t> queue;
-        std::size_t front = 0;
-    };
-    struct RankState {
-        std::vector<char> ended;
-        std::vector<LaneState> lanes;
+    friend class Walk<DeadlockCheck>;
+    struct Rank {
+        OpWindow window;
     };
 
-    bool may_begin(std::size_t rank, std::size_t which) const {
-        const auto& state = ranks_[rank];
-        const auto& instruction = program_.ranks[rank].code[which];
-        const auto& lane = state.lanes[place_at(instruction.op.lane())];
-        if (lane.front == lane.queue.size() || lane.queue[lane.front] != which) return false;
-        const auto has_ended = [&](OpIndex before) { return state.ended[place_at(before)]; };
-        return std::ranges::all_of(instruction.op.after(), has_ended) &&
-               (instruction.paced_by < 0 || has_ended(instruction.paced_by));
-    }
+    Rank& rank_of(int rank) { return ranks_[place_at(rank)]; }
+    static int stand_in(int rank) { return rank; }
 
-    void end(std::size_t rank, std::size_t which) {
-        auto& state = ranks_[rank];
-        state.ended[which] = true;
-        ++state.lanes[place_at(program_.ranks[rank].code[which].op.lane())].front;
-    }
-
-    bool advance(std::size_t rank, std::size_t lane_index, std::vector<std::size_t>& helped) {
-        const auto& lane = ranks_[rank].lanes[lane_index];
-        if (lane.front == lane.queue.size()) return false;
-        const auto which = lane.queue[lane.front];
-        const auto& instruction = program_.ranks[rank].code[which];
-        if (!may_begin(rank, which)) return false;
-        if (instruction.partner >= 0) {
-            const auto peer = place_at(instruction.op.peer), partner = place_at(instruction.partner);
-            if (!may_begin(peer, partner)) return false;
-            end(peer, partner);
-            helped.push_back(peer);
+    void refill(int rank) {
+        const auto& code = program_.ranks[place_at(rank)].code;
+        for (auto& window = rank_of(rank).window; window.end() < code.size() && !window.every_lane_has_head();) {
+            const auto& instruction = code[window.end()];
+            if (instruction.op.kind == OpKind::fetch && instruction.receives()) {
+                auto op = instruction.op;
+                op.kind = OpKind::receive;
+                window.push(op, 0, 0, 0);
+            } else {
+                window.push(instruction.op, 0, 0, 0);
+            }
         }
-        end(rank, which);
+    }
+
+    bool post(int rank, Lane lane, std::uint32_t which) {
+        auto& window = rank_of(rank).window;
+        const auto paced_by = program_.ranks[place_at(rank)].code[which].paced_by;
+        if (paced_by >= 0 && !window.has_ended(static_cast<std::uint32_t>(paced_by))) return false;
+        window.set_head_state(lane, OpState::posted);
         return true;
     }
 
+    void start(int rank, Lane lane) { ended_.push(rank, lane); }
+    void finish(int rank, Lane lane) { rank_of(rank).window.finish_head(lane); }
+    static void after_finish(int, Lane, OpKind, int) {}
+
     const Program& program_;
-    std::vector<RankState> ranks_;
+    std::vector<Rank> ranks_;
+    EndedStack ended_;
 };
 
 /// The largest step of the compute operations that half of a message depends on; -1 if there are none.

@@ -1,19 +1,14 @@
 #pragma once
 
 #include "layouts/program/program.hpp"
+#include "layouts/walk/walk.hpp"
 
 #include <optional>
 
 namespace ringlab::layouts {
 
-/// An operation that can never begin.
-struct StuckOperation {
-    int rank = 0;
-    OpIndex operation = 0;
-};
-
-/// Deadlock check: runs all lanes without any times, with sends that wait for their receives. Returns an operation that
-/// can never begin, or nullopt if all lanes come to their ends.
+/// Deadlock check: walks all lanes without any times, with sends that wait for their receives. Returns an operation
+/// that can never begin, or nullopt if all lanes come to their ends.
 std::optional<StuckOperation> find_deadlock(const Program& program);
 
 /// Sets Instruction::paced_by, so that the two halves of a message begin at about the same time. For transfers that are

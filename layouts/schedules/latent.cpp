@@ -37,7 +37,7 @@ public:
         }
         require(travels,
                 "schedule {} does not send K and V, so a latent would not travel; give {}:{} to expand it at its owner",
-                options.algorithm, expanded_schedule_name, options.algorithm);
+                options.schedule, expanded_schedule_name, options.schedule);
         add_slots(Pool::kv, 1, heads, tokens);
         if (options.pass == Pass::backward) add_slots(Pool::dkv, 1, heads, tokens);
         for (int block = blocks(); block < keys_->blocks(); ++block) {

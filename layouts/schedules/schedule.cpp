@@ -236,8 +236,8 @@ Registry<ScheduleFactory>& schedules() {
 
 std::unique_ptr<Schedule> make_schedule(const Problem& problem, const Mask& mask, const Layout& layout,
                                         const ScheduleOptions& options) {
-    const auto spec = Spec::parse(options.algorithm);
-    const auto& entry = find_spec(schedules(), "schedule", options.algorithm);
+    const auto spec = Spec::parse(options.schedule);
+    const auto& entry = find_spec(schedules(), "schedule", options.schedule);
     if (problem.latent.is_given() && spec.name != expanded_schedule_name)
         return make_latent_schedule(problem, mask, layout, options);
     return entry.factory(spec.arguments, problem, mask, layout, options);

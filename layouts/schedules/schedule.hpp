@@ -23,7 +23,7 @@ enum class Accumulation {
 
 /// Which schedule make_schedule() makes, and for which pass.
 struct ScheduleOptions {
-    std::string algorithm = "ring";  ///< as typed: "ring", "all-gather:2", "pull"
+    std::string schedule = "ring";  ///< as typed: "ring", "all-gather:2", "pull"
     Pass pass = Pass::forward;
     Accumulation accumulation = Accumulation::carry;
     DType gradient_dtype = DType::fp32;  ///< of dK and dV in messages
@@ -166,7 +166,8 @@ protected:
 
     // Operations with those fields filled in that follow from the problem; the caller adds begins, ends and
     // dependencies. An attend uses slot `row_slot` of all pools of rows, with one exception: with
-    // Accumulation::partials its output slot is row_slot + 1, and begins and ends are set.
+    // Accumulation::partials its output slot is row_slot + 1, and begins and ends are set. `part` and `slot` are
+    // written; `read` and `source` are the part and the slot that are read.
     Op attend(int step, const Part& rows, const Part& keys, int row_slot, int kv_slot) const;
     Op merge(int step, const Part& rows, int slot, int source) const;
     Op add(Pool pool, int step, const Part& part, int slot, int source) const;
@@ -208,14 +209,15 @@ using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const std::strin
                                                                 const Mask&, const Layout&, const ScheduleOptions&)>;
 Registry<ScheduleFactory>& schedules();
 
-/// Parses the argument PARTS of a schedule such as "pull:4", for Schedule::head_groups_of_fused_launch(); 0 if there is
-/// none. Throws Error if it is no whole number from 1 to the number of kv heads.
+/// Parses the argument GROUPS of a schedule such as "pull:4", for Schedule::head_groups_of_fused_launch(); 0 if there
+/// is none. Throws Error if it is no whole number from 1 to the number of kv heads.
 int parse_head_groups(const std::string& arguments, const Problem& problem);
 
-/// A namespace-scope object of this type makes a schedule known by name.
+/// A namespace-scope object of this type makes a schedule known by name. All tests of schedules run over the examples.
 struct ScheduleRegistration {
-    ScheduleRegistration(std::string name, std::string usage, std::string help, ScheduleFactory factory) {
-        schedules().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});
+    ScheduleRegistration(std::string name, std::string usage, std::string help, std::vector<std::string> examples,
+                         ScheduleFactory factory) {
+        schedules().add(std::move(name), {std::move(usage), std::move(help), std::move(factory), std::move(examples)});
     }
 };
 

@@ -123,6 +123,7 @@ const ScheduleRegistration registered_all_gather(
     "all-gather", "all-gather[:GROUPS]",
     "K/V of all ranks are gathered, one of GROUPS kv-head groups (1) at a time, while the previous group is attended "
     "to",
+    {"all-gather", "all-gather:2", "all-gather:4"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const auto groups = arguments.empty() ? 1 : parse_count(arguments, "the number of head groups", 1);

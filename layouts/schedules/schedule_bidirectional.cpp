@@ -204,6 +204,7 @@ private:
 const ScheduleRegistration registered_bidirectional(
     "bidirectional", "bidirectional",
     "a ring in both directions at once: K/V blocks hop up and down, in half as many steps, and their gradients follow",
+    {"bidirectional"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty(), "schedule bidirectional takes no arguments, got '{}'", arguments);

@@ -181,114 +181,126 @@ private:
         }
     }
 
+    struct Gradients {
+        std::array<OpIndex, 10> read;  // by gradient slot: the last operation that read it
+        OpIndex host_sum = -1;         // completes the host's sum for the block that began the round
+
+        Gradients() { read.fill(-1); }
+    };
+
     Ops backward(int rank) const {
         Travel state;
+        Gradients gradients;
         OpIndex count = 0;
         bool begun = false;
-        std::array<OpIndex, 10> read;  // by gradient slot: the last operation that read it
-        read.fill(-1);
-        OpIndex host_sum = -1;  // completes the host's sum for the block that began the round
-        const auto rows = rows_of(rank, query_heads());
         for (int number = 0; number < ranks(); ++number) {
-            const int round = number / size_, step = number % size_, block = block_at(rank, round, step);
+            const int round = number / size_, step = number % size_;
+            const bool round_ends = step + 1 == size_;
             for (auto stream = travel(rank, round, step, state, count).numbered_from(count);
                  const auto* op = stream.next(); ++count)
                 co_yield *op;
+            for (auto stream = add_part(rank, round, step, state, gradients, begun).numbered_from(count);
+                 const auto* op = stream.next(); ++count)
+                co_yield *op;
+            for (auto stream = receive_host_sum(rank, round, step, gradients).numbered_from(count);
+                 const auto* op = stream.next(); ++count)
+                co_yield *op;
+            step_on(state, round_ends);
+            if (!round_ends) continue;
+            for (auto stream = add_host_sum(rank, round, gradients).numbered_from(count);
+                 const auto* op = stream.next(); ++count)
+                co_yield *op;
+            gradients.host_sum = -1;
+        }
+    }
 
-            const auto [first, last] = inner(block, round);
-            if (first <= step && step <= last) {
-                const bool starts = step == first;
-                const int travelling = last == 0 ? host_slot(round) : travelling_slot(step);
-                OpIndex complete = -1, gradient_arrival = -1;
-                if (!starts) {
-                    auto op = transfer(OpKind::receive, dkv_inside, Pool::dkv, number, previous_inside(rank),
-                                       keys(block), travelling);
-                    op.run_after(read[index(travelling)]);
-                    complete = gradient_arrival = co_yield op;
-                    ++count;
-                }
-                if (needs(rank, block)) {
-                    auto op = attend(number, rows, keys(block), 0, kv_slot(round, step));
-                    op.begins = !begun;
-                    op.slot(Pool::dkv) = starts ? travelling : partial_slot;
-                    op.run_after(state.arrival);
-                    if (starts) op.run_after(read[index(travelling)]);
-                    complete = state.readers[index(kv_slot(round, step))].attend = co_yield op;
-                    ++count;
-                    begun = true;
-                    if (!starts) {
-                        op = add(Pool::dkv, number, keys(block), travelling, partial_slot);
-                        op.run_after(gradient_arrival);
-                        complete = co_yield op;
-                        ++count;
-                    }
-                }
-                if (last > 0) {
-                    auto op =
-                        transfer(OpKind::send, dkv_inside, Pool::dkv, number,
-                                 step == last ? holder(block, round, 0) : next_inside(rank), keys(block), travelling);
+    /// Attends to the block held at a step of a round, adds to the gradient that goes around with it inside the host,
+    /// and sends that on. `begun`: whether the rank has attended to any block.
+    Ops add_part(int rank, int round, int step, Travel& state, Gradients& gradients, bool& begun) const {
+        const int number = round * size_ + step, block = block_at(rank, round, step);
+        const auto [first, last] = inner(block, round);
+        if (step < first || step > last) co_return;
+        const bool starts = step == first;
+        const int travelling = last == 0 ? host_slot(round) : travelling_slot(step);
+        auto& travelling_read = gradients.read[index(travelling)];
+        OpIndex complete = -1, gradient_arrival = -1;
+        if (!starts) {
+            auto op = transfer(OpKind::receive, dkv_inside, Pool::dkv, number, previous_inside(rank), keys(block),
+                               travelling);
+            op.run_after(travelling_read);
+            complete = gradient_arrival = co_yield op;
+        }
+        if (needs(rank, block)) {
+            auto op = attend(number, rows_of(rank, query_heads()), keys(block), 0, kv_slot(round, step));
+            op.begins = !begun;
+            op.slot(Pool::dkv) = starts ? travelling : partial_slot;
+            op.run_after(state.arrival);
+            if (starts) op.run_after(travelling_read);
+            complete = state.readers[index(kv_slot(round, step))].attend = co_yield op;
+            begun = true;
+            if (!starts) {
+                op = add(Pool::dkv, number, keys(block), travelling, partial_slot);
+                op.run_after(gradient_arrival);
+                complete = co_yield op;
+            }
+        }
+        if (last > 0) {
+            auto op = transfer(OpKind::send, dkv_inside, Pool::dkv, number,
+                               step == last ? holder(block, round, 0) : next_inside(rank), keys(block), travelling);
+            op.run_after(complete);
+            travelling_read = co_yield op;
+        } else {
+            gradients.host_sum = complete;
+        }
+    }
+
+    /// The sum over this host arrives at the rank that began the round with the block.
+    Ops receive_host_sum(int rank, int round, int step, Gradients& gradients) const {
+        const int number = round * size_ + step, base = block_at(rank, round, 0), from = inner(base, round).last;
+        if (from <= 0 || step != from) co_return;
+        const int slot = round == 0 ? own_from_inside : host_slot(round);
+        auto op = transfer(OpKind::receive, dkv_inside, Pool::dkv, number, holder(base, round, step), keys(base), slot);
+        op.run_after(gradients.read[index(slot)]);
+        gradients.host_sum = co_yield op;
+        if (round > 0) co_return;
+        op = add(Pool::dkv, number, keys(base), 0, slot);
+        op.run_after(gradients.host_sum);
+        co_yield op;
+    }
+
+    /// At the end of a round, adds the host's sum to the sum over hosts, which follows the block, and sends that on.
+    /// The sum of the own block arrives in the last round in which another host needs it.
+    Ops add_host_sum(int rank, int round, Gradients& gradients) const {
+        const int number = round * size_ + size_ - 1, base = block_at(rank, round, 0);
+        const auto [first, last] = outer(base);
+        if (round > 0 && first <= round && round <= last) {
+            int slot = host_slot(round);
+            OpIndex complete = gradients.host_sum;
+            if (round > first) {
+                slot = outer_slot(round);
+                auto op =
+                    transfer(OpKind::receive, dkv_between, Pool::dkv, number, previous_host(rank), keys(base), slot);
+                op.run_after(gradients.read[index(slot)]);
+                complete = co_yield op;
+                if (inner(base, round).last >= 0) {
+                    op = add(Pool::dkv, number, keys(base), slot, host_slot(round));
                     op.run_after(complete);
-                    read[index(travelling)] = co_yield op;
-                    ++count;
-                } else {
-                    host_sum = complete;
+                    op.run_after(gradients.host_sum);
+                    complete = gradients.read[index(host_slot(round))] = co_yield op;
                 }
             }
-            // The sum over this host arrives at the rank that began the round with the block.
-            const int base = block_at(rank, round, 0);
-            if (const int from = inner(base, round).last; from > 0 && step == from) {
-                const int slot = round == 0 ? own_from_inside : host_slot(round);
-                auto op = transfer(OpKind::receive, dkv_inside, Pool::dkv, number, holder(base, round, step),
-                                   keys(base), slot);
-                op.run_after(read[index(slot)]);
-                host_sum = co_yield op;
-                ++count;
-                if (round == 0) {
-                    op = add(Pool::dkv, number, keys(base), 0, slot);
-                    op.run_after(host_sum);
-                    co_yield op;
-                    ++count;
-                }
-            }
-            step_on(state, step + 1 == size_);
-            if (step + 1 < size_) continue;
-
-            // The sum over hosts follows the block.
-            const auto [first_round, last_round] = outer(base);
-            if (round > 0 && first_round <= round && round <= last_round) {
-                int slot = host_slot(round);
-                OpIndex complete = host_sum;
-                if (round > first_round) {
-                    slot = outer_slot(round);
-                    auto op = transfer(OpKind::receive, dkv_between, Pool::dkv, number, previous_host(rank), keys(base),
-                                       slot);
-                    op.run_after(read[index(slot)]);
-                    complete = co_yield op;
-                    ++count;
-                    if (inner(base, round).last >= 0) {
-                        op = add(Pool::dkv, number, keys(base), slot, host_slot(round));
-                        op.run_after(complete);
-                        op.run_after(host_sum);
-                        complete = read[index(host_slot(round))] = co_yield op;
-                        ++count;
-                    }
-                }
-                auto op = transfer(OpKind::send, dkv_between, Pool::dkv, number,
-                                   round == last_round ? base : next_host(rank), keys(base), slot);
-                op.run_after(complete);
-                read[index(slot)] = co_yield op;
-                ++count;
-            }
-            if (const int last_own_round = outer(rank).last; last_own_round > 0 && round == last_own_round) {
-                auto op = transfer(OpKind::receive, dkv_between, Pool::dkv, number + 1, holder(rank, round, 0),
-                                   keys(rank), own_from_host);
-                const auto home = co_yield op;
-                op = add(Pool::dkv, number + 1, keys(rank), 0, own_from_host);
-                op.run_after(home);
-                co_yield op;
-                count += 2;
-            }
-            host_sum = -1;
+            auto op = transfer(OpKind::send, dkv_between, Pool::dkv, number, round == last ? base : next_host(rank),
+                               keys(base), slot);
+            op.run_after(complete);
+            gradients.read[index(slot)] = co_yield op;
+        }
+        if (const int last_own_round = outer(rank).last; last_own_round > 0 && round == last_own_round) {
+            auto op = transfer(OpKind::receive, dkv_between, Pool::dkv, number + 1, holder(rank, round, 0), keys(rank),
+                               own_from_host);
+            const auto home = co_yield op;
+            op = add(Pool::dkv, number + 1, keys(rank), 0, own_from_host);
+            op.run_after(home);
+            co_yield op;
         }
     }
 
@@ -300,6 +312,7 @@ private:
 const ScheduleRegistration registered_double_ring(
     "double-ring", "double-ring:RANKS",
     "a ring inside each host of RANKS ranks and one between hosts, both at once; gradients follow",
+    {"double-ring:1", "double-ring:2", "double-ring:4"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(!arguments.empty(), "schedule double-ring needs the number of ranks of a host, as in double-ring:8");

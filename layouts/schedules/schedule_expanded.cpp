@@ -13,7 +13,7 @@ public:
         require(!inner_->fetches(),
                 "schedule {} reads K and V of other ranks, which may not have expanded them yet; give {}, in which the "
                 "latent travels",
-                inner_->options().algorithm, inner_->options().algorithm);
+                inner_->options().schedule, inner_->options().schedule);
         expand_at_owner();
         for (const auto& group : inner_->slots())
             add_slots(group.pool, group.count, group.heads, group.tokens, group.dtype);
@@ -48,6 +48,7 @@ const ScheduleRegistration registered_expanded(
     expanded_schedule_name, "expanded:SCHEDULE",
     "with --latent: K and V are expanded from the latent at their owner and travel by SCHEDULE; their gradients are "
     "compressed after it",
+    {"expanded:ring"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(problem.latent.is_given(), "schedule expanded:{} is for problems with a latent, as --latent 512+64",
@@ -55,7 +56,7 @@ const ScheduleRegistration registered_expanded(
         require(!arguments.empty() && Spec::parse(arguments).name != expanded_schedule_name,
                 "schedule expanded needs the schedule by which K and V travel, as in expanded:ring");
         auto inner = options;
-        inner.algorithm = arguments;
+        inner.schedule = arguments;
         return std::make_unique<ExpandedSchedule>(problem, mask, layout, options,
                                                   make_schedule(problem.expanded(), mask, layout, inner));
     });

@@ -135,7 +135,6 @@ private:
         Op& op = co_await Ops::op_storage;
         using ByGroup = std::array<OpIndex, 2>;
         const ByGroup none{-1, -1};
-        const bool own_keys = needs(self.position, self.position);
         const int own_last = hops(self, self.position).last;
         ByGroup arrival = none, next_arrival = none, home = none;
         std::array<ByGroup, 2> sent{none, none};  // by gradient slot
@@ -195,16 +194,27 @@ private:
             arrival = next_arrival;
             next_arrival = none;
         }
-        const bool own_comes_last = groups_ > 1 && own_keys && own_last > 0;
+        for (auto stream = end_own_gradients(self, home, !begun[1], continues).with_op_storage(op);
+             const auto* own = stream.next();)
+            co_yield *own;
+    }
+
+    /// The owner's attend for the second half of the kv heads, which comes last, and gradients that have arrived in
+    /// another type than they are summed in. `home`: by half, the arrival of the block's gradient, -1 if none comes.
+    /// `begins`: whether it is the rank's first attend of the second half, `continues`: whether an attend came before.
+    Ops end_own_gradients(Member self, std::array<OpIndex, 2> home, bool begins, bool continues) const {
+        Op& op = co_await Ops::op_storage;
+        const bool travels = hops(self, self.position).last > 0;
+        const bool own_comes_last = groups_ > 1 && travels && needs(self.position, self.position);
         if (own_comes_last) {
             op = attend(0, rows_of(self.position, query_heads(heads_of(1))), part(self.position, heads_of(1)), 0, 0);
-            op.begins = !begun[1];
+            op.begins = begins;
             op.fused = continues;
             op.adds = !gradient_types_differ();
             if (op.adds) op.run_after(home[1]);
             co_yield op;
         }
-        if (!gradient_types_differ() || own_last == 0) co_return;
+        if (!gradient_types_differ() || !travels) co_return;
         for (int group = 0; group < groups_; ++group) {
             const auto own = part(self.position, heads_of(group));
             op = own_comes_last && group == 1 ? add(Pool::dkv, self.size, own, 0, arrival_slot(group))
@@ -223,6 +233,7 @@ const ScheduleRegistration registered_fused_ring(
     "joined-ring", "joined-ring[:PARTS]",
     "a ring with all attends in one launch: K/V blocks hop in PARTS of the kv heads and stay until the end of the "
     "pass; without PARTS the backward pass of short blocks is an ordinary ring",
+    {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const int parts = parse_head_groups(arguments, problem);

@@ -203,6 +203,7 @@ const ScheduleRegistration registered_merge(
     "merge", "merge[:tree]",
     "K/V stay, query rows go to all ranks that have keys for them; partial results are merged at the owner, or along a "
     "tree",
+    {"merge", "merge:tree"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty() || arguments == "tree", "schedule merge takes no argument, or tree, got '{}'",

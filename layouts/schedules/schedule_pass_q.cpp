@@ -15,7 +15,7 @@ public:
         set_channels(options.pass == Pass::forward ? std::vector<std::string>{"Q", "results"}
                                                    : std::vector<std::string>{"Q,dO", "dQ"});
         for (int owner = 0; owner < ranks(); ++owner) {
-            const auto needed = [&](int step) { return needs(owner, (owner - step + ranks()) % ranks()); };
+            const auto needed = [&](int step) { return needs(owner, rank_at(owner, step)); };
             auto& [first, last] = hops_.emplace_back();
             last = ranks() - 1;
             while (last > 0 && !needed(last)) --last;
@@ -24,7 +24,10 @@ public:
         plan_slots(largest_rows(), layout.largest_shard());
     }
 
-    Ops ops(int rank) const override { return options().pass == Pass::forward ? forward(rank) : backward(rank); }
+    Ops ops(int rank) const override {
+        if (options().pass == Pass::backward) return backward(rank);
+        return partials() ? forward_in_partials(rank) : forward(rank);
+    }
 
     bool is_rank_symmetric() const override { return rank_symmetric_; }
 
@@ -48,7 +51,9 @@ private:
     static constexpr std::size_t index(int i) { return static_cast<std::size_t>(i); }
     int next(int rank) const { return (rank - 1 + ranks()) % ranks(); }
     int previous(int rank) const { return (rank + 1) % ranks(); }
+    // Whose rows a rank has at a step, and which rank has its own rows then.
     int owner_at(int rank, int step) const { return (rank + step) % ranks(); }
+    int rank_at(int owner, int step) const { return (owner - step + ranks()) % ranks(); }
     const Hops& hops(int owner) const { return hops_[index(owner)]; }
     Part rows_of(int owner) const { return Schedule::rows_of(owner, query_heads()); }
 
@@ -74,53 +79,51 @@ private:
     };
 
     /// Sends on the rows that are here at `step`, and receives those for the next step; in the backward pass Q and dO.
-    Ops travel(int rank, int step, OpIndex arrival, Readers coming) const {
+    /// `arrival`: of the rows that are here; `next_arrival`: set to that of the rows for the next step. `readers`: by
+    /// slot.
+    Ops travel(int rank, int step, OpIndex arrival, OpIndex& next_arrival, std::array<Readers, 3>& readers) const {
+        next_arrival = -1;
         const auto pools =
             options().pass == Pass::forward ? std::array{Pool::q, Pool::q} : std::array{Pool::q, Pool::dout};
+        const std::size_t pools_used = options().pass == Pass::forward ? 1 : 2;
         const int owner = owner_at(rank, step);
         if (step < hops(owner).last)
-            for (std::size_t i = 0; i < (options().pass == Pass::forward ? 1 : 2); ++i) {
+            for (std::size_t i = 0; i < pools_used; ++i) {
                 auto op = transfer(OpKind::send, rows_channel, pools[i], step, next(rank), rows_of(owner),
                                    slot_of_step(step));
                 op.run_after(arrival);
-                co_yield op;
+                readers[index(slot_of_step(step))].send = co_yield op;
             }
         const int coming_owner = owner_at(rank, step + 1);
         if (step + 1 >= ranks() || step + 1 > hops(coming_owner).last) co_return;
-        for (std::size_t i = 0; i < (options().pass == Pass::forward ? 1 : 2); ++i) {
+        auto& coming = readers[index(slot_of_step(step + 1))];
+        for (std::size_t i = 0; i < pools_used; ++i) {
             auto op = transfer(OpKind::receive, rows_channel, pools[i], step + 1, previous(rank), rows_of(coming_owner),
                                slot_of_step(step + 1));
             op.run_after(coming.attend);
             op.run_after(coming.send);
-            co_yield op;
+            next_arrival = co_yield op;
         }
+        coming = {};
     }
 
+    /// The running softmax travels with the rows, and the result goes to their owner.
     Ops forward(int rank) const {
         OpIndex last_op = -1, arrival = -1;
         std::array<Readers, 3> readers;                 // by slot of rows
         std::array<OpIndex, 3> state_done{-1, -1, -1};  // by slot: the last operation that used it
-        std::array<OpIndex, 2> partial_sent{-1, -1}, merged{-1, -1};
         OpIndex output_sent = -1;
-        bool merges_begun = false;
         for (int step = 0; step < ranks(); ++step) {
-            auto& here = readers[index(slot_of_step(step))];
-            auto& coming = readers[index(slot_of_step(step + 1))];
             OpIndex next_arrival = -1;
-            for (auto stream = travel(rank, step, arrival, coming).numbered_from(last_op + 1);
-                 const auto* op = stream.next();) {
-                const bool sends = op->kind == OpKind::send;
+            for (auto stream = travel(rank, step, arrival, next_arrival, readers).numbered_from(last_op + 1);
+                 const auto* op = stream.next();)
                 last_op = co_yield *op;
-                (sends ? here.send : next_arrival) = last_op;
-            }
-            if (next_arrival >= 0) coming = {};
 
             const int owner = owner_at(rank, step);
             const auto [first, last] = hops(owner);
-            const bool whole = !partials();
             const int slot = slot_of_step(step);
             OpIndex state_arrival = -1, complete = -1;
-            if (whole && first < step && step <= last) {
+            if (first < step && step <= last) {
                 auto op =
                     transfer(OpKind::receive, results_channel, Pool::state, step, previous(rank), rows_of(owner), slot);
                 op.run_after(state_done[index(slot)]);
@@ -128,51 +131,68 @@ private:
             }
             auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot, 0);
             if (op.pair_count > 0) {
-                if (whole) {
-                    op.begins = step == first;
-                    op.ends = step == last;
-                    op.slot(Pool::output) = step == 0 ? 0 : 1;
-                    if (op.begins) op.run_after(state_done[index(slot)]);
-                    if (op.ends) op.run_after(output_sent);
-                } else {
-                    op.slot(Pool::output) = leaving_slot(step);
-                    op.run_after(partial_sent[index(step % 2)]);
-                }
+                op.begins = step == first;
+                op.ends = step == last;
+                op.slot(Pool::output) = step == 0 ? 0 : 1;
+                if (op.begins) op.run_after(state_done[index(slot)]);
+                if (op.ends) op.run_after(output_sent);
                 op.run_after(arrival);
                 op.run_after(state_arrival);
-                complete = here.attend = last_op = co_yield op;
-                if (whole) state_done[index(slot)] = complete;
+                complete = last_op = co_yield op;
+                readers[index(slot)].attend = state_done[index(slot)] = complete;
             }
-            if (whole && first <= step && step < last) {
+            if (first <= step && step < last) {
                 op = transfer(OpKind::send, results_channel, Pool::state, step, next(rank), rows_of(owner), slot);
                 op.run_after(complete);
                 state_done[index(slot)] = last_op = co_yield op;
             }
-            if (whole && step > 0 && step == last) {
+            if (step > 0 && step == last) {
                 op = transfer(OpKind::send, results_channel, Pool::output, step, owner, rows_of(owner), 1);
                 op.run_after(complete);
                 output_sent = last_op = co_yield op;
             }
-            if (!whole && complete >= 0 && step > 0) {
-                op = transfer(OpKind::send, results_channel, Pool::output, step, owner, rows_of(owner),
-                              leaving_slot(step));
-                op.run_after(complete);
-                partial_sent[index(step % 2)] = last_op = co_yield op;
+            // The result for the rank's own rows.
+            if (step > 0 && step == hops(rank).last)
+                last_op = co_yield transfer(OpKind::receive, results_channel, Pool::output, step, rank_at(rank, step),
+                                            rows_of(rank), 0);
+            arrival = next_arrival;
+        }
+    }
+
+    /// Each rank sends its partial result to the owner of the rows, which merges them.
+    Ops forward_in_partials(int rank) const {
+        OpIndex last_op = -1, arrival = -1;
+        std::array<Readers, 3> readers;                               // by slot of rows
+        std::array<OpIndex, 2> leaving_read{-1, -1}, merged{-1, -1};  // by slot of partial results
+        bool merges_begun = false;
+        for (int step = 0; step < ranks(); ++step) {
+            OpIndex next_arrival = -1;
+            for (auto stream = travel(rank, step, arrival, next_arrival, readers).numbered_from(last_op + 1);
+                 const auto* op = stream.next();)
+                last_op = co_yield *op;
+
+            const int owner = owner_at(rank, step), slot = slot_of_step(step);
+            auto op = attend(step, rows_of(owner), part(rank, kv_heads()), slot, 0);
+            if (op.pair_count > 0) {
+                op.slot(Pool::output) = leaving_slot(step);
+                op.run_after(leaving_read[index(step % 2)]);
+                op.run_after(arrival);
+                const auto complete = last_op = co_yield op;
+                readers[index(slot)].attend = complete;
+                if (step == 0) {
+                    op = merge(step, rows_of(rank), 0, leaving_slot(step));
+                    op.begins = true;
+                    merges_begun = true;
+                } else {
+                    op = transfer(OpKind::send, results_channel, Pool::output, step, owner, rows_of(owner),
+                                  leaving_slot(step));
+                    op.run_after(complete);
+                }
+                leaving_read[index(step % 2)] = last_op = co_yield op;
             }
-            if (!whole && step == 0 && complete >= 0) {
-                op = merge(step, rows_of(rank), 0, leaving_slot(step));
-                op.begins = true;
-                merges_begun = true;
-                partial_sent[0] = last_op = co_yield op;
-            }
-            // Results that arrive for the rank's own rows.
-            const int there = (rank - step + ranks()) % ranks();
-            if (whole && step > 0 && step == hops(rank).last) {
-                op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank), 0);
-                last_op = co_yield op;
-            }
-            if (!whole && step > 0 && needs(rank, there)) {
-                op = transfer(OpKind::receive, results_channel, Pool::output, step, there, rows_of(rank),
+            // A partial result for the rank's own rows.
+            if (const int from = rank_at(rank, step); step > 0 && needs(rank, from)) {
+                op = transfer(OpKind::receive, results_channel, Pool::output, step, from, rows_of(rank),
                               coming_slot(step));
                 op.run_after(merged[index(step % 2)]);
                 const auto home = last_op = co_yield op;
@@ -192,16 +212,10 @@ private:
         std::array<OpIndex, 3> sent{-1, -1, -1};  // by dq slot: the last send that read it
         bool has_keys_gradient = false;
         for (int step = 0; step < ranks(); ++step) {
-            auto& here = readers[index(slot_of_step(step))];
-            auto& coming = readers[index(slot_of_step(step + 1))];
             OpIndex next_arrival = -1;
-            for (auto stream = travel(rank, step, arrival, coming).numbered_from(last_op + 1);
-                 const auto* op = stream.next();) {
-                const bool sends = op->kind == OpKind::send;
+            for (auto stream = travel(rank, step, arrival, next_arrival, readers).numbered_from(last_op + 1);
+                 const auto* op = stream.next();)
                 last_op = co_yield *op;
-                (sends ? here.send : next_arrival) = last_op;
-            }
-            if (next_arrival >= 0) coming = {};
 
             const int owner = owner_at(rank, step);
             const auto [first, last] = hops(owner);
@@ -223,7 +237,7 @@ private:
                     op.slot(Pool::dkv) = has_keys_gradient ? 1 : 0;
                     op.run_after(arrival);
                     if (starts) op.run_after(travelling_sent);
-                    complete = here.attend = last_op = co_yield op;
+                    complete = readers[index(slot_of_step(step))].attend = last_op = co_yield op;
                     if (has_keys_gradient) {
                         op = add(Pool::dkv, step, part(rank, kv_heads()), 0, 1);
                         last_op = co_yield op;
@@ -243,8 +257,8 @@ private:
                 }
             }
             if (const int last_own_step = hops(rank).last; last_own_step > 0 && step == last_own_step)
-                last_op = co_yield transfer(OpKind::receive, results_channel, Pool::dq, step + 1,
-                                            (rank - step + ranks()) % ranks(), rows_of(rank), 0);
+                last_op = co_yield transfer(OpKind::receive, results_channel, Pool::dq, step + 1, rank_at(rank, step),
+                                            rows_of(rank), 0);
             arrival = next_arrival;
         }
     }
@@ -254,7 +268,7 @@ private:
 };
 
 const ScheduleRegistration registered_pass_q(
-    "pass-q", "pass-q", "query rows and their results hop from rank to rank, K/V stay where they are",
+    "pass-q", "pass-q", "query rows and their results hop from rank to rank, K/V stay where they are", {"pass-q"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty(), "schedule pass-q takes no arguments, got '{}'", arguments);

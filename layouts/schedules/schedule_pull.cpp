@@ -142,9 +142,10 @@ private:
 };
 
 const ScheduleRegistration registered_pull(
-    "pull", "pull[:PARTS]",
-    "every rank fetches the K/V blocks that it needs from their owners, forward in PARTS of the kv heads, and attends "
+    "pull", "pull[:GROUPS]",
+    "every rank fetches the K/V blocks that it needs from their owners, forward in GROUPS of the kv heads, and attends "
     "to all in one launch",
+    {"pull", "pull:2"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const int parts = parse_head_groups(arguments, problem);

@@ -31,6 +31,7 @@ private:
 
 const ScheduleRegistration registered_ring(
     "ring", "ring", "K/V blocks hop from rank to rank, one step at a time; their gradients follow and end at the owner",
+    {"ring"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         require(arguments.empty(), "schedule ring takes no arguments, got '{}'", arguments);

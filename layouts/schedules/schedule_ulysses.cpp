@@ -289,6 +289,7 @@ const ScheduleRegistration registered_ulysses(
     "ulysses", "ulysses[:RANKS]",
     "groups of RANKS (all) consecutive ranks exchange tokens for heads before and after; K/V hop around a ring of "
     "groups",
+    {"ulysses", "ulysses:2", "ulysses:4"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const auto members =

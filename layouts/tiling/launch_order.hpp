@@ -1,9 +1,11 @@
 #pragma once
 
+#include "layouts/layouts/visible_pairs.hpp"
 #include "layouts/tiling/work_tile_order.hpp"
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 namespace ringlab::layouts {
 
@@ -15,6 +17,9 @@ struct KeyWorkTiles {
     std::int64_t entries = 0;    ///< row tiles of all work tiles
     std::int64_t longest = 0;    ///< row tiles of the first work tile
     bool fall_linearly = false;  ///< fall_linearly() of those with row tiles
+    /// Groups of work tiles that end at the same row tile, as those of each document of a packed sequence do, if the
+    /// list has them together; otherwise 1.
+    std::int64_t row_groups = 1;
 };
 
 /// Heads of a launch and the SMs that it runs on.
@@ -25,8 +30,16 @@ struct LaunchShape {
     std::int64_t blocks = 1;  ///< thread blocks, each on an SM, that split one work tile
 };
 
+/// Chooses how many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single SM. The kernels
+/// choose by this rule. The cost model still chooses by choose_sm_group(), which estimates the end of a launch from
+/// full waves, because its machine files and all records were measured with kernels that did; the two differ for
+/// launches with less than two waves of unequal work tiles.
+SmGroup fastest_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
+
 /// Order of a backward launch over one block, see WorkTileOrder:
 /// - in lockstep, if the lengths of work tiles allow it;
+/// - otherwise, if work tiles that share rows are together, as many kv heads at a time as fill the SMs with one group,
+///   because all that a group reads is then read at about the same time;
 /// - otherwise as few kv heads at a time as fill the SMs, so that L2 holds the Q, dO and dQ that they read;
 /// - if then the lengths of work tiles differ, the shorter half of them comes last, for all heads.
 WorkTileOrder backward_order(const KeyWorkTiles& items, const LaunchShape& places);

@@ -6,7 +6,8 @@
 
 namespace ringlab::layouts {
 
-/// The order in which a launch processes its units. A unit is one work tile (an item of the work list) for one head.
+/// The order in which a launch processes its units. A unit is a work tile of one head: what one thread block, or one
+/// cluster of them, takes up at a time. In this file a work tile is an item of the work list, which serves all heads.
 /// Work tiles come longest first, so that short ones fill the gaps at the end of the launch. But units that run at the
 /// same time should read the same tensors, so that L2 holds them. Therefore the first `leading_tiles` work tiles are
 /// done for `heads_at_a_time` heads, then for the next `heads_at_a_time` heads, and so on; the remaining work tiles
@@ -15,8 +16,8 @@ namespace ringlab::layouts {
 /// The first work tiles are divided into sections of `section_tiles` work tiles for `heads_at_a_time` heads: first all
 /// sections of the same heads, then those of the next heads.
 ///
-/// In step (backward): a section has as many units as run at a time, and fall_linearly() holds for the work tiles. The
-/// units of a section begin together and go over their row tiles from the common last one, so they end one after
+/// In lockstep (backward): a section has as many units as run at a time, and fall_linearly() holds for the work tiles.
+/// The units of a section begin together and go over their row tiles from the common last one, so they end one after
 /// another, the shortest first. Each is followed by a unit of the next section, the longest first, so those end
 /// together; they go over their row tiles from the beginning towards the common last one. Sections alternate between
 /// the two, and all units of a section are at the same row tiles at any time.
@@ -41,7 +42,7 @@ bool fall_linearly(std::span<const WorkTileReach> items);
 /// quarters of the longest.
 bool have_similar_lengths(std::int64_t entries, std::int64_t longest, std::int64_t items);
 
-/// For `items` work tiles with fall_linearly(): the order in step that takes the fewest heads at a time, such that
+/// For `items` work tiles with fall_linearly(): the order in lockstep that takes the fewest heads at a time, such that
 /// sections fill at least 90 % of the `places` where units run at a time and have at least 90 % of the work tiles. The
 /// number of sections is even, because they work in pairs, unless work tiles are `similar` in length. nullopt if there
 /// is no such order.

@@ -1,12 +1,14 @@
 #include "python/library/ringlab_cpu.h"
 
 #include "layouts/basics/typed_names.hpp"
-#include "layouts/program/program.hpp"
 #include "layouts/problem/rotary.hpp"
+#include "layouts/program/program.hpp"
 #include "python/library/callback_ring.hpp"
-#include "reference/tensors/counts.hpp"
-#include "reference/ranks/cpu_rank.hpp"
+#include "python/library/schedules.hpp"
+#include "python/library/status.hpp"
 #include "reference/error/error_model.hpp"
+#include "reference/ranks/cpu_rank.hpp"
+#include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"
 #include "sim/play/simulate.hpp"
 
@@ -18,6 +20,11 @@
 using namespace ringlab;
 using layouts::DType;
 using layouts::Pass;
+using python::guarded;
+using python::last_message;
+using python::layout_from;
+using python::mask_from;
+using python::require_rank;
 using reference::CpuOptions;
 using reference::size;
 
@@ -25,62 +32,10 @@ struct ringlab_ring {
     python::CallbackRing transport;
 };
 
-namespace {
-
-DType dtype_from(int dtype) {
-    switch (dtype) {
-        case RINGLAB_BF16: return DType::bf16;
-        case RINGLAB_FP16: return DType::fp16;
-        case RINGLAB_FP32: return DType::fp32;
-        case RINGLAB_FP64: return DType::fp64;
-    }
-    fail("{} is no dtype; known: 0 (bf16), 1 (fp16), 2 (fp32), 3 (fp64)", dtype);
-}
-
-layouts::Mask mask_from(const ringlab_choices& choices) {
-    require(0 < choices.mask_tokens && choices.mask_tokens <= choices.tokens,
-            "the mask is of {} tokens, the sequence has {}; it must have at least as many", choices.mask_tokens,
-            choices.tokens);
-    return layouts::pad(layouts::make_mask(choices.mask, choices.mask_tokens), choices.tokens);
-}
-
-layouts::Layout layout_from(const ringlab_choices& choices, const layouts::Mask& mask) {
-    require(choices.ranks > 0, "the ring has {} ranks; it must have at least 1", choices.ranks);
-    return layouts::make_layout(choices.layout, mask, choices.ranks);
-}
-
-void require_rank(int rank, int ranks) {
-    require(0 <= rank && rank < ranks, "there is no rank {} in a ring of {}", rank, ranks);
-}
-
-}  // namespace
-
 /// Both passes of a problem, and what they resolve to: the backward pass's when it is first asked for.
 struct ringlab_plan {
-    ringlab_plan(const ringlab_problem& given, const ringlab_choices& choices) {
-        layouts::Problem problem;
-        problem.batch = given.batch;
-        problem.tokens = choices.tokens;
-        problem.query_heads = given.query_heads;
-        problem.kv_heads = given.kv_heads;
-        problem.head_dim = given.head_dim;
-        problem.value_dim = given.value_dim;
-        problem.scale = given.scale;
-        problem.soft_cap = given.soft_cap;
-        problem.dropout.probability = given.dropout;
-        problem.dtype = dtype_from(given.dtype);
-        problem.validate();
-        require(given.tokens == choices.tokens, "the problem has {} tokens, the choices {}", given.tokens,
-                choices.tokens);
-        const auto mask = mask_from(choices);
-        const auto layout = layout_from(choices, mask);
-        layouts::ScheduleOptions options{.algorithm = choices.schedule};
-        options.gradient_dtype = problem.dtype == DType::fp64 ? DType::fp64 : DType::fp32;
-        for (const auto pass : {Pass::forward, Pass::backward}) {
-            options.pass = pass;
-            schedules[index(pass)] = layouts::make_schedule(problem, mask, layout, options);
-        }
-    }
+    ringlab_plan(const ringlab_problem& problem, const ringlab_choices& choices)
+        : schedules(python::schedules_from(problem, choices)) {}
 
     static std::size_t index(Pass pass) { return static_cast<std::size_t>(pass); }
     const layouts::Schedule& schedule(Pass pass) const { return *schedules[index(pass)]; }
@@ -93,31 +48,12 @@ struct ringlab_plan {
         return *program;
     }
 
-    std::array<std::unique_ptr<layouts::Schedule>, 2> schedules;
+    python::Schedules schedules;
     std::array<std::optional<layouts::Program>, 2> programs;
     std::mutex mutex;
 };
 
 namespace {
-
-thread_local std::string last_message;
-
-/// The boundary: what is thrown becomes a status and a message.
-template <class Body>
-ringlab_status guarded(ringlab_status otherwise, Body body) {
-    try {
-        body();
-        last_message.clear();
-        return RINGLAB_OK;
-    } catch (const std::bad_alloc&) {
-        last_message = "no memory is left";
-    } catch (const std::exception& error) {
-        last_message = error.what();
-    } catch (...) {
-        last_message = "an exception that says nothing";
-    }
-    return otherwise;
-}
 
 // ---- Numbers of any dtype, strided, and as ranks keep them: (heads, batch, tokens, dim) in fp64 ----
 

@@ -1,4 +1,4 @@
-"""The C functions of python/library/ringlab_cpu.h. Everything else in the package goes through this file."""
+"""The C functions of python/library/ringlab_cpu.h. Everything else in the package goes through this file and _cuda."""
 
 import ctypes
 import os
@@ -93,12 +93,16 @@ def _load():
 library = _load()
 
 
-def call(name, *arguments):
-    """Calls a function that returns a status; raises Refused or BrokenRing with the library's line."""
-    status = getattr(library, name)(*arguments)
+def checked(loaded, message, name, arguments):
+    """Calls a function that returns a status; raises Refused or BrokenRing with the line of the function `message`."""
+    status = getattr(loaded, name)(*arguments)
     if status != 0:
-        message = library.ringlab_message().decode(errors="replace")
-        raise (Refused if status == REFUSED else BrokenRing)(message)
+        line = getattr(loaded, message)().decode(errors="replace")
+        raise (Refused if status == REFUSED else BrokenRing)(line)
+
+
+def call(name, *arguments):
+    checked(library, "ringlab_message", name, arguments)
 
 
 def names(kind):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of the Python package, on CPU processes:
+# The tests of the Python package, on CPU processes; and on GPUs, where there is one and BUILD has the CUDA backend:
 #
 #   python/tests/run.sh BUILD              with the first Python that has PyTorch 2.6 or newer and pytest, if one is there
 #   python/tests/run.sh --install [BUILD]  fills an environment of its own from PyPI first, build/torch: 100 s, 5 GB
@@ -38,13 +38,16 @@ if [ -z "$python" ]; then
   exit 0
 fi
 
-cmake --build "$build" --target ringlab_cpu
+libraries=(ringlab_cpu)
+! grep -q '^RINGLAB_CUDA:BOOL=ON' "$build/CMakeCache.txt" || libraries+=(ringlab_cuda)
+cmake --build "$build" --target "${libraries[@]}"
 if [ "$python" = "$environment/bin/python" ]; then
   # As a user installs it; what is installed is tested from where the tree's own folder is not in sight.
   RINGLAB_BUILD=$build "$python" -m pip install --quiet --force-reinstall --no-deps \
     --no-build-isolation ./python
 else
   export PYTHONPATH=$PWD/python RINGLAB_LIBRARY=$build/python/library/libringlab_cpu.so
+  export RINGLAB_CUDA_LIBRARY=$build/python/library/libringlab_cuda.so
 fi
 [ ! -x "$build/experiments/advise" ] || export RINGLAB_PROGRAMS=$build/experiments
 export OMP_NUM_THREADS=1

@@ -21,7 +21,9 @@ struct Bounds {
 };
 
 class Errors;
+struct Norms;
 struct RowError;
+struct Roundings;
 
 /// How far from fp64 a correct run may be: the errors that the roundings of an arithmetic and of an accumulation policy
 /// can cause for the given inputs. Nothing is fitted to measurements.
@@ -109,11 +111,15 @@ public:
 
 private:
     struct Row;
+    struct RowSums;
+    struct RowOperands;
     struct Key;
+    struct Pair;
     struct WideErrors;
     struct RowErrors;
     struct ColumnErrors;
     struct NarrowColumns;
+    struct ColumnSums;
     struct Columns;
     struct Blocks;
     struct Steps;
@@ -124,6 +130,10 @@ private:
 
     void measure_rows(const Inputs& inputs, const SampledRows& rows);
     void measure_pairs(const Inputs& inputs, const Tensor& q, const Tensor& dout);  // of those rows
+    void finish_row(std::size_t row, const RowSums& sums, const Inputs& inputs, const Tensor& v2);
+    Roundings accumulator_roundings() const;
+    Pair pair_of(const Roundings& roundings, const RowOperands& row, const Norms& k, const Norms& v,
+                 const OperandErrors& operands, double s, double dp, double factor) const;
     RowError narrow_o(std::size_t row, int roundings, const Blocks& blocks) const;
     RowError narrow_dq(std::size_t row, double delta) const;
     WideErrors wide_errors(const Row& row, double merges) const;
@@ -131,6 +141,7 @@ private:
     void measure_expanding(const Inputs& inputs);
     RowErrors row_errors(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
     Columns column_errors(const Inputs& inputs, const RowErrors& rows) const;
+    void add_sum_roundings(const ColumnSums& sums, Columns& columns) const;
     Blocks forward_blocks(const Inputs& inputs, const layouts::Schedule& forward, bool round_running_output) const;
     std::vector<int> merges_of(const layouts::Schedule& forward) const;  // by row of the sample, of one head
     static bool output_arrives(const layouts::Schedule& forward);        // as a message, of partials summed elsewhere

@@ -38,14 +38,45 @@ std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows
     return result;
 }
 
-/// Errors of roundings to 16 bits, element by element: of dk by rounded ds and by delta, of dv by rounded p.
+/// Errors of roundings to 16 bits, element by element: of dk by rounded ds and by delta, of dv by rounded p. Of other
+/// types nothing.
 struct ErrorModel::NarrowColumns {
+    DType dtype;
+    bool used;
+    double u2, step;                                // squared RMS of a rounding, and of one near 0
     Tensor q2, dout2;                               // squares
     Tensor dk, dk_by_delta, dv;                     // like k, k and v of the columns
     std::vector<double> of_ds, of_delta, of_p;      // of a tile's pairs
     std::vector<KnownRoundings> known_ds, known_p;  // by row
 
-    void add(const Pairs& tile) {
+    NarrowColumns(DType type, std::size_t rows, const Tensor& q, const Tensor& dout, const Tensor& k, const Tensor& v)
+        : dtype(type), used(is_narrow(type)), u2(square(unit_of(type))), step(square(subnormal_to_unit(type))) {
+        if (!used) return;
+        q2 = q * q;
+        dout2 = dout * dout;
+        dk = dk_by_delta = Tensor(k.shape(), 0.0);
+        dv = Tensor(v.shape(), 0.0);
+        known_ds.resize(rows);
+        known_p.resize(rows);
+    }
+
+    void begin(const Pairs& tile) {
+        if (!used) return;
+        for (auto* of_pairs : {&of_ds, &of_delta, &of_p}) of_pairs->assign(size(tile.s.rows * tile.s.columns), 0);
+    }
+
+    void add(std::size_t row, std::size_t at, const Pair& pair, double scale, double delta_narrow) {
+        if (!used) return;
+        const double kept_p = pair.factor * pair.p;
+        of_ds[at] = square(scale) * u2 * (square(pair.ds) + step);
+        of_delta[at] = square(scale * pair.p * pair.slope) * delta_narrow;
+        of_p[at] = pair.factor == 0 ? 0 : u2 * (square(kept_p) + step);
+        known_ds[row].add(pair.ds, rounded(pair.ds, dtype));
+        known_p[row].add(kept_p, rounded(kept_p, dtype));
+    }
+
+    void end(const Pairs& tile) {
+        if (!used) return;
         const auto add_product = [&](std::vector<double>& of_pairs, const Tensor& of_rows, Tensor& to) {
             const auto dim = static_cast<std::int64_t>(to.shape(3)), heads = static_cast<std::int64_t>(to.shape(2));
             const ConstMatrix pairs{of_pairs.data(), tile.s.rows, tile.s.columns, tile.s.columns};
@@ -60,6 +91,15 @@ struct ErrorModel::NarrowColumns {
     }
 };
 
+/// Sums over the rows that see a column.
+struct ErrorModel::ColumnSums {
+    std::vector<double> terms, ds2, p2;    // how many; of squared terms of dk and dv
+    std::vector<double> lost_dk, lost_dv;  // by numbers too small for the accumulator
+
+    explicit ColumnSums(std::size_t columns)
+        : terms(columns), ds2(columns), p2(columns), lost_dk(columns), lost_dv(columns) {}
+};
+
 ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErrors& of_rows) const {
     const auto& rows = statistics_.rows;
     const auto q = take_rows(problem_, inputs.q, rows), dout = take_rows(problem_, inputs.dout, rows);
@@ -67,37 +107,22 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
     const auto q_norms = norms_of(q), dout_norms = norms_of(dout), k_norms = norms_of(k), v_norms = norms_of(v);
     const auto delta_narrow = at_statistics(of_rows.delta_narrow), delta_wide = at_statistics(of_rows.delta_wide),
                var_lse = at_statistics(of_rows.var_lse);
-    const auto accumulator = accumulator_of(problem_.dtype);
-    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
-                              problem_.soft_cap, square(unit_of(accumulator))};
-    const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
-    const bool is_16_bit = is_narrow(problem_.dtype);
-    const double u2 = is_16_bit ? square(unit_of(problem_.dtype)) : 0, e2 = roundings.e2;
+    const auto roundings = accumulator_roundings();
+    const double scale = problem_.effective_scale();
     const auto kv_heads = size(problem_.kv_heads), heads = size(problem_.query_heads);
     const auto count = size(problem_.batch) * kv_heads * columns_.size();
-    std::vector<double> terms(count), dsq(count), pdo(count), lost_dk(count), lost_dv(count);
+    ColumnSums sums(count);
     Columns columns{ColumnErrors(count, delta_narrow.size()), ColumnErrors(count, delta_narrow.size()), {}};
-    NarrowColumns narrow;
-    if (is_16_bit)
-        narrow = {q * q,
-                  dout * dout,
-                  Tensor(k.shape(), 0.0),
-                  Tensor(k.shape(), 0.0),
-                  Tensor(v.shape(), 0.0),
-                  {},
-                  {},
-                  {},
-                  std::vector<KnownRoundings>(delta_narrow.size()),
-                  std::vector<KnownRoundings>(delta_narrow.size())};
+    NarrowColumns narrow(problem_.dtype, delta_narrow.size(), q, dout, k, v);
     for_each_tile(problem_, mask_, rows, columns_, q, dout, k, v, [&](const Pairs& tile) {
-        for (auto* of_pairs : {&narrow.of_ds, &narrow.of_delta, &narrow.of_p})
-            of_pairs->assign(is_16_bit ? size(tile.s.rows * tile.s.columns) : 0, 0);
+        narrow.begin(tile);
         for (std::int64_t r = 0; r < tile.s.rows; ++r) {
             const auto row = size(tile.first_row + r);
             const auto b = size(tile.batch), h = size(tile.query_head);
-            const double lse = statistics_.lse(b, row, h), delta = statistics_.delta(b, row, h);
             const auto& qn = q_norms[(b * rows.size() + row) * heads + h];
             const auto& don = dout_norms[(b * rows.size() + row) * heads + h];
+            const RowOperands operands_of_row{scale, statistics_.lse(b, row, h), statistics_.delta(b, row, h), qn.four,
+                                              don.four};
             const auto head_row = (b * heads + h) * rows.size() + row;
             const double of_lse = variance_of_exp(var_lse[head_row]);
             for (std::int64_t c = 0; c < tile.s.columns; ++c) {
@@ -106,16 +131,10 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
                 const auto column = size(tile.first_key + c);
                 const auto key = (b * columns_.size() + column) * kv_heads + size(tile.kv_head);
                 const auto at = (b * kv_heads + size(tile.kv_head)) * columns_.size() + column;
-                const auto& operands = of_operands(tile.batch, tile.kv_head, columns_[column]);
-                const double p = std::exp(s - lse), dp = tile.dp.row(r)[c], factor = tile.dropped.row(r)[c];
-                const double slope = slope_of_cap(problem_, s), ahead = dp - delta, ds = p * ahead * slope;
-                const double of_score = roundings.of_score(s, scale, qn.four, k_norms[key].four, operands.k4);
-                const double of_p = error_of_p(p, of_score + roundings.of_exponent(s - lse));
-                const double of_dp =
-                    square(factor) * roundings.of_dp(of_kept(dp, factor), don.four, v_norms[key].four, operands.v4);
-                const double of_ds =
-                    of_p * square(ahead * slope) + 4 * e2 * square(ds) +
-                    (square(p) + of_p) * (square(slope) * of_dp + square(ahead) * roundings.of_slope(s, of_score));
+                const auto pair = pair_of(roundings, operands_of_row, k_norms[key], v_norms[key],
+                                          of_operands(tile.batch, tile.kv_head, columns_[column]), s, tile.dp.row(r)[c],
+                                          tile.dropped.row(r)[c]);
+                const auto [p, ds, dp, ahead, factor, slope, of_log_p, of_p, of_ds] = pair;
                 const double q2 = square(scale) * qn.two, do2 = don.two;
                 // Errors of the row's delta and lse are shared by all of its columns.
                 const double row_dk = q2 * (square(ds) * of_lse + square(p * slope) * delta_wide[head_row]);
@@ -124,38 +143,38 @@ ErrorModel::Columns ErrorModel::column_errors(const Inputs& inputs, const RowErr
                 columns.dk.shared[head_row] += row_dk + q2 * square(p * slope) * delta_narrow[head_row];
                 columns.dv.wide[at] += do2 * square(factor) * of_p + row_dv;
                 columns.dv.shared[head_row] += row_dv;
-                terms[at] += 1;
-                dsq[at] += q2 * square(ds);
-                pdo[at] += do2 * square(factor * p);
-                lost_dk[at] += (1 + square(ahead)) * q2;
-                lost_dv[at] += square(factor) * do2;
-                if (!is_16_bit) continue;
-                const auto pair = size(r * tile.s.columns + c);
-                narrow.of_ds[pair] = square(scale) * u2 * (square(ds) + step);
-                narrow.of_delta[pair] = square(scale * p * slope) * delta_narrow[head_row];
-                narrow.of_p[pair] = factor == 0 ? 0 : u2 * (square(factor * p) + step);
-                narrow.known_ds[head_row].add(ds, rounded(ds, problem_.dtype));
-                narrow.known_p[head_row].add(factor * p, rounded(factor * p, problem_.dtype));
+                sums.terms[at] += 1;
+                sums.ds2[at] += q2 * square(ds);
+                sums.p2[at] += do2 * square(factor * p);
+                sums.lost_dk[at] += (1 + square(ahead)) * q2;
+                sums.lost_dv[at] += square(factor) * do2;
+                narrow.add(head_row, size(r * tile.s.columns + c), pair, scale, delta_narrow[head_row]);
             }
         }
-        if (is_16_bit) narrow.add(tile);
+        narrow.end(tile);
     });
-    const double lost = square(smallest_of(accumulator));
-    for (std::size_t at = 0; at < count; ++at) {
-        const double sums = e2 * (sum_roundings(terms[at], problem_.dtype) + 2);
-        columns.dk.wide[at] += sums * (dsq[at] + dk_[at]) +
-                               lost * terms[at] * (lost_dk[at] + terms[at] * (1 + square(scale)) * roundings.head_dim);
-        columns.dv.wide[at] +=
-            sums * (pdo[at] + dv_[at]) + lost * terms[at] * (lost_dv[at] + terms[at] * roundings.value_dim);
-    }
-    if (!is_16_bit) return columns;
-    columns.dk.set_narrow(std::move(narrow.dk), &narrow.dk_by_delta, terms);
-    columns.dv.set_narrow(std::move(narrow.dv), nullptr, terms);
+    add_sum_roundings(sums, columns);
+    if (!narrow.used) return columns;
+    columns.dk.set_narrow(std::move(narrow.dk), &narrow.dk_by_delta, sums.terms);
+    columns.dv.set_narrow(std::move(narrow.dv), nullptr, sums.terms);
     const double unit = unit_of(problem_.dtype);
     columns.dk.set_known(narrow.known_ds, q, square(scale), {unit, largest_dk_},
                          std::accumulate(dk_.begin(), dk_.end(), 0.0));
     columns.dv.set_known(narrow.known_p, dout, 1, {unit, largest_dv_}, std::accumulate(dv_.begin(), dv_.end(), 0.0));
     return columns;
+}
+
+/// Adds the errors of summing dk and dv in the accumulator, and of what it loses near 0.
+void ErrorModel::add_sum_roundings(const ColumnSums& sums, Columns& columns) const {
+    const auto roundings = accumulator_roundings();
+    const double scale = problem_.effective_scale(), lost = square(smallest_of(accumulator_of(problem_.dtype)));
+    for (std::size_t at = 0; at < sums.terms.size(); ++at) {
+        const double terms = sums.terms[at], of_sum = roundings.e2 * (sum_roundings(terms, problem_.dtype) + 2);
+        columns.dk.wide[at] += of_sum * (sums.ds2[at] + dk_[at]) +
+                               lost * terms * (sums.lost_dk[at] + terms * (1 + square(scale)) * roundings.head_dim);
+        columns.dv.wide[at] +=
+            of_sum * (sums.p2[at] + dv_[at]) + lost * terms * (sums.lost_dv[at] + terms * roundings.value_dim);
+    }
 }
 
 ErrorModel::ColumnErrors::ColumnErrors(std::size_t columns, std::size_t rows)

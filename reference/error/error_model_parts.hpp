@@ -2,10 +2,25 @@
 
 #include "reference/error/error_terms.hpp"
 
+#include <limits>
+
 // What ErrorModel stores between measuring the inputs and bounding the results of a pass. Only error_model*.cpp include
 // it.
 
 namespace ringlab::reference {
+
+/// What the pairs of a row have in common. q4, dout4: as Norms::four.
+struct ErrorModel::RowOperands {
+    double scale, lse, delta, q4, dout4;
+};
+
+/// A visible pair of a row and a key, and the variances that roundings of the accumulator cause.
+struct ErrorModel::Pair {
+    double p, ds;
+    double dp, ahead;      // dp, and dp - delta
+    double factor, slope;  // of dropout, of the soft cap
+    double of_log_p, of_p, of_ds;
+};
 
 /// Sums over the visible keys j of one row (batch, query head, position). In the comments p, s, the dropout factor d,
 /// dp = d do.v, k and v are those of key j.
@@ -37,11 +52,29 @@ struct ErrorModel::Row {
     /// random order it is a random walk of p (d v - o), at most 2 (sum p^2 |d v|^2 + sum p^2 |o|^2).
     double regrouped_o() const { return std::min(std::max(0.0, values - o) / 4, 2 * (pv_all + mass2 * o)); }
     double regrouped_delta() const { return std::min(dp_spread / 4, dp_walk); }
+
+    /// Adds a key. `value`: |d v|^2; k2: |k|^2.
+    void add(const Pair& pair, double value, double k2, const OperandErrors& operands);
+};
+
+/// What is needed of a row only until all of its keys are added.
+struct ErrorModel::RowSums {
+    struct Largest {  // p of the row
+        double p = 0, dp = 0;
+        std::int64_t key = 0;
+    };
+    Largest largest;
+    double own_v = 0, own_p = 0, own_pv = 0;  // sums of var(p) (1 - p) times (1 - p) |d v|^2, 1, and p |d v|^2
+    double largest_score = -std::numeric_limits<double>::infinity();  // so far: p is rounded relative to its p
+
+    void add(const Pair& pair, double value, std::int64_t key);
 };
 
 /// For a key that is expanded from a latent: sums over all rows that see it of (d p)^2, (p (1 - p))^2, p^2, ds^2 |k|^2.
 struct ErrorModel::Key {
     double p = 0, score = 0, lse = 0, ds = 0;
+
+    void add(const Pair& pair, double k2);
 };
 
 /// Variances of a row's results that the roundings of the accumulator cause.
@@ -110,5 +143,25 @@ inline double slope_of_cap(const layouts::Problem& problem, double s) {
 
 /// Squared error of p, limited to 1, because p is between 0 and 1.
 inline double error_of_p(double p, double variance) { return std::min(1.0, square(p) * variance_of_exp(variance)); }
+
+inline Roundings ErrorModel::accumulator_roundings() const {
+    return {static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim), problem_.soft_cap,
+            square(unit_of(accumulator_of(problem_.dtype)))};
+}
+
+/// The pair of a row and a key with score s, dp = d do.v and dropout factor d.
+inline ErrorModel::Pair ErrorModel::pair_of(const Roundings& roundings, const RowOperands& row, const Norms& k,
+                                            const Norms& v, const OperandErrors& operands, double s, double dp,
+                                            double factor) const {
+    const double p = std::exp(s - row.lse), slope = slope_of_cap(problem_, s), ahead = dp - row.delta;
+    const double ds = p * ahead * slope;
+    const double of_score = roundings.of_score(s, row.scale, row.q4, k.four, operands.k4);
+    const double of_log_p = of_score + roundings.of_exponent(s - row.lse);
+    const double of_p = error_of_p(p, of_log_p);
+    const double of_dp = square(factor) * roundings.of_dp(of_kept(dp, factor), row.dout4, v.four, operands.v4);
+    const double of_ds = of_p * square(ahead * slope) + 4 * roundings.e2 * square(ds) +
+                         (square(p) + of_p) * (square(slope) * of_dp + square(ahead) * roundings.of_slope(s, of_score));
+    return {p, ds, dp, ahead, factor, slope, of_log_p, of_p, of_ds};
+}
 
 }  // namespace ringlab::reference

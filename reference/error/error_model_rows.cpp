@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 // What the inputs have, row by row: sums over the keys that a row sees.
@@ -46,33 +45,56 @@ void ErrorModel::measure_rows(const Inputs& inputs, const SampledRows& rows) {
     measure_pairs(inputs, q, dout);
 }
 
+inline void ErrorModel::Row::add(const Pair& pair, double value, double k2, const OperandErrors& operands) {
+    const double weight = pair.p, ahead = pair.ahead;
+    keys += 1;
+    mass += weight;
+    mass2 += square(weight);
+    values += weight * value;
+    largest_value = std::max(largest_value, value);
+    all_values += value;
+    dp_spread += weight * square(ahead);
+    dp_walk += square(weight * ahead);
+    all_dp += square(pair.dp);
+    pv_all += square(weight) * value;
+    pdp += square(weight * pair.dp);
+    dsk += square(pair.ds) * k2;
+    scores_lse += weight * variance_of_exp(pair.of_log_p);
+    largest_score = std::max(largest_score, pair.of_log_p);
+    scores_o += square(weight * pair.factor) * operands.v;
+    scores_delta += pair.of_p * square(ahead) + square(weight * pair.factor) * dout4 * operands.v4;
+    scores_dq += pair.of_ds * k2 + square(pair.ds) * operands.k;
+    lost_dq += (1 + square(ahead)) * k2;
+}
+
+inline void ErrorModel::RowSums::add(const Pair& pair, double value, std::int64_t key) {
+    const double p = pair.p, of_p = pair.of_p, others = std::max(0.0, 1 - p);
+    if (p > largest.p) largest = {p, pair.dp, key};
+    own_v += of_p * square(others) * value;
+    own_p += of_p * others;
+    own_pv += of_p * others * p * value;
+}
+
+inline void ErrorModel::Key::add(const Pair& pair, double k2) {
+    p += square(pair.p * pair.factor);
+    score += square(pair.p * std::max(0.0, 1 - pair.p));
+    lse += square(pair.p);
+    ds += square(pair.ds) * k2;
+}
+
 void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tensor& dout) {
     const auto q_norms = norms_of(q), k_norms = norms_of(inputs.k), v_norms = norms_of(inputs.v);
-    const Roundings roundings{static_cast<double>(problem_.head_dim), static_cast<double>(problem_.value_dim),
-                              problem_.soft_cap, square(unit_of(accumulator_of(problem_.dtype)))};
+    const auto roundings = accumulator_roundings();
     const double scale = problem_.effective_scale(), step = square(subnormal_to_unit(problem_.dtype));
-    const double e2 = roundings.e2;
     const bool narrow = is_narrow(problem_.dtype);
     const Tensor k2 = narrow ? Tensor(inputs.k * inputs.k) : Tensor(),
                  v2 = narrow ? Tensor(inputs.v * inputs.v) : Tensor();
-    struct Largest {
-        double p = 0, v = 0, dp = 0;
-        std::int64_t key = 0;
-    };
-    struct OwnErrors {  // sums of var(p) (1 - p)^2 |d v|^2, var(p) (1 - p), and var(p) (1 - p) p |d v|^2
-        double v = 0, p = 0, pv = 0;
-    };
-    std::vector<Largest> largest(row_.size());
-    std::vector<OwnErrors> own(row_.size());
-    const bool drops = problem_.dropout.drops();
-    const auto head_dim = problem_.head_dim, value_dim = problem_.value_dim;
-    mean_key_.resize(row_.size() * size(head_dim));
+    std::vector<RowSums> sums(row_.size());
+    mean_key_.resize(row_.size() * size(problem_.head_dim));
     if (narrow) dsk_.resize(mean_key_.size());
-    if (narrow) pv_.resize(row_.size() * size(value_dim));
+    if (narrow) pv_.resize(row_.size() * size(problem_.value_dim));
     std::vector<double> p2;  // of a tile, with dropout
     of_keys_.resize(operands_.size());
-    // Of each row, so far: where p is rounded it is relative to this one's.
-    std::vector<double> largest_score(narrow ? row_.size() : 0, -std::numeric_limits<double>::infinity());
     const auto heads = size(problem_.query_heads), kv_heads = size(problem_.kv_heads);
     for_each_tile(
         problem_, mask_, rows_, all_positions(problem_.tokens), q, dout, inputs.k, inputs.v, [&](const Pairs& tile) {
@@ -81,69 +103,38 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
             for (std::int64_t r = 0; r < tile.s.rows; ++r) {
                 const auto at = row_index(tile.batch, tile.query_head, size(tile.first_row + r));
                 auto& row = row_[at];
+                auto& largest_score = sums[at].largest_score;
                 const auto q4 = q_norms[(size(tile.batch) * rows_.size() + size(tile.first_row + r)) * heads +
                                         size(tile.query_head)]
                                     .four;
+                const RowOperands operands_of_row{scale, row.lse, row.delta, q4, row.dout4};
                 double *s = tile.s.row(r), *dps = tile.dp.row(r);
-                if (narrow) largest_score[at] = std::max(largest_score[at], *std::max_element(s, s + tile.s.columns));
+                if (narrow) largest_score = std::max(largest_score, *std::max_element(s, s + tile.s.columns));
                 for (std::int64_t c = 0; c < tile.s.columns; ++c) {
                     if (std::isinf(s[c])) {
                         s[c] = dps[c] = 0;
                         continue;
                     }
-                    const auto key = (size(tile.batch) * size(problem_.tokens) + size(tile.first_key + c)) * kv_heads +
-                                     size(tile.kv_head);
+                    const auto token = tile.first_key + c;
+                    const auto key =
+                        (size(tile.batch) * size(problem_.tokens) + size(token)) * kv_heads + size(tile.kv_head);
                     const auto &k = k_norms[key], &v = v_norms[key];
-                    const auto& operands = of_operands(tile.batch, tile.kv_head, tile.first_key + c);
-                    const double p = std::exp(s[c] - row.lse), dp = dps[c];
-                    const double factor = tile.dropped.row(r)[c], value = square(factor) * v.two;
-                    const double slope = slope_of_cap(problem_, s[c]), ahead = dp - row.delta, ds = p * ahead * slope;
-                    const double of_score = roundings.of_score(s[c], scale, q4, k.four, operands.k4);
-                    const double of_log_p = of_score + roundings.of_exponent(s[c] - row.lse);
-                    const double of_p = error_of_p(p, of_log_p), others = std::max(0.0, 1 - p);
-                    const double of_dp =
-                        square(factor) * roundings.of_dp(of_kept(dp, factor), row.dout4, v.four, operands.v4);
-                    if (p > largest[at].p) largest[at] = {p, value, dp, tile.first_key + c};
-                    row.keys += 1;
-                    row.mass += p;
-                    row.mass2 += square(p);
-                    row.values += p * value;
-                    row.largest_value = std::max(row.largest_value, value);
-                    row.all_values += value;
-                    row.dp_spread += p * square(ahead);
-                    row.dp_walk += square(p * ahead);
-                    row.all_dp += square(dp);
-                    row.pv_all += square(p) * value;
-                    row.pdp += square(p * dp);
-                    row.dsk += square(ds) * k.two;
-                    row.scores_lse += p * variance_of_exp(of_log_p);
-                    row.largest_score = std::max(row.largest_score, of_log_p);
-                    own[at].v += of_p * square(others) * value;
-                    own[at].p += of_p * others;
-                    own[at].pv += of_p * others * p * value;
-                    row.scores_o += square(p * factor) * operands.v;
-                    row.scores_delta += of_p * square(ahead) + square(p * factor) * row.dout4 * operands.v4;
-                    const double of_ds = of_p * square(ahead * slope) + 4 * e2 * square(ds) +
-                                         (square(p) + of_p) * (square(slope) * of_dp +
-                                                               square(ahead) * roundings.of_slope(s[c], of_score));
-                    row.scores_dq += of_ds * k.two + square(ds) * operands.k;
-                    row.lost_dq += (1 + square(ahead)) * k.two;
-                    if (!of_keys_.empty()) {
-                        auto& of_key = of_keys_[operand_index(tile.batch, tile.kv_head, tile.first_key + c)];
-                        of_key.p += square(p * factor);
-                        of_key.score += square(p * others);
-                        of_key.lse += square(p);
-                        of_key.ds += square(ds) * k.two;
-                    }
+                    const auto& operands = of_operands(tile.batch, tile.kv_head, token);
+                    const auto pair =
+                        pair_of(roundings, operands_of_row, k, v, operands, s[c], dps[c], tile.dropped.row(r)[c]);
+                    const double value = square(pair.factor) * v.two;
+                    row.add(pair, value, k.two, operands);
+                    sums[at].add(pair, value, token);
+                    if (!of_keys_.empty()) of_keys_[operand_index(tile.batch, tile.kv_head, token)].add(pair, k.two);
                     if (narrow) {
-                        const double relative = factor * std::exp(s[c] - largest_score[at]);
-                        const double to_p = std::exp(largest_score[at] - row.lse);
+                        const double relative = pair.factor * std::exp(s[c] - largest_score);
+                        const double to_p = std::exp(largest_score - row.lse);
                         row.p.add(relative * to_p, rounded(relative, problem_.dtype) * to_p);
-                        row.ds.add(ds, rounded(ds, problem_.dtype));
+                        row.ds.add(pair.ds, rounded(pair.ds, problem_.dtype));
+                        of_p2.row(r)[c] = square(pair.factor * pair.p);
                     }
-                    s[c] = p * slope;
-                    dps[c] = square(ds) + step;
-                    if (narrow) of_p2.row(r)[c] = square(factor * p);
+                    s[c] = pair.p * pair.slope;
+                    dps[c] = square(pair.ds) + step;
                 }
             }
             const auto first = row_index(tile.batch, tile.query_head, size(tile.first_row));
@@ -157,28 +148,34 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
             add_product(tile.dp, k2, dsk_);
             add_product(of_p2, v2, pv_);
         });
-    for (std::size_t at = 0; at < row_.size(); ++at) {
-        auto& row = row_[at];
-        const auto& exact = drops ? Largest{} : largest[at];  // a factor that is no power of 2 leaves none exact
-        row.mean_key = norms_of(mean_key_.data() + at * size(head_dim), size(head_dim)).two;
-        row.pdp = std::max(0.0, row.pdp - square(exact.p * exact.dp)) + step * square(largest[at].p) * row.all_dp;
-        if (narrow) {
-            const auto head = static_cast<std::int64_t>(at / rows_.size());
-            const auto h = head % problem_.query_heads / problem_.query_heads_per_kv_head();
-            const auto v = head_view(inputs.v, head / problem_.query_heads, h, exact.key, 1),
-                       squares = head_view(v2, head / problem_.query_heads, h, exact.key, 1);
-            for (std::size_t d = 0; d < size(value_dim); ++d) {
-                const auto element = at * size(value_dim) + d;
-                pv_[element] = std::max(0.0, pv_[element] - square(exact.p) * squares.data[d]);
-                row.o_of_rounded += square(o_[element] - exact.p * v.data[d]);
-            }
-            row.delta_of_rounded = row.delta - exact.p * exact.dp;
-            row.pv_lost = step * square(largest[at].p) * row.all_values;
+    for (std::size_t at = 0; at < row_.size(); ++at) finish_row(at, sums[at], inputs, v2);
+}
+
+/// Takes the largest p of a row, which is exact when it is rounded, out of the sums over all of its keys.
+void ErrorModel::finish_row(std::size_t at, const RowSums& sums, const Inputs& inputs, const Tensor& v2) {
+    auto& row = row_[at];
+    const double step = square(subnormal_to_unit(problem_.dtype));
+    // A dropout factor that is no power of 2 leaves no p exact.
+    const auto exact = problem_.dropout.drops() ? RowSums::Largest{} : sums.largest;
+    const auto head_dim = size(problem_.head_dim), value_dim = size(problem_.value_dim);
+    row.mean_key = norms_of(mean_key_.data() + at * head_dim, head_dim).two;
+    row.pdp = std::max(0.0, row.pdp - square(exact.p * exact.dp)) + step * square(sums.largest.p) * row.all_dp;
+    if (is_narrow(problem_.dtype)) {
+        const auto head = static_cast<std::int64_t>(at / rows_.size());
+        const auto h = head % problem_.query_heads / problem_.query_heads_per_kv_head();
+        const auto v = head_view(inputs.v, head / problem_.query_heads, h, exact.key, 1),
+                   squares = head_view(v2, head / problem_.query_heads, h, exact.key, 1);
+        for (std::size_t d = 0; d < value_dim; ++d) {
+            const auto element = at * value_dim + d;
+            pv_[element] = std::max(0.0, pv_[element] - square(exact.p) * squares.data[d]);
+            row.o_of_rounded += square(o_[element] - exact.p * v.data[d]);
         }
-        // An error of p moves o by that times d v - o = (1 - p) (d v - o'), o' being the mean of all other keys; by
-        // Cauchy and Schwarz (1 - p) |o'|^2 is at most the sum of their p |d v|^2.
-        row.scores_o += 2 * (own[at].v + std::max(0.0, own[at].p * row.values - own[at].pv));
+        row.delta_of_rounded = row.delta - exact.p * exact.dp;
+        row.pv_lost = step * square(sums.largest.p) * row.all_values;
     }
+    // An error of p moves o by that times d v - o = (1 - p) (d v - o'), o' being the mean of all other keys; by
+    // Cauchy and Schwarz (1 - p) |o'|^2 is at most the sum of their p |d v|^2.
+    row.scores_o += 2 * (sums.own_v + std::max(0.0, sums.own_p * row.values - sums.own_pv));
 }
 
 }  // namespace ringlab::reference

@@ -4,6 +4,8 @@
 #include "sim/cost/fused_launch.hpp"
 #include "sim/cost/key_launch.hpp"
 #include "sim/cost/split_kv.hpp"
+#include "sim/terms/messages.hpp"
+#include "sim/terms/pass.hpp"
 #include "sim/tiles/kernels.hpp"
 
 #include <algorithm>
@@ -54,13 +56,12 @@ CostModel::CostModel(const Schedule& schedule, const Machine& machine, const Sim
       topology_(ranks(), machine, options),
       draws_(options.jitter, ranks(), schedule.options().pass),
       clocks_(std::move(clocks)),
-      issues_compute_early_(machine.transfer_issue_seconds > 0 && machine.inside_host.sms_per_channel == 0),
-      issue_compute_(issue_time(machine.compute_issue_seconds)),
+      issues_compute_early_(machine.transfer_issue_seconds > 0 && !machine.inside_host.uses_kernels()),
       issue_transfer_(issue_time(machine.transfer_issue_seconds)),
       issue_following_(machine.next_transfer_issue_seconds > 0 ? issue_time(machine.next_transfer_issue_seconds)
                                                                : issue_transfer_),
       // Kernels cannot read a peer's memory. So a rank that fetches also serves the fetches of others.
-      issue_fetch_(machine.inside_host.sms_per_channel > 0 ? 2 * issue_transfer_ : issue_transfer_),
+      issue_fetch_(machine.inside_host.uses_kernels() ? 2 * issue_transfer_ : issue_transfer_),
       issue_piece_(issue_time(machine.inside_host.piece_issue_seconds)),
       tiles_(std::move(tiles)) {
     if (options.compute == ComputeModel::tiles) {
@@ -98,8 +99,8 @@ KeyLaunches CostModel::key_launches(int rank) const {
     return {schedule_, rank % schedule_.ranks(), *tiles_, attention_.launch_seconds};
 }
 
-double CostModel::slower(int rank, layouts::OpIndex index) const {
-    return draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) / clock(rank);
+double CostModel::slowdown(int rank, layouts::OpIndex index) const {
+    return draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) * measured(rank, index).factor / clock(rank);
 }
 
 /// Added in the rate model, which counts only visible pairs.
@@ -125,7 +126,7 @@ double CostModel::attend_seconds(const Op& op, int rank) {
         seconds += std::max(schedule_.flop(op) / (attention_.flops * clock(rank)) + dropped,
                             read / machine_.memory_bytes_per_second);
     } else {
-        const auto time = tiles_->block(op.rows(), op.part, {op.begins, op.ends});
+        const auto time = tiles_->attend(op.rows(), op.part, {op.begins, op.ends});
         seconds += (op.fused ? time.continued : time.alone) / clock(rank);
     }
     return seconds;
@@ -162,32 +163,28 @@ Picoseconds CostModel::compute(const Op& op, int rank) {
     if (is_free(accumulates ? Cause::memory : Cause::attends)) return 0;
     if (op.kind == OpKind::attend) return ticks(attend_seconds(op, rank));
     if (!accumulates) return ticks(latent_seconds(op, rank));
-    const bool copies = op.kind == OpKind::copy;
-    const auto launch = copies ? machine_.copy_launch_seconds : machine_.accumulate_launch_seconds;
-    auto ratio = copies                     ? machine_.copy_memory_ratio
-                 : op.kind == OpKind::merge ? machine_.merge_memory_ratio
-                                            : machine_.add_memory_ratio;
-    // The first partial result of its rows finds no result to read. It is only converted to fp32.
-    if (op.kind == OpKind::merge && op.begins)
-        ratio = std::min(ratio, 1 + 4 / static_cast<double>(layouts::bytes_of(schedule_.problem().dtype)));
-    return ticks(launch + ratio * static_cast<double>(op.bytes) / machine_.memory_bytes_per_second);
+    return ticks(terms::Sums::seconds(machine_, op, layouts::bytes_of(schedule_.problem().dtype)));
 }
 
 Picoseconds CostModel::time_of_tiles_alone(const Op& attend, int rank, Picoseconds price) {
     if (options_.compute == ComputeModel::rate || uses_split_kv(schedule_, attend, machine_)) return price;
-    return at_clock(tiles_->block(attend.rows(), attend.part, {attend.begins, attend.ends}).continued, rank);
+    return at_clock(tiles_->attend(attend.rows(), attend.part, {attend.begins, attend.ends}).continued, rank);
 }
 
 Picoseconds CostModel::at_clock(double seconds, int rank) const { return ticks(seconds / clock(rank)); }
 
 Picoseconds CostModel::compute(const Op& op, int rank, layouts::OpIndex index) {
-    return stretched(compute(op, rank), draws_.gpu_factor(rank) * draws_.compute_factor(rank, index));
+    const auto given = measured(rank, index);
+    const auto factor = draws_.gpu_factor(rank) * draws_.compute_factor(rank, index) * given.factor;
+    return stretched(compute(op, rank), factor) + given.lag;
 }
 
 TransferCost CostModel::with_noise(TransferCost cost, int rank, layouts::OpIndex index) const {
-    const auto factor = draws_.transfer_factor(rank, index);
+    const auto given = measured(rank, index);
+    const auto factor = draws_.transfer_factor(rank, index) * given.factor;
     // Noise changes the duration and not the latency: the engine relies on there being few different latencies.
     if (factor != 1) cost.duration = std::max<Picoseconds>(0, stretched(cost.whole(), factor) - cost.latency);
+    cost.duration += given.lag;
     return cost;
 }
 
@@ -198,7 +195,7 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
     known_bytes = bytes;
     known_message = message;
     if (is_free(Cause::links)) return;
-    cost.sms = cost.link->sms_per_channel == 0 ? 0 : cost.link->sms(static_cast<double>(bytes));
+    cost.sms = cost.link->sms(static_cast<double>(bytes));
     cost.latency =
         ticks(cost.link->latency_seconds + (route == Route::spine ? machine_.network.spine_latency_seconds : 0));
     auto rate = cost.link->rate(static_cast<double>(bytes), slower);
@@ -211,12 +208,12 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
             // A rank sends and receives at the same time, and the thread blocks of both kernels run on the same SMs. In
             // timelines with 2k tokens per rank both fitted where an attend had left four SMs.
             cost.sms = hidden.channels * cost.link->sms_per_channel / 2;
-            cost.speed_beside_attend = hidden.busy_speed_ratio;
+            cost.speed_beside_attend = 1;
         }
         if (message.is_split_by_heads) rate = std::min(rate, cost.link->pieces_bytes_per_second);
         if (message.pieces > 1)
-            cost.latency = layouts::checked_sum(
-                cost.latency, ticks(cost.link->piece_seconds * static_cast<double>(message.pieces - 1)));
+            cost.latency =
+                layouts::checked_sum(cost.latency, ticks(terms::Pieces::latency(*cost.link, message.pieces)));
     }
     cost.duration = ticks(static_cast<double>(bytes) / rate);
     cost.bytes_per_second = cost.duration > 0 ? rate : 0;
@@ -225,12 +222,13 @@ void CostModel::price(Known& known, Route route, double slower, std::int64_t byt
 Picoseconds CostModel::issue_pass() const { return issue_time(machine_.pass_issue_seconds); }
 
 Picoseconds CostModel::begin_of_pass(int rank) const {
+    if (options_.measured)
+        if (const auto given = options_.measured->begin(rank)) return *given;
     if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const auto rows = schedule_.block_tokens(schedule_.row_block(rank % schedule_.ranks()));
     const auto q = p.batch * rows * p.query_heads * p.head_dim * bytes_of(p.dtype);
-    return stretched(ticks(attention_.begin_seconds +
-                           attention_.begin_memory_ratio * static_cast<double>(q) / machine_.memory_bytes_per_second),
+    return stretched(ticks(terms::Begin::seconds(attention_, static_cast<double>(q), machine_.memory_bytes_per_second)),
                      draws_.gpu_factor(rank));
 }
 
@@ -245,6 +243,8 @@ double CostModel::sink_seconds(std::int64_t rows) const {
 }
 
 Picoseconds CostModel::end_of_pass(int rank) const {
+    if (options_.measured)
+        if (const auto given = options_.measured->end(rank)) return *given;
     if (is_free(Cause::ends)) return 0;
     const auto& p = schedule_.problem();
     const int ring_rank = rank % schedule_.ranks();
@@ -252,10 +252,10 @@ Picoseconds CostModel::end_of_pass(int rank) const {
     const auto numbers = schedule_.block_tokens(schedule_.row_block(ring_rank)) * p.query_heads * p.head_dim +
                          schedule_.block_tokens(ring_rank) * of_a_key;
     const auto bytes = p.batch * numbers * bytes_of(p.dtype);
-    return stretched(ticks(attention_.end_seconds +
-                           attention_.end_memory_ratio * static_cast<double>(bytes) / machine_.memory_bytes_per_second +
-                           sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
-                     draws_.gpu_factor(rank));
+    return stretched(
+        ticks(terms::End::seconds(attention_, static_cast<double>(bytes), machine_.memory_bytes_per_second) +
+              sink_seconds(schedule_.block_tokens(schedule_.row_block(ring_rank)))),
+        draws_.gpu_factor(rank));
 }
 
 Picoseconds CostModel::start(int rank) const {

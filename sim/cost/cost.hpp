@@ -70,7 +70,7 @@ public:
         return known.cost;
     }
 
-    /// `cost` with the noise of operation `index` of `rank`, which sends or fetches.
+    /// `cost` with the noise, or the measured price, of operation `index` of `rank`, which sends or fetches.
     TransferCost with_noise(TransferCost cost, int rank, layouts::OpIndex index) const;
 
     /// Whether the options say that this cause costs nothing.
@@ -83,10 +83,13 @@ public:
     KeyLaunches key_launches(int rank) const;
 
     /// Factor on the calibrated time of compute operation `index` of a rank: its clock, slow GPUs and noise.
-    double slower(int rank, layouts::OpIndex index) const;
+    double slowdown(int rank, layouts::OpIndex index) const;
 
     /// Whether the schedule has fused launches, and the machine prices them as such.
     bool prices_fused_launches() const;
+
+    /// How much later than predicted the host issues the operation.
+    Picoseconds issue_delay(int rank, layouts::OpIndex index) const { return measured(rank, index).issue_delay; }
 
     const Draws& draws() const { return draws_; }
     TileModel& tiles() { return *tiles_; }
@@ -98,7 +101,7 @@ public:
     /// Host time of a pass before its first operation, and host time to issue an operation. `follows`: see HostClock.
     Picoseconds issue_pass() const;
     Picoseconds issue(const Op& op, bool follows) const {
-        if (!op.transfers()) return op.fused ? 0 : issue_compute_;
+        if (!op.transfers()) return 0;
         const auto message = op.kind == layouts::OpKind::fetch ? issue_fetch_
                              : follows                         ? issue_following_
                                                                : issue_transfer_;
@@ -128,12 +131,15 @@ public:
 
 private:
     Picoseconds issue_time(double seconds) const;
+    MeasuredPrices::OfOp measured(int rank, layouts::OpIndex index) const {
+        return options_.measured ? options_.measured->of(rank, index) : MeasuredPrices::OfOp{};
+    }
     double clock(int rank) const { return clocks_.empty() ? 1 : clocks_[static_cast<std::size_t>(rank)]; }
     double attend_seconds(const Op& op, int rank);
     double dropout_seconds(const Op& op, int rank) const;
     double sink_seconds(std::int64_t rows) const;
     double next_fused_seconds(int rank);
-    bool splits_fused_launches() const { return machine_.inside_host.sms_per_channel > 0; }
+    bool splits_fused_launches() const { return machine_.inside_host.uses_kernels(); }
     double latent_seconds(const Op& op, int rank) const;
 
     const Schedule& schedule_;
@@ -144,7 +150,7 @@ private:
     Draws draws_;
     std::vector<double> clocks_;  // by rank; empty: all 1
     bool issues_compute_early_;
-    Picoseconds issue_compute_, issue_transfer_, issue_following_, issue_fetch_, issue_piece_;
+    Picoseconds issue_transfer_, issue_following_, issue_fetch_, issue_piece_;
     std::shared_ptr<TileModel> tiles_;
     bool prices_fused_launches_ = false;  // fused launches are priced by tiles
     struct FusedPrices {

@@ -2,6 +2,7 @@
 
 #include "layouts/program/fused_launch.hpp"
 #include "sim/cost/key_launch.hpp"
+#include "sim/terms/terms.hpp"
 
 #include <algorithm>
 
@@ -33,8 +34,8 @@ void price_split_launch(std::span<const FusedAttend> attends, TileModel& tiles, 
 
 }  // namespace
 
-std::vector<FusedLaunch> launches_of_rank(const Schedule& schedule, int rank) {
-    std::vector<FusedLaunch> launches;
+std::vector<AttendLaunch> launches_of_rank(const Schedule& schedule, int rank) {
+    std::vector<AttendLaunch> launches;
     layouts::FusedLaunchFinder finder(schedule.options().pass, schedule.lanes());
     std::vector<std::size_t> first;  // by launch: the operation that is its first attend
     auto ops = schedule.ops(rank);
@@ -102,7 +103,7 @@ std::vector<double> TileModel::fused_times_of_key_tiles(std::span<const FusedAtt
 }
 
 std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends) {
-    if (cost_.item == WorkTile::key_tile) return fused_times_of_key_tiles(attends);
+    if (cost_.work_tile == WorkTile::key_tile) return fused_times_of_key_tiles(attends);
     struct Known {
         double longest;
         std::size_t group;
@@ -113,8 +114,7 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
     // If the first attend waits, the launch comes after everything that it needs.
     const bool waits = !attends.front().waits &&
                        std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.waits; });
-    const auto ratio = attends.size() > 1 && waits ? cost_.fused_ratio : 1;
-    const BlockPosition position{
+    const AttendPosition position{
         std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.begins; }),
         std::any_of(attends.begin(), attends.end(), [](const FusedAttend& one) { return one.ends; })};
     int heads = -1;  // first head of the current group
@@ -123,7 +123,9 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         auto items = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
         double longest = 0;
         for (const auto& tiles : items.tiles)
-            longest = std::max(longest, work_tile_seconds(tiles, {true, false}, items.query_heads_in_turn, 1, 1, 0));
+            longest = std::max(
+                longest,
+                work_tile_seconds(cost_, {.tiles = tiles, .ends = false, .heads_in_turn = items.query_heads_in_turn}));
         if (heads != attend.rows.heads.begin) {
             if (!parts.empty()) up_to.push_back(launch(parts, position, nullptr, 0));
             parts.push_back(std::move(items));
@@ -153,7 +155,7 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         // Work tiles of later groups run beside these, so this is at most the time of the group.
         const auto first_items = done + longest - (begins ? 0 : cost_.work_tile_seconds);
         const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
-        times.push_back(ratio * (now - done));
+        times.push_back(now - done);
         done = now;
     }
     return times;

@@ -8,11 +8,11 @@ namespace ringlab::sim {
 bool has_fused_launches(const Schedule& schedule);
 
 /// A launch of a rank: one attend or, if the schedule fuses them, several.
-struct FusedLaunch {
+struct AttendLaunch {
     std::vector<TileModel::FusedAttend> attends;
     std::vector<std::size_t> section_begins{};  ///< places where it may have to be cut, see layouts::FusedLaunch
 };
-std::vector<FusedLaunch> launches_of_rank(const Schedule& schedule, int rank);
+std::vector<AttendLaunch> launches_of_rank(const Schedule& schedule, int rank);
 
 /// Seconds of each attend of a rank, in order, launches included. `apart`: each stretch of a fused launch, between
 /// `section_begins`, becomes two launches: attends that wait for nothing, and the rest. GPUs do that where transfers

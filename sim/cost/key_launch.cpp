@@ -10,10 +10,7 @@ namespace ringlab::sim {
 KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends)
     : tiles_(&tiles), processors_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_tiles_of_block(attend.rows, attend.keys));
-    // If the first attend waits, the launch comes after everything that it needs.
-    const bool waits = attends.size() > 1 && !attends.front().waits &&
-                       std::ranges::any_of(attends, [](const TileModel::FusedAttend& one) { return one.waits; });
-    plan_ = tiles.plan_of(parts_, waits);
+    plan_ = tiles.plan_of(parts_);
 }
 
 void KeyLaunch::begin(double seconds) { processors_ = ListScheduler(plan_.sharing.at_a_time, seconds); }

@@ -18,7 +18,7 @@ bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& tra
     return transfer.part.tokens != layouts::Interval{0, schedule.block_tokens(transfer.part.block)};
 }
 
-void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
+void PendingMessages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
     if (op.kind == OpKind::attend)
         return decide(rank, schedule_.flop(op), op.fused ? std::span<const layouts::OpIndex>{} : op.after());
     if (!op.transfers()) return;
@@ -31,7 +31,7 @@ void Messages::read(int rank, const layouts::Op& op, layouts::OpIndex self) {
     if (op.kind != OpKind::fetch && flop_per_byte_ > 0) undecided_[static_cast<std::size_t>(rank)].push_back(&queued);
 }
 
-void Messages::decide(int rank, double flop, std::span<const layouts::OpIndex> awaited) {
+void PendingMessages::decide(int rank, double flop, std::span<const layouts::OpIndex> awaited) {
     auto& undecided = undecided_[static_cast<std::size_t>(rank)];
     const auto is_awaited = [&](const Queued* other) {
         return other->receive >= 0 && std::ranges::find(awaited, other->receive) != awaited.end();

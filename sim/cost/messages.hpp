@@ -30,9 +30,9 @@ bool is_split_by_heads(const layouts::Schedule& schedule, const layouts::Op& tra
 /// byte of it and does not wait for it. An attend that continues a fused launch waits for nothing here. Send and
 /// receive are each judged by their own rank's next attend; a send counts as waited for if the attend waits for a
 /// receive on the same channel.
-class Messages {
+class PendingMessages {
 public:
-    Messages(const layouts::Schedule& schedule, const Machine& machine, int ranks)
+    PendingMessages(const layouts::Schedule& schedule, const Machine& machine, int ranks)
         : schedule_(schedule),
           flop_per_byte_(machine.inside_host.hidden.flop_per_byte),
           lanes_(static_cast<std::size_t>(schedule.lanes())),

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "layouts/basics/checked_arithmetic.hpp"
-#include "sim/engine/event_queue.hpp"
-#include "sim/engine/huge_pages.hpp"
+#include "sim/speed/event_queue.hpp"
+#include "sim/speed/huge_pages.hpp"
 
 #include <algorithm>
 #include <array>

@@ -19,15 +19,15 @@ enum class WorkTile {
 };
 
 /// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of {item +
-/// full_tile * (full tiles) + partial_tile * (partial tiles)}, longest first. In the rate model it takes launch + FLOP
-/// / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and
+/// full_tile * (full tiles) + partial_tile * (partial tiles)}, in the kernel's order. In the rate model it takes launch
+/// + FLOP / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and
 /// tile_time_factor() say what other dims cost.
 struct AttentionCost {
     using Group = layouts::SmGroup;
 
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
-    WorkTile item = WorkTile::query_tile;
+    WorkTile work_tile = WorkTile::query_tile;  ///< key `item` of machine files
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
     std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; layouts::choose_sm_group() picks one
@@ -45,7 +45,6 @@ struct AttentionCost {
     // per byte that is read for a number of O. last_byte: added to a launch, whose last work tiles all wait for memory
     // at once, per byte that is read or written for a number of O.
     double idle_tile_seconds_per_byte = 0, tail_seconds_per_byte = 0;
-    double fused_ratio = 1;            ///< factor on the work tiles of a fused launch that waits for messages
     double dropout_tile_seconds = -1;  ///< added to each tile, full or partial, under dropout; below 0: unknown
     double flops = std::numeric_limits<double>::infinity();  ///< FLOP/s of visible pairs, for the rate model
     bool tiles_from_rate = false;  ///< the file has no tile prices: they are computed from `flops`
@@ -99,18 +98,25 @@ struct SplitKvCost {
 
 /// What a message between two GPUs costs: latency + bytes / min(channels * channel rate, link rate).
 struct LinkCost {
-    struct Channels {
-        double up_to_bytes = 0;  ///< for messages of at most this size
-        double count = 1;
+    /// A value for messages of a range of sizes. A list of them grows by size, and its last value is also that of all
+    /// larger messages.
+    struct BySize {
+        double up_to_bytes = 0;  ///< largest size for which the value holds
+        double value = 1;
     };
 
     /// Messages that are hidden behind an attend of the sender. They use kernels of another communicator, with fewer
     /// channels.
     struct HiddenMessages {
-        double channels = 0;            ///< 0: there are none
-        std::vector<Channels> rates{};  ///< of all channels together, in GB/s instead of a number of channels
-        double busy_speed_ratio = 1;
+        double channels = 0;          ///< 0: there are none
+        std::vector<BySize> rates{};  ///< GB/s of all channels together
         double flop_per_byte = 0;  ///< FLOP of the attend per byte of the message, from which on the message is hidden
+    };
+
+    /// What moves messages.
+    enum class Carrier {
+        copy_engines,  ///< of the sender's GPU, which the host starts; they can read and write a peer's memory
+        kernels,       ///< one at each end, as of NCCL: they hold SMs and wait for each other
     };
 
     /// When the two kernels of a message, its send and its receive, begin to hold SMs.
@@ -122,11 +128,12 @@ struct LinkCost {
     double latency_seconds = 0;
     double link_bytes_per_second = std::numeric_limits<double>::infinity();  ///< per direction, shared by all flows
     double channel_bytes_per_second = std::numeric_limits<double>::infinity();
-    std::vector<Channels> channels{};  ///< by growing message size, the last for all above; empty: one channel
-    double messages_per_block = 1;     ///< messages that a block travels as; their size chooses the channels
-    double busy_speed_ratio = 1;       ///< speed while an attention kernel runs, relative to alone
-    double sms_per_channel = 0;        ///< SMs held at both ends, also while waiting for the peer; 0: copy engine
-    double send_memory_ratio = 0;      ///< memory traffic at the sender, in bytes per byte sent
+    std::vector<BySize> channels{};  ///< number of channels; empty: one
+    double messages_per_block = 1;   ///< messages that a block travels as; their size chooses the channels
+    double busy_speed_ratio = 1;     ///< speed while an attention kernel runs, relative to alone
+    Carrier carrier = Carrier::copy_engines;
+    double sms_per_channel = 0;    ///< SMs that kernels hold at both ends, also while waiting for the peer
+    double send_memory_ratio = 0;  ///< memory traffic at the sender, in bytes per byte sent
     double receive_memory_ratio = 0;
     double piece_seconds = 0;        ///< added for each piece of memory of a message but the first
     double piece_issue_seconds = 0;  ///< the same for the host's issue time
@@ -142,7 +149,8 @@ struct LinkCost {
     /// Channels, bytes per second and SMs of a message of `bytes` bytes that has the link to itself.
     double channels_for(double bytes) const;
     double rate(double bytes, double slow_link_factor = 1) const;
-    double sms(double bytes) const { return channels_for(bytes) * sms_per_channel; }
+    bool uses_kernels() const { return carrier == Carrier::kernels; }
+    double sms(double bytes) const { return uses_kernels() ? channels_for(bytes) * sms_per_channel : 0; }
 };
 
 /// Two levels of switches: a leaf switch joins the ports of several hosts, the spine joins leaf switches. A leaf has
@@ -185,11 +193,10 @@ struct Machine {
     /// Power of each GPU of a host, relative to the one that power_flops was measured on; empty: all 1.
     std::vector<double> power_of_gpus{};
 
-    double pass_issue_seconds = 0;     ///< host time of a pass before its first operation
-    double compute_issue_seconds = 0;  ///< host time to issue one kernel
-    double transfer_issue_seconds = 0;
-    /// Host time to issue a message directly behind another one of the same step, channel and peer: the peer's host is
-    /// already there. 0: the same as transfer_issue_seconds.
+    double pass_issue_seconds = 0;      ///< host time of a pass before its first operation
+    double transfer_issue_seconds = 0;  ///< host time to issue a message; a kernel is issued in no time
+    /// Host time to issue a message directly behind another one on the same lane and with the same peer: the peer's
+    /// host is already there. 0: the same as transfer_issue_seconds.
     double next_transfer_issue_seconds = 0;
 
     AttentionCost forward;
@@ -216,7 +223,10 @@ struct Machine {
     double reserved_memory_bytes = 0;  ///< the part of it that tensors cannot use: CUDA context, kernels, buffers of
                                        ///< transports
 
-    std::vector<Figure> figures;     ///< everything that was read; empty if not from a file
+    /// Share of a predicted time by which it may be off, on a machine that was not measured; 0: the file does not say.
+    double assumed_margin = 0;
+
+    std::vector<Figure> figures;     ///< everything that was read or derived; empty if not from a file
     std::vector<std::string> notes;  ///< what users of the file should know, one line each
     std::string text;                ///< the file's text as it was read
 
@@ -234,10 +244,17 @@ struct Machine {
     }
 };
 
-/// Reads a machine file (TOML; experiments/machines/h200_nvswitch_copy_engine.toml explains the keys). Attention
-/// kernels without tile prices get them from their rate. Throws Error of one line with file and line number if the file
-/// cannot be read, is not TOML, has an unknown key or an impossible value; if keys are missing, the message names all
-/// of them.
+/// How many figures the machine's file leaves out, so that they were derived.
+std::int64_t derived_figures(const Machine& machine);
+
+/// Those figures, one a line: "KEY = VALUE: rule". Empty if there are none.
+std::string derived_text(const Machine& machine);
+
+/// Reads a machine file (TOML; experiments/machines/h200_nvswitch_copy_engine.toml explains the keys). Keys that it
+/// leaves out are derived by the rules of sim/README.md; sources of such figures begin with "derived". Attention
+/// kernels of complete files without tile prices get them from their rate. Throws Error of one line with file and line
+/// number if the file cannot be read, is not TOML, has an unknown key or an impossible value; if keys are missing that
+/// cannot be derived, the message names all of them.
 Machine load_machine(const std::filesystem::path& file);
 
 /// The same, but figures in the file `implementation` replace the machine's own. It describes other software on that

@@ -2,6 +2,7 @@
 
 #include "layouts/basics/basic_types.hpp"
 #include "sim/machine/jitter.hpp"
+#include "sim/machine/measured_prices.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -49,6 +50,9 @@ struct SimOptions {
     std::vector<Picoseconds> start;  ///< start of each rank, not negative; empty: all at 0
     Jitter jitter;
     std::optional<Cause> free;  ///< a cause that costs nothing: predicts the pass without it, see break_down()
+
+    /// Prices to use instead of the model's, which must outlive the simulation; null: none.
+    const MeasuredPrices* measured = nullptr;
 
     /// Simulate ranks that must behave alike once, see Fold. Off: all of them, with the same results.
     bool fold = true;

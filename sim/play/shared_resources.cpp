@@ -12,7 +12,7 @@ SharedResources::SharedResources(Engine& engine, const Schedule& schedule, const
       machine_(machine),
       cost_(cost),
       fold_(fold),
-      kernels_(machine.inside_host.sms_per_channel > 0 || machine.between_hosts.sms_per_channel > 0),
+      kernels_(machine.inside_host.uses_kernels() || machine.between_hosts.uses_kernels()),
       one_channel_(schedule.channels().size() == 1) {
     const auto ranks = static_cast<std::size_t>(fold.played());
     const bool memory = std::isfinite(machine_.memory_bytes_per_second) && !cost.is_free(Cause::memory);

@@ -2,7 +2,7 @@
 
 #include "sim/cost/cost.hpp"
 #include "sim/engine/engine.hpp"
-#include "sim/ranks/fold.hpp"
+#include "sim/speed/fold.hpp"
 
 #include <array>
 #include <vector>

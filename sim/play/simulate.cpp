@@ -58,6 +58,12 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
             options.pause_seconds, options.pause_busy_seconds);
     Player player(schedule, machine, options, tiles);
     if (!power_limits_clocks(schedule, machine, options)) return player.play({}, options.trace).prediction;
+    if (options.measured && !options.measured->clocks.empty()) {
+        auto prediction = player.play(options.measured->clocks, options.trace).prediction;
+        prediction.clocks = options.measured->clocks;
+        prediction.clock = *std::ranges::min_element(prediction.clocks);
+        return prediction;
+    }
     std::pair<std::vector<double>, Prediction> last;
     const auto ranks = static_cast<std::size_t>(schedule.ranks()) * static_cast<std::size_t>(options.replicas);
     const auto clocks = find_sustained_clocks(ranks, options, [&](const std::vector<double>& at) {
@@ -68,6 +74,7 @@ Prediction played(const layouts::Schedule& schedule, const Machine& machine, con
     auto prediction =
         options.trace || clocks != last.first ? player.play(clocks, options.trace).prediction : std::move(last.second);
     prediction.clock = *std::min_element(clocks.begin(), clocks.end());
+    prediction.clocks = clocks;
     return prediction;
 }
 

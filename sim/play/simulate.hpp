@@ -24,7 +24,8 @@ struct Prediction {
     Picoseconds naive_overlapped = 0;
     Picoseconds naive_serial = 0;
 
-    double clock = 1;  ///< lowest clock of attends of any rank, relative to the calibration
+    double clock = 1;            ///< lowest clock of attends of any rank, relative to the calibration
+    std::vector<double> clocks;  ///< by rank, likewise; empty: all 1
 
     std::uint64_t events = 0;        ///< handled by the engine
     std::vector<std::string> notes;  ///< what the machine file does not cover exactly, for users
@@ -37,7 +38,7 @@ struct Prediction {
 /// transfer that is a kernel holds its SMs from when its own side is ready. Each lane runs its operations in order.
 ///
 /// The same inputs give the same picoseconds on every run. Throws Error if the ranks do not fit on the machine, an
-/// option is out of range, the schedule has more than 8 channels, or it cannot finish (a send without its receive).
+/// option is out of range, the schedule has more than 15 channels, or it cannot finish (a send without its receive).
 Prediction simulate(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options = {});
 
 /// Makespans of `repeats` plays, in order; each uses its own repeat of the jitter. Runs on up to `threads` threads;

@@ -3,7 +3,6 @@
 #include "layouts/basics/require.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace ringlab::sim {
@@ -48,12 +47,6 @@ const PendingOp* Simulation::running_attend(int rank) {
     return op.state == OpState::running && op.kind() == OpKind::attend ? &op : nullptr;
 }
 
-void Simulation::advance(int rank) {
-    refill(rank);
-    for (auto lanes = rank_of(rank).window.waiting(); lanes != 0; lanes &= lanes - 1)
-        try_start(rank, std::countr_zero(lanes));
-}
-
 bool Simulation::waits_for_sms(int id, Lane lane, PendingOp& op) {
     const auto* attend = running_attend(id);
     const auto sms = transfer_cost(id, lane, op).sms;
@@ -67,14 +60,6 @@ bool Simulation::waits_for_sms(int id, Lane lane, PendingOp& op) {
     (wait > 0 ? admission_->admitted(id) : admission_->waiting(id)) |= 1u << lane;
     if (wait > 0) engine_.start_timer(tags_.of(id, lane), wait);
     return true;
-}
-
-bool Simulation::peer_is_posted(int id, Lane lane, const PendingOp& op) {
-    const int by = fold_.of(op.peer);
-    auto& other = rank_of(by).window;
-    const auto head = other.head(counterpart(lane));
-    return head != OpWindow::none && other[head].state == OpState::posted &&
-           peer_awaited_by(other[head], op.peer, by) == id;
 }
 
 bool Simulation::waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op) {
@@ -96,35 +81,27 @@ bool Simulation::waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op) {
     return true;
 }
 
-void Simulation::try_start(int id, Lane lane, bool admitted) {
-    auto& window = rank_of(id).window;
-    const auto head = window.head(lane);
-    auto& op = window[head];
-    if (!window.may_run(head)) return;
-    window.set_head_state(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
+bool Simulation::post(int id, Lane lane, std::uint32_t head) {
+    auto& rank = rank_of(id);
+    auto& op = rank.window[head];
+    rank.window.set_head_state(lane, op.time > engine_.now() ? OpState::issuing : OpState::posted);
     if (op.state == OpState::issuing) {
         engine_.start_timer(tags_.of(id, lane), op.time - engine_.now());
-        return;
+        return false;
     }
-    if (trace_ && !admitted) trace_->post(id, head, engine_.now());
-    if (lane == compute_lane) return start_compute(id, op);
-    if (admission_ && !admitted &&
+    if (trace_ && !admitted_) trace_->post(id, head, engine_.now());
+    if (lane == compute_lane) return true;
+    if (admission_ && !admitted_ &&
         (takes_sms_together(op) ? waits_for_sms_at_both_ends(id, lane, op) : waits_for_sms(id, lane, op)))
-        return;
-    if (auto& rank = rank_of(id); rank.posted++ == 0) rank.posted_since = engine_.now();
+        return false;
+    if (rank.posted++ == 0) rank.posted_since = engine_.now();
     if (transfers_hold_sms_ && !takes_sms_together(op)) hold(id, transfer_cost(id, lane, op).sms);
-    if (op.kind() == OpKind::fetch) return start_transfer(id, lane);
-    if (!peer_is_posted(id, lane, op)) return;
-    const auto other_lane = counterpart(lane);
-    const int by = fold_.of(op.peer);
-    check_match(id, op, head_of(by, other_lane));
-    op.kind() == OpKind::send ? start_transfer(id, lane) : start_transfer(by, other_lane);
+    return true;
 }
 
-void Simulation::check_match(int id, const PendingOp& op, const PendingOp& match) const {
-    require(op.pool() == match.pool() && op.work == match.work,
-            "rank {} and rank {} disagree about a message: {} bytes of {} and {} of {}", id, op.peer, op.work,
-            layouts::to_string(op.pool()), match.work, layouts::to_string(match.pool()));
+void Simulation::start(int id, Lane lane) {
+    auto& op = head_of(id, lane);
+    lane == compute_lane ? start_compute(id, op) : start_transfer(id, lane, op);
 }
 
 void Simulation::start_compute(int id, PendingOp& op) {
@@ -133,7 +110,7 @@ void Simulation::start_compute(int id, PendingOp& op) {
     const auto tag = tags_.of(id, compute_lane);
     const bool attends = op.kind() == OpKind::attend;
     if (attends && !arrivals_.empty()) {
-        const auto slower = cost_.slower(id, static_cast<layouts::OpIndex>(rank_of(id).window.head(compute_lane)));
+        const auto slower = cost_.slowdown(id, static_cast<layouts::OpIndex>(rank_of(id).window.head(compute_lane)));
         op.work = arrivals_[static_cast<std::size_t>(id)].end_of_next_attend(op.time, slower) - op.time;
     }
     SharedResources::Demands demands;
@@ -156,14 +133,14 @@ void Simulation::start_compute(int id, PendingOp& op) {
                    .place = activity_index(id, compute_lane)});
 }
 
-void Simulation::start_transfer(int id, Lane lane) {
-    auto& op = head_of(id, lane);
+void Simulation::start_transfer(int id, Lane lane, PendingOp& op) {
     begin_span(id, op);
-    const int peer = fold_.of(op.peer);
-    if (op.kind() == OpKind::send) begin_span(peer, head_of(peer, counterpart(lane)));
     auto whole = transfer_cost(id, lane, op);
     if (op.kind() == OpKind::send) {
-        const auto other = counterpart(lane);
+        require_match(id, lane);
+        const int peer = fold_.of(op.peer);
+        const auto other = layouts::counterpart(lane);
+        begin_span(peer, head_of(peer, other));
         if (messages_) whole = transfer_of_both(id, lane, op);
         if (takes_sms_together(op)) {
             hold(id, transfer_cost(id, lane, op).sms);
@@ -199,28 +176,25 @@ void Simulation::handle(int rank, Lane lane) {
     auto& op = head_of(rank, lane);
     if (op.state == OpState::issuing) {
         op.state = OpState::waiting;
-        if (!admission_) return try_start(rank, lane);
-        const auto admitted = admission_->admitted(rank);
+        const bool admitted = admission_ && (admission_->admitted(rank) >> lane & 1);
+        if (!admitted) return try_start(rank, lane);
         admission_->admitted(rank) &= ~(1u << lane);
-        return try_start(rank, lane, admitted >> lane & 1);
+        return start_admitted(rank, lane);
     }
-    const int peer = op.kind() == OpKind::send ? fold_.of(op.peer) : -1;
-    const bool attended = op.kind() == OpKind::attend;
-    finish(rank, lane);
-    if (peer >= 0) finish(peer, counterpart(lane));
-    if (admission_ && (attended || lane != compute_lane)) {
-        if (attended) {
-            admission_->drop(rank);
-            admit_waiting(rank, 0);
-        } else {
-            pass_on_sms(rank);
-            if (peer >= 0) pass_on_sms(peer);
-        }
-    }
-    after_compute_ = admission_ && admission_->schedules_attends() && lane == compute_lane;
-    advance(rank);
+    end(rank, lane);
     after_compute_ = false;
-    if (peer >= 0) advance(peer);
+}
+
+void Simulation::after_finish(int rank, Lane lane, OpKind kind, int peer) {
+    if (!admission_) return;
+    if (kind == OpKind::attend) {
+        admission_->drop(rank);
+        admit_waiting(rank, 0);
+    } else if (lane != compute_lane) {
+        pass_on_sms(rank);
+        if (peer >= 0) pass_on_sms(peer);
+    }
+    after_compute_ = admission_->schedules_attends() && lane == compute_lane;
 }
 
 void Simulation::admit_waiting(int rank, Picoseconds least_wait) {
@@ -230,7 +204,7 @@ void Simulation::admit_waiting(int rank, Picoseconds least_wait) {
         if (engine_.now() - op.time < least_wait) continue;
         admission_->waiting(rank) &= ~(1u << lane);
         op.state = OpState::waiting;
-        try_start(rank, lane, true);
+        start_admitted(rank, lane);
     }
 }
 
@@ -264,21 +238,8 @@ void Simulation::finish(int id, Lane lane) {
     rank.window.finish_head(lane);
 }
 
-void Simulation::require_finished() {
-    for (int id = 0; id < fold_.played(); ++id) {
-        auto& rank = rank_of(id);
-        for (Lane lane = 0; lane < lanes_; ++lane) {
-            const auto head = rank.window.head(lane);
-            if (head == OpWindow::none) continue;
-            const auto& op = rank.window[head];
-            fail("the schedule cannot be finished: operation {} of rank {} ({}, peer {}) waits for ever", head, id,
-                 layouts::to_string(op.kind()), op.peer);
-        }
-    }
-}
-
 Prediction Simulation::result() {
-    require_finished();
+    require_finished(fold_.played());
     auto& prediction = prediction_;
     const auto alike = static_cast<std::size_t>(cost_.ranks() / fold_.played());
     prediction.events = engine_.events() * alike;

@@ -2,29 +2,28 @@
 
 #include "sim/cost/key_launch.hpp"
 #include "sim/cost/messages.hpp"
-#include "sim/engine/huge_pages.hpp"
 #include "sim/play/shared_resources.hpp"
 #include "sim/play/simulate.hpp"
 #include "sim/play/sm_admission.hpp"
 #include "sim/play/trace.hpp"
-#include "sim/ranks/fold.hpp"
-#include "sim/ranks/op_source.hpp"
-#include "sim/ranks/simulated_rank.hpp"
+#include "sim/ranks/issued_walk.hpp"
+#include "sim/speed/fold.hpp"
+#include "sim/speed/huge_pages.hpp"
+#include "sim/speed/op_source.hpp"
 
 #include <memory>
 #include <optional>
 
 namespace ringlab::sim {
 
-using layouts::compute_lane;
 using layouts::RankTotals;
 
 /// simulate() with tile times that may be shared by several plays, one after another, of the same schedule and machine.
 Prediction simulate(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                     const std::shared_ptr<TileModel>& tiles);
 
-/// One play of a schedule on a machine.
-class Simulation {
+/// One play of a schedule on a machine: a walk in which an event engine says what ends next.
+class Simulation : public IssuedWalk<Simulation> {
 public:
     /// All arguments must outlive it, except `clocks` and `tiles`; see CostModel.
     Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
@@ -41,6 +40,9 @@ public:
     std::vector<double> powers() const;
 
 private:
+    friend class layouts::Walk<Simulation>;
+    friend class IssuedWalk<Simulation>;
+
     bool is_folded() const { return fold_.played() < cost_.ranks(); }
 
     /// Values of all ranks, from those of the ranks that are simulated for them.
@@ -50,11 +52,10 @@ private:
     int query_heads() const { return static_cast<int>(schedule_.problem().query_heads); }
     RankTotals& totals_of(int rank) { return prediction_.ranks[static_cast<std::size_t>(rank)]; }
 
-    /// First rank of the ring that `rank` belongs to.
-    int ring_of(int rank) const { return options_.replicas == 1 ? 0 : rank - rank % schedule_.ranks(); }
+    int stand_in(int rank) const { return fold_.of(rank); }
 
     std::uint32_t activity_index(int rank, Lane lane) const {
-        return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + channel_of(lane)));
+        return static_cast<std::uint32_t>(rank * places_ + (lane == compute_lane ? 0 : 1 + layouts::channel_of(lane)));
     }
 
     /// Transfers that are kernels take this many SMs of the rank, or give them back if negative.
@@ -68,23 +69,19 @@ private:
 
     // ---- Reading the schedule ----
 
-    /// Reads the schedule until every lane has a next operation.
-    void refill(int id);
-
-    static layouts::OpIndex next_of(const SimulatedRank& rank) {
-        return static_cast<layouts::OpIndex>(rank.window.end());
+    const Op* next_op(int id, std::uint32_t index) { return ops_.next(id, index); }
+    bool must_read(int id) const { return messages_ && messages_->is_open(id); }
+    void read_all(int id) {
+        if (messages_) messages_->read_all(id);
     }
-
-    void read(int id, HostClock& host);
-
-    /// The host issues a transfer later, which was read and has not started.
-    void delay_issue(int id, layouts::OpIndex transfer, Picoseconds delay);
+    std::int64_t take(int id, const Op& op, layouts::OpIndex index, layouts::Interval issue);
+    void delayed(int id, layouts::OpIndex transfer, Picoseconds delay) {
+        if (trace_) trace_->delay_issue(id, transfer, delay);
+    }
 
     void count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work);
 
     // ---- Starting operations ----
-
-    void advance(int rank);
 
     /// Whether a ready transfer, if it is a kernel, must wait until an attend leaves it SMs. Starts its wait.
     bool waits_for_sms(int id, Lane lane, PendingOp& op);
@@ -97,28 +94,25 @@ private:
     /// waits_for_sms() for messages whose two kernels begin together.
     bool waits_for_sms_at_both_ends(int id, Lane lane, PendingOp& op);
 
-    /// The rank that the head of rank `peer` waits for, if rank `by` is simulated for `peer` and `op` is by's head:
-    /// the peer of `op`, shifted by the distance between the two.
-    int peer_awaited_by(const PendingOp& op, int peer, int by) const {
-        const int from = op.peer + (peer - by);
-        return peer == by || from < schedule_.ranks() ? from : from - schedule_.ranks();
-    }
-
-    /// Whether the other half of a message is ready too.
-    bool peer_is_posted(int id, Lane lane, const PendingOp& op);
-
     /// Whether both halves of the message take SMs only when both are ready.
     bool takes_sms_together(const PendingOp& op) const { return halves_together_ && op.kind() != OpKind::fetch; }
 
-    /// Starts the head of a lane if it can start. `admitted`: it is a transfer that has already waited for SMs.
-    void try_start(int id, Lane lane, bool admitted = false);
+    /// Whether the head of a lane, which is ready but for the host and SMs, need not wait for these. If it must, it is
+    /// started again later.
+    bool post(int id, Lane lane, std::uint32_t head);
 
-    void check_match(int id, const PendingOp& op, const PendingOp& match) const;
+    /// Starts the head of a lane, for a message the sender's.
+    void start(int id, Lane lane);
 
     void start_compute(int id, PendingOp& op);
+    void start_transfer(int id, Lane lane, PendingOp& op);
 
-    /// Starts the transfer at the head of `lane`: a send with its receive, or a fetch.
-    void start_transfer(int id, Lane lane);
+    /// Starts the head of a lane if it can start. If it is a transfer, it has waited for SMs.
+    void start_admitted(int id, Lane lane) {
+        admitted_ = true;
+        try_start(id, lane);
+        admitted_ = false;
+    }
 
     void start_flow(int source, int destination, const TransferCost& cost, int id, Lane lane);
 
@@ -132,15 +126,10 @@ private:
     /// Cost of a send as both ends see it: the larger number of pieces counts.
     const TransferCost& transfer_of_both(int id, Lane lane, const PendingOp& send) {
         auto message = messages_->first(id, lane);
-        const auto& other = messages_->first(send.peer, counterpart(lane));
+        const auto& other = messages_->first(send.peer, layouts::counterpart(lane));
         message.pieces = std::max(message.pieces, other.pieces);
         message.is_split_by_heads |= other.is_split_by_heads;
         return cost_.transfer(id, send.peer, send.work, message);
-    }
-
-    PendingOp& head_of(int rank, Lane lane) {
-        auto& window = rank_of(rank).window;
-        return window[window.head(lane)];
     }
 
     void begin_span(int id, PendingOp& op);
@@ -156,18 +145,14 @@ private:
     void pass_on_sms(int rank);
 
     void finish(int id, Lane lane);
+    void after_finish(int rank, Lane lane, OpKind kind, int peer);
 
     // ---- The result ----
 
-    void require_finished();
-
     Prediction result();
 
-    const Schedule& schedule_;
     const Machine& machine_;
     const SimOptions& options_;
-    CostModel cost_;
-    int lanes_;
     Tags tags_;
     OpSource ops_;
     Fold fold_;
@@ -176,7 +161,8 @@ private:
     bool transfers_hold_sms_ = false;  // transfers take SMs
     bool halves_together_ = false;     // the two halves of a message take SMs together
     bool after_compute_ = false;       // what starts now has waited for an operation of its rank's compute lane
-    std::optional<Messages> messages_;
+    bool admitted_ = false;            // the transfer that starts now has waited for SMs
+    std::optional<PendingMessages> messages_;
     std::optional<SmAdmission> admission_;
     Prediction prediction_;                 // totals of ranks grow during the run
     HugeVector<SimulatedRank> ranks_;       // the ranks that are simulated

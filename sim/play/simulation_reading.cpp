@@ -8,25 +8,19 @@ namespace ringlab::sim {
 
 Simulation::Simulation(const Schedule& schedule, const Machine& machine, const SimOptions& options,
                        std::vector<double> clocks, std::shared_ptr<TileModel> tiles)
-    : schedule_(schedule),
+    : IssuedWalk(schedule, machine, options, std::move(clocks), std::move(tiles)),
       machine_(machine),
       options_(options),
-      cost_(schedule, machine, options, std::move(clocks), std::move(tiles)),
-      lanes_(schedule.lanes()),
       tags_(lanes_),
       ops_(schedule, cost_.ranks()),
       fold_(ops_, schedule, machine, cost_.topology(), options),
       places_(options.sharing ? 1 + static_cast<int>(schedule.channels().size()) : 0),
       engine_(tags_.of(fold_.played(), 0), static_cast<std::uint32_t>(places_ * fold_.played())) {
-    require(lanes_ <= most_lanes, "the schedule has {} channels; the simulator has room for {}",
-            schedule.channels().size(), most_channels);
     ops_.read_by(fold_.played());
     const auto played = static_cast<std::size_t>(fold_.played());
     ranks_.reserve(played);
     prediction_.ranks.resize(played);
-    for (int rank = 0; rank < fold_.played(); ++rank)
-        ranks_.emplace_back(lanes_, cost_.start(rank), cost_.host_clock(cost_.start(rank)).state(),
-                            cost_.begin_of_pass(rank));
+    for (int rank = 0; rank < fold_.played(); ++rank) ranks_.push_back(begin_rank(rank));
     if (options.trace) trace_.emplace(ranks_.size(), query_heads());
     if (cost_.waits_inside_kernel())
         for (int rank = 0; rank < cost_.ranks(); ++rank) arrivals_.emplace_back(cost_.key_launches(rank));
@@ -54,44 +48,15 @@ std::vector<double> Simulation::of_all(const std::vector<double>& played) const 
     return all;
 }
 
-void Simulation::refill(int id) {
-    auto& rank = rank_of(id);
-    if (rank.window.every_lane_has_head() && !(messages_ && messages_->is_open(id))) return;
-    auto host = cost_.host_clock(rank.host(), next_of(rank));
-    while (rank.more &&
-           (!rank.window.every_lane_has_head() || host.is_open(next_of(rank)) || (messages_ && messages_->is_open(id))))
-        read(id, host);
-    rank.give(host.state());
-}
-
-void Simulation::read(int id, HostClock& host) {
-    auto& rank = rank_of(id);
-    const auto* op = ops_.next(id, rank.window.end());
-    if (!op) {
-        rank.more = false;
-        if (messages_) messages_->read_all(id);
-        return;
-    }
-    require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
-            schedule_.channels().size());
-    const auto issue = cost_.issue(*op, host.follows(*op));
-    const auto issued = host.issue(*op, next_of(rank), issue, [&](layouts::OpIndex transfer, Picoseconds delay) {
-        delay_issue(id, transfer, delay);
-    });
-    const auto work = op->transfers() ? op->bytes : cost_.compute(*op, id, rank.window.end());
-    const bool attends = op->kind == OpKind::attend;
-    if (admission_ && attends) admission_->add(id, *op);
-    if (messages_) messages_->read(id, *op, next_of(rank));
-    if (!arrivals_.empty() && attends) arrivals_[static_cast<std::size_t>(id)].read(*op);
-    rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.begin_ended) : issued, work);
-    count(rank.naive, totals_of(id), id, *op, work);
-    if (trace_) trace_->read(id, ring_of(id), *op, {issued - issue, issued});
-}
-
-void Simulation::delay_issue(int id, layouts::OpIndex transfer, Picoseconds delay) {
-    auto& time = rank_of(id).window[static_cast<std::uint32_t>(transfer)].time;
-    time = layouts::checked_sum(time, delay);
-    if (trace_) trace_->delay_issue(id, transfer, delay);
+std::int64_t Simulation::take(int id, const Op& op, layouts::OpIndex index, layouts::Interval issue) {
+    const auto work = op.transfers() ? op.bytes : cost_.compute(op, id, index);
+    const bool attends = op.kind == OpKind::attend;
+    if (admission_ && attends) admission_->add(id, op);
+    if (messages_) messages_->read(id, op, index);
+    if (!arrivals_.empty() && attends) arrivals_[static_cast<std::size_t>(id)].read(op);
+    count(rank_of(id).naive, totals_of(id), id, op, work);
+    if (trace_) trace_->read(id, ring_of(id), op, issue);
+    return work;
 }
 
 void Simulation::count(NaiveEstimate& naive, RankTotals& totals, int id, const Op& op, std::int64_t work) {

@@ -19,7 +19,7 @@ public:
           machine_(machine),
           start_(machine.attention(pass).transfer_start),
           schedules_attends_(start_ == AttentionCost::TransferStart::as_items_end && !cost.prices_fused_launches() &&
-                             machine.attention(pass).item == WorkTile::key_tile) {
+                             machine.attention(pass).work_tile == WorkTile::key_tile) {
         ranks_.resize(static_cast<std::size_t>(cost.ranks()));
     }
 
@@ -40,8 +40,8 @@ public:
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
         if (start_ == AttentionCost::TransferStart::at_the_end) return 0;
         const auto& [rows, keys, position] = of(rank).attends.front();
-        const auto item =
-            std::max<Picoseconds>(1, cost_.at_clock(cost_.tiles().block(rows, keys, position).item, rank));
+        const auto item = std::max<Picoseconds>(
+            1, cost_.at_clock(cost_.tiles().attend(rows, keys, position).longest_work_tile, rank));
         const auto wait = item - gone % item;
         return gone + wait < whole ? wait : 0;
     }
@@ -98,7 +98,7 @@ public:
 private:
     struct Attend {
         Part rows, keys;
-        TileModel::BlockPosition position;
+        TileModel::AttendPosition position;
     };
     struct Rank {
         std::deque<Attend> attends;

@@ -1,14 +1,22 @@
 #pragma once
 
+#include "layouts/walk/op_window.hpp"
 #include "sim/cost/host_clock.hpp"
-#include "sim/machine/jitter.hpp"
-#include "sim/ranks/lanes.hpp"
 #include "sim/ranks/naive_estimate.hpp"
-#include "sim/ranks/op_window.hpp"
 
 #include <bit>
 
 namespace ringlab::sim {
+
+using layouts::compute_lane;
+using layouts::Lane;
+using layouts::Op;
+using layouts::OpKind;
+using layouts::OpState;
+using layouts::OpWindow;
+using layouts::PendingOp;
+using layouts::Pool;
+using layouts::Schedule;
 
 /// Rank and lane, packed into the engine's tag. A lane runs one operation at a time, so both identify the operation,
 /// and its state tells what has ended: its wait for the host, or itself. For a send and its receive, the sender's tag

@@ -10,11 +10,11 @@
 namespace ringlab::sim {
 
 /// The prediction of simulate() without an event queue, for the case that nothing is shared: every operation begins at
-/// the maximum of the ends that it waits for, and ends after its duration. Reads the whole schedule at once, which
+/// the maximum of the ends that it waits for, and ends after its duration. Keeps what it has read, which
 /// takes about 300 bytes an operation.
 ///
 /// Equal to simulate() to the last picosecond, except for what a pass does behind its last operation. Throws Error if
-/// the schedule breaks its rules, if options.sharing is on, or if power would set clocks: it plays at the clock of the
+/// the schedule cannot finish, if options.sharing is on, or if power would set clocks: it plays at the clock of the
 /// calibration.
 layouts::Timeline max_plus(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options);
 

@@ -1,7 +1,7 @@
 #include "layouts/basics/require.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/play/clocks.hpp"
-#include "sim/ranks/lanes.hpp"
+#include "sim/ranks/issued_walk.hpp"
 #include "sim/recurrence/max_plus.hpp"
 #include "sim/recurrence/symmetric_ops.hpp"
 
@@ -22,50 +22,42 @@ __extension__ using Pairs = __int128;
 /// One time per rank.
 using Row = std::vector<Picoseconds>;
 
+/// What is kept of an operation of rank 0.
 struct OpRow {
-    Op op;  // of rank 0
-    Picoseconds issued = 0;
-    OpIndex before = -1;  // on the same lane
-    int readers = 0;      // operations that wait for this one, plus one if the result does
-    std::unique_ptr<Row> ready;
-    std::unique_ptr<Row> end;
-    bool done = false;
+    int readers = 0;             // operations that wait for this one, plus one if the result does
+    std::unique_ptr<Row> times;  // when it is ready; once it runs, when it ends
 };
 
-/// Runs the program of rank 0 for all ranks: one row of times per operation.
-class SymmetricProgram {
+/// Walks the operations of rank 0 for all ranks: one row of times per operation.
+class SymmetricRecurrence : public IssuedWalk<SymmetricRecurrence> {
 public:
     /// `clocks` are by rank; empty means that of the calibration.
-    SymmetricProgram(const Schedule& schedule, const Machine& machine, const SimOptions& options,
-                     const std::vector<double>& clocks)
-        : schedule_(schedule),
+    SymmetricRecurrence(const Schedule& schedule, const Machine& machine, const SimOptions& options,
+                        const std::vector<double>& clocks)
+        : IssuedWalk(schedule, machine, options, clocks, nullptr),
           ranks_(schedule.ranks()),
-          cost_(schedule, machine, options, clocks),
           same_clock_(std::adjacent_find(clocks.begin(), clocks.end(), std::not_equal_to<>()) == clocks.end()),
           of_rank_(static_cast<std::size_t>(ranks_)),
           starts_(cost_.starts()),
-          lanes_(schedule.lanes()) {
+          ops_(read_symmetric(schedule)),
+          rank_(lanes_, 0, cost_.host_clock(0).state(), cost_.begin_of_pass(0)),
+          rows_(ops_.of_rank_0.size()),
+          last_(static_cast<std::size_t>(lanes_), -1),
+          latest_possible_(layouts::checked_sum(layouts::checked_sum(cost_.issue_pass(), cost_.begin_of_pass(0)),
+                                                *std::max_element(starts_.begin(), starts_.end()))) {
         require(!cost_.waits_inside_kernel(),
                 "fused launches that wait for gradients are not modelled by the symmetric recurrence");
-        read();
+        count_readers();
     }
 
     Row run() {
-        for (bool progress = true; progress;) {
-            progress = false;
-            for (auto& lane : lanes_)
-                while (lane.next < lane.ops.size() && settle(lane.ops[lane.next])) {
-                    ++lane.next;
-                    progress = true;
-                }
-        }
+        advance(0);
+        end_all(ended_);
+        require_finished(1);
         Row ends(starts_.size(), 0);
-        for (const auto& [ops, next] : lanes_) {
-            if (ops.empty()) continue;
-            const auto& last = node(ops.back());
-            require(last.done, "the schedule cannot be finished: operation {} waits for ever", ops[next]);
-            for (std::size_t r = 0; r < ends.size(); ++r) ends[r] = std::max(ends[r], (*last.end)[r]);
-        }
+        for (const auto last : last_)
+            for (std::size_t r = 0; last >= 0 && r < ends.size(); ++r)
+                ends[r] = std::max(ends[r], (*row(last).times)[r]);
         check_cells();
         for (auto& end : ends) end = layouts::checked_sum(end, cost_.end_of_pass(0));
         return ends;
@@ -83,37 +75,35 @@ public:
     }
 
 private:
-    struct LaneQueue {
-        std::vector<OpIndex> ops;
-        std::size_t next = 0;  // first operation that is not done
-    };
+    friend class layouts::Walk<SymmetricRecurrence>;
+    friend class IssuedWalk<SymmetricRecurrence>;
 
-    LaneQueue& lane_of(Lane lane) { return lanes_[static_cast<std::size_t>(lane)]; }
-    OpRow& node(OpIndex op) { return nodes_[static_cast<std::size_t>(op)]; }
-    void read() {
-        auto symmetric = read_symmetric(schedule_);
-        uniform_cells_ = symmetric.uniform_cells;
-        auto host = cost_.host_clock(0);
-        for (const auto& op : symmetric.of_rank_0) {
-            const auto issued =
-                host.issue(op, static_cast<OpIndex>(nodes_.size()), cost_.issue(op, host.follows(op)),
-                           [&](OpIndex transfer, Picoseconds delay) { node(transfer).issued += delay; });
-            OpRow added;
-            added.op = op;
-            added.issued = op.transfers() ? issued : std::max(issued, cost_.begin_of_pass(0));
-            auto& lane = lane_of(op.lane()).ops;
-            if (!lane.empty()) {
-                added.before = lane.back();
-                ++node(added.before).readers;
-            }
-            for (const auto other : op.after()) ++node(other).readers;
-            lane.push_back(static_cast<OpIndex>(nodes_.size()));
-            nodes_.push_back(std::move(added));
+    SimulatedRank& rank_of(int) { return rank_; }
+    static int stand_in(int) { return 0; }
+    const Op& op(OpIndex index) const { return ops_.of_rank_0[static_cast<std::size_t>(index)]; }
+    OpRow& row(OpIndex index) { return rows_[static_cast<std::size_t>(index)]; }
+    OpIndex head(Lane lane) const { return static_cast<OpIndex>(rank_.window.head(lane)); }
+
+    void count_readers() {
+        std::vector<OpIndex> last(static_cast<std::size_t>(lanes_), -1);
+        for (std::size_t i = 0; i < rows_.size(); ++i) {
+            const auto& op = ops_.of_rank_0[i];
+            auto& before = last[static_cast<std::size_t>(op.lane())];
+            if (before >= 0) ++row(before).readers;
+            for (const auto other : op.after()) ++row(other).readers;
+            before = static_cast<OpIndex>(i);
         }
-        for (const auto& lane : lanes_)
-            if (!lane.ops.empty()) ++node(lane.ops.back()).readers;
-        latest_possible_ = layouts::checked_sum(layouts::checked_sum(host.state().now, cost_.begin_of_pass(0)),
-                                                *std::max_element(starts_.begin(), starts_.end()));
+        for (const auto one : last)
+            if (one >= 0) ++row(one).readers;
+    }
+
+    const Op* next_op(int, std::uint32_t index) const {
+        return index < rows_.size() ? &ops_.of_rank_0[index] : nullptr;
+    }
+
+    std::int64_t take(int, const Op& op, OpIndex, layouts::Interval issue) {
+        extend_latest(issue.end - issue.begin);
+        return op.bytes;
     }
 
     /// Checks that the attends cover all visible pairs of the mask, also on ranks that were not compared.
@@ -124,44 +114,22 @@ private:
                 "ranks differ in their numbers of visible pairs; the symmetric recurrence does not hold here");
     }
 
-    bool settle(OpIndex index) {
-        auto& self = node(index);
-        if (self.done) return true;
-        if (!self.ready) {
-            if (self.before >= 0 && !node(self.before).done) return false;
-            for (const auto other : self.op.after())
-                if (!node(other).done) return false;
-            self.ready = ready_row(self);
-        }
-        switch (self.op.kind) {
-            case OpKind::attend:
-            case OpKind::merge:
-            case OpKind::add:
-            case OpKind::copy:
-            case OpKind::expand:
-            case OpKind::compress: add_compute(self); break;
-            case OpKind::fetch: add_durations(self, transfer_row(self.op)); break;
-            case OpKind::send:
-            case OpKind::receive: return meet(self);
-        }
-        self.end = std::move(self.ready);
-        finish(self);
-        return true;
-    }
-
-    /// Maximum over everything that an operation waits for.
-    std::unique_ptr<Row> ready_row(const OpRow& self) {
+    /// The head's row becomes the maximum over everything that it waits for.
+    bool post(int, Lane lane, std::uint32_t head) {
+        const auto& self = op(static_cast<OpIndex>(head));
+        const auto issued = rank_.window[head].time;
         std::array<const Picoseconds*, 6> inputs{};
         std::size_t waits = 0;
-        if (self.before >= 0) inputs[waits++] = node(self.before).end->data();
-        for (const auto other : self.op.after())
-            if (other != self.before) inputs[waits++] = node(other).end->data();
-        auto row = new_row();
-        auto* out = row->data();
-        const auto ranks = row->size();
+        const auto before = last_[static_cast<std::size_t>(lane)];
+        if (before >= 0) inputs[waits++] = row(before).times->data();
+        for (const auto other : self.after())
+            if (other != before) inputs[waits++] = row(other).times->data();
+        auto times = new_row();
+        auto* out = times->data();
+        const auto ranks = times->size();
         // An operation that waits for nothing else waits for the start. All others come after such an operation.
-        if (waits == 0 || self.issued > 0) {
-            for (std::size_t r = 0; r < ranks; ++r) out[r] = starts_[r] + self.issued;
+        if (waits == 0 || issued > 0) {
+            for (std::size_t r = 0; r < ranks; ++r) out[r] = starts_[r] + issued;
             for (std::size_t i = 0; i < waits; ++i)
                 for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(out[r], inputs[i][r]);
         } else if (waits == 1) {
@@ -172,25 +140,44 @@ private:
             for (std::size_t i = 3; i < waits; ++i)
                 for (std::size_t r = 0; r < ranks; ++r) out[r] = std::max(out[r], inputs[i][r]);
         }
-        return row;
+        row(static_cast<OpIndex>(head)).times = std::move(times);
+        rank_.window.set_head_state(lane, OpState::posted);
+        return true;
     }
 
-    void add_compute(OpRow& self) {
-        const bool attends = self.op.kind == OpKind::attend;
-        if (same_clock_ && (!attends || uniform_cells_)) {
-            const auto duration = cost_.compute(self.op, 0);
+    void start(int, Lane lane) {
+        const auto& self = op(head(lane));
+        auto& times = *row(head(lane)).times;
+        if (lane == compute_lane) {
+            add_compute(self, times);
+        } else if (self.kind == OpKind::fetch) {
+            add_durations(times, transfer_row(self));
+        } else {
+            const auto other = layouts::counterpart(lane);
+            require_match(0, lane);
+            meet_rows(self, times, *row(head(other)).times);
+            head_of(0, other).state = OpState::running;
+        }
+        head_of(0, lane).state = OpState::running;
+        ended_.push(0, lane);
+    }
+
+    void add_compute(const Op& self, Row& times) {
+        const bool attends = self.kind == OpKind::attend;
+        if (same_clock_ && (!attends || ops_.uniform_cells)) {
+            const auto duration = cost_.compute(self, 0);
             extend_latest(duration);
-            for (auto& time : *self.ready) time += duration;
+            for (auto& time : times) time += duration;
             of_all_.compute = layouts::checked_sum(of_all_.compute, duration);
-            if (attends) add_attend(of_all_, self.op, ranks_);
+            if (attends) add_attend(of_all_, self, ranks_);
             return;
         }
-        auto op = self.op;
+        auto op = self;
         durations_.clear();
         for (int rank = 0; rank < ranks_; ++rank) {
-            if (attends && !uniform_cells_) {
-                op.rows() = shifted(schedule_, self.op.rows(), rank);
-                op.part = shifted(schedule_, self.op.part, rank);
+            if (attends && !ops_.uniform_cells) {
+                op.rows() = shifted(schedule_, self.rows(), rank);
+                op.part = shifted(schedule_, self.part, rank);
                 op.pair_count = schedule_.pair_count(op.rows(), op.part);
             }
             auto& busy = of_rank_[static_cast<std::size_t>(rank)];
@@ -198,7 +185,7 @@ private:
             durations_.push_back(cost_.compute(op, rank));
             busy.compute = layouts::checked_sum(busy.compute, durations_.back());
         }
-        add_durations(self, durations_);
+        add_durations(times, durations_);
     }
 
     /// Compute time and FLOP of one rank, or of all if they are alike.
@@ -232,45 +219,34 @@ private:
         return transfers_;
     }
 
-    void add_durations(OpRow& self, const Row& durations) {
+    void add_durations(Row& times, const Row& durations) {
         extend_latest(*std::max_element(durations.begin(), durations.end()));
-        for (std::size_t r = 0; r < durations.size(); ++r) (*self.ready)[r] += durations[r];
+        for (std::size_t r = 0; r < durations.size(); ++r) times[r] += durations[r];
     }
 
-    /// Ends the send of rank r and the receive of rank r + peer together, if both are ready.
-    bool meet(OpRow& self) {
-        const bool sends = self.op.kind == OpKind::send;
-        const auto& [ops, next] = lane_of(counterpart(self.op.lane()));
-        if (next >= ops.size()) return false;
-        auto& other = node(ops[next]);
-        if (other.done || !other.ready || shifted(schedule_, other.op.peer, self.op.peer) != 0) return false;
-        auto& send = sends ? self : other;
-        auto& receive = sends ? other : self;
-        const auto& durations = transfer_row(send.op);
+    /// Ends the send of rank r and the receive of rank r + peer together.
+    void meet_rows(const Op& send, Row& send_times, Row& receive_times) {
+        const auto& durations = transfer_row(send);
         extend_latest(*std::max_element(durations.begin(), durations.end()));
-        const auto shift = static_cast<std::size_t>(send.op.peer), ranks = durations.size();
-        auto *from = send.ready->data(), *to = receive.ready->data();
+        const auto shift = static_cast<std::size_t>(send.peer), ranks = durations.size();
+        auto *from = send_times.data(), *to = receive_times.data();
         const auto* duration = durations.data();
         const auto pair = [&](std::size_t begin, std::size_t end, std::size_t at) {
             for (std::size_t r = begin; r < end; ++r, ++at) from[r] = to[at] = std::max(from[r], to[at]) + duration[r];
         };
         pair(0, ranks - shift, shift);
         pair(ranks - shift, ranks, 0);
-        send.end = std::move(send.ready);
-        receive.end = std::move(receive.ready);
-        finish(send);
-        finish(receive);
-        return true;
     }
 
-    void finish(OpRow& self) {
-        self.done = true;
+    void finish(int, Lane lane) {
         const auto release = [&](OpIndex index) {
-            auto& other = node(index);
-            if (--other.readers == 0) free_.push_back(std::move(other.end));
+            if (--row(index).readers == 0) free_.push_back(std::move(row(index).times));
         };
-        if (self.before >= 0) release(self.before);
-        for (const auto other : self.op.after()) release(other);
+        auto& last = last_[static_cast<std::size_t>(lane)];
+        if (last >= 0) release(last);
+        last = head(lane);
+        for (const auto other : op(last).after()) release(other);
+        rank_.window.finish_head(lane);
     }
 
     std::unique_ptr<Row> new_row() {
@@ -280,20 +256,20 @@ private:
         return row;
     }
 
-    const Schedule& schedule_;
     int ranks_;
-    CostModel cost_;
     bool same_clock_;            // all ranks run at the same clock
     Busy of_all_;                // if ranks are alike
     std::vector<Busy> of_rank_;  // by rank, if they differ
     Row starts_;
-    std::vector<OpRow> nodes_;
-    std::vector<LaneQueue> lanes_;
+    SymmetricOps ops_;
+    SimulatedRank rank_;
+    std::vector<OpRow> rows_;    // by operation
+    std::vector<OpIndex> last_;  // by lane: the last operation that has ended
     std::vector<std::unique_ptr<Row>> free_;
-    bool uniform_cells_ = true;
+    layouts::EndedStack ended_;
     Pairs cells_ = 0;
     Row durations_;  // scratch
-    Picoseconds latest_possible_ = 0;
+    Picoseconds latest_possible_;
     Row transfers_;
     int row_peer_ = -1;
     std::int64_t row_bytes_ = -1;
@@ -313,10 +289,10 @@ std::vector<Picoseconds> max_plus_symmetric(const layouts::Schedule& schedule, c
     std::vector<double> clocks;
     if (power_limits_clocks(schedule, machine, options))
         clocks = find_sustained_clocks(static_cast<std::size_t>(schedule.ranks()), options, [&](const auto& at) {
-            SymmetricProgram program(schedule, machine, options, at);
+            SymmetricRecurrence program(schedule, machine, options, at);
             return program.played(program.run(), machine);
         });
-    return SymmetricProgram(schedule, machine, options, clocks).run();
+    return SymmetricRecurrence(schedule, machine, options, clocks).run();
 }
 
 }  // namespace ringlab::sim

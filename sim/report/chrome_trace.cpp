@@ -1,7 +1,7 @@
 #include "sim/report/chrome_trace.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "sim/ranks/lanes.hpp"
+#include "layouts/walk/walk.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,9 @@
 namespace ringlab::sim {
 namespace {
 
+using layouts::channel_of;
 using layouts::Interval;
+using layouts::Lane;
 using layouts::OpKind;
 using layouts::Picoseconds;
 using layouts::Span;

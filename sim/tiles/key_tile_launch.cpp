@@ -2,6 +2,7 @@
 // TileModel.
 
 #include "layouts/tiling/launch_order.hpp"
+#include "sim/terms/terms.hpp"
 #include "sim/tiles/l2_model.hpp"
 #include "sim/tiles/tile_model.hpp"
 
@@ -79,7 +80,8 @@ layouts::SmGroup TileModel::sharing_of(std::span<const KeyTilesOfBlock> parts) c
     return layouts::choose_sm_group(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
 }
 
-/// In a fused launch whose blocks do not walk in step, each work tile is given out for all heads before the next one.
+/// In a fused launch whose blocks do not walk in lockstep, each work tile is given out for all heads before the next
+/// one.
 layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const {
     const auto sms = static_cast<std::int64_t>(machine_.sms);
     const auto& first = *parts.front().items;
@@ -102,7 +104,7 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> part
     return layouts::fused_lockstep_order(counts, first.copies, sms / blocks).value_or(layouts::WorkTileOrder{});
 }
 
-/// Time on one SM. Work tiles that walk in step find their rows in the cache, so they have no misses.
+/// Time on one SM. Work tiles that walk in lockstep find their rows in the cache, so they have no misses.
 double TileModel::l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const {
     if (cost_.l2_miss_seconds == 0 || machine_.cache_bytes == 0 || plan.order.in_lockstep) return 0;
     const auto& p = schedule_.problem();
@@ -132,7 +134,7 @@ double TileModel::l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, con
                                                     .room = machine_.cache_bytes / tile_bytes});
 }
 
-TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const {
+TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTilesOfBlock> parts) const {
     LaunchPlan plan{.sharing = sharing_of(parts)};
     plan.order = order_of(parts, plan.sharing.sms);
     double seconds = 0;  // on one SM
@@ -140,7 +142,6 @@ TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTilesOfBlock> parts,
         for (const auto& [each, count] : in_launch_order(*part.items, plan))
             seconds += each * static_cast<double>(count * plan.sharing.sms);
     if (seconds > 0) plan.longer += l2_miss_sm_seconds(parts, plan) / seconds;
-    if (waits) plan.longer *= cost_.fused_ratio;
     return plan;
 }
 
@@ -148,8 +149,10 @@ std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& items, co
     std::vector<WorkTileGroup> groups;
     layouts::for_each_work_tile_run(
         plan.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::WorkTileRun& run) {
-            const auto seconds = plan.longer * work_tile_seconds(items.tiles[static_cast<std::size_t>(run.item)],
-                                                                 items.query_heads_in_turn, plan.sharing.sms);
+            const auto seconds =
+                plan.longer * work_tile_seconds(cost_, {.tiles = items.tiles[static_cast<std::size_t>(run.item)],
+                                                        .heads_in_turn = items.query_heads_in_turn,
+                                                        .sms = plan.sharing.sms});
             if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
             groups.back().count += run.heads;
         });
@@ -157,11 +160,11 @@ std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& items, co
 }
 
 TileModel::Launch TileModel::key_launch(const KeyTilesOfBlock& part, double missing) const {
-    const auto plan = plan_of({&part, 1}, false);
+    const auto plan = plan_of({&part, 1});
     const auto groups = in_launch_order(*part.items, plan);
     Launch found{.seconds = list_schedule(groups, concurrent_work_tiles(plan.sharing, missing)),
                  .tiles = plan.longer * tile_seconds(*part.items)};
-    for (const auto& group : groups) found.item = std::max(found.item, group.seconds);
+    for (const auto& group : groups) found.longest_work_tile = std::max(found.longest_work_tile, group.seconds);
     return found;
 }
 
@@ -170,7 +173,7 @@ const TileModel::ScheduledBlock& TileModel::scheduled_block(const Part& rows, co
     auto [known, is_new] = scheduled_blocks_.try_emplace(key_of(row_runs, key_runs, rows, keys, {}));
     if (!is_new) return known->second;
     const auto part = key_tiles_of_block(rows, keys);
-    const auto plan = plan_of({&part, 1}, false);
+    const auto plan = plan_of({&part, 1});
     auto& block = known->second;
     block = {in_launch_order(*part.items, plan), plan.sharing, 0};
     block.seconds = list_schedule(block.groups, plan.sharing.at_a_time);

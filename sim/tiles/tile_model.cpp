@@ -3,6 +3,7 @@
 #include "sim/tiles/tile_model.hpp"
 
 #include "layouts/tiling/launch_order.hpp"
+#include "sim/terms/terms.hpp"
 #include "sim/tiles/kernels.hpp"
 
 #include <algorithm>
@@ -124,7 +125,7 @@ void TileModel::describe(const Part& rows, const Part& keys, std::span<const Run
 }
 
 std::string TileModel::key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                              const Part& keys, BlockPosition position) {
+                              const Part& keys, AttendPosition position) {
     describe(rows, keys, row_runs, key_runs);
     key_.insert(key_.end(), {rows.heads.count(), keys.heads.count(), 2 * position.begins + position.ends});
     return {reinterpret_cast<const char*>(key_.data()), key_.size() * sizeof(key_.front())};
@@ -142,18 +143,18 @@ double TileModel::computed_pairs(const Part& rows, const Part& keys) {
                tiles * of_a_tile(cost_.tile_rows, rows.tokens.size()) * of_a_tile(cost_.tile_keys, keys.tokens.size());
 }
 
-double TileModel::slowdown_without_sms(double sms, const Part& rows, const Part& keys, BlockPosition position) {
+double TileModel::slowdown_without_sms(double sms, const Part& rows, const Part& keys, AttendPosition position) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     const auto key = fmt::format("{} ", sms) + key_of(row_runs, key_runs, rows, keys, position);
     if (const auto found = slowdowns_.find(key); found != slowdowns_.end()) return found->second;
     const auto seconds = [&](double missing) {
-        return block_launch(row_runs, key_runs, rows, keys, position, missing).seconds;
+        return attend_launch(row_runs, key_runs, rows, keys, position, missing).seconds;
     };
     const auto all = seconds(0);
     return slowdowns_[key] = all == 0 ? 1 : seconds(sms) / all;
 }
 
-TileModel::Time TileModel::block(const Part& rows, const Part& keys, BlockPosition position) {
+TileModel::Time TileModel::attend(const Part& rows, const Part& keys, AttendPosition position) {
     const auto row_runs = runs(rows, row_storage_), key_runs = runs(keys, key_storage_);
     const auto key = key_of(row_runs, key_runs, rows, keys, position);
     const auto found = memo_.find(key);
@@ -170,16 +171,15 @@ TileModel::WorkTiles::Sizes TileModel::sizes_of(const Part& rows, const Part& ke
             key_heads * static_cast<double>(p.head_dim + p.value_dim) * bytes};
 }
 
-TileModel::RowBytes TileModel::row_bytes(BlockPosition position) const {
+TileModel::RowBytes TileModel::row_bytes(AttendPosition position) const {
     const auto kept = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
     const auto rounded = static_cast<double>(layouts::bytes_of(schedule_.problem().dtype));
     return {position.begins ? 0 : kept, kept + (position.ends ? rounded : 0)};
 }
 
-/// Share of a launch's memory traffic that L2 misses: 0 if the launch touches at most half of L2's size, 1 from one and
-/// a half times its size on. These bounds are not derived.
-double TileModel::l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const {
-    if (cost_.item != WorkTile::query_tile || machine_.cache_bytes == 0) return 0;
+/// See terms::OverflowTail.
+double TileModel::l2_miss_share(std::span<const WorkTiles> parts, AttendPosition position) const {
+    if (cost_.work_tile != WorkTile::query_tile || machine_.cache_bytes == 0) return 0;
     const auto [read, written] = row_bytes(position);
     const bool in_place = !position.begins && !position.ends;
     double touched = 0;
@@ -188,26 +188,7 @@ double TileModel::l2_miss_share(std::span<const WorkTiles> parts, BlockPosition 
         touched += part.sizes.outputs * (in_place ? busy * written : read + written) + part.sizes.queries * busy +
                    part.sizes.keys;
     }
-    return std::clamp(touched / machine_.cache_bytes - 0.5, 0.0, 1.0);
-}
-
-/// Time of a work tile: `tiles` for each of its `heads_in_turn`, shared by `sms` SMs, in `visits` blocks one
-/// after another. `missed`: see l2_miss_share().
-double TileModel::work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn,
-                                    std::int64_t sms, int visits, double missed) const {
-    // A work tile of keys belongs to one block, so it has no state to resume or finish.
-    const bool keeps_rows = cost_.item == WorkTile::query_tile;
-    const auto more = keeps_rows
-                          ? (position.begins ? 0 : cost_.resume_seconds) + (position.ends ? cost_.finish_seconds : 0)
-                          : cost_.cluster_seconds * std::log2(static_cast<double>(sms));
-    if (tiles.full + tiles.partial == 0)
-        return cost_.idle_work_tile_seconds == 0
-                   ? 0
-                   : cost_.idle_work_tile_seconds + more +
-                         cost_.idle_tile_seconds_per_byte * missed * row_bytes(position).read;
-    const auto work = cost_.full_tile_seconds * static_cast<double>(tiles.full) +
-                      cost_.partial_tile_seconds * static_cast<double>(tiles.partial);
-    return cost_.work_tile_seconds * visits + more + work * heads_in_turn / static_cast<double>(sms);
+    return terms::OverflowTail::missed(touched, machine_.cache_bytes);
 }
 
 TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs,
@@ -223,7 +204,7 @@ TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std
     const auto& mask = schedule_.mask();
     const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
     const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
-    const bool by_keys = cost_.item == WorkTile::key_tile;
+    const bool by_keys = cost_.work_tile == WorkTile::key_tile;
     WorkTiles items;
     items.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
     items.query_heads_in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
@@ -240,9 +221,7 @@ TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std
 
 double TileModel::tile_seconds(const WorkTiles& items) const {
     double seconds = 0;
-    for (const auto& [full, partial] : items.tiles)
-        seconds += cost_.full_tile_seconds * static_cast<double>(full) +
-                   cost_.partial_tile_seconds * static_cast<double>(partial);
+    for (const auto& tiles : items.tiles) seconds += terms::Tiles::of_tiles(cost_, tiles);
     return seconds * items.query_heads_in_turn * static_cast<double>(items.copies);
 }
 
@@ -255,7 +234,7 @@ std::int64_t TileModel::concurrent_work_tiles(const layouts::SmGroup& sharing, d
 
 /// Work tiles of queries of all `parts` in one launch, while `missing` SMs are missing. If they are of one block, of
 /// `keys`, they come longest first for some heads, then for others.
-TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys,
+TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosition position, const Part* keys,
                                     double missing) const {
     // A kernel in the middle of its rows' blocks leaves work tiles without tiles out of its work list.
     const bool visits_idle = position.begins || position.ends;
@@ -269,10 +248,16 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosit
             const auto& tiles = part.tiles[i];
             if (!visits_idle && tiles.full + tiles.partial == 0) continue;
             const auto visits = part.visits.empty() ? 1 : std::max(1, part.visits[i]);
-            groups.push_back(
-                {work_tile_seconds(tiles, position, part.query_heads_in_turn, 1, visits, missed), part.copies});
+            groups.push_back({work_tile_seconds(cost_, {.tiles = tiles,
+                                                        .begins = position.begins,
+                                                        .ends = position.ends,
+                                                        .heads_in_turn = part.query_heads_in_turn,
+                                                        .visits = visits,
+                                                        .missed = missed,
+                                                        .bytes_read = read}),
+                              part.copies});
             count += part.copies;
-            found.item = std::max(found.item, groups.back().seconds);
+            found.longest_work_tile = std::max(found.longest_work_tile, groups.back().seconds);
         }
         found.tiles += tile_seconds(part);
     }
@@ -293,23 +278,23 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, BlockPosit
     }
     const layouts::SmGroup alone{1, static_cast<std::int64_t>(machine_.sms)};
     found.seconds = list_schedule(groups, concurrent_work_tiles(alone, missing)) +
-                    cost_.tail_seconds_per_byte * missed * (read + written) *
-                        std::min(1.0, static_cast<double>(count) / machine_.sms);
+                    terms::OverflowTail::of_launch(cost_, missed, read + written,
+                                                   std::min(1.0, static_cast<double>(count) / machine_.sms));
     return found;
 }
 
-TileModel::Launch TileModel::block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                          const Part& rows, const Part& keys, BlockPosition position,
-                                          double missing) const {
+TileModel::Launch TileModel::attend_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
+                                           const Part& rows, const Part& keys, AttendPosition position,
+                                           double missing) const {
     auto items = work_tiles_of(row_runs, key_runs, rows, keys);
-    if (cost_.item == WorkTile::query_tile) return launch({&items, 1}, position, &keys, missing);
+    if (cost_.work_tile == WorkTile::query_tile) return launch({&items, 1}, position, &keys, missing);
     return key_launch({std::make_shared<const WorkTiles>(std::move(items))}, missing);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,
-                                             const Part& rows, const Part& keys, BlockPosition position) const {
-    const auto [seconds, item, tiles] = block_launch(row_runs, key_runs, rows, keys, position);
-    return {.alone = seconds, .continued = tiles / machine_.sms, .item = item};
+                                             const Part& rows, const Part& keys, AttendPosition position) const {
+    const auto [seconds, longest, tiles] = attend_launch(row_runs, key_runs, rows, keys, position);
+    return {.alone = seconds, .continued = tiles / machine_.sms, .longest_work_tile = longest};
 }
 
 }  // namespace ringlab::sim

@@ -32,42 +32,42 @@ public:
     struct Time {
         double alone = 0;      ///< seconds in a launch of its own, without launch_us
         double continued = 0;  ///< seconds of its tiles alone, spread evenly over all SMs, in a launch under way
-        double item = 0;       ///< seconds of its longest work tile
+        double longest_work_tile = 0;  ///< seconds
     };
 
-    /// Whether a block is the first or the last one that its query rows attend to.
-    struct BlockPosition {
+    /// Whether this attend is the first or the last one of its query rows in the pass.
+    struct AttendPosition {
         bool begins = true, ends = true;
     };
 
-    /// From the share `from` of the block's undisturbed time on, `sms` SMs are not available to it.
+    /// From the share `from` of an attend's undisturbed time on, `sms` SMs are not available to it.
     struct MissingSms {
         double from = 0;
         double sms = 0;
     };
 
-    /// Time of a block of key tiles while some SMs are missing, divided by its time on all SMs. `missing` is sorted by
-    /// time and its first entry is from 0.
+    /// Time of an attend of key tiles while some SMs are missing, divided by its time on all SMs. `missing` is sorted
+    /// by time and its first entry is from 0.
     double slowdown_while_sms_missing(std::span<const MissingSms> missing, const Part& rows, const Part& keys);
 
-    /// SMs that the block leaves idle because it has fewer work tiles of keys than SMs; 0 if it fills them.
+    /// SMs that the attend leaves idle because it has fewer work tiles of keys than SMs; 0 if it fills them.
     double idle_sms(const Part& rows, const Part& keys);
 
-    /// Time of the block of `rows` and `keys`, all heads of both.
-    Time block(const Part& rows, const Part& keys, BlockPosition position);
+    /// Time of an attend of `rows` to `keys`, all heads of both.
+    Time attend(const Part& rows, const Part& keys, AttendPosition position);
 
-    /// Pairs of a row and a key in all tiles that the block computes, for one head. Includes pairs that the mask hides
+    /// Pairs of a row and a key in all tiles that the attend computes, for one head. Includes pairs that the mask hides
     /// within partial tiles.
     double computed_pairs(const Part& rows, const Part& keys);
 
-    /// Time of the block with `sms` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
+    /// Time of the attend with `sms` fewer SMs, divided by its time with all of them. Work tiles run in waves, so
     /// a few missing SMs can cost a whole wave.
-    double slowdown_without_sms(double sms, const Part& rows, const Part& keys, BlockPosition position);
+    double slowdown_without_sms(double sms, const Part& rows, const Part& keys, AttendPosition position);
 
     /// One attend of a fused launch: several attends of a rank in one kernel launch.
     struct FusedAttend {
         Part rows, keys;
-        bool begins = true, ends = true;  ///< forward: whether it is the first or last block of its rows
+        bool begins = true, ends = true;  ///< forward: whether it is the first or last attend of its rows
         bool waits = false;               ///< whether it waits for a message
     };
 
@@ -110,7 +110,7 @@ public:
         layouts::WorkTileOrder order{};  ///< of the work tiles of each block
         double longer = 1;               ///< factor on the time of every work tile
     };
-    LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts, bool waits) const;
+    LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts) const;
 
     /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
     std::vector<WorkTileGroup> in_launch_order(const WorkTiles& items, const LaunchPlan& plan) const;
@@ -128,18 +128,15 @@ private:
     std::vector<double> fused_times_of_key_tiles(std::span<const FusedAttend> attends);
     struct Launch {
         double seconds = 0;
-        double item = 0;   ///< seconds of its longest work tile
-        double tiles = 0;  ///< seconds of all tiles on one SM
+        double longest_work_tile = 0;  ///< seconds
+        double tiles = 0;              ///< seconds of all tiles on one SM
     };
     layouts::SmGroup sharing_of(std::span<const KeyTilesOfBlock> parts) const;
     layouts::WorkTileOrder order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const;
     double l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const;
-    double work_tile_seconds(const layouts::TileCounts& tiles, int heads_in_turn, std::int64_t sms) const {
-        return work_tile_seconds(tiles, {}, heads_in_turn, sms, 1, 0);
-    }
     std::int64_t concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const;
     double tile_seconds(const WorkTiles& items) const;
-    Launch launch(std::span<const WorkTiles> parts, BlockPosition position, const Part* keys, double missing) const;
+    Launch launch(std::span<const WorkTiles> parts, AttendPosition position, const Part* keys, double missing) const;
     Launch key_launch(const KeyTilesOfBlock& part, double missing) const;
     struct ScheduledBlock {
         std::vector<WorkTileGroup> groups;
@@ -147,21 +144,19 @@ private:
         double seconds = 0;
     };
     const ScheduledBlock& scheduled_block(const Part& rows, const Part& keys);
-    Launch block_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                        const Part& keys, BlockPosition position, double missing = 0) const;
+    Launch attend_launch(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
+                         const Part& keys, AttendPosition position, double missing = 0) const;
     std::string key_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows, const Part& keys,
-                       BlockPosition position);
+                       AttendPosition position);
     Time tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
-                           const Part& keys, BlockPosition position) const;
+                           const Part& keys, AttendPosition position) const;
     WorkTiles::Sizes sizes_of(const Part& rows, const Part& keys) const;
     /// Bytes that a launch reads and writes for each number of O.
     struct RowBytes {
         double read, written;
     };
-    RowBytes row_bytes(BlockPosition position) const;
-    double l2_miss_share(std::span<const WorkTiles> parts, BlockPosition position) const;
-    double work_tile_seconds(const layouts::TileCounts& tiles, BlockPosition position, int heads_in_turn,
-                             std::int64_t sms, int visits, double missed) const;
+    RowBytes row_bytes(AttendPosition position) const;
+    double l2_miss_share(std::span<const WorkTiles> parts, AttendPosition position) const;
 
     const Schedule& schedule_;
     const Machine& machine_;

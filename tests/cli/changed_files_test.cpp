@@ -64,7 +64,7 @@ std::ostream& operator<<(std::ostream& out, const Reader& reader) {
     return out;
 }
 
-const Words four{"--ranks", "4", "--layouts", "zigzag", "--algorithms", "ring"};
+const Words four{"--ranks", "4", "--layouts", "zigzag", "--schedules", "ring"};
 const Words on_machine{"--machines", "./m.toml"};
 const Words executed = four + Words{"--tokens", "64", "--masks", "causal"};
 const Words predicted_from_files = four + on_machine + Words{"--tokens", "64", "--masks", "causal"};
@@ -106,11 +106,16 @@ const std::vector<Reader> readers{
     {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
     {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
     {validate, on_machine + Words{"--measured", "rings.h5"}, {"measured", "machines"}, {"rings.h5", "m.toml"}},
+    {validate,
+     on_machine + Words{"--kineto", "0.json", "1.json", "--tokens", "64"},
+     {"kineto", "machines"},
+     {"0.json", "1.json", "m.toml"},
+     false},
     {validate, {"--published", "table.toml"}, {"published"}, {"table.toml", "m.toml", "theirs.toml"}, false},
 };
 
 /// Options that name files, of which no record keeps a digest.
-const std::set<std::string> written{"output", "json", "trace", "save-tensors"};
+const std::set<std::string> written{"output", "json", "trace", "chakra", "save-tensors"};
 const std::set<std::string> tried_elsewhere{"cudnn"};  // needs a GPU: tests/experiments/files_read_test.cpp
 const std::set<std::string> about_files{"tokens",   "scale",         "soft-cap",
                                         "heads",    "head-dim",      "value-dim",  // of the input
@@ -122,9 +127,10 @@ class Inputs : public Folder {
 public:
     Inputs() {
         const std::string source = RINGLAB_SOURCE_DIR "/experiments/";
-        fs::copy_file(source + "machines/h200_cluster.toml", *this / "m.toml");
+        // One with few prices, so that predicting is quick.
+        fs::copy_file(source + "machines/h200_nvswitch_copy_engine.toml", *this / "m.toml");
         fs::copy_file(source + "implementations/ring_flash_attention_fa2.toml", *this / "theirs.toml");
-        fs::copy_file(source + "results/validate_2cpus.h5", *this / "rings.h5");
+        fs::copy_file(source + "results/validate_4xh200_nccl.h5", *this / "rings.h5");
         std::string positions, gpus;
         for (int i = 0; i < 64; ++i) positions += fmt::format("{}\n", i * 5 % 64);
         for (int i = 0; i < 8; ++i) gpus += fmt::format("{}\n", 7 - i);
@@ -135,6 +141,11 @@ public:
         write_file(*this / "p.cfg", "heads = 4:2\nhead-dim = 16\n");
         write_file(*this / "local.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:32,0\n");
         write_file(*this / "two.stack", "4 layers: local.cfg p.cfg\n");
+        for (const auto* rank : {"0", "1"})
+            write_file(*this / (std::string(rank) + ".json"),
+                       fmt::format(R"({{"distributedInfo":{{"rank":{},"world_size":2}},"traceEvents":[{{"ph":"X",)"
+                                   R"("cat":"kernel","name":"flash_fwd","ts":0,"dur":1}}]}})",
+                                   rank));
         write_file(*this / "table.toml",
                    "name = \"t\"\nsource = \"s\"\nmachine = \"./m.toml\"\nshape = \"4:2/128/bf16\"\nmask = \"causal\"\n"
                    "ranks = 2\ntokens_per_rank = [256]\nfitted = []\nunit = \"TFLOP/s per GPU\"\n\n[[systems]]\nname = "
@@ -251,7 +262,7 @@ BOOST_AUTO_TEST_CASE(a_sweep_that_was_killed_is_resumed_with_the_same_files_alon
                       "1",
                       "--config",
                       "c.cfg"};
-    const Words tensors = executed + Words{"--input", "in.h5", "--algorithms", "pull", "all-gather"};
+    const Words tensors = executed + Words{"--input", "in.h5", "--schedules", "pull", "all-gather"};
     int refused = 0, gone_on = 0;
     for (int i = 0; i < count; ++i) {
         const bool predicts = below(random, 3) > 0;

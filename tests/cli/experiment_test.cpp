@@ -71,14 +71,14 @@ BOOST_AUTO_TEST_CASE(a_latent_travels_agrees_with_the_reference_and_costs_less_t
     for (const std::string arithmetic : {"fp64", "bf16"}) {
         const auto ending = run(folder, gradient_equivalence,
                                 heads + Words{"--tokens",  "96",      "--ranks",         "1",       "4",
-                                              "--layouts", "zigzag",  "--masks",         "causal",  "--algorithms",
+                                              "--layouts", "zigzag",  "--masks",         "causal",  "--schedules",
                                               "ring",      "ulysses", "expanded:ring",   "--input", "normal",
                                               "--rotary",  "100",     "--rotary-first",  "16",      "--arithmetic",
                                               arithmetic,  "-o",      arithmetic + ".h5"});
         BOOST_TEST(ending.status == 0, ending.out + ending.err);
     }
     const auto ending = run(folder, predict,
-                            heads + Words{"--tokens", "4096", "--ranks", "8", "--algorithms", "ring", "expanded:ring",
+                            heads + Words{"--tokens", "4096", "--ranks", "8", "--schedules", "ring", "expanded:ring",
                                           "--layouts", "zigzag", "--machines", "h200_nvswitch_nccl", "-o", "p.h5"});
     BOOST_TEST_REQUIRE(ending.status == 0, ending.err);
     const auto record = experiments::hdf5::File::open((folder / "p.h5").string());
@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(dropout_is_judged_recorded_and_predicted) {
                            "--masks",
                            "causal",
                            "full+valid:0-70,90-190",
-                           "--algorithms",
+                           "--schedules",
                            "ring",
                            "pull",
                            "pass-q",
@@ -204,7 +204,7 @@ BOOST_AUTO_TEST_CASE(few_query_rows_are_equal_too_and_named_in_the_record) {
                              "5",
                              "--layouts",
                              "zigzag",
-                             "--algorithms",
+                             "--schedules",
                              "ring",
                              "merge:tree",
                              "--ranks",
@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(few_query_rows_are_equal_too_and_named_in_the_record) {
 BOOST_AUTO_TEST_CASE(decode_judges_every_step_and_says_so) {
     const Folder folder;
     const Words fast{"--tokens", "100",       "--sequences", "3",          "--steps",      "3",     "--ranks",
-                     "4",        "--layouts", "contiguous",  "zigzag",     "--algorithms", "merge", "merge:tree",
+                     "4",        "--layouts", "contiguous",  "zigzag",     "--schedules", "merge", "merge:tree",
                      "ring",     "--repeats", "1",           "--machines", "ideal",        "-o",    "r.h5"};
     const auto ending = run(folder, decode, fast);
     BOOST_TEST(ending.status == 0, ending.out << ending.err);

@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(a_flipped_bit_is_named_with_checksums_and_passes_without) {
 
 BOOST_AUTO_TEST_CASE(a_slow_rank_is_named_in_a_note_and_in_the_record) {
     const Folder folder;
-    const Words sizes{"--layouts", "zigzag",  "--masks", "causal",   "--algorithms", "ring", "--ranks",
+    const Words sizes{"--layouts", "zigzag",  "--masks", "causal",   "--schedules", "ring", "--ranks",
                       "4",         "--input", "normal",  "--tokens", "1024",         "-o",   "r.h5"};
     const auto ending = run(folder, gradients, sizes + Words{"--fault", "slow:2"});
     BOOST_TEST(ending.status == 0, ending.err);

@@ -64,7 +64,7 @@ std::ostream& operator<<(std::ostream& out, const Danger& danger) {
     return out;
 }
 
-const Words tiny{"--masks", "causal", "--algorithms", "ring", "--ranks", "4", "--tokens", "64"};
+const Words tiny{"--masks", "causal", "--schedules", "ring", "--ranks", "4", "--tokens", "64"};
 const Words over{"--overwrite"};
 const Words predicted{"--ranks", "4", "--tokens-per-rank", "64", "--machines", "ideal"};
 

@@ -14,7 +14,7 @@ const Words options{"--tokens",
                     "--ranks",
                     "--layouts",
                     "--masks",
-                    "--algorithms",
+                    "--schedules",
                     "--heads",
                     "--input",
                     "--pad",
@@ -97,7 +97,7 @@ bool parses_or_says_why(const Words& arguments) {
     std::vector<const char*> line{"fuzz"};
     for (const auto& argument : arguments) line.push_back(argument.c_str());
     experiments::Config defaults;
-    defaults.output = "fuzz.h5";
+    defaults.output.path = "fuzz.h5";
     try {
         experiments::parse(experiment, defaults, static_cast<int>(line.size()), line.data());
     } catch (const Error& error) {
@@ -139,11 +139,11 @@ BOOST_AUTO_TEST_CASE(mutated_config_files_are_understood_or_refused_in_one_line)
 BOOST_AUTO_TEST_CASE(random_sweeps_run_or_are_refused_in_one_line) {
     const Folder folder;
     Random random(3);
-    const Words changed{"--layouts", "--masks", "--algorithms", "--heads",     "--scale",       "--arithmetic",
+    const Words changed{"--layouts", "--masks", "--schedules", "--heads",     "--scale",       "--arithmetic",
                         "--batch",   "--seed",  "--soft-cap",   "--value-dim", "--judge-limit", "--input"};
     for (int i = 0; i < 100; ++i) {
         Words arguments{"--tokens", "64",  "--ranks",   "2",      "--input", "normal", "--head-dim",   "8",
-                        "--heads",  "4:2", "--layouts", "zigzag", "--masks", "causal", "--algorithms", "ring"};
+                        "--heads",  "4:2", "--layouts", "zigzag", "--masks", "causal", "--schedules", "ring"};
         const auto option = any_of(random, changed), value = any_of(random, values);
         for (std::size_t at = 0; at < arguments.size(); at += 2)
             if (arguments[at] == option) {
@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(random_joined_masks_run_and_their_records_hold_what_the_ora
     const Words sizes{"--tokens",     std::to_string(tokens),
                       "--ranks",      "4",
                       "--layouts",    "zigzag",
-                      "--algorithms", "ring",
+                      "--schedules", "ring",
                       "--heads",      "4:2",
                       "--head-dim",   "8",
                       "--input",      "normal",

@@ -11,7 +11,7 @@ namespace ringlab::cli::test {
 namespace {
 
 const Words long_sweep{"--tokens", "1024", "--layouts",    "contiguous", "zigzag", "striped", "striped:4", "--ranks",
-                       "4",        "8",    "--algorithms", "ring",       "pull",   "--masks", "causal",    "full"};
+                       "4",        "8",    "--schedules", "ring",       "pull",   "--masks", "causal",    "full"};
 
 // A library that puts a handler of its own in the place of SIGHUP's before main(), as UCX does below Open MPI 5. It is
 // there before the runtime of the address sanitizer is, to which that does no harm.
@@ -84,7 +84,7 @@ std::ostream& operator<<(std::ostream& out, const TooMuch& one) {
     return out;
 }
 
-const Words generated{"--input", "normal", "--layouts", "zigzag", "--masks", "causal", "--algorithms", "ring"};
+const Words generated{"--input", "normal", "--layouts", "zigzag", "--masks", "causal", "--schedules", "ring"};
 
 const std::vector<TooMuch> too_much{
     {gradient_equivalence,
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(what_takes_long_says_so_before_and_how_far_it_is) {
     const Folder folder;
     const auto ending = run(folder, gradient_equivalence,
                             {"--input", "normal", "--tokens", "128Ki", "--ranks", "2", "--layouts", "zigzag", "--masks",
-                             "causal", "--algorithms", "ring", "--arithmetic", "fp32", "-o", "r.h5"},
+                             "causal", "--schedules", "ring", "--arithmetic", "fp32", "-o", "r.h5"},
                             15);
     BOOST_TEST(ending.timed_out);
     BOOST_TEST(contains(ending.err, "[estimate] 1 run: about "), ending.err);

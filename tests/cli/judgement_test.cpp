@@ -13,8 +13,8 @@ namespace ringlab::cli::test {
 BOOST_AUTO_TEST_SUITE(cli_judgement)
 
 BOOST_AUTO_TEST_CASE(a_record_says_how_much_of_each_run_was_judged) {
-    const Words little{"--tokens", "64",        "--ranks", "2",  "--masks", "causal",
-                       "full",     "--layouts", "zigzag",  "-o", "r.h5"};
+    const Words little{"--tokens", "64",     "--ranks", "2",   "--masks",    "causal", "full", "--layouts", "zigzag",
+                       "--input",  "normal", "--heads", "4:2", "--head-dim", "8",      "-o",   "r.h5"};
     for (const auto& program : {compare_layouts, gradient_equivalence, bf16_error})
         for (const auto& [limit, extent] : {std::pair{"64", "whole"}, {"63", "sampled"}}) {
             const Folder folder;
@@ -31,10 +31,10 @@ BOOST_DATA_TEST_CASE(repeats_are_executed_and_judged,
                      boost::unit_test::data::make({gradient_equivalence, bf16_error, layer_gradients}), program) {
     const Folder folder;
     const auto seconds_of = [&](const std::string& repeats) {
-        const auto ending = run(folder, program,
-                                {"--layouts", "zigzag", "--masks", "causal", "--algorithms", "ring", "--ranks",    "2",
-                                 "--tokens",  "256",    "--input", "normal", "--heads",      "4:2",  "--head-dim", "64",
-                                 "--repeats", repeats,  "-o",      "r.h5",   "--overwrite"});
+        const auto ending =
+            run(folder, program, {"--layouts", "zigzag", "--masks", "causal", "--schedules", "ring", "--ranks",    "2",
+                                  "--tokens",  "256",    "--input", "normal", "--heads",     "4:2",  "--head-dim", "64",
+                                  "--repeats", repeats,  "-o",      "r.h5",   "--overwrite"});
         BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
         const auto repeated = experiments::hdf5::File::open(folder / "r.h5").dataset("runs/repeats").integers();
         BOOST_TEST(repeated.front() == std::stoi(repeats));
@@ -73,12 +73,12 @@ BOOST_DATA_TEST_CASE(where_nobody_sees_anything_nothing_takes_time_and_nothing_i
                      boost::unit_test::data::make({compare_layouts, gradient_equivalence, bf16_error, predict}),
                      program) {
     const Folder folder;
-    const Words blind{"--masks",      "padded-segments:64/0",
-                      "--algorithms", "ring",
-                      "--layouts",    "zigzag",
-                      "--ranks",      "2",
-                      "--tokens",     "64",
-                      "-o",           "r.h5"};
+    const Words blind{"--masks",     "padded-segments:64/0",
+                      "--schedules", "ring",
+                      "--layouts",   "zigzag",
+                      "--ranks",     "2",
+                      "--tokens",    "64",
+                      "-o",          "r.h5"};
     const auto ending = run(folder, program, blind + (program == predict ? Words{} : Words{"--input", "normal"}));
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(!contains(ending.out.substr(0, ending.out.find("\n\n")), "nan"), ending.out);
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(gradients_that_are_zero_in_exact_arithmetic_have_errors_tha
         // Rows that see themselves alone, by either mask.
         const auto ending =
             run(folder, gradient_equivalence,
-                {"--masks", "window:0,0", "causal+documents:1x64", "--layouts", "zigzag", "--algorithms", "ring",
+                {"--masks", "window:0,0", "causal+documents:1x64", "--layouts", "zigzag", "--schedules", "ring",
                  "--ranks", "2", "--tokens", "64", "--input", "normal", "--arithmetic", arithmetic, "-o", "r.h5"});
         BOOST_TEST(ending.status == 0, ending.out);
         BOOST_TEST(!contains(ending.out, "inf"), ending.out);

@@ -29,7 +29,7 @@ BOOST_AUTO_TEST_SUITE(cli_mpi)
 
 BOOST_AUTO_TEST_CASE(four_processes_are_a_ring_of_four) {
     const Folder folder;
-    const auto ending = run_mpi(folder, 4, {"--ranks", "4", "--algorithms", "ring", "pull"});
+    const auto ending = run_mpi(folder, 4, {"--ranks", "4", "--schedules", "ring", "pull"});
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(contains(ending.out, "all pass"), ending.out);
     BOOST_TEST(runs_of(folder / "r.h5", "judged/relative_rms").size() == 2u);
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(the_former_way_to_ask_for_processes_is_understood_and_corre
                                                "64", "--overwrite", "-o", "r.h5"},
                                 90);
         BOOST_TEST(ending.status == 0, ending.err);
-        BOOST_TEST(contains(ending.err, "[note] --transport mpi is now said --mpi"), ending.err);
+        BOOST_TEST(contains(ending.err, "[note] --transport mpi is now --mpi"), ending.err);
         const auto text = experiments::hdf5::File::open(folder / "r.h5").text("configuration");
         BOOST_TEST(contains(text, "mpi = true"), text);
     }
@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(the_former_way_to_ask_for_processes_is_understood_and_corre
 
 BOOST_AUTO_TEST_CASE(one_process_is_a_ring_of_one) {
     const Folder folder;
-    const auto ending = run_mpi(folder, 1, {"--ranks", "1", "--algorithms", "ring", "pull", "all-gather"});
+    const auto ending = run_mpi(folder, 1, {"--ranks", "1", "--schedules", "ring", "pull", "all-gather"});
     BOOST_TEST(ending.status == 0, ending.err);
     BOOST_TEST(contains(ending.out, "all pass"), ending.out);
 }
@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(two_replicas_of_a_ring_of_two_agree_with_dense_attention_in
     for (const auto* placement : {"consecutive", "strided"}) {
         const Folder folder;
         const auto ending =
-            run_mpi(folder, 4, {"--ranks", "2", "--replicas", "2", "--placement", placement, "--algorithms", "ring"});
+            run_mpi(folder, 4, {"--ranks", "2", "--replicas", "2", "--placement", placement, "--schedules", "ring"});
         BOOST_TEST(ending.status == 0, ending.err);
         BOOST_TEST(contains(ending.out, "all pass"), ending.out);
         const auto runs = runs_of(folder / "r.h5", "judged/relative_rms");
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(a_process_of_its_own_that_needs_others_says_so_and_nothing_
 BOOST_AUTO_TEST_CASE(an_error_of_the_root_alone_ends_all_processes) {
     const Folder folder;
     write_file(folder / "r.h5", "someone's file");
-    const auto ending = run_mpi(folder, 4, {"--ranks", "4", "--algorithms", "ring"});
+    const auto ending = run_mpi(folder, 4, {"--ranks", "4", "--schedules", "ring"});
     BOOST_TEST(!ending.timed_out);
     BOOST_TEST(ending.status != 0);
     BOOST_TEST(lines_of_the_experiment(ending.err) == 1, ending.err);

@@ -16,7 +16,7 @@ namespace {
 
 const std::string precious = "a year of work\n";
 const Words sweep{"--tokens", "512",     "--layouts", "contiguous", "zigzag",       "striped", "striped:4", "--ranks",
-                  "4",        "--masks", "causal",    "full",       "--algorithms", "ring",    "pull"};
+                  "4",        "--masks", "causal",    "full",       "--schedules", "ring",    "pull"};
 constexpr std::size_t sweep_runs = 4 * 2 * 2;
 
 std::string shell_words(const std::string& program, const Words& arguments) {

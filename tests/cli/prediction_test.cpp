@@ -29,6 +29,30 @@ BOOST_AUTO_TEST_CASE(predict_takes_seconds_for_1024_ranks) {
     BOOST_TEST(contains(ending.out, "1024"), ending.out);
 }
 
+BOOST_AUTO_TEST_CASE(the_machine_of_five_keys_in_the_documentation_is_predicted_and_its_derived_figures_are_recorded) {
+    const Folder folder;
+    const auto page = contents_of(RINGLAB_SOURCE_DIR "/docs/how-to/cluster.md");
+    const auto begin = page.find("```toml\n") + 8;
+    const auto machine = page.substr(begin, page.find("```", begin) - begin);
+    write_file(folder / "mine.toml", machine);
+    const Words words{"--ranks", "32",         "--tokens-per-rank", "1k", "--layouts",
+                      "zigzag",  "--machines", "mine.toml",         "-o"};
+    const auto ending = run(folder, predict, words + Words{"r.h5"});
+    BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
+    const auto line = page.substr(page.find("\nOn mine: ") + 1);
+    BOOST_TEST(contains(ending.out, line.substr(0, line.find('\n') + 1)), ending.out);
+    const auto record = experiments::hdf5::File::open(folder / "r.h5");
+    const auto provenance = record.group("provenance/0");
+    BOOST_TEST(provenance.text("machine_mine_text") == machine);
+    BOOST_TEST(contains(provenance.text("machine_mine_derived"), "gpu.multiprocessors = 132: derived: as H200"));
+    // A fifth key less.
+    const auto without = machine.substr(0, machine.find("device_memory"));
+    write_file(folder / "mine.toml", without);
+    const auto refused = run(folder, predict, words + Words{"s.h5"});
+    BOOST_TEST(refused.status == 1);
+    BOOST_TEST(contains(refused.err, "mine.toml: key 'device_memory.gigabytes' is missing"), refused.err);
+}
+
 BOOST_AUTO_TEST_CASE(what_a_predicted_pass_goes_to_adds_up_in_the_table_and_in_the_record) {
     const Folder folder;
     const Words words{"--ranks",
@@ -42,7 +66,7 @@ BOOST_AUTO_TEST_CASE(what_a_predicted_pass_goes_to_adds_up_in_the_table_and_in_t
                       "r.h5",
                       "--machines",
                       "4xh200_calibrated",
-                      "--algorithms",
+                      "--schedules",
                       "ring",
                       "pull",
                       "--cause-ranks",
@@ -107,6 +131,47 @@ BOOST_AUTO_TEST_CASE(a_trace_is_json_of_the_ranks_and_runs_asked_for) {
     BOOST_TEST(2 * some == all);  // the ranks of a zigzag ring all do the same
 }
 
+BOOST_AUTO_TEST_CASE(execution_traces_are_a_file_for_each_run_pass_and_gpu_and_replace_only_their_like) {
+    const Folder folder;
+    const Words words{"--ranks", "4",    "--tokens-per-rank", "512",   "--layouts", "zigzag", "--schedules",
+                      "ring",    "pull", "--machines",        "ideal", "--chakra",  "et",     "-o",
+                      "r.h5"};
+    const auto ending = run(folder, predict, words);
+    BOOST_REQUIRE_MESSAGE(ending.status == 0, ending.err);
+    BOOST_TEST(contains(ending.out, "Execution traces: 16 files"), ending.out);
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder / "et"))
+        files[entry.path().filename().string()] = contents_of(entry.path());
+    BOOST_TEST(files.size() == 16u);
+    for (const auto* schedule : {"ring", "pull"})
+        for (const auto* pass : {"forward", "backward"})
+            for (int gpu = 0; gpu < 4; ++gpu)
+                BOOST_TEST(
+                    files.contains(fmt::format("causal_zigzag_P=4_S=2048_{}_{}_ideal.{}.et", schedule, pass, gpu)));
+    const auto again = run(folder, predict, words + Words{"--overwrite"});
+    BOOST_TEST(again.status == 0, again.err);
+    for (const auto& [name, bytes] : files) BOOST_TEST((contents_of((folder / "et") / name) == bytes), name);
+
+    const auto refused = [&](const Words& more, const std::string& why) {
+        const auto refusal = run(folder, predict, words + more);
+        BOOST_TEST(refusal.status == 1);
+        BOOST_TEST(contains(refusal.err, why), refusal.err);
+    };
+    fs::remove(folder / "r.h5");
+    refused({}, ".0.et' exists; --overwrite replaces it");
+    const auto mine = (folder / "et") / files.begin()->first;
+    write_file(mine, "mine");
+    refused({"--overwrite"}, "is no execution trace of Ringlab");
+    BOOST_TEST(contents_of(mine) == "mine");
+    fs::remove_all(folder / "et");
+    write_file(folder / "et", "a file");
+    refused({}, "--chakra 'et' is a file; give a folder");
+    fs::remove(folder / "et");
+    refused({"--engine", "symmetric", "--compute-model", "rate"}, "--chakra needs the time of every operation");
+    BOOST_TEST(!fs::exists(folder / "et"));
+    BOOST_TEST(!fs::exists(folder / "r.h5"));
+}
+
 BOOST_AUTO_TEST_CASE(a_machine_file_with_a_rate_alone_is_predicted_by_it_and_one_that_contradicts_itself_is_told) {
     const Folder folder;
     const auto shipped =
@@ -138,18 +203,38 @@ BOOST_AUTO_TEST_CASE(a_machine_file_with_a_rate_alone_is_predicted_by_it_and_one
     BOOST_TEST(by_tiles < 0.55 * by_rate);
 }
 
-BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
-    const Folder folder;
+namespace {
+
+/// Writes this_cpu.toml.
+void calibrate_this_cpu(const Folder& folder) {
     const auto ending =
         run(folder, calibrate,
             {"--tokens", "128", "192", "256", "--repeats", "1", "--arithmetic", "fp32", "--output", "this_cpu.toml"});
     BOOST_REQUIRE(ending.status == 0);
+}
+
+boost::test_tools::assertion_result has_two_processors(boost::unit_test::test_unit_id) {
+    boost::test_tools::assertion_result result(std::thread::hardware_concurrency() >= 2);
+    if (!result) result.message() << "one processor alone, so ranks would take turns";
+    return result;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
+    const Folder folder;
+    calibrate_this_cpu(folder);
     BOOST_TEST(run(folder, calibrate, {"--output", "this_cpu.toml"}).status == 1);
     const auto predicted =
         run(folder, predict,
             {"--machines", "./this_cpu.toml", "--tokens-per-rank", "512", "--head-dim", "128", "-o", "r.h5"});
     BOOST_TEST(predicted.status == 0, predicted.err);
-    if (std::thread::hardware_concurrency() < 2) return;
+}
+
+BOOST_AUTO_TEST_CASE(rings_of_processors_are_scored_on_a_calibrated_machine_file,
+                     *boost::unit_test::precondition(has_two_processors)) {
+    const Folder folder;
+    calibrate_this_cpu(folder);
     const auto scored = run(
         folder, validate,
         {"--backend", "cpu", "--machines", "./this_cpu.toml", "--tokens-per-rank", "128", "--heads", "4:2", "--masks",
@@ -170,9 +255,9 @@ BOOST_AUTO_TEST_CASE(a_calibrated_machine_file_serves_prediction) {
 
 BOOST_AUTO_TEST_CASE(rings_of_a_record_are_predicted_again_and_not_run) {
     const Folder folder;
-    const std::string measured = RINGLAB_SOURCE_DIR "/experiments/results/validate_2xh200.h5";
+    const std::string measured = RINGLAB_SOURCE_DIR "/experiments/results/validate_4xh200.h5";
     const auto ending =
-        run(folder, validate, {"--measured", measured, "--machines", "2xh200_calibrated", "ideal", "-o", "again.h5"});
+        run(folder, validate, {"--measured", measured, "--machines", "4xh200_calibrated", "ideal", "-o", "again.h5"});
     BOOST_REQUIRE(ending.status == 0);
     const auto before = experiments::hdf5::File::open(measured),
                now = experiments::hdf5::File::open(folder / "again.h5");
@@ -250,7 +335,7 @@ BOOST_AUTO_TEST_CASE(the_longest_context_of_less_memory_is_shorter) {
     const auto tokens = [&](const std::string& gigabytes, const std::string& file) {
         const auto ending =
             run(folder, longest_context,
-                {"--algorithms", "ring", "--keep", "kv", "--reserved", "0", "--device-memory", gigabytes, "-o", file});
+                {"--schedules", "ring", "--keep", "kv", "--reserved", "0", "--device-memory", gigabytes, "-o", file});
         BOOST_REQUIRE(ending.status == 0);
         return experiments::hdf5::File::open(folder / file).dataset("runs/longest_tokens").doubles().front();
     };

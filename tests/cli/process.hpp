@@ -72,7 +72,7 @@ Words operator+(Words a, const Words& b);
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// Arguments of a sweep that takes milliseconds.
-inline const Words small{"--layouts", "zigzag",  "--masks", "causal",   "--algorithms",
+inline const Words small{"--layouts", "zigzag",  "--masks", "causal",   "--schedules",
                          "ring",      "--ranks", "4",       "--tokens", "64"};
 
 /// Runs of a record by name, each with the numbers of one of its datasets.

@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(the_attention_of_a_model_is_recorded_and_its_gradients_are_
     BOOST_REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
     const auto ring = run(folder, gradient_equivalence,
                           {"--input", "layer.h5", "--arithmetic", "fp64", "--ranks", "4", "--layouts", "zigzag",
-                           "--masks", "causal", "window:9,0+sink:2", "full+valid:0-7,20-48", "--algorithms", "ring",
+                           "--masks", "causal", "window:9,0+sink:2", "full+valid:0-7,20-48", "--schedules", "ring",
                            "--save-tensors", "tensors", "-o", "r.h5"});
     BOOST_REQUIRE_MESSAGE(ring.status == 0, ring.err);
     unsigned files = 0;

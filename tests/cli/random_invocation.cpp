@@ -1,6 +1,7 @@
 #include "random_invocation.hpp"
 
 #include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/registered.hpp"
 
 #include <algorithm>
 #include <map>
@@ -46,11 +47,25 @@ const Words numbers{"0",
                     "0x10",
                     "1,2",
                     "1000000000000000"};
-const Words layout_specs{"contiguous", "zigzag",    "striped",        "striped:3",
-                         "striped:16", "striped:0", "striped:-1",     "striped:9223372036854775807",
-                         "striped:4k", "zigzag:1",  "spiral",         "file:fuzz.txt",
-                         "file:",      "file:.",    "file:/dev/null", "zig",
-                         "striped:",   ":"};
+/// What is typed wrongly, or at a limit; what is right is asked of the registries.
+const Words odd_layouts{"striped:16", "striped:0", "striped:-1",     "striped:9223372036854775807",
+                        "striped:4k", "zigzag:1",  "spiral",         "file:fuzz.txt",
+                        "file:",      "file:.",    "file:/dev/null", "zig",
+                        "striped:",   ":"};
+const Words odd_schedules{"all-gather:1000000000",
+                          "ring:1",
+                          "ulysses:0",
+                          "ulysses:9223372036854775807",
+                          "double-ring",
+                          "double-ring:-3",
+                          "bidirectional:2",
+                          "seen:9223372036854775807",
+                          "seen:-1",
+                          "pass-q:",
+                          "ulyses:2",
+                          "joined-ring:3",
+                          "expanded:",
+                          "expanded:expanded:ring"};
 const Words mask_specs{"full",
                        "causal",
                        "window:8,0",
@@ -154,43 +169,18 @@ std::string random_mask(Random& random) {
     return mask_oracles::random_join(draws, 64, 4);
 }
 
+template <class Factory>
+std::string right_or_odd(Random& random, const layouts::Registry<Factory>& registry, const Words& odd) {
+    return any_of(random, below(random, 3) == 0 ? odd : ringlab::tests::examples_in(registry));
+}
+
 /// Values that an option may be given, sensible ones and others.
 std::string value_for(Random& random, const std::string& option) {
     if (!is_written(option) && below(random, 6) == 0) return any_of(random, words);
-    if (option == "--layouts") return any_of(random, layout_specs);
+    if (option == "--layouts") return right_or_odd(random, layouts::layouts(), odd_layouts);
+    if (option == "--schedules") return right_or_odd(random, layouts::schedules(), odd_schedules);
     if (option == "--masks") return random_mask(random);
     static const std::map<std::string, Words> by_option{
-        {"--algorithms",
-         {"ring",
-          "pull",
-          "pull:2",
-          "all-gather:2",
-          "all-gather:1000000000",
-          "ring:1",
-          "ulysses",
-          "ulysses:2",
-          "ulysses:0",
-          "ulysses:9223372036854775807",
-          "double-ring:1",
-          "double-ring:2",
-          "double-ring",
-          "double-ring:-3",
-          "bidirectional",
-          "bidirectional:2",
-          "seen",
-          "seen:1",
-          "seen:9223372036854775807",
-          "seen:-1",
-          "pass-q",
-          "pass-q:",
-          "ulyses:2",
-          "joined-ring",
-          "joined-ring:3",
-          "merge",
-          "merge:tree",
-          "expanded:ring",
-          "expanded:",
-          "expanded:expanded:ring"}},
         {"--sinks", {"normal", "1.5", "-800", "1,2,3,4", "1,2", "inf", "1e308", "none", ""}},
         {"--latent", {"8+4", "16", "0+4", "8+8", "8+9223372036854775807", "none", "+", "1"}},
         {"--rotary-pairs", {"half", "interleaved", "thirds"}},
@@ -225,7 +215,7 @@ std::string value_for(Random& random, const std::string& option) {
 const Words common{"--tokens", "--tokens-per-rank", "--batch",    "--heads", "--head-dim", "--value-dim",
                    "--scale",  "--soft-cap",        "--preset",   "--masks", "--config",   "-o",
                    "--resume", "--overwrite",       "--nonsense", "--help",  "--version"};
-const Words laid_out{"--layouts", "--algorithms", "--algorithms", "--ranks", "--pad"};
+const Words laid_out{"--layouts", "--schedules", "--schedules", "--ranks", "--pad"};
 const Words around{"--queries",      "--latent",         "--sinks",       "--dropout",
                    "--dropout-seed", "--rotary",         "--rotary-dims", "--rotary-first",
                    "--rotary-pairs", "--rotary-scaling", "--rotary",      "--rotary-positions"};
@@ -252,12 +242,12 @@ Invocation small_run(Random& random) {
                     {"--stack", "gemma-3-27b", "--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--repeats",
                      "1", "--machines", "ideal", "--compute-model", "rate", "-o", "out.h5"}};
         case 10:
-            return {decode, {"--tokens",   "64",    "--ranks", "2",     "--layouts", "zigzag", "--algorithms", "merge",
+            return {decode, {"--tokens",   "64",    "--ranks", "2",     "--layouts", "zigzag", "--schedules", "merge",
                              "--head-dim", "8",     "--heads", "4:2",   "--repeats", "1",      "--steps",      "1",
                              "--machines", "ideal", "-o",      "out.h5"}};
         case 11:
             return {advise,
-                    {"--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--algorithms", "ring", "--head-dim",
+                    {"--tokens", "4096", "--ranks", "2", "--layouts", "zigzag", "--schedules", "ring", "--head-dim",
                      "64", "--heads", "4:2", "-o", "out.h5"}};
         case 8:  // which gets as far as there are GPUs
             return {throughput,
@@ -284,7 +274,7 @@ Invocation small_run(Random& random) {
                      "1:1", "--repeats", "1", "-o", "out.toml"}};
         default:
             return {gradient_equivalence,
-                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--algorithms",
+                    {"--tokens", "64", "--ranks", "2", "--layouts", "zigzag", "--masks", "causal", "--schedules",
                      "ring", "--input", "normal", "--head-dim", "8", "--heads", "4:2", "-o", "out.h5"}};
     }
 }

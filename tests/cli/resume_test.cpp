@@ -9,7 +9,7 @@ namespace ringlab::cli::test {
 namespace {
 
 const Words sweep{"--tokens", "64",   "--layouts", "contiguous", "zigzag", "striped", "--masks",
-                  "causal",   "full", "--ranks",   "1",          "2",      "4",       "--algorithms",
+                  "causal",   "full", "--ranks",   "1",          "2",      "4",       "--schedules",
                   "ring",     "pull", "--resume",  "-o",         "r.h5"};
 constexpr std::size_t sweep_runs = 3 * 2 * 3 * 2;
 

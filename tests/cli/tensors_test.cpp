@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(an_outside_program_recomputes_every_saved_result) {
                               "window:40,0+sink:4",
                               "full+valid:0-70,90-190",
                               "causal+documents:input",
-                              "--algorithms",
+                              "--schedules",
                               "ring",
                               "--pad",
                               "--save-tensors",

@@ -28,7 +28,7 @@ sim::Machine true_machine() {
     machine.forward.idle_work_tile_seconds = 2.2e-6;
     machine.forward.resume_seconds = 1.5e-6;
     machine.forward.finish_seconds = 0.6e-6;
-    machine.backward = {.item = sim::WorkTile::key_tile,
+    machine.backward = {.work_tile = sim::WorkTile::key_tile,
                         .tile_rows = 64,
                         .groups = {{2, 66}, {4, 30}, {8, 15}},
                         .launch_seconds = 4e-6,
@@ -42,11 +42,11 @@ sim::Machine true_machine() {
 std::shared_ptr<const Plan> plan_of(const std::string& mask, const std::string& layout, int ranks,
                                     std::int64_t tokens) {
     Config config;
-    config.heads = "16:4";
-    config.head_dim = 128;
-    config.arithmetic = "bf16";
+    config.problem.heads = "16:4";
+    config.problem.head_dim = 128;
+    config.problem.arithmetic = "bf16";
     return std::make_shared<Plan>(
-        make_plan({"normal", mask, layout, "ring", "carry", ranks, tokens * ranks}, problem_from(config), config, {}));
+        make_plan({"normal", mask, layout, "ring", "carry", ranks, tokens * ranks}, problem_from(config.problem)));
 }
 
 /// What a GPU of these times would give.

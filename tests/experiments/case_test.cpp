@@ -1,5 +1,5 @@
-#include "experiments/config/case.hpp"
 #include "experiments/calibration/fit/least_squares.hpp"
+#include "experiments/config/config.hpp"
 #include "experiments/console/table.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/study/judge.hpp"
@@ -79,16 +79,16 @@ BOOST_AUTO_TEST_SUITE(sweep)
 
 Config two_by_two() {
     Config config;
-    config.masks = {"causal", "full"};
-    config.layouts = {"contiguous", "zigzag"};
-    config.algorithms = {"ring"};
-    config.ranks = {2};
-    config.tokens_per_rank = {16};
+    config.sweep.masks = {"causal", "full"};
+    config.sweep.layouts = {"contiguous", "zigzag"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {2};
+    config.sweep.tokens_per_rank = {16};
     return config;
 }
 
 BOOST_AUTO_TEST_CASE(cases_are_the_product_with_layouts_side_by_side) {
-    const auto cases = all_cases(two_by_two(), 0);
+    const auto cases = all_cases(two_by_two().sweep, two_by_two().prediction.machines, 0);
     BOOST_REQUIRE(cases.size() == 4u);
     BOOST_TEST(cases[0].name() == "causal contiguous P=2 S=32 ring");
     BOOST_TEST(cases[1].name() == "causal zigzag P=2 S=32 ring");
@@ -97,17 +97,18 @@ BOOST_AUTO_TEST_CASE(cases_are_the_product_with_layouts_side_by_side) {
 
 BOOST_AUTO_TEST_CASE(a_case_given_twice_is_refused) {
     auto config = two_by_two();
-    config.layouts = {"zigzag", "zigzag"};
-    BOOST_CHECK_THROW(all_cases(config, 0), Error);
+    config.sweep.layouts = {"zigzag", "zigzag"};
+    BOOST_CHECK_THROW(all_cases(config.sweep, config.prediction.machines, 0), Error);
 }
 
 BOOST_AUTO_TEST_CASE(inputs_are_called_by_their_own_names_and_told_apart) {
     auto config = two_by_two();
-    config.masks = {"causal"};
-    config.layouts = {"zigzag"};
-    config.inputs = {"a/b.h5", "a_b.h5", "/x/y/b.h5", "b.h5-1", "my file.h5", "my_file.h5", "normal"};
+    config.sweep.masks = {"causal"};
+    config.sweep.layouts = {"zigzag"};
+    config.sweep.inputs = {"a/b.h5", "a_b.h5", "/x/y/b.h5", "b.h5-1", "my file.h5", "my_file.h5", "normal"};
     Words names;
-    for (const auto& one : all_cases(config, 0)) names.push_back(one.name().substr(28));
+    for (const auto& one : all_cases(config.sweep, config.prediction.machines, 0))
+        names.push_back(one.name().substr(28));
     BOOST_TEST(names == (Words{"b.h5-2", "a_b.h5", "b.h5-3", "b.h5-1", "my_file.h5-1", "my_file.h5-2", "normal"}),
                boost::test_tools::per_element());
 }
@@ -130,10 +131,9 @@ BOOST_AUTO_TEST_CASE(documents_of_the_input_are_cut_where_the_sequence_ends) {
 }
 
 BOOST_AUTO_TEST_CASE(padding_rounds_up_to_what_the_layout_divides_and_hides_what_it_adds) {
-    auto config = two_by_two();
-    config.pad = true;
     layouts::Problem problem;
-    const auto plan = make_plan({"", "full", "zigzag", "ring", "", 2, 30}, problem, config, {});
+    const auto plan = make_plan(
+        {.mask = "full", .layout = "zigzag", .schedule = "ring", .ranks = 2, .tokens = 30, .pad = true}, problem);
     BOOST_TEST(plan.problem.tokens == 32);
     BOOST_TEST(!plan.mask().visible(0, 30));
     BOOST_TEST(!plan.mask().visible(31, 0));
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(results_that_travel_have_a_tolerance_of_their_own) {
     const auto o_unrounded = [&](const std::string& algorithm) {
         const auto made = [&](layouts::Pass pass) {
             return layouts::make_schedule(one.problem, one.mask, layouts::make_layout("contiguous", 300, 2),
-                                          {.algorithm = algorithm, .pass = pass});
+                                          {.schedule = algorithm, .pass = pass});
         };
         return judge
             .tolerance(*made(layouts::Pass::forward), *made(layouts::Pass::backward), one.inputs, "normal", false)

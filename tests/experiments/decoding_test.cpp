@@ -5,6 +5,8 @@
 #include "reference/attention/blocked.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transports/transport_threads.hpp"
+#include "tests/registered.hpp"
+#include "tests/thinning.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
@@ -18,11 +20,11 @@ namespace data = boost::unit_test::data;
 // 61, 40 and 20 tokens: none of them divides among 4 ranks, and each crosses their borders.
 Config three_sequences(const char* arithmetic) {
     Config config;
-    config.sequences = 3;
-    config.steps = 9;
-    config.heads = "4:2";
-    config.head_dim = 16;
-    config.arithmetic = arithmetic;
+    config.decoding.sequences = 3;
+    config.decoding.steps = 9;
+    config.problem.heads = "4:2";
+    config.problem.head_dim = 16;
+    config.problem.arithmetic = arithmetic;
     return config;
 }
 
@@ -46,9 +48,10 @@ double over_tolerance(Decoding& decoding, const Plan& plan, int step, bool round
                     reference::deviation("lse", measured.lse, expected.lse).relative_rms / allowed.relative_rms[2]);
 }
 
-const std::vector<std::string> decode_layouts{"contiguous", "zigzag", "striped", "striped:3", "balanced:2"};
-const std::vector<std::string> decode_schedules{"merge", "merge:tree", "pass-q",  "ring",         "all-gather",
-                                                "pull",  "seen",       "ulysses", "bidirectional"};
+const ringlab::tests::Names decode_layouts(ringlab::tests::layout_examples);
+const ringlab::tests::Names decode_schedules([] {
+    return ringlab::tests::schedules_for({.query_heads = 4, .kv_heads = 2}, {4});
+});
 
 }  // namespace
 
@@ -56,10 +59,11 @@ BOOST_AUTO_TEST_SUITE(decoding)
 
 BOOST_DATA_TEST_CASE(every_new_token_sees_its_own_sequence_and_nothing_else,
                      data::make(decode_layouts) * data::make(decode_schedules), layout, schedule) {
+    if (!ringlab::tests::runs_in_this_build(8)) return;
     const auto config = three_sequences("fp64");
-    Decoding decoding(config, 61);
+    Decoding decoding(config.problem, config.decoding, 61);
     BOOST_TEST(decoding.lengths() == (std::vector<std::int64_t>{61, 40, 20}), boost::test_tools::per_element());
-    for (int step = 0; step < config.steps; ++step) {
+    for (int step = 0; step < config.decoding.steps; ++step) {
         decoding.append(step);
         BOOST_TEST(over_tolerance(decoding, decoding.plan(decoded(layout, schedule), step), step) <= 1);
     }
@@ -68,7 +72,7 @@ BOOST_DATA_TEST_CASE(every_new_token_sees_its_own_sequence_and_nothing_else,
 BOOST_DATA_TEST_CASE(policies_of_16_bits_stay_within_what_their_roundings_leave,
                      data::make({"carry", "partials", "running"}) * data::make({"merge", "merge:tree", "pass-q"}),
                      policy, schedule) {
-    Decoding decoding(three_sequences("bf16"), 61);
+    Decoding decoding(three_sequences("bf16").problem, three_sequences("bf16").decoding, 61);
     decoding.append(0);
     const auto plan = decoding.plan(decoded("zigzag", schedule, policy), 0);
     BOOST_TEST(over_tolerance(decoding, plan, 0, std::string(policy) == "running") <= 1);
@@ -77,12 +81,12 @@ BOOST_DATA_TEST_CASE(policies_of_16_bits_stay_within_what_their_roundings_leave,
 // The newest token taken for one earlier, as where its position is counted on one rank; and one that looks at places
 // that hold nothing yet.
 BOOST_DATA_TEST_CASE(a_position_off_by_one_is_caught, data::make(decode_layouts) * data::make({-1, 1}), layout, by) {
-    Decoding decoding(three_sequences("fp64"), 61);
+    Decoding decoding(three_sequences("fp64").problem, three_sequences("fp64").decoding, 61);
     decoding.append(0);
     auto plan = decoding.plan(decoded(layout, "merge"), 0);
     auto problem = plan.problem;
     for (auto& rows : problem.queries) rows = {rows.begin + by, rows.end + by};
-    plan.forward = layouts::make_schedule(problem, plan.mask(), plan.layout(), {.algorithm = "merge"});
+    plan.forward = layouts::make_schedule(problem, plan.mask(), plan.layout(), {.schedule = "merge"});
     const auto measured = run_forward(plan, decoding.inputs()).outputs;
     const auto allowed = decoding.tolerance(*decoding.plan(decoded(layout, "merge"), 0).forward, 0, false);
     BOOST_TEST(reference::deviation("o", measured.o, decoding.expected(0).o).relative_rms >
@@ -91,11 +95,11 @@ BOOST_DATA_TEST_CASE(a_position_off_by_one_is_caught, data::make(decode_layouts)
 
 // What an appended token wrote would not be seen if it went to another place than its own.
 BOOST_AUTO_TEST_CASE(a_token_that_was_never_written_is_caught) {
-    Decoding decoding(three_sequences("fp64"), 61);
+    Decoding decoding(three_sequences("fp64").problem, three_sequences("fp64").decoding, 61);
     decoding.append(1);  // and not step 0 before it
     const auto plan = decoding.plan(decoded("zigzag", "merge:tree"), 1);
     const auto measured = run_forward(plan, decoding.inputs()).outputs;
-    Decoding right(three_sequences("fp64"), 61);
+    Decoding right(three_sequences("fp64").problem, three_sequences("fp64").decoding, 61);
     right.append(0);
     right.append(1);
     BOOST_TEST(reference::deviation("o", measured.o, right.expected(1).o).relative_rms > 1e-3);
@@ -104,14 +108,15 @@ BOOST_AUTO_TEST_CASE(a_token_that_was_never_written_is_caught) {
 // The prefill's own last row, from which the first new token comes: the last of the sequence, not of a shard or of the
 // padding.
 BOOST_DATA_TEST_CASE(the_row_of_the_first_token_after_a_padded_prefill_is_the_last_of_the_sequence,
-                     data::make(decode_layouts) * data::make({"ring", "merge:tree", "all-gather"}), layout, schedule) {
+                     data::make(decode_layouts) * data::make(decode_schedules), layout, schedule) {
+    if (!ringlab::tests::runs_in_this_build(8)) return;
     layouts::Problem problem{
         .tokens = 61, .query_heads = 4, .kv_heads = 2, .head_dim = 16, .value_dim = 16, .dtype = layouts::DType::fp64};
     auto data = generate_inputs("normal", problem, 3);
     const auto expected = reference::blocked_attention(problem, layouts::make_mask("causal", 61), data.inputs).o;
-    Config config;
-    config.pad = true;
-    const auto plan = make_plan({"", "causal", layout, schedule, "", 4, 61, 1}, problem, config, {});
+    const auto plan = make_plan(
+        {.mask = "causal", .layout = layout, .schedule = schedule, .ranks = 4, .tokens = 61, .queries = 1, .pad = true},
+        problem);
     BOOST_TEST(plan.problem.tokens > 61);
     pad_inputs(data, plan.problem.tokens);
     keep_queries(data, plan.problem.queries);

@@ -15,13 +15,13 @@ using reference::tests::Mutation;
 
 Config small_config() {
     Config config;
-    config.backend = "cpu";
-    config.inputs = {"normal"};
-    config.heads = "4:2";
-    config.head_dim = 8;
-    config.value_dim = 6;
-    config.arithmetic = "fp64";
-    config.timeout_seconds = 20;
+    config.execution.backend = "cpu";
+    config.sweep.inputs = {"normal"};
+    config.problem.heads = "4:2";
+    config.problem.head_dim = 8;
+    config.problem.value_dim = 6;
+    config.problem.arithmetic = "fp64";
+    config.execution.timeout_seconds = 20;
     return config;
 }
 
@@ -51,12 +51,12 @@ class Set {
 public:
     Set(const Mistake& mistake, int ranks)
         : which_{"normal", mistake.mask, mistake.layout, "ring", mistake.policy, ranks, tokens} {
-        config_.rotary.base = mistake.rotary;
-        config_.dropout.probability = mistake.dropout;
-        if (mistake.sinks) config_.sinks = {"normal"};
+        config_.problem.rotary.base = mistake.rotary;
+        config_.problem.dropout.probability = mistake.dropout;
+        if (mistake.sinks) config_.problem.sinks = {"normal"};
         which_.queries = mistake.decodes ? 1 : 0;
-        plan_ = make_plan(which_, source_.inspect("normal").problem, config_, {});
-        backend_ = make_backend(config_, ranks);
+        plan_ = make_plan(which_, source_.inspect("normal").problem);
+        backend_ = make_backend(config_.execution, config_.problem.arithmetic, ranks);
         right_ = run();
     }
 
@@ -66,7 +66,7 @@ public:
     }
 
     Consequence make(const Mistake& mistake) {
-        return mistake.make({config_, which_, plan_, policy_from(mistake.policy, plan_.problem.dtype),
+        return mistake.make({config_.execution, which_, plan_, policy_from(mistake.policy, plan_.problem.dtype),
                              source_.get(which_, plan_.problem).front().inputs, *backend_, right_});
     }
 
@@ -78,7 +78,7 @@ private:
     Policy policy() const { return policy_from(which_.policy, plan_.problem.dtype); }
 
     Config config_ = small_config();
-    Source source_{config_};
+    Source source_{config_.problem, config_.sweep.inputs, 1};
     Case which_;
     Plan plan_;
     std::unique_ptr<Backend> backend_;

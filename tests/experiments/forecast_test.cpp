@@ -19,27 +19,27 @@ double processor_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Of predict --algorithms ALGORITHM --ranks RANKS --tokens-per-rank 8192 --compute-model rate.
+/// Of predict --schedules ALGORITHM --ranks RANKS --tokens-per-rank 8192 --compute-model rate.
 Config config_of(const std::string& algorithm, int ranks) {
     Config config;
-    config.layouts = {"zigzag"};
-    config.masks = {"causal"};
-    config.algorithms = {algorithm};
-    config.ranks = {ranks};
-    config.tokens_per_rank = {8192};
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.arithmetic = "bf16";
-    config.compute_model = "rate";
-    config.span_ranks = 1;
+    config.sweep.layouts = {"zigzag"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {algorithm};
+    config.sweep.ranks = {ranks};
+    config.sweep.tokens_per_rank = {8192};
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.problem.arithmetic = "bf16";
+    config.prediction.compute_model = "rate";
+    config.prediction.span_ranks = 1;
     return config;
 }
 
 struct Predicted {
     explicit Predicted(const Config& given, int threads = 1)
         : config(given),
-          which(all_cases(config, 0).front()),
-          plan(make_plan(which, problem_from(config), config, {})),
+          which(all_cases(config.sweep, config.prediction.machines, 0).front()),
+          plan(make_plan(which, problem_from(config.problem))),
           forecast(config) {
         forecast.add_predicted(which, plan, 1, threads);
     }
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(a_single_run_is_no_quicker_on_several_threads) {
 BOOST_AUTO_TEST_CASE(operations_of_ranks_that_differ_are_counted) {
     auto config = config_of("pull", 64);
     const Predicted zigzag(config);
-    config.layouts = {"contiguous"};
+    config.sweep.layouts = {"contiguous"};
     const Predicted contiguous(config);
     BOOST_TEST(contiguous.operations() < 0.6 * zigzag.operations());
     BOOST_TEST(

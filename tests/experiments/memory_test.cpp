@@ -7,6 +7,7 @@
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transports/transport_threads.hpp"
+#include "tests/registered.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
@@ -18,15 +19,10 @@ namespace {
 
 namespace data = boost::unit_test::data;
 
-const std::vector<std::string> memory_schedules{"ring",       "bidirectional", "double-ring:2", "merge:tree",
-                                                "all-gather", "pull",          "pass-q",        "ulysses:2",
-                                                "seen",       "joined-ring:1"};
-
 /// The target of issue 9, of all that a rank holds.
 constexpr double largest_error = 0.02;
 
-Plan cpu_plan(const std::string& algorithm, const std::string& policy, layouts::DType dtype,
-              layouts::Latent latent = {}) {
+layouts::Problem cpu_problem(layouts::DType dtype, layouts::Latent latent = {}) {
     layouts::Problem problem;
     problem.latent = latent;
     problem.query_heads = 8;
@@ -34,7 +30,20 @@ Plan cpu_plan(const std::string& algorithm, const std::string& policy, layouts::
     problem.head_dim = 24;
     problem.value_dim = 20;
     problem.dtype = dtype;
-    return make_plan({"", "causal", "zigzag", algorithm, policy, 4, 256}, problem, {}, {});
+    return problem;
+}
+
+constexpr layouts::Latent small_latent{.rank = 32, .shared = 8};
+
+using ringlab::tests::Names;
+using ringlab::tests::schedules_for;
+const Names memory_schedules([] { return schedules_for(cpu_problem(layouts::DType::bf16), {4}); });
+const Names latent_schedules([] { return schedules_for(cpu_problem(layouts::DType::bf16, small_latent), {4}); });
+
+Plan cpu_plan(const std::string& algorithm, const std::string& policy, layouts::DType dtype,
+              layouts::Latent latent = {}) {
+    const auto problem = cpu_problem(dtype, latent);
+    return make_plan({"", "causal", "zigzag", algorithm, policy, 4, 256}, problem);
 }
 
 /// q, k, v and do of a rank; with a latent that and its matrices, and k and v where they are expanded at home.
@@ -104,7 +113,7 @@ public:
                          text("policy", run),
                          static_cast<int>(whole("ranks", run)),
                          whole("tokens", run)};
-        return make_plan(which, problem, {}, {});
+        return make_plan(which, problem);
     }
 
 private:
@@ -130,11 +139,9 @@ BOOST_DATA_TEST_CASE(cpu_ranks_hold_what_is_predicted, data::make(memory_schedul
     check_cpu(cpu_plan(algorithm, "", layouts::DType::fp64), policy_from("", layouts::DType::fp64), true);
 }
 
-BOOST_DATA_TEST_CASE(cpu_ranks_with_a_latent_hold_what_is_predicted,
-                     data::make({"ring", "all-gather", "pull", "ulysses:2", "seen", "expanded:ring"}), algorithm) {
+BOOST_DATA_TEST_CASE(cpu_ranks_with_a_latent_hold_what_is_predicted, data::make(latent_schedules), algorithm) {
     for (const auto dtype : {layouts::DType::bf16, layouts::DType::fp64})
-        check_cpu(cpu_plan(algorithm, "", dtype, {.rank = 32, .shared = 8}), policy_from("", dtype),
-                  dtype == layouts::DType::fp64);
+        check_cpu(cpu_plan(algorithm, "", dtype, small_latent), policy_from("", dtype), dtype == layouts::DType::fp64);
 }
 
 BOOST_AUTO_TEST_CASE(cpu_ranks_that_merge_partials_hold_what_is_predicted) {
@@ -146,7 +153,8 @@ BOOST_DATA_TEST_CASE(gpus_held_what_is_predicted_of_models, data::make(throughpu
     const MeasuredMemory record(name);
     std::size_t checked = 0;
     for (std::size_t run = 0; run < record.count(); ++run) {
-        if (record.text("kind", run) != "ring") continue;
+        // Of "seen" these records have another schedule than today's, with other slots.
+        if (record.text("kind", run) != "ring" || record.text("algorithm", run) == "seen") continue;
         const auto plan = record.plan(run);
         for (int rank = 0; rank < plan.layout().ranks(); ++rank) {
             double counted = 0;

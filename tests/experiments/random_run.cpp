@@ -1,11 +1,14 @@
 #include "tests/experiments/random_run.hpp"
 
+#include "tests/layouts/mask_oracles/oracle.hpp"
+#include "tests/registered.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
+#include <vector>
 
 namespace ringlab::experiments::tests {
 namespace {
@@ -18,51 +21,15 @@ public:
         return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
     }
     bool one_in(std::int64_t n) { return number(1, n) == 1; }
-    std::string any_of(std::initializer_list<const char*> words) {
-        return words.begin()[number(0, static_cast<std::int64_t>(words.size()) - 1)];
+    std::string any_of(const std::vector<std::string>& words) {
+        return words[static_cast<std::size_t>(number(0, std::ssize(words) - 1))];
     }
     /// As many numbers between 1 and 2 as between 128 and 256.
     std::int64_t tokens() { return std::lround(std::exp2(static_cast<double>(number(0, 800)) / 100)); }
 
-    /// "3,5,1": lengths whose sum is `tokens`.
-    std::string lengths(std::int64_t tokens) {
-        std::string text;
-        for (std::int64_t left = tokens, length = 0; left > 0; left -= length) {
-            length = number(1, one_in(3) ? left : (left + 3) / 4);
-            text += fmt::format("{}{}", text.empty() ? "" : ",", length);
-        }
-        return text;
-    }
-    /// The same of pairs.
-    std::string pairs(std::int64_t tokens) {
-        std::string text;
-        for (std::int64_t left = tokens, length = 0; left > 0; left -= length) {
-            length = left < 4 ? left : number(2, left - 2);
-            const auto first = number(1, length - 1);
-            text += fmt::format("{}{},{}", text.empty() ? "" : ",", first, length - first);
-        }
-        return text;
-    }
-
+    /// Up to two masks, a causal one as often as all others.
     std::string mask(std::int64_t tokens) {
-        switch (number(0, 13)) {
-            case 0: return "full";
-            case 1: return fmt::format("window:{},{}", number(0, tokens), number(0, tokens));
-            case 2: return fmt::format("window:{},0+sink:{}", number(0, tokens), number(1, 4));
-            case 3: return fmt::format("prefix:{}", number(1, tokens));
-            case 4: return "documents:" + lengths(tokens);
-            case 5: return "causal+documents:" + lengths(tokens);
-            case 6: return "block-causal:" + lengths(tokens);
-            case 7: return fmt::format("chunks:{}", number(1, tokens));
-            case 8: return "shared-question:" + lengths(tokens);
-            case 9: return tokens < 2 ? "full" : "prefix-documents:" + pairs(tokens);
-            case 10: {
-                const auto begin = number(0, tokens - 1);
-                return fmt::format("causal+valid:{}-{}", begin, number(begin + 1, tokens));
-            }
-            case 11: return mask(tokens) + "+" + mask(tokens);
-            default: return "causal";
-        }
+        return (one_in(2) ? "causal+" : "") + mask_oracles::random_join(random_, tokens, 2);
     }
 
 private:
@@ -81,13 +48,11 @@ std::vector<std::string> random_run(std::mt19937_64& random) {
     const auto tokens = draw.tokens();
     say("tokens", tokens);
     say("masks", draw.mask(tokens));
-    say("layouts", draw.any_of({"contiguous", "zigzag", "striped", "striped:3", "balanced:2"}));
+    say("layouts", draw.any_of(ringlab::tests::layout_examples()));
     say("ranks", draw.any_of({"1", "2", "2", "3", "4", "4", "5", "8"}));
     const bool latent = draw.one_in(8);
-    const auto algorithm =
-        draw.any_of({"ring", "all-gather", "all-gather:2", "pull", "pull:2", "ulysses", "ulysses:2", "pass-q",
-                     "bidirectional", "seen", "seen:1", "double-ring:2", "merge", "merge:tree", "joined-ring"});
-    say("algorithms", (latent && draw.one_in(2) ? "expanded:" : "") + algorithm);
+    const auto algorithm = draw.any_of(ringlab::tests::schedules_for({.query_heads = 8, .kv_heads = 4}));
+    say("schedules", (latent && draw.one_in(2) ? "expanded:" : "") + algorithm);
     say("arithmetic", draw.any_of({"fp64", "fp64", "fp32", "fp32", "bf16", "fp16"}));
     say("policies", draw.any_of({"carry", "gradients", "partials", "running"}));
     say("heads", latent ? draw.any_of({"1:1", "2:2", "4:4"}) : draw.any_of({"1:1", "2:1", "4:2", "4:4", "4:1", "8:2"}));

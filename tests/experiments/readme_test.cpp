@@ -117,16 +117,16 @@ BOOST_AUTO_TEST_CASE(rates_of_rings_are_those_of_their_record) {
     check("| Ringlab, as much work on one GPU | each of two H200 |", {" S=2944 on", " S=11648 on", " S=46336 on"});
 }
 
-// Measured, predicted and judged as the record has it; the prediction is today's too. notebooks/figures/balance_causal.png
-// is drawn from the same record.
+// Measured, predicted and judged as the record has it; the prediction is today's too.
+// notebooks/figures/balance_causal.png is drawn from the same record.
 BOOST_AUTO_TEST_CASE(the_example_is_of_the_record_of_the_figure_above_and_of_todays_model) {
     const Runs runs("compare_layouts_cpu");
     const std::string name = "h200_nvswitch_copy_engine";
     const auto machine = sim::load_machine(root + "/experiments/machines/" + name + ".toml");
     Config config;
-    config.heads = "4:2";
-    config.head_dim = 128;
-    config.arithmetic = "bf16";
+    config.problem.heads = "4:2";
+    config.problem.head_dim = 128;
+    config.problem.arithmetic = "bf16";
     for (const std::string layout : {"contiguous", "zigzag", "striped"}) {
         const auto number = [&](const std::string& column) { return runs.number("causal " + layout + " P=8", column); };
         const auto predicted = number("balance_predicted_forward_" + name);
@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(the_example_is_of_the_record_of_the_figure_above_and_of_tod
             row += fmt::format(" {:.2e}", number("error_rms_" + tensor));
         check_says(row);
 
-        const auto plan = make_plan({"", "causal", layout, "ring", "", 8, 2048}, problem_from(config), config, {});
+        const auto plan = make_plan({"", "causal", layout, "ring", "", 8, 2048}, problem_from(config.problem));
         std::vector<double> compute;
         for (const auto& rank : sim::simulate(*plan.forward, machine, {}).ranks)
             compute.push_back(layouts::to_seconds(rank.compute));

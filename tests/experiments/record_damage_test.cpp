@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_refused_with_one_line_and_left_alone) {
         return error_of([&] { Record(path, RecordMode::resume, header(), fixed_provenance()); });
     };
     BOOST_TEST(contains(sealed("experiment", std::string("record_test")), "not a record of Ringlab"));
-    BOOST_TEST(contains(sealed("ringlab_schema", std::int64_t{99}), "follows schema 99"));
+    BOOST_TEST(contains(sealed("ringlab_schema", std::int64_t{99}), "has schema 99"));
 }
 
 // HDF5 1.10 itself does not survive all of these: it never gets to see them.

@@ -222,14 +222,14 @@ BOOST_AUTO_TEST_CASE(of_two_that_put_files_at_one_path_neither_destroys_what_is_
     const auto path = folder / "r.h5", theirs = folder / "theirs";
     constexpr int theirs_count = 300;
     std::atomic<bool> over = false;
-    std::multiset<std::string> found;
+    std::multiset<std::string> found, taken_back;  // by this thread, by the other one
     std::thread other([&] {
         for (int i = 0; i < theirs_count; ++i) {
             put_bytes(theirs, "precious " + std::to_string(i));
             for (;;) {
                 if (::renameat2(AT_FDCWD, theirs.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) break;
                 if (::renameat2(AT_FDCWD, theirs.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) continue;
-                if (const auto taken = bytes_of(theirs); taken.starts_with("precious")) found.insert(taken);
+                if (const auto taken = bytes_of(theirs); taken.starts_with("precious")) taken_back.insert(taken);
                 break;
             }
             std::this_thread::yield();
@@ -250,6 +250,7 @@ BOOST_AUTO_TEST_CASE(of_two_that_put_files_at_one_path_neither_destroys_what_is_
         state = {};
     }
     other.join();
+    found.merge(taken_back);
     for (const auto& file : fs::directory_iterator(folder.path()))
         if (file.path() != theirs)
             if (const auto text = bytes_of(file.path()); text.starts_with("precious")) found.insert(text);

@@ -13,22 +13,22 @@ using Kind = ThroughputCase::Kind;
 
 Config four_gpus() {
     Config config;
-    config.heads = "32:8";
-    config.head_dim = 128;
-    config.arithmetic = "bf16";
-    config.tokens_per_rank = {2048, 8192};
-    config.layouts = {"zigzag", "striped"};
-    config.masks = {"causal"};
-    config.algorithms = {"ring"};
-    config.ranks = {4};
-    config.transports = {"copy", "nccl"};
-    config.families = {"auto"};
-    config.beside = {"work", "ceilings"};
+    config.problem.heads = "32:8";
+    config.problem.head_dim = 128;
+    config.problem.arithmetic = "bf16";
+    config.sweep.tokens_per_rank = {2048, 8192};
+    config.sweep.layouts = {"zigzag", "striped"};
+    config.sweep.masks = {"causal"};
+    config.sweep.schedules = {"ring"};
+    config.sweep.ranks = {4};
+    config.timing.transports = {"copy", "nccl"};
+    config.timing.kernels = {"auto"};
+    config.timing.beside = {"work", "ceilings"};
     return config;
 }
 
 Plan plan_of(const ThroughputCase& which, const Config& config) {
-    return make_plan(which.which, problem_from(with_shape(which.shape, config)), config, {});
+    return make_plan(which.which, problem_from(with_shape(which.shape, config.problem)));
 }
 
 /// `count` repeats of `ranks` ranks, of which the last takes `seconds` and the others half of it.
@@ -48,12 +48,14 @@ PassSamples even_samples(std::size_t count, std::size_t ranks, double seconds) {
 BOOST_AUTO_TEST_SUITE(throughput)
 
 BOOST_AUTO_TEST_CASE(a_shape_says_heads_dims_and_arithmetic) {
-    const auto text = [](const std::string& shape) { return shape_text(problem_from(with_shape(shape, four_gpus()))); };
+    const auto text = [](const std::string& shape) {
+        return shape_text(problem_from(with_shape(shape, four_gpus().problem)));
+    };
     BOOST_TEST(text("32:8/128") == "32:8/128/bf16");
     BOOST_TEST(text("16/64/fp16") == "16:16/64/fp16");
     BOOST_TEST(text("128:1/192-128") == "128:1/192-128/bf16");
     for (const auto* wrong : {"", "32:8", "32:8/", "32:8/0", "32:8/a", "32:8/1-2-3", "32:8/128/bf16/x", "x/128"})
-        BOOST_CHECK_THROW(with_shape(wrong, four_gpus()), Error);
+        BOOST_CHECK_THROW(with_shape(wrong, four_gpus().problem), Error);
 }
 
 // n tokens give n(n+1)/2 visible pairs under a causal mask and n^2 under a full one.
@@ -70,7 +72,7 @@ BOOST_AUTO_TEST_CASE(the_same_work_on_one_gpu_is_a_sequence_shorter_by_the_root_
 }
 
 BOOST_AUTO_TEST_CASE(rings_follow_the_same_work_on_one_gpu_size_by_size) {
-    const auto cases = throughput_cases(four_gpus());
+    const auto cases = throughput_cases(four_gpus().problem, four_gpus().sweep, four_gpus().timing);
     std::vector<std::string> kinds;
     for (const auto& one : cases)
         kinds.push_back(one.kind == Kind::ceilings    ? "ceilings"
@@ -90,15 +92,15 @@ BOOST_AUTO_TEST_CASE(rings_follow_the_same_work_on_one_gpu_size_by_size) {
 
 BOOST_AUTO_TEST_CASE(a_ring_of_one_rank_is_the_kernels_alone_once_for_each_shape_and_family) {
     auto config = four_gpus();
-    config.ranks = {1};
-    config.shapes = {"32:8/64", "32:8/256/fp16"};
-    config.families = {"portable", "hopper"};
-    config.beside = {"none"};
-    const auto cases = throughput_cases(config);
+    config.sweep.ranks = {1};
+    config.timing.shapes = {"32:8/64", "32:8/256/fp16"};
+    config.timing.kernels = {"portable", "hopper"};
+    config.timing.beside = {"none"};
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     BOOST_TEST(cases.size() == 8u);
     for (const auto& one : cases) BOOST_TEST((one.kind == Kind::device));
-    config.shapes.push_back("32:8/64/bf16");
-    BOOST_CHECK_THROW(throughput_cases(config), Error);  // the first once more
+    config.timing.shapes.push_back("32:8/64/bf16");
+    BOOST_CHECK_THROW(throughput_cases(config.problem, config.sweep, config.timing), Error);  // the first once more
 }
 
 BOOST_AUTO_TEST_CASE(the_typical_sample_is_the_median_beside_the_distance_of_the_quartiles) {
@@ -114,7 +116,7 @@ BOOST_AUTO_TEST_CASE(the_typical_sample_is_the_median_beside_the_distance_of_the
 BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) {
     const test::Folder folder;
     const auto config = four_gpus();
-    const auto cases = throughput_cases(config);
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     const auto& ring = cases[2];
     RingSamples samples;
     samples.kernels = {"hopper", "portable"};
@@ -151,7 +153,7 @@ BOOST_AUTO_TEST_CASE(a_rate_counts_visible_pairs_per_gpu_over_the_slowest_rank) 
 BOOST_AUTO_TEST_CASE(the_same_work_is_of_one_rank_and_timed_on_every_gpu) {
     const test::Folder folder;
     const auto config = four_gpus();
-    const auto cases = throughput_cases(config);
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     const auto& one = cases[1];
     RingSamples samples;
     samples.forward = even_samples(3, 4, 1e-3);
@@ -169,9 +171,9 @@ BOOST_AUTO_TEST_CASE(the_same_work_is_of_one_rank_and_timed_on_every_gpu) {
 BOOST_AUTO_TEST_CASE(our_kernels_are_compared_with_cudnn_round_by_round) {
     const test::Folder folder;
     auto config = four_gpus();
-    config.ranks = {1};
-    config.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config);
+    config.sweep.ranks = {1};
+    config.sweep.tokens_per_rank = {2048};
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     const auto& device = cases[1];
     // The device slows down from round to round; ours is always 1.25 times as fast forward and half as fast backward.
     DeviceSamples samples;
@@ -201,9 +203,9 @@ BOOST_AUTO_TEST_CASE(of_a_burst_the_last_half_counts) {
 BOOST_AUTO_TEST_CASE(bursts_and_energy_have_columns_of_their_own) {
     const test::Folder folder;
     auto config = four_gpus();
-    config.ranks = {1};
-    config.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config);
+    config.sweep.ranks = {1};
+    config.sweep.tokens_per_rank = {2048};
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     const auto& device = cases[1];
     DeviceSamples samples;
     samples.calls = {{"forward", {{2e-3, 2e-3}}, 500.0}, {"backward", {{4e-3, 4e-3}}}};
@@ -231,9 +233,9 @@ BOOST_AUTO_TEST_CASE(bursts_and_energy_have_columns_of_their_own) {
 BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
     const test::Folder folder;
     auto config = four_gpus();
-    config.ranks = {1};
-    config.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config);
+    config.sweep.ranks = {1};
+    config.sweep.tokens_per_rank = {2048};
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     DeviceSamples samples;
     samples.calls = {{"forward", {{1, 1}}}, {"backward", {{1, 1}}}, {"cudnn_forward", {{1, 1}}}};
     RunWriter run;
@@ -248,20 +250,20 @@ BOOST_AUTO_TEST_CASE(a_record_without_bursts_has_the_tables_of_before) {
 
 BOOST_AUTO_TEST_CASE(rings_are_refused_where_bursts_alone_are_asked_for) {
     auto config = four_gpus();
-    config.protocols = {"burst"};
-    BOOST_CHECK_THROW(throughput_cases(config), Error);
-    config.ranks = {1};
-    BOOST_TEST(throughput_cases(config).size() == 3u);  // ceilings, and two sizes
-    config.ranks = {4};
-    config.protocols = {"sustained", "burst"};
-    BOOST_CHECK_NO_THROW(throughput_cases(config));
+    config.timing.protocols = {"burst"};
+    BOOST_CHECK_THROW(throughput_cases(config.problem, config.sweep, config.timing), Error);
+    config.sweep.ranks = {1};
+    BOOST_TEST(throughput_cases(config.problem, config.sweep, config.timing).size() == 3u);  // ceilings, and two sizes
+    config.sweep.ranks = {4};
+    config.timing.protocols = {"sustained", "burst"};
+    BOOST_CHECK_NO_THROW(throughput_cases(config.problem, config.sweep, config.timing));
 }
 
 BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
     const test::Folder folder;
     auto config = four_gpus();
-    config.ranks = {1, 4};
-    config.tokens_per_rank = {2048};
+    config.sweep.ranks = {1, 4};
+    config.sweep.tokens_per_rank = {2048};
     DeviceSamples calls;
     calls.calls = {{"forward", {{1, 2, 3}}}, {"backward", {{4}}}};
     RingSamples passes;
@@ -269,7 +271,7 @@ BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
     passes.backward = even_samples(5, 4, 4e-3);
     passes.memory.assign(4, {});
     Record record(folder / "r.h5", RecordMode::create, {"throughput", "d", "c"}, {});
-    for (const auto& which : throughput_cases(config)) {
+    for (const auto& which : throughput_cases(config.problem, config.sweep, config.timing)) {
         RunWriter run;
         if (which.kind == Kind::ceilings) describe_ceilings(run, {});
         if (which.kind == Kind::device) describe_device(run, which, plan_of(which, config), calls);
@@ -279,7 +281,7 @@ BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
     const auto size = [&](const ThroughputCase& which, const char* dataset) {
         return record.has(which.name(), dataset) ? record.numbers(which.name(), dataset).size() : 0;
     };
-    for (const auto& which : throughput_cases(config)) {
+    for (const auto& which : throughput_cases(config.problem, config.sweep, config.timing)) {
         BOOST_TEST(size(which, "calls/forward/seconds") == (which.kind == Kind::device ? 3u : 0u), which.name());
         BOOST_TEST(size(which, "measured/backward/seconds") == (which.kind == Kind::ring ? 20u : 0u), which.name());
     }
@@ -288,9 +290,9 @@ BOOST_AUTO_TEST_CASE(rings_and_kernels_alone_share_a_record) {
 BOOST_AUTO_TEST_CASE(what_could_not_be_timed_is_named_with_its_reason) {
     const test::Folder folder;
     auto config = four_gpus();
-    config.ranks = {1};
-    config.tokens_per_rank = {2048};
-    const auto cases = throughput_cases(config);
+    config.sweep.ranks = {1};
+    config.sweep.tokens_per_rank = {2048};
+    const auto cases = throughput_cases(config.problem, config.sweep, config.timing);
     DeviceSamples samples;
     samples.calls = {{"forward", {{1}}}, {"backward", {{1}}}};
     samples.absent = {{"cudnn", "libcudnn.so.9 is not there"}};

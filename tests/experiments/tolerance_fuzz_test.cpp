@@ -33,8 +33,8 @@ Config config_of(const std::vector<std::string>& words) {
     const Experiment experiment{
         "tolerance_fuzz", "", "", {.measures = true, .policies = true, .gate = true}, FileKind::record};
     Config defaults;
-    defaults.output = "tolerance_fuzz.h5";
-    defaults.repeats = 1;
+    defaults.output.path = "tolerance_fuzz.h5";
+    defaults.execution.repeats = 1;
     std::vector<const char*> line{"tolerance_fuzz"};
     for (const auto& word : words) line.push_back(word.c_str());
     return parse(experiment, defaults, static_cast<int>(line.size()), line.data()).value();
@@ -62,14 +62,16 @@ Share share_of(const Verdict& errors, const Tolerance& allowed) {
 
 /// Executes and judges the one case of `config`.
 Share run(const Config& config) {
-    Source source(config);
-    const auto which = all_cases(config, source.tokens()).front();
-    const auto plan = make_plan(which, source.inspect(which.input).problem, config, {});
+    Source source(config.problem, config.sweep.inputs, config.execution.replicas);
+    const auto which = all_cases(config.sweep, config.prediction.machines, source.tokens()).front();
+    const auto plan = make_plan(which, source.inspect(which.input).problem);
     const auto policy = policy_from(which.policy, plan.problem.dtype);
     const auto& inputs = source.get(which, plan.problem).front().inputs;
-    const auto one =
-        std::move(make_backend(config, which.ranks)->run(plan, policy, std::span(&inputs, 1), 1).front().front());
-    Judge judge({.whole_tokens = config.judge_limit});
+    const auto one = std::move(make_backend(config.execution, config.problem.arithmetic, which.ranks)
+                                   ->run(plan, policy, std::span(&inputs, 1), 1)
+                                   .front()
+                                   .front());
+    Judge judge({.whole_tokens = config.judging.limit});
     const auto errors = judge(plan.problem, plan.mask(), inputs, which.input, one.outputs, one.o_unrounded);
     return share_of(errors,
                     judge.tolerance(*plan.forward, *plan.backward, inputs, which.input, policy.running_output_rounded));
@@ -83,15 +85,15 @@ BOOST_AUTO_TEST_SUITE(tolerance_fuzz)
 const std::vector<std::string> right_runs{
     // Merges, and sums that cancel.
     "--masks causal --layouts zigzag --ranks 4 --input sink --heads 4:2 --head-dim 64 --seed 26 --tokens 64 "
-    "--algorithms merge:tree --arithmetic fp64",
+    "--schedules merge:tree --arithmetic fp64",
     "--masks causal --layouts contiguous --ranks 2 --input sink --heads 4:2 --head-dim 16 --tokens 2 --soft-cap 50 "
-    "--algorithms ring --arithmetic fp32",
+    "--schedules ring --arithmetic fp32",
     // p that are all equal: 1/253 is off by nearly half a step of bf16, everywhere alike.
     "--masks full --layouts contiguous --ranks 1 --input normal --heads 4:2 --head-dim 64 --tokens 253 --scale 1e-7 "
-    "--algorithms ring --arithmetic bf16 --policies carry",
+    "--schedules ring --arithmetic bf16 --policies carry",
     // 1 / (1 - 0.01158) lies next to the middle between two numbers of bf16, and every row's largest p is that.
     "--tokens 150 --masks causal+documents:36,35,2,11,7,5,1,2,8,11,2,2,2,6,20 --layouts contiguous --ranks 2 "
-    "--algorithms seen:1 --arithmetic bf16 --policies carry --heads 4:2 --head-dim 1 --input outlier --seed 427 --pad "
+    "--schedules seen:1 --arithmetic bf16 --policies carry --heads 4:2 --head-dim 1 --input outlier --seed 427 --pad "
     "--batch 2 --dropout 0.01158"};
 
 Share share_of_line(const std::string& line) {
@@ -107,7 +109,7 @@ BOOST_DATA_TEST_CASE(right_runs_that_were_called_wrong_pass, boost::unit_test::d
 BOOST_DATA_TEST_CASE(heads_of_two_dims_with_a_dozen_tokens_pass, boost::unit_test::data::xrange(25), seed) {
     const auto share = share_of_line(fmt::format(
         "--masks causal --layouts zigzag --ranks 2 --input normal --heads 4:2 --head-dim 2 --tokens 12 --seed {} "
-        "--algorithms ring --arithmetic fp64",
+        "--schedules ring --arithmetic fp64",
         seed));
     BOOST_TEST(share.value <= 1, share.where);
 }
@@ -121,7 +123,7 @@ BOOST_DATA_TEST_CASE(sinks_that_leave_nothing_to_the_keys_pass,
                      arithmetic, policy, sink) {
     const auto share = share_of_line(fmt::format(
         "--masks causal --layouts zigzag --ranks 3 --input normal --heads 4:2 --head-dim 16 --tokens 60 --sinks {} "
-        "--algorithms ring --arithmetic {} --policies {}",
+        "--schedules ring --arithmetic {} --policies {}",
         sink, arithmetic, policy));
     BOOST_TEST(share.value <= 1, share.where);
 }
@@ -139,7 +141,7 @@ BOOST_AUTO_TEST_CASE(random_right_runs_pass) {
         std::string arithmetic;
         try {
             const auto config = config_of(words);
-            arithmetic = config.arithmetic;
+            arithmetic = config.problem.arithmetic;
             share = run(config);
         } catch (const Error& error) {
             BOOST_TEST_MESSAGE("refused: " << error.what());

@@ -1,5 +1,5 @@
 // Rings that were measured on H200 and on two processors, and what today's model predicts for them from machine files
-// that were calibrated on none of them: results/scores.h5 is of today, has every record, and is as good as ever.
+// that were calibrated on none of them: results/scores.h5 is of today, has every record, and is better than a guess.
 
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/config/source.hpp"
@@ -7,11 +7,13 @@
 #include "experiments/prediction/predictor.hpp"
 #include "experiments/prediction/uncertainty.hpp"
 #include "experiments/record/hdf5/hdf5.hpp"
+#include "experiments/study/describe.hpp"
 #include "experiments/validation/all_records.hpp"
 #include "experiments/validation/published.hpp"
 #include "experiments/validation/score.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/play/simulate.hpp"
+#include "tests/thinning.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/data/monomorphic.hpp>
@@ -24,6 +26,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include <unistd.h>
 
@@ -60,8 +63,8 @@ Plan plan_of(const Runs& runs, std::size_t run) {
                      "",
                      static_cast<int>(runs.number("ranks", run)),
                      static_cast<std::int64_t>(runs.number("tokens", run))};
-    const auto config = with_shape(runs.text("shape", run), Config{});
-    return make_plan(which, problem_from(config), config, {});
+    const auto config = with_shape(runs.text("shape", run), {});
+    return make_plan(which, problem_from(config));
 }
 
 /// Predicted for ranks that repeat a pass as they did when it was measured.
@@ -86,8 +89,6 @@ double balance_error_of(const sim::Prediction& predicted, const Runs& runs, std:
     return layouts::imbalance(compute) - (number("balance_predicted") - number("error_balance"));
 }
 
-constexpr std::int64_t any_size = std::int64_t{1} << 40;
-
 /// The committed ones.
 const Scores& scores() {
     static const auto found = load_scores(folder + "results/scores.h5");
@@ -106,47 +107,47 @@ void check_says(const std::string& path, const std::string& sentence) {
     BOOST_TEST((prose_of(path).find(sentence) != std::string::npos), path << " lacks: " << sentence);
 }
 
-// Targets, not derived: a model that is no worse than today's. Each bound stands a fifth above what was reached when it
-// was set, as that much comes and goes when another part of the model is set right; it is to go down with the errors.
-struct ScoreBound {
-    const char *record, *machine;
-    std::int64_t least, most;  // tokens per rank
-    std::size_t passes;
-    double mean, largest;
+/// Passes that are judged together: of a record or of all, on one machine file, of one length.
+struct PassErrors {
+    std::vector<double> model, overlapped, serial;  ///< relative errors without sign, of the model and of naive guesses
 
-    bool covers(const ScoredRing& ring) const {
-        return ring.record == record && ring.machine == machine && ring.tokens_per_rank >= least &&
-               ring.tokens_per_rank < most;
+    void add(const ScoredPass& pass) {
+        model.push_back(std::abs(pass.error()));
+        overlapped.push_back(std::abs(pass.overlapped));
+        serial.push_back(std::abs(pass.serial));
+    }
+    /// That of the two guesses that is nearer on average.
+    const std::vector<double>& naive() const {
+        return score(overlapped).mean < score(serial).mean ? overlapped : serial;
     }
 };
-std::ostream& operator<<(std::ostream& out, const ScoreBound& bound) {
-    return out << bound.record << " " << bound.machine << " " << bound.least;
+
+/// By what `group` says of a ring.
+template <class Group>
+std::map<std::string, PassErrors> errors_by(Group group) {
+    std::map<std::string, PassErrors> all;
+    for (const auto& ring : scores().rings)
+        if (const auto name = group(ring); !name.empty())
+            for (const auto& pass : ring.passes) all[name].add(pass);
+    return all;
 }
-const ScoreBound score_bounds[] = {
-    {"validate_4xh200", "4xh200_calibrated", 2048, any_size, 24, 0.0172, 0.055},
-    {"validate_4xh200", "4xh200_calibrated", 0, 2048, 8, 0.2840, 0.543},
-    {"validate_4xh200_more", "4xh200_calibrated", 0, any_size, 24, 0.0716, 0.296},
-    {"throughput_4xh200_layouts", "4xh200_calibrated", 0, any_size, 18, 0.0217, 0.040},
-    {"throughput_4xh200_schedules", "4xh200_calibrated", 0, any_size, 42, 0.0329, 0.189},
-    {"throughput_4xh200_schedules", "4xh200_calibrated", 8192, any_size, 28, 0.0224, 0.059},
-    {"throughput_2xh200_schedules", "2xh200_calibrated", 0, any_size, 48, 0.0410, 0.179},
-    {"throughput_2xh200_schedules", "2xh200_calibrated", 8192, any_size, 32, 0.0273, 0.097},
-    {"throughput_2xh200_schedules", "2xh200_calibrated_nccl", 8192, any_size, 32, 0.0337, 0.126},
-    {"throughput_2xh200_schedules", "2xh200_calibrated_nccl", 0, 8192, 16, 0.0826, 0.259},
-    {"throughput_2xh200_layouts", "2xh200_calibrated", 0, any_size, 36, 0.0260, 0.086},
-    {"throughput_2xh200_masks", "2xh200_calibrated", 0, any_size, 48, 0.0465, 0.123},
-    {"throughput_2xh200_long_documents", "2xh200_calibrated", 0, any_size, 8, 0.0153, 0.031},
-    {"validate_2xh200", "2xh200_calibrated", 2048, any_size, 144, 0.0297, 0.173},
-    {"validate_2xh200", "2xh200_calibrated", 0, 2048, 72, 0.0531, 0.188},
-    {"validate_2xh200_nccl", "2xh200_calibrated_nccl", 8192, any_size, 24, 0.0237, 0.109},
-    {"validate_2xh200_nccl", "2xh200_calibrated_nccl", 0, 8192, 24, 0.0710, 0.216},
-    {"validate_4xh200_nccl", "4xh200_calibrated_nccl", 8192, any_size, 8, 0.0146, 0.058},
-    {"validate_4xh200_nccl", "4xh200_calibrated_nccl", 0, 8192, 8, 0.1346, 0.321},
-    {"throughput_4xh200_schedules", "4xh200_calibrated_nccl", 8192, any_size, 28, 0.0429, 0.158},
-    {"throughput_4xh200_schedules", "4xh200_calibrated_nccl", 0, 8192, 14, 0.1874, 0.626},
-    {"throughput_4xh200_masks", "4xh200_calibrated", 0, any_size, 36, 0.0738, 0.443},
-    {"validate_2cpus", "2cpus_calibrated", 0, any_size, 162, 0.0383, 0.132},
+
+/// Mean of the differences a - b, and its standard error.
+struct PairedMean {
+    double mean = 0, standard_error = 0;
 };
+PairedMean paired_mean(const std::vector<double>& a, const std::vector<double>& b) {
+    const auto n = static_cast<double>(a.size());
+    double sum = 0, squares = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        sum += a[i] - b[i];
+        squares += (a[i] - b[i]) * (a[i] - b[i]);
+    }
+    return {sum / n, std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n)};
+}
+
+/// The target of a pass's time: what a layout must win by, to be worth a change.
+constexpr double target_error = 0.10;
 
 ScoredRing ring_of(double deviation, std::int64_t tokens_per_rank, double density) {
     ScoredRing ring;
@@ -160,63 +161,102 @@ ScoredRing ring_of(double deviation, std::int64_t tokens_per_rank, double densit
 
 BOOST_AUTO_TEST_SUITE(validation)
 
-BOOST_DATA_TEST_CASE(measured_rings_are_predicted_as_well_as_ever, boost::unit_test::data::make(score_bounds), bound) {
-    std::vector<double> errors;
-    for (const auto& ring : scores().rings)
-        if (bound.covers(ring))
-            for (const auto& pass : ring.passes) errors.push_back(pass.error());
-    BOOST_TEST(errors.size() == bound.passes);
-    BOOST_TEST(score(errors).mean < bound.mean);
-    BOOST_TEST(score(errors).most < bound.largest);
+// A model that is further off than a guess from the same durations is worth nothing. That is asked of each record,
+// machine file and length by itself, and by more than chance: of few passes the mean difference has a standard error.
+BOOST_AUTO_TEST_CASE(no_kind_of_ring_is_predicted_worse_than_by_a_naive_guess) {
+    const auto groups = errors_by([](const ScoredRing& ring) {
+        return fmt::format("{} on {}, {} tokens per rank", ring.record, ring.machine,
+                           length_bin(ring.tokens_per_rank).name);
+    });
+    for (const auto& [name, errors] : groups) {
+        BOOST_TEST_REQUIRE(errors.model.size() > 1u, name);
+        const auto worse = paired_mean(errors.model, errors.naive());
+        BOOST_TEST(worse.mean <= worse.standard_error,
+                   name << ": " << score(errors.model).mean << " for " << score(errors.naive()).mean);
+    }
+    BOOST_TEST(groups.size() > 20u);
 }
 
-BOOST_AUTO_TEST_CASE(every_scored_ring_has_a_bound) {
-    for (const auto& ring : scores().rings)
-        BOOST_TEST(std::ranges::any_of(score_bounds, [&](const auto& bound) { return bound.covers(ring); }), ring.run);
+// Below 2Ki tokens a pass is as short as the times of its launches, which differ between days by more than any target.
+BOOST_AUTO_TEST_CASE(no_pass_from_2Ki_tokens_on_is_off_by_more_than_the_worst_naive_guess_or_the_target) {
+    const auto groups = errors_by([](const ScoredRing& ring) {
+        if (ring.tokens_per_rank < 2048) return std::string();
+        return fmt::format("{} on {}, {} tokens per rank", ring.record, ring.machine,
+                           length_bin(ring.tokens_per_rank).name);
+    });
+    for (const auto& [name, errors] : groups)
+        BOOST_TEST(score(errors.model).most <= std::max(target_error, score(errors.naive()).most), name);
+    BOOST_TEST(groups.size() > 20u);
+}
+
+// Where compute decides, which is where README.md says how far off predictions are.
+BOOST_AUTO_TEST_CASE(nine_of_ten_passes_from_8Ki_tokens_on_keep_to_the_target_on_each_machine_file) {
+    const auto groups =
+        errors_by([](const ScoredRing& ring) { return ring.tokens_per_rank < 8192 ? std::string() : ring.machine; });
+    for (const auto& [name, errors] : groups) {
+        const auto within = std::ranges::count_if(errors.model, [](double error) { return error <= target_error; });
+        BOOST_TEST(10 * within >= 9 * std::ssize(errors.model),
+                   name << ": " << within << " of " << errors.model.size());
+    }
+    BOOST_TEST(groups.size() == 4u);
 }
 
 BOOST_AUTO_TEST_CASE(every_record_of_rings_is_scored_or_listed_with_a_reason) {
     std::map<std::string, std::size_t> scored;
     for (const auto& ring : scores().rings) ++scored[ring.record];
-    std::map<std::string, std::string> reasons;
-    for (const auto& record : scored_records()) reasons[record.name] = record.why_not;
+    std::map<std::string, ScoredRecord> records;
+    for (const auto& record : scored_records()) records[record.name] = record;
     std::size_t looked_at = 0;
     for (const auto& entry : std::filesystem::directory_iterator(folder + "results")) {
         if (entry.path().extension() != ".h5") continue;
         const auto file = hdf5::File::open(entry.path());
         if (!file.contains("runs/kind")) continue;
         const auto name = entry.path().stem().string();
-        const auto rings = std::ranges::count(file.dataset("runs/kind").texts(), "ring");
-        if (rings == 0) continue;
+        const auto kinds = file.dataset("runs/kind").texts();
+        if (std::ranges::count(kinds, "ring") == 0) continue;
         ++looked_at;
-        BOOST_TEST(reasons.contains(name), name << " holds rings that nobody looks at");
-        const auto expected = reasons[name].empty() ? static_cast<std::size_t>(rings) : 0;
+        BOOST_TEST(records.contains(name), name << " holds rings that nobody looks at");
+        const auto& record = records[name];
+        const auto schedules = file.dataset("runs/algorithm").texts();
+        std::size_t expected = 0;
+        for (std::size_t run = 0; run < kinds.size(); ++run)
+            expected +=
+                record.why_not.empty() && kinds[run] == "ring" && !record.changed_schedules.contains(schedules[run]);
         BOOST_TEST(scored[name] == expected,
                    name << ": run `validate --measured all`, or list it in not_scored.toml with the reason");
     }
-    BOOST_TEST(looked_at == reasons.size());
+    BOOST_TEST(looked_at == records.size());
 }
 
-// All rings anew. Whoever changes the model or a machine file commits the new scores: `validate --measured all`.
+// All rings anew, under the sanitizers those of one record in five. Whoever changes the model or a machine file commits
+// the new scores: `validate --measured all`.
 BOOST_AUTO_TEST_CASE(committed_scores_are_of_todays_model_and_machine_files) {
     const auto file = std::filesystem::temp_directory_path() / fmt::format("scores_{}.h5", ::getpid());
     Provenance provenance;
     for (const auto& [name, digest] : scores().machine_digests)
         provenance.set_file("machine_" + name, folder + "machines/" + name + ".toml");
+    std::set<std::string> scored_anew;
     {
         Record record(file, RecordMode::overwrite, {"validate", "scores", ""}, provenance);
         Progress progress(scores().rings.size(), true);
-        for (const auto& one : scored_records())
-            if (one.why_not.empty()) score_record(record, one, progress);
+        for (const auto& one : scored_records()) {
+            if (!one.why_not.empty() || !ringlab::tests::runs_in_this_build(5)) continue;
+            score_record(record, one, progress);
+            scored_anew.insert(one.name);
+        }
         record.finish();
     }
     const auto today = load_scores(file);
     std::filesystem::remove(file);
     for (const auto& [name, digest] : scores().machine_digests)
-        BOOST_TEST(today.machine_digests.at(name) == digest, name << ".toml has changed since results/scores.h5");
-    BOOST_REQUIRE(today.rings.size() == scores().rings.size());
+        if (ringlab::tests::runs_all_cases() || today.machine_digests.contains(name))
+            BOOST_TEST(today.machine_digests.at(name) == digest, name << ".toml has changed since results/scores.h5");
+    auto all_committed = scores().rings;
+    std::erase_if(all_committed, [&](const ScoredRing& ring) { return !scored_anew.contains(ring.record); });
+    BOOST_REQUIRE(today.rings.size() == all_committed.size());
+    if (ringlab::tests::runs_all_cases()) BOOST_REQUIRE(today.rings.size() == scores().rings.size());
     for (std::size_t i = 0; i < today.rings.size(); ++i) {
-        const auto &now = today.rings[i], &committed = scores().rings[i];
+        const auto &now = today.rings[i], &committed = all_committed[i];
         BOOST_REQUIRE(now.run == committed.run);
         BOOST_TEST(now.density == committed.density, now.run);
         for (std::size_t pass = 0; pass < now.passes.size(); ++pass) {
@@ -273,6 +313,10 @@ BOOST_AUTO_TEST_CASE(results_readme_has_the_scores_and_margins_of_today) {
 // What the README says of causal passes from 8Ki tokens per GPU on: the model, and compute + transfer from its
 // durations.
 BOOST_AUTO_TEST_CASE(the_readme_says_the_errors_of_today_beside_those_of_naive_guesses) {
+    // In %. A better model may say less, none may say more; the text has one digit.
+    const std::map<std::string, double> most_said{
+        {"2xh200 copy", 2.2}, {"2xh200 nccl", 2.8}, {"4xh200 copy", 2.2}, {"4xh200 nccl", 4.0}};
+    constexpr double half_a_digit = 0.05;
     for (const std::string gpus : {"2xh200", "4xh200"}) {
         std::string claim = gpus == "2xh200" ? "two H200" : "four H200";
         for (const std::string transport : {"copy", "nccl"}) {
@@ -287,6 +331,7 @@ BOOST_AUTO_TEST_CASE(the_readme_says_the_errors_of_today_beside_those_of_naive_g
                 }
             }
             BOOST_TEST(score(errors).mean < score(naive).mean);
+            BOOST_TEST(100 * score(errors).mean < most_said.at(gpus + " " + transport) + half_a_digit);
             claim += fmt::format(" {} {:.1f} % ({}{:.1f} %){}", transport == "copy" ? "over copy engines" : "over NCCL",
                                  100 * score(errors).mean, claim == "two H200" ? "naive guess " : "",
                                  100 * score(naive).mean, transport == "copy" ? "," : "");
@@ -300,11 +345,11 @@ BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
     for (const auto* name : {"4xh200_calibrated"}) {  // which is made of them
         const auto machine = sim::load_machine(folder + "machines/" + name + ".toml");
         Config config;
-        config.heads = "32:8";
-        config.head_dim = 128;
-        config.arithmetic = "bf16";
-        config.rotary.base = 500000;
-        const auto plan = make_plan({"", "causal", "zigzag", "ring", "", 2, 16384}, problem_from(config), config, {});
+        config.problem.heads = "32:8";
+        config.problem.head_dim = 128;
+        config.problem.arithmetic = "bf16";
+        config.problem.rotary.base = 500000;
+        const auto plan = make_plan({"", "causal", "zigzag", "ring", "", 2, 16384}, problem_from(config.problem));
         for (const auto pass : {Pass::forward, Pass::backward}) {
             const auto predicted = sim::rotation_seconds(*plan.schedule(pass), machine, 8192);
             // Three layouts rotate as much; the first one measured took 12 to 15 % longer than both others.
@@ -318,7 +363,8 @@ BOOST_AUTO_TEST_CASE(measured_rotations_are_what_machine_files_say) {
     }
 }
 
-// Likewise. Those of 2k tokens a GPU are hosts' times of programs in Python, of different days.
+// Targets, a fifth above what was reached when they were set. Those of 2k tokens a GPU are hosts' times of programs in
+// Python, of different days.
 struct PublishedBound {
     const char* table;
     std::size_t figures;
@@ -340,6 +386,31 @@ BOOST_DATA_TEST_CASE(published_rings_are_predicted_as_well_as_ever, boost::unit_
     BOOST_TEST(errors.size() == bound.figures);
     BOOST_TEST(score(errors).mean < bound.mean);
     BOOST_TEST(score(errors).most < bound.largest);
+}
+
+// Rates of FlashAttention-3 on one H100, as read off MagiAttention's charts: 64:8 heads, D 128. The prices of the
+// machine file are fitted to them within 4.4 %, and the charts were read within 1 %.
+BOOST_AUTO_TEST_CASE(h100_runs_attention_at_the_published_rates_of_its_kernel) {
+    struct PublishedRate {
+        const char* mask;
+        std::int64_t tokens;
+        double forward, backward;  // TFLOP/s over visible pairs
+    };
+    const auto machine = sim::load_machine(folder + "machines/h100_cluster.toml");
+    for (const auto& rate : {PublishedRate{"causal", 8192, 655.6, 517.3},
+                             {"causal", 32768, 678.1, 584.0},
+                             {"full", 8192, 671.4, 554.0},
+                             {"full", 32768, 699.7, 599.4}}) {
+        const auto plan = make_plan(Case{"", rate.mask, "contiguous", "ring", "", 1, rate.tokens},
+                                    problem_from(with_shape("64:8/128/bf16", {})));
+        for (const auto& [pass, published] :
+             {std::pair{Pass::forward, rate.forward}, std::pair{Pass::backward, rate.backward}}) {
+            const auto& schedule = *plan.schedule(pass);
+            const auto seconds = layouts::to_seconds(sim::simulate(schedule, machine).makespan);
+            BOOST_TEST(std::abs(pass_flop(schedule) / seconds / 1e12 / published - 1) < 0.054,
+                       rate.mask << " " << rate.tokens << " " << to_string(pass));
+        }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_published_table_that_says_too_little_is_refused_by_its_line_or_key) {

@@ -18,7 +18,6 @@ std::ostream& boost_test_print_type(std::ostream& out, Pass pass);
 }  // namespace ringlab::layouts
 namespace ringlab::gpu {
 std::ostream& boost_test_print_type(std::ostream& out, TileList::Major major);
-std::ostream& boost_test_print_type(std::ostream& out, KernelFamily family);
 }  // namespace ringlab::gpu
 
 namespace ringlab::tests {
@@ -30,7 +29,7 @@ boost::test_tools::assertion_result has_gpu(boost::unit_test::test_unit_id);
 boost::test_tools::assertion_result has_hopper(boost::unit_test::test_unit_id);
 
 /// The kernel families to test here: those that this machine's GPU runs.
-std::vector<gpu::KernelFamily> families();
+std::vector<std::string> families();
 
 /// How partial results of several blocks are put together.
 enum class Policy {
@@ -49,7 +48,7 @@ struct AttendCase {
     bool deterministic = false;
     int head_groups = 1;                                   ///< kv heads go in this many launches a block
     layouts::DType gradient_dtype = layouts::DType::fp32;  ///< of the dk, dv of one block, before they are summed
-    gpu::KernelFamily family = gpu::KernelFamily::portable;
+    std::string family = "portable";
 };
 
 std::ostream& operator<<(std::ostream& out, const AttendCase& c);

@@ -47,7 +47,7 @@ reference::Bounds bounds_of(const AttendCase& c, const layouts::Mask& mask, cons
                             const reference::Inputs& inputs, const reference::Outputs& expected) {
     // Blocks come in the ring's order. A narrow gradient is each block's own part, summed in fp32; the ring's, whose
     // sums are rounded as well, have up to twice the variance.
-    layouts::ScheduleOptions how{.algorithm = "ring", .pass = layouts::Pass::forward};
+    layouts::ScheduleOptions how{.schedule = "ring", .pass = layouts::Pass::forward};
     how.accumulation = c.policy == Policy::carry ? layouts::Accumulation::carry : layouts::Accumulation::partials;
     how.gradient_dtype = c.gradient_dtype;
     const auto forward = make_schedule(c.problem, mask, layout, how);
@@ -105,6 +105,8 @@ const std::vector<std::string> masks{"full",
                                      "prefix-documents:129,171,400,1,300,289",
                                      "causal+window:64,0+sink:4",
                                      "causal+valid:0-700,733-1201"};
+// A sample: a kernel sees runs of positions, and these have one, two, and strides. Whole layouts are in
+// executor_test.cpp.
 const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "striped:5"};
 
 struct Dims {
@@ -277,8 +279,7 @@ BOOST_DATA_TEST_CASE(few_items_are_shared_among_blocks,
 // blocks go over rows in step.
 BOOST_DATA_TEST_CASE(sections_of_items_in_step_agree, data::make({64, 256}) * data::make({"causal", "full"}), dim,
                      mask) {
-    agrees_with_the_reference(
-        {.problem = problem(500, 64, 64, dim, dim), .mask = mask, .family = gpu::KernelFamily::automatic});
+    agrees_with_the_reference({.problem = problem(500, 64, 64, dim, dim), .mask = mask, .family = "auto"});
 }
 
 struct ChunkCase {
@@ -297,7 +298,7 @@ BOOST_DATA_TEST_CASE(chunks_of_items_in_step_agree_with_items_in_order,
                      mask_name, chunks) {
     AttendCase c{.problem = problem(chunks.tokens, chunks.query_heads, chunks.kv_heads, chunks.dim, chunks.dim),
                  .mask = mask_name,
-                 .family = gpu::KernelFamily::automatic};
+                 .family = "auto"};
     const auto mask = layouts::make_mask(mask_name, c.problem.tokens);
     const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
     const auto inputs = random_inputs(c.problem, 23);
@@ -461,7 +462,7 @@ BOOST_DATA_TEST_CASE(blocks_in_a_chain_give_what_one_block_gives,
 
 // The same values, rounded at the same places, but for the running maximum at which P is rounded.
 BOOST_DATA_TEST_CASE(families_agree_within_rounding, data::make({"causal", "window:100,30"}), mask_name) {
-    const auto c = [&](gpu::KernelFamily family) {
+    const auto c = [&](const std::string& family) {
         return AttendCase{.problem = problem(1290, 4, 2, 128, 128),
                           .mask = mask_name,
                           .layout = "zigzag",
@@ -471,8 +472,8 @@ BOOST_DATA_TEST_CASE(families_agree_within_rounding, data::make({"causal", "wind
     const auto mask = layouts::make_mask(mask_name, 1290);
     const auto layout = layouts::make_layout("zigzag", 1290, 3);
     const auto inputs = random_inputs(c({}).problem, 19);
-    const auto portable = run_on_device(c(gpu::KernelFamily::portable), mask, layout, inputs).exact;
-    const auto fast = run_on_device(c(gpu::KernelFamily::automatic), mask, layout, inputs).exact;
+    const auto portable = run_on_device(c("portable"), mask, layout, inputs).exact;
+    const auto fast = run_on_device(c("auto"), mask, layout, inputs).exact;
     const auto d = reference::deviations(fast, portable);
     const auto expected = reference::blocked_attention(c({}).problem, mask, inputs);
     const auto bounds = bounds_of(c({}), mask, layout, inputs, expected);
@@ -503,11 +504,11 @@ BOOST_DATA_TEST_CASE(strides_that_bulk_copies_cannot_take_are_refused_by_hopper_
     const layouts::Run all{0, 1, 64};
     const gpu::WorkList work(mask, std::make_shared<gpu::RowBounds>(mask, std::span(&all, 1)),
                              std::make_shared<gpu::KeyPositions>(mask, std::span(&all, 1)),
-                             {.head_dim = 64, .value_dim = 64, .family = family});
+                             {.head_dim = 64, .value_dim = 64, .family = gpu::kernel_family(family)});
     const gpu::DeviceBuffer memory(1 << 20);
     const gpu::View odd{memory.as<char>() + 2, DType::bf16, gpu::dense_strides(64, 1, 64)};
     const gpu::ForwardArgs args{.shape = {.head_dim = 64, .value_dim = 64}, .q = odd, .k = odd, .v = odd};
-    if (family == gpu::KernelFamily::hopper)
+    if (family == "hopper")
         BOOST_CHECK_THROW(gpu::attend_forward(args, work, nullptr), Error);
     else
         gpu::attend_forward(args, work, nullptr);

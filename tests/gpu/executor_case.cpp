@@ -72,7 +72,7 @@ public:
     void send(const gpu::Message&, cudaStream_t) override { instead_(); }
     void fetch(const gpu::Message& message, cudaStream_t stream) override { real_->fetch(message, stream); }
     void check() override { real_->check(); }
-    void leave() override { real_->leave(); }
+    void disconnect() override { real_->disconnect(); }
     void abort() noexcept override { real_->abort(); }
 
 private:
@@ -106,11 +106,11 @@ public:
         : real_(std::move(real)), silent_rank_(silent_rank), wrap_(std::move(wrap)) {}
 
     bool fetches() const override { return real_->fetches(); }
-    bool tells_arrivals() const override { return real_->tells_arrivals(); }
+    bool senders_set_flags() const override { return real_->senders_set_flags(); }
     std::shared_ptr<void> allocate(std::size_t bytes) override { return real_->allocate(bytes); }
-    std::unique_ptr<gpu::Transport> join(const gpu::Member& member) override {
-        auto transport = real_->join(member);
-        if (member.rank != silent_rank_) return transport;
+    std::unique_ptr<gpu::Transport> join(const gpu::JoiningRank& joining) override {
+        auto transport = real_->join(joining);
+        if (joining.rank != silent_rank_) return transport;
         return wrap_(std::move(transport));
     }
 
@@ -166,7 +166,7 @@ Passes make_passes(const RingCase& c) {
     const auto mask = layouts::make_mask(c.mask, c.problem.tokens);
     const auto layout = layouts::make_layout(c.layout, mask, c.ranks);
     layouts::ScheduleOptions how;
-    how.algorithm = c.schedule;
+    how.schedule = c.schedule;
     how.accumulation = c.accumulation;
     how.gradient_dtype = c.gradient_dtype;
     Passes passes;

@@ -4,11 +4,14 @@
 #include "reference/tensors/rounding.hpp"
 #include "tests/gpu/attend_case.hpp"
 #include "tests/gpu/executor_case.hpp"
+#include "tests/registered.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 
@@ -20,10 +23,19 @@ using gpu::TransportKind;
 using layouts::Accumulation;
 using layouts::DType;
 
-const std::vector<std::string> schedule_names{"ring",   "all-gather", "all-gather:2",  "pull",
-                                              "pull:2", "seen",       "bidirectional", "pass-q",
-                                              "merge",  "merge:tree", "joined-ring:2"};
-const std::vector<std::string> layout_names{"contiguous", "zigzag", "striped", "balanced:6"};
+bool suits_any_ranks(const std::string& schedule) {
+    return std::ranges::all_of(std::array{1, 2, 3, 4, 6, 8},
+                               [&](int ranks) { return suits(small_problem(), schedule, ranks); });
+}
+
+std::vector<std::string> schedules_that_suit(bool any_ranks) {
+    auto names = schedules_for(small_problem());
+    std::erase_if(names, [&](const std::string& schedule) { return suits_any_ranks(schedule) != any_ranks; });
+    return names;
+}
+
+const Names schedule_names([] { return schedules_that_suit(true); });
+const Names layout_names(layout_examples);
 // The last two leave rows without keys, and with some layouts whole ranks.
 const std::vector<std::string> masks{"full",
                                      "causal",
@@ -85,13 +97,7 @@ BOOST_DATA_TEST_CASE(rows_fewer_than_keys_agree_with_the_reference,
     agrees_with_the_reference({problem, "causal", "zigzag", schedule, ranks, Accumulation::partials, DType::bf16});
 }
 
-// Those that do not divide among any number of ranks.
-const std::vector<std::pair<std::string, int>> grouped_schedules{
-    {"ulysses", 2},   {"ulysses", 4},   {"ulysses:2", 4},     {"ulysses:2", 6},
-    {"ulysses:2", 8}, {"ulysses:4", 8}, {"double-ring:2", 4}, {"double-ring:4", 8}};
-
-BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, data::xrange(grouped_schedules.size()), which) {
-    const auto& [schedule, ranks] = grouped_schedules[which];
+void check_group(const std::string& schedule, int ranks) {
     for (const auto& layout : layout_names)
         for (const auto& mask : masks) check_small({small_problem(), mask, layout, schedule, ranks});
     auto few = small_problem();
@@ -107,6 +113,14 @@ BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, data::xrange(
                 c.options.round_running_output = rounded;
                 check_small(c);
             }
+}
+
+// Those that do not divide among any number of ranks.
+BOOST_DATA_TEST_CASE(schedules_of_groups_agree_with_the_reference, Names([] { return schedules_that_suit(false); }),
+                     schedule) {
+    Combinations combinations;
+    for (const int ranks : {2, 4, 6, 8})
+        if (combinations.take(suits(small_problem(), schedule, ranks))) check_group(schedule, ranks);
 }
 
 BOOST_DATA_TEST_CASE(every_policy_agrees_with_the_reference,
@@ -140,7 +154,7 @@ BOOST_DATA_TEST_CASE(gradients_that_attends_add_to_agree_with_portable_kernels_t
     auto p = small_problem();
     p.head_dim = p.value_dim = dim;
     RingCase c{p, "causal", "zigzag", "joined-ring:1", 4, Accumulation::carry, gradients};
-    c.options.kernels = gpu::KernelFamily::portable;
+    c.options.kernels = gpu::kernel_family("portable");
     agrees_with_the_reference(c);
 }
 

@@ -37,6 +37,7 @@ boost::test_tools::assertion_result has_four_gpus(boost::unit_test::test_unit_id
 
 int gpu_count() { return static_cast<int>(std::min<std::size_t>(gpu::devices().size(), 8)); }
 
+// A sample, one of each way that messages travel: on one GPU executor_test.cpp has all schedules.
 const std::vector<std::string> schedule_names{"ring",   "all-gather:2", "pull:2",     "seen",         "bidirectional",
                                               "pass-q", "ulysses:2",    "merge:tree", "joined-ring:2"};
 
@@ -60,7 +61,7 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
             c.options.transport = transport;
             c.options.devices.clear();
             c.options.repeats = 3;
-            // Over NCCL a joined launch leaves what is there from the start to one ahead of it: other sums.
+            // Over NCCL blocks that are there from the start get a fused launch of their own, so sums differ.
             const bool sums_differ =
                 transport == TransportKind::nccl && (schedule == "pull:2" || schedule == "joined-ring:2");
             BOOST_TEST_CONTEXT(c) {
@@ -73,8 +74,8 @@ BOOST_DATA_TEST_CASE(every_transport_gives_the_bits_of_virtual_ranks_on_one_gpu,
     }
 }
 
-// With 4 kv heads gradients are more than attends hide over few channels of NCCL (gpu::has_time), with 1 only those
-// that come home.
+// With 4 kv heads gradients are more than attends hide over few channels of NCCL (gpu::is_overlapped), with 1 only
+// those that come home.
 BOOST_DATA_TEST_CASE(large_blocks_arrive_whole,
                      data::make({TransportKind::copy, TransportKind::nccl}) * data::make({4, 1}), transport, kv_heads) {
     layouts::Problem problem;

@@ -113,19 +113,43 @@ BOOST_AUTO_TEST_CASE(lengths_fall_evenly_where_all_items_end_at_the_same_rows) {
     BOOST_TEST(!falls("prefix:2048", "contiguous", 1));  // long ones, then some that grow ever shorter
 }
 
-BOOST_AUTO_TEST_CASE(turns_count_the_earlier_items_that_share_a_tile) {
+// 20 key tiles of 64 keys: those of the second, longer document come first.
+BOOST_AUTO_TEST_CASE(items_of_a_document_are_together_if_asked_for) {
+    const auto mask = layouts::make_mask("causal+documents:512,768", 1280);
+    const auto layout = layouts::make_layout("contiguous", mask.tokens(), 1);
+    const auto own = layout.shard(0);
+    const auto key_tiles = [&](bool grouped) {
+        const TileList list(mask, own, own, shape, TileList::Major::keys, false, grouped);
+        BOOST_TEST(list.row_groups() == (grouped ? 2 : 1));
+        const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
+        std::vector<std::int32_t> tiles;
+        for (std::size_t i = 0; i < items.size(); i += 4) tiles.push_back(items[i]);
+        return tiles;
+    };
+    const auto of_second = [](int tile) { return tile >= 8; };
+    const auto together = key_tiles(true), apart = key_tiles(false);
+    BOOST_TEST(std::all_of(together.begin(), together.begin() + 12, of_second));
+    BOOST_TEST(!std::all_of(apart.begin(), apart.begin() + 12, of_second));
+    const auto window = layouts::make_mask("window:100,0", 1280);
+    constexpr gpu::TileShape of_kernels{.rows = 64, .keys = 128};  // no two key tiles end at the same rows
+    BOOST_TEST(TileList(window, own, own, of_kernels, TileList::Major::keys, false, true).row_groups() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(semaphore_values_count_the_earlier_items_that_share_a_tile) {
     const auto mask = layouts::make_mask("causal+window:300,0", tokens);
     const auto layout = layouts::make_layout("zigzag", tokens, ranks);
     const TileList list(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys, true);
     const auto items = downloaded(list.device_items(), static_cast<std::size_t>(4 * list.items()));
     const auto count = static_cast<std::size_t>(list.full() + list.partial());
-    const auto entries = downloaded(list.device_entries(), count), turns = downloaded(list.device_turns(), count);
+    const auto entries = downloaded(list.device_entries(), count),
+               turns = downloaded(list.device_semaphore_values(), count);
     std::map<int, int> taken;  // by query tile
     for (std::size_t i = 0; i < items.size(); i += 4)
         for (auto e = static_cast<std::size_t>(items[i + 1]); e < static_cast<std::size_t>(items[i + 2]); ++e)
             BOOST_TEST(turns[e] == taken[entries[e] >> 1]++);
-    BOOST_TEST(TileList(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys).device_turns() ==
-               nullptr);
+    BOOST_TEST(
+        TileList(mask, layout.shard(1), layout.shard(1), shape, TileList::Major::keys).device_semaphore_values() ==
+        nullptr);
 }
 
 BOOST_AUTO_TEST_CASE(rows_and_keys_on_the_device_are_those_of_the_mask) {

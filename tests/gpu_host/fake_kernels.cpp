@@ -1,18 +1,21 @@
 // Kernels that compute nothing, but touch what they read and write in stream order.
 
 #include "gpu/elements/elementwise.hpp"
-#include "gpu/kernels/joined_work.hpp"
+#include "gpu/kernels/fused_work.hpp"
+#include "gpu/kernels/kernel_family.hpp"
 #include "gpu/kernels/rows/rotate.hpp"
 #include "gpu/kernels/rows/sinks.hpp"
 #include "gpu/ranks/latent_products.hpp"
-#include "layouts/basics/require.hpp"
 
 namespace ringlab::gpu {
 namespace {
 
+thread_local volatile char last_byte_read;
+
+void look(void* data) { last_byte_read = *static_cast<const char*>(data); }
+
 /// The first byte of a tensor stands for all of it.
 void read(const ConstView& view, cudaStream_t stream) {
-    const auto look = [](void* data) { [[maybe_unused]] const volatile char byte = *static_cast<const char*>(data); };
     if (view.data) cudaLaunchHostFunc(stream, look, const_cast<void*>(view.data));
 }
 void write(const View& view, cudaStream_t stream) {
@@ -21,29 +24,38 @@ void write(const View& view, cudaStream_t stream) {
 
 }  // namespace
 
-void attend_forward(const ForwardArgs& args, const WorkList&, cudaStream_t stream) {
-    for (const auto& view : {args.q, args.k, args.v}) read(view, stream);
-    if (!args.last) write(args.carry.o, stream);
-    if (args.last) write(args.result.o, stream);
-}
+namespace {
 
-void attend_backward(const BackwardArgs& args, const WorkList&, cudaStream_t stream) {
-    for (const auto& view : {args.q, args.k, args.v, args.dout}) read(view, stream);
-    for (const auto& view : {args.dq, args.dk, args.dv}) write(view, stream);
-}
+class FakeFamily : public KernelFamily {
+public:
+    std::string name() const override { return "portable"; }
+    int preference() const override { return 0; }
+    std::string why_not_on_this_device() const override { return {}; }
+    bool takes_dims(std::int64_t, std::int64_t) const override { return true; }
+    KernelWorkTiles work_tiles(layouts::Pass, std::int64_t, std::int64_t) const override { return {}; }
+    WorkListPlan plan(const WorkListOptions&, std::int64_t) const override { return {.tile = {64, 64}}; }
 
-// Of the family that these devices lack.
-JoinedWork::JoinedWork(const layouts::Mask&, std::shared_ptr<const RowBounds>, std::span<const Block>, const Options&) {
-    fail("no device here joins attends");
+    void attend_forward(const ForwardArgs& args, const WorkList&, cudaStream_t stream) const override {
+        for (const auto& view : {args.q, args.k, args.v}) read(view, stream);
+        if (!args.last) write(args.carry.o, stream);
+        if (args.last) write(args.result.o, stream);
+    }
+    void attend_backward(const BackwardArgs& args, const WorkList&, cudaStream_t stream) const override {
+        for (const auto& view : {args.q, args.k, args.v, args.dout}) read(view, stream);
+        for (const auto& view : {args.dq, args.dk, args.dv}) write(view, stream);
+    }
+};
+
+const KernelFamilyRegistration registered_fake(std::make_unique<FakeFamily>());
+
+}  // namespace
+
+void attend_forward(const ForwardArgs& args, const WorkList& work, cudaStream_t stream) {
+    work.family().attend_forward(args, work, stream);
 }
-JoinedWork::~JoinedWork() = default;
-void JoinedWork::arrived(std::size_t, cudaStream_t) {}
-void JoinedWork::gradient_arrived(std::size_t, cudaStream_t) {}
-void JoinedWork::wait_until_ended(std::size_t, cudaStream_t) const {}
-std::optional<JoinedWork::Late> JoinedWork::late() const { return {}; }
-void JoinedWork::give_up() noexcept {}
-void attend_forward(const ForwardArgs&, const JoinedWork&, cudaStream_t) {}
-void attend_backward(const BackwardArgs&, const JoinedWork&, cudaStream_t) {}
+void attend_backward(const BackwardArgs& args, const WorkList& work, cudaStream_t stream) {
+    work.family().attend_backward(args, work, stream);
+}
 
 void merge(const MergeArgs& args, cudaStream_t stream) {
     read(args.partial_o, stream);
@@ -99,8 +111,6 @@ void LatentProducts::compress(const Compression& what, cudaStream_t stream) {
 void flag_not_finite(const Extent&, const ConstView& tensor, Infinity, std::uint32_t*, cudaStream_t stream) {
     read(tensor, stream);
 }
-
-int clusters_at_a_time(int) { return 0; }
 
 void fill_rows(const Extent&, const RowView&, float, cudaStream_t) {}
 

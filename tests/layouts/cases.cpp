@@ -1,5 +1,7 @@
 #include "tests/layouts/cases.hpp"
 
+#include "tests/layouts/mask_oracles/oracle.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,34 +10,27 @@
 
 namespace ringlab::layouts::testing {
 
-const std::vector<std::string>& mask_specs() {
-    static const std::vector<std::string> specs{
-        "full",
-        "causal",
-        "window:5,0",
-        "window:3,7",
-        "window:0,0",
-        "window:1000,1000",
-        "documents:30,41",
-        "causal+documents:7,20,13,1,30",
-        "prefix:17",
-        "prefix:20+documents:5,30,36",
-        "block-causal:9x7,8",
-        "padded-segments:20/13,9/0,31,11/1",
-        "shared-question:12,20,9,30",
-        "prefix-documents:6,20,15,30",
-        "window:6,0+sink:3",
-        "causal+valid:0-50,60-70",
-        "full+valid:5-20",
-        "causal+valid:30-31",
-        "causal+documents:10x7,1+window:4,0+sink:2+valid:1-70",
-    };
+const Names& mask_specs() {
+    static const Names specs([] {
+        auto all = mask_oracles::mask_examples(case_tokens);
+        // What one of each does not show: windows at their limits, joins, ranks that are padding as a whole.
+        for (const auto* more :
+             {"window:5,0", "window:3,7", "window:0,0", "window:1000,1000", "causal+documents:7,20,13,1,30",
+              "prefix:20+documents:5,30,36", "padded-segments:20/13,9/0,31,11/1", "window:6,0+sink:3",
+              "causal+valid:0-50,60-70", "full+valid:5-20", "causal+valid:30-31",
+              "causal+documents:10x7,1+window:4,0+sink:2+valid:1-70"})
+            all.emplace_back(more);
+        return all;
+    });
     return specs;
 }
 
-const std::vector<std::string>& layout_specs() {
-    static const std::vector<std::string> specs{"contiguous", "zigzag",  "striped",  "striped:3",
-                                                "balanced:3", "planned", "shuffled", "sorted-shuffled"};
+const Names& layout_specs() {
+    static const Names specs([] {
+        auto all = ringlab::tests::layout_examples();
+        all.insert(all.end(), {"shuffled", "sorted-shuffled"});
+        return all;
+    });
     return specs;
 }
 
@@ -64,8 +59,7 @@ Layout make_case_layout(const std::string& spec, const Mask& mask, int ranks) {
 
 Case make_case(const std::string& mask_spec, const std::string& layout_spec, int ranks) {
     const bool shuffled = layout_spec.ends_with("shuffled");
-    const auto granularity = shuffled ? ranks : layout_granularity(layout_spec, ranks);
-    const auto tokens = (case_tokens + granularity - 1) / granularity * granularity;
+    const auto tokens = ringlab::tests::padded_tokens(shuffled ? "contiguous" : layout_spec, case_tokens, ranks);
     auto mask = pad(make_mask(mask_spec, case_tokens), tokens);
     auto layout = make_case_layout(layout_spec, mask, ranks);
     return {std::move(mask), std::move(layout)};

@@ -3,6 +3,8 @@
 #include "layouts/layouts/layout.hpp"
 #include "layouts/masks/mask.hpp"
 #include "layouts/problem/problem.hpp"
+#include "tests/registered.hpp"
+#include "tests/thinning.hpp"
 
 #include <filesystem>
 #include <functional>
@@ -26,12 +28,17 @@ namespace ringlab::layouts::testing {
 /// A prime number of tokens: no layout divides it, so every case is padded as well.
 inline constexpr std::int64_t case_tokens = 71;
 
-/// Masks over case_tokens.
-const std::vector<std::string>& mask_specs();
+using ringlab::tests::Combinations;
+using ringlab::tests::Names;
+using ringlab::tests::runs_in_this_build;
+using ringlab::tests::trials_in_this_build;
 
-/// Layouts by spec; "shuffled" is a seeded permutation with about as many runs as tokens, "sorted-shuffled" the same
-/// sets of positions in ascending order.
-const std::vector<std::string>& layout_specs();
+/// Masks over case_tokens: an example of each, and joins.
+const Names& mask_specs();
+
+/// Examples of all layouts that read no file; "shuffled" is a seeded permutation with about as many runs as tokens,
+/// "sorted-shuffled" the same sets of positions in ascending order.
+const Names& layout_specs();
 
 const std::vector<int>& rank_counts();
 

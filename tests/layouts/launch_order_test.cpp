@@ -28,6 +28,26 @@ std::vector<std::tuple<std::int64_t, std::int64_t>> units_of(const WorkTileOrder
 
 BOOST_AUTO_TEST_SUITE(launch_order)
 
+// On 132 processors, of which 66 pairs, 30 fours or 15 eights find room: by hand from the rule's 7 steps an item.
+BOOST_AUTO_TEST_CASE(items_are_shared_where_that_promises_to_end_first) {
+    const SmGroup groups[] = {{2, 66}, {4, 30}, {8, 15}};
+    const auto chosen = [&](const BackwardLoad& load) { return fastest_sm_group(load, sms, groups).sms; };
+    // 4 key tiles of 512 causal tokens, 8 kv heads of 4 query heads: 7 + 32 steps alone, 7 + 16 in pairs. In fours two
+    // of them wait until the shortest have ended, but they are short themselves.
+    BOOST_TEST(chosen({32, 160, 8, 4}) == 4);
+    // 8 key tiles of 1024 tokens likewise, with 8 query heads: 7 + 64 in pairs, in fours some 60.
+    BOOST_TEST(chosen({64, 576, 16, 8}) == 4);
+    // Of the same length, as under a full mask: 7 + 64 in pairs, in fours three waves of 7 + 32.
+    BOOST_TEST(chosen({64, 1024, 16, 8}) == 2);
+    // 16 key tiles that 16 tiles of rows see: 7 + 64 alone, two waves of 7 + 32 in pairs.
+    BOOST_TEST(chosen({128, 2048, 16, 4}) == 1);
+    // Many items: the longest is no more than half of a processor's share.
+    BOOST_TEST(chosen({4096, 4096 * 64, 64, 4}) == 1);
+    // Two long ones.
+    BOOST_TEST(chosen({2, 128, 64, 4}) == 8);
+    BOOST_TEST(fastest_sm_group({2, 128, 64, 4}, sms, {}).at_a_time == sms);
+}
+
 BOOST_AUTO_TEST_CASE(items_that_fall_evenly_go_in_step) {
     auto items = triangle(64, 64);
     items.fall_linearly = true;
@@ -50,6 +70,17 @@ BOOST_AUTO_TEST_CASE(the_longer_half_of_items_goes_by_as_few_heads_as_fill_the_p
     BOOST_TEST(window.leading_tiles == 32);
     BOOST_TEST(window.heads_at_a_time == 2);
     BOOST_TEST(backward_order(triangle(8, 8), {.heads = 8, .sms = sms}).heads_at_a_time == 8);
+}
+
+// 16 documents of 16 key tiles each.
+BOOST_AUTO_TEST_CASE(items_that_share_rows_go_by_as_many_heads_as_fill_the_processors) {
+    KeyWorkTiles documents{.items = 260, .busy = 256, .entries = 16 * 272, .longest = 32, .row_groups = 16};
+    const auto order = backward_order(documents, {.heads = 8, .sms = sms});
+    BOOST_TEST(order.leading_tiles == 256);
+    BOOST_TEST(order.heads_at_a_time == 8);
+    BOOST_TEST(backward_order(documents, {.heads = 32, .sms = sms}).heads_at_a_time == 8);
+    documents.row_groups = 2;
+    BOOST_TEST(backward_order(documents, {.heads = 8, .sms = sms}).heads_at_a_time == 1);
 }
 
 BOOST_AUTO_TEST_CASE(items_of_about_one_length_go_all_of_them_by_few_heads) {

@@ -73,7 +73,6 @@ const std::vector<BadLayout> bad_layouts{
     {"striped:2", std::int64_t{1} << 31, 2,
      "stripes of width 2 cut 2147483648 tokens into 1073741824 runs; at most 16777216 are supported, use wider "
      "stripes (or width 1)"},
-    {"spiral", 8, 2, "unknown layout 'spiral'; known: balanced, contiguous, file, planned, striped, zigzag"},
     {"file", 8, 2, "layout file needs a path, as in file:permutation.txt"},
     {"file:/no/such", 8, 2, "cannot read a permutation from file '/no/such'"},
     {"file:/", 8, 2, "cannot read a permutation from file '/'"},
@@ -351,27 +350,25 @@ BOOST_AUTO_TEST_CASE(a_cache_puts_new_tokens_into_padding_first_and_then_around_
     BOOST_TEST(layout.positions(0) == (std::vector<std::int64_t>{0, 1, 2, 6, 8, 10, 12}),
                boost::test_tools::per_element());
     BOOST_TEST(layout.positions(1) == (std::vector<std::int64_t>{3, 4, 5, 7, 9, 11}), boost::test_tools::per_element());
-    BOOST_TEST((layout.place(5) == Layout::Place{1, 2}));  // the first new token lies where padding was
-    BOOST_TEST((layout.place(6) == Layout::Place{0, 3}));
+    BOOST_TEST((layout.owner_of(5) == Layout::Owner{1, 2}));  // the first new token lies where padding was
+    BOOST_TEST((layout.owner_of(6) == Layout::Owner{0, 3}));
 }
 
 BOOST_DATA_TEST_CASE(tokens_of_a_cache_stay_where_a_padded_prefill_put_them_whatever_comes_after,
-                     data::make({"contiguous", "zigzag", "striped", "striped:3"}) * data::make({1, 2, 3, 4, 8}), spec,
-                     ranks) {
+                     Names(ringlab::tests::layout_examples) * data::make(rank_counts()), spec, ranks) {
     const std::vector<std::int64_t> lengths{37, 5, 64};
     for (std::size_t sequence = 0; sequence < lengths.size(); ++sequence) {
-        const auto granularity = layout_granularity(spec, ranks);
-        const auto padded = (lengths[sequence] + granularity - 1) / granularity * granularity;
-        const auto prefill = make_layout(spec, padded, ranks);
+        const auto padded = ringlab::tests::padded_tokens(spec, lengths[sequence], ranks);
+        const auto prefill = make_layout(spec, make_mask("causal", padded), ranks);
         for (const std::int64_t appended : {0, 1, 7, 50}) {
             const auto cache = cache_layout(spec, lengths, appended, ranks);
             const auto begin = cache_begin(lengths, appended, sequence);
             for (std::int64_t token = 0; token < lengths[sequence] + appended; ++token) {
-                const auto place = cache.place(begin + token);
+                const auto owner = cache.owner_of(begin + token);
                 const auto expected =
-                    token < padded ? prefill.place(token).rank : static_cast<int>((token - padded) % ranks);
-                BOOST_TEST(place.rank == expected);
-                BOOST_TEST(cache.positions(place.rank)[static_cast<std::size_t>(place.slot)] == begin + token);
+                    token < padded ? prefill.owner_of(token).rank : static_cast<int>((token - padded) % ranks);
+                BOOST_TEST(owner.rank == expected);
+                BOOST_TEST(cache.positions(owner.rank)[static_cast<std::size_t>(owner.index)] == begin + token);
             }
         }
     }

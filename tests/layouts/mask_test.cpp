@@ -96,10 +96,7 @@ struct BadMask {
 };
 std::ostream& operator<<(std::ostream& out, const BadMask& c) { return out << c.spec; }
 
-const std::string known =
-    "block-causal, causal, chunks, documents, full, padded-segments, prefix, prefix-documents, shared-question, sink, "
-    "valid, "
-    "window";
+const std::string known = "(all names)";  // which are registered when a test runs
 
 const std::vector<BadMask> bad_masks{
     {"", "unknown mask ''; known: " + known},
@@ -177,7 +174,13 @@ BOOST_DATA_TEST_CASE(a_spec_makes_the_mask_drawn_beside_it, data::make(picture_c
 }
 
 BOOST_DATA_TEST_CASE(a_bad_spec_is_explained, data::make(bad_masks)) {
-    BOOST_TEST(error_of([&] { make_mask(sample.spec, 6); }) == sample.error);
+    auto expected = sample.error;
+    if (const auto at = expected.find(known); at != std::string::npos) {
+        std::string names;
+        for (const auto& [name, entry] : masks().entries()) names += (names.empty() ? "" : ", ") + name;
+        expected.replace(at, known.size(), names);
+    }
+    BOOST_TEST(error_of([&] { make_mask(sample.spec, 6); }) == expected);
 }
 
 BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_or_with_too_many_is_refused) {

@@ -17,7 +17,7 @@ BOOST_AUTO_TEST_CASE(a_token_has_the_numbers_and_bytes_of_the_tensors_in_the_tab
     problem.value_dim = 7;
     problem.dtype = DType::bf16;
     const auto schedule =
-        make_schedule(problem, make_mask("full", 4), make_layout("contiguous", 4, 1), {.algorithm = "ring"});
+        make_schedule(problem, make_mask("full", 4), make_layout("contiguous", 4, 1), {.schedule = "ring"});
     struct Expected {
         Pool pool;
         int heads;

@@ -33,34 +33,39 @@ bool same(const Schedule& schedule, const Op& a, const Op& b) {
 }
 
 bool ring_is_alike(const std::string& mask, const std::string& layout, const std::string& algorithm = "ring") {
-    return schedule_of(exact_case(mask, layout, 64, 4), {.algorithm = algorithm})->is_rank_symmetric();
+    return schedule_of(exact_case(mask, layout, 64, 4), {.schedule = algorithm})->is_rank_symmetric();
 }
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(alike)
 
+void check_moved_operations(const Schedule& schedule) {
+    const auto all = written(schedule);
+    for (int rank = 1; rank < schedule.ranks(); ++rank) {
+        const auto& ops = all[static_cast<std::size_t>(rank)];
+        BOOST_TEST_REQUIRE(ops.size() == all[0].size());
+        for (std::size_t i = 0; i < ops.size(); ++i)
+            BOOST_TEST(same(schedule, moved(schedule, all[0][i], rank), ops[i]),
+                       schedule.mask().name() << ", " << schedule.layout().name() << ", rank " << rank << " of "
+                                              << schedule.ranks() << ", operation " << i);
+    }
+}
+
 BOOST_DATA_TEST_CASE(alike_ranks_have_the_operations_of_rank_0_moved_around_the_ring,
-                     data::make(algorithms) * data::make(passes), algorithm, pass) {
-    for (const auto& layout : layout_specs())
-        for (const auto& mask : mask_specs())
-            for (const int ranks : rank_counts()) {
-                if (!suits(algorithm, ranks)) continue;
+                     data::make(passes) * data::make(layout_specs()), pass, layout) {
+    Combinations combinations;
+    for (const auto& algorithm : algorithms)
+        for (const int ranks : rank_counts()) {
+            if (!combinations.take(suits(algorithm, ranks))) continue;
+            for (const auto& mask : mask_specs())
                 for (const auto accumulation : {Accumulation::carry, Accumulation::partials}) {
+                    if (!runs_in_this_build(16)) continue;
                     const auto made = schedule_of(make_case(mask, layout, ranks),
-                                                  {.algorithm = algorithm, .pass = pass, .accumulation = accumulation});
-                    if (!made->is_rank_symmetric()) continue;
-                    const auto all = written(*made);
-                    for (int rank = 1; rank < ranks; ++rank) {
-                        const auto& ops = all[static_cast<std::size_t>(rank)];
-                        BOOST_TEST_REQUIRE(ops.size() == all[0].size());
-                        for (std::size_t i = 0; i < ops.size(); ++i)
-                            BOOST_TEST(
-                                same(*made, moved(*made, all[0][i], rank), ops[i]),
-                                mask << ", " << layout << ", rank " << rank << " of " << ranks << ", operation " << i);
-                    }
+                                                  {.schedule = algorithm, .pass = pass, .accumulation = accumulation});
+                    if (combinations.take(made->is_rank_symmetric())) check_moved_operations(*made);
                 }
-            }
+        }
 }
 
 BOOST_AUTO_TEST_CASE(pairs_that_order_decides_are_the_same_for_all_ranks_in_that_order) {
@@ -94,6 +99,7 @@ BOOST_AUTO_TEST_CASE(a_ring_is_alike_where_all_ranks_see_something_of_equal_shar
     BOOST_TEST(!ring_is_alike("causal+documents:20,44", "zigzag"));
 }
 
+// Written by hand, because the registry does not say it. What a new schedule says of itself is judged above.
 BOOST_AUTO_TEST_CASE(schedules_that_go_by_distances_between_ranks_are_alike_where_a_ring_is) {
     for (const auto* algorithm : {"bidirectional", "all-gather", "all-gather:2", "pull", "joined-ring", "pass-q"}) {
         BOOST_TEST(ring_is_alike("causal", "zigzag", algorithm));

@@ -4,17 +4,10 @@
 
 namespace ringlab::layouts::testing {
 
-bool suits(const std::string& algorithm, int ranks) {
-    if (algorithm == "ulysses") return 8 % ranks == 0;
-    if (algorithm == "ulysses:2") return ranks % 2 == 0;
-    // These look at each pair of ranks before they begin.
-    if (algorithm.starts_with("double-ring:")) return ranks % std::stoi(algorithm.substr(12)) == 0 && ranks < 1000;
-    if (algorithm.starts_with("seen") || algorithm.starts_with("merge")) return ranks < 1000;
-    return true;
-}
-
 Problem problem_of(const Mask& mask) {
-    return {.batch = 3, .tokens = mask.tokens(), .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
+    auto problem = eight_heads;
+    problem.tokens = mask.tokens();
+    return problem;
 }
 
 std::unique_ptr<Schedule> schedule_of(const Case& c, const ScheduleOptions& options) {

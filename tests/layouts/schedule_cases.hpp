@@ -12,18 +12,19 @@
 
 namespace ringlab::layouts::testing {
 
-inline const std::vector<std::string> algorithms{
-    "ring",          "all-gather", "all-gather:2",  "all-gather:4", "pull",         "pull:2",        "ulysses",
-    "ulysses:2",     "pass-q",     "bidirectional", "seen",         "seen:1",       "double-ring:1", "double-ring:2",
-    "double-ring:4", "merge",      "merge:tree",    "joined-ring",  "joined-ring:4"};
+/// 8 query heads, 4 kv heads, of 24 and 16 dims, batch 3; the tokens are those of a mask.
+inline const Problem eight_heads{.batch = 3, .query_heads = 8, .kv_heads = 4, .head_dim = 24, .value_dim = 16};
+Problem problem_of(const Mask& mask);
 
-/// Whether the ranks suit the algorithm, with 8 query heads.
-bool suits(const std::string& algorithm, int ranks);
+/// Examples of schedules for them, and those for 4 ranks.
+inline const Names algorithms([] { return ringlab::tests::schedules_for(eight_heads); });
+inline const Names algorithms_of_4_ranks([] { return ringlab::tests::schedules_for(eight_heads, {4}); });
+
+inline bool suits(const std::string& algorithm, int ranks) {
+    return ringlab::tests::suits(eight_heads, algorithm, ranks);
+}
 
 inline constexpr std::array passes{Pass::forward, Pass::backward};
-
-/// 8 query heads, 4 kv heads, of 24 and 16 dims, batch 3.
-Problem problem_of(const Mask& mask);
 
 std::unique_ptr<Schedule> schedule_of(const Case& c, const ScheduleOptions& options);
 

@@ -14,7 +14,7 @@ std::map<int, int> hops_of(const std::string& mask_name, const std::string& algo
     Problem problem{.tokens = 64, .query_heads = 2, .kv_heads = 1, .head_dim = 8, .value_dim = 8};
     if (with_sinks) problem.sinks = {1, 2};
     const auto mask = make_mask(mask_name, 64);
-    const auto schedule = make_schedule(problem, mask, make_layout("contiguous", mask, 8), {.algorithm = algorithm});
+    const auto schedule = make_schedule(problem, mask, make_layout("contiguous", mask, 8), {.schedule = algorithm});
     std::map<int, int> hops;
     for (int rank = 0; rank < 8; ++rank) {
         auto ops = schedule->ops(rank);

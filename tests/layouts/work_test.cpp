@@ -92,6 +92,7 @@ BOOST_AUTO_TEST_CASE(a_key_counter_counts_the_positions_below_another) {
 BOOST_DATA_TEST_CASE(visible_pairs_are_those_of_the_elementwise_definition,
                      data::make(mask_specs()) * data::make(layout_specs()), mask_spec, layout_spec) {
     for (const int ranks : rank_counts()) {
+        if (!runs_in_this_build(8)) continue;
         const auto [mask, layout] = make_case(mask_spec, layout_spec, ranks);
         for (int owner = 0; owner < ranks; ++owner) {
             const KeyCounter keys(layout.shard(owner));
@@ -105,7 +106,8 @@ BOOST_DATA_TEST_CASE(visible_pairs_are_those_of_the_elementwise_definition,
 
 BOOST_AUTO_TEST_CASE(visible_pairs_hold_for_random_masks_and_runs) {
     std::mt19937_64 random(12);
-    for (int trial = 0; trial < 3000; ++trial) {
+    const int trials = trials_in_this_build(3000, 8);
+    for (int trial = 0; trial < trials; ++trial) {
         const auto tokens = pick(random, 20, 60);
         const auto mask = random_mask(random, tokens);
         const auto queries = random_runs(random, tokens, 6), owned = random_runs(random, tokens, trial % 2 ? 4 : 20);
@@ -114,6 +116,7 @@ BOOST_AUTO_TEST_CASE(visible_pairs_hold_for_random_masks_and_runs) {
     }
 }
 
+// A sample: shards of few runs, which 2^31 tokens take a moment to make, and one of 2048 runs.
 BOOST_DATA_TEST_CASE(pairs_of_2_to_the_31_tokens_do_not_overflow,
                      data::make({"contiguous", "zigzag", "striped", "striped:131072"}), layout_spec) {
     constexpr auto s = std::int64_t{1} << 31;
@@ -148,6 +151,7 @@ BOOST_AUTO_TEST_CASE(counting_does_not_depend_on_the_number_of_tokens) {
 BOOST_DATA_TEST_CASE(tiles_are_called_full_or_empty_only_if_they_are,
                      data::make(mask_specs()) * data::make(layout_specs()), mask_spec, layout_spec) {
     for (const int ranks : {1, 3, 4}) {
+        if (!runs_in_this_build(8)) continue;
         const auto [mask, layout] = make_case(mask_spec, layout_spec, ranks);
         // Without other keys than an interval's and padding the hull of a tile decides 'full' exactly; for full and
         // causal also 'empty', as there every row's interval begins at key 0.
@@ -191,7 +195,8 @@ BOOST_DATA_TEST_CASE(tiles_are_called_full_or_empty_only_if_they_are,
 BOOST_AUTO_TEST_CASE(tiles_of_random_masks_and_runs_are_called_full_or_empty_only_if_they_are) {
     std::mt19937_64 random(13);
     std::int64_t decided = 0;
-    for (int trial = 0; trial < 2000; ++trial) {
+    const int trials = trials_in_this_build(2000, 8);
+    for (int trial = 0; trial < trials; ++trial) {
         const auto tokens = pick(random, 20, 60);
         const auto mask = random_mask(random, tokens);
         const auto queries = random_runs(random, tokens, 4), owned = random_runs(random, tokens, 6);
@@ -210,7 +215,7 @@ BOOST_AUTO_TEST_CASE(tiles_of_random_masks_and_runs_are_called_full_or_empty_onl
         }
         BOOST_REQUIRE_EQUAL(wrong, 0);
     }
-    BOOST_TEST(decided > 1000);  // the trials do reach more than partial tiles
+    BOOST_TEST(decided > trials / 2);  // the trials do reach more than partial tiles
 }
 
 BOOST_AUTO_TEST_CASE(a_causal_block_of_4_by_4_tiles_has_a_partial_diagonal_and_full_tiles_below_it) {

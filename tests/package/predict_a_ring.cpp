@@ -19,7 +19,7 @@ int main(int argc, char** argv) try {
     const auto mask = layouts::make_mask("causal", problem.tokens);
     for (const auto* name : {"contiguous", "striped", "zigzag"}) {
         const auto layout = layouts::make_layout(name, problem.tokens, ranks);
-        const auto schedule = layouts::make_schedule(problem, mask, layout, {.algorithm = "ring"});
+        const auto schedule = layouts::make_schedule(problem, mask, layout, {.schedule = "ring"});
         const auto prediction = sim::simulate(*schedule, machine);
         std::printf("%-10s forward %.3f ms\n", name, 1e-9 * static_cast<double>(prediction.makespan));
     }

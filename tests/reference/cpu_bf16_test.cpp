@@ -137,6 +137,7 @@ BOOST_AUTO_TEST_CASE(schedules_with_bf16_gradients_agree_on_what_is_rounded) {
         return p;
     }();
     const auto inputs = random_inputs(problem, 32);
+    // A sample: those by which gradients of K and V travel alone, in parts or in a running sum.
     for (const std::string algorithm : {"all-gather", "pull", "ring", "joined-ring:1"}) {
         GateCase c{problem, "causal", "zigzag", algorithm, 4, Accumulation::carry, DType::fp32};
         const auto wide = run_case(c, inputs, small_tiles()).outputs;

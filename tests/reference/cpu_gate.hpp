@@ -3,6 +3,8 @@
 #include "layouts/schedules/schedule.hpp"
 #include "reference/ranks/cpu_backend.hpp"
 #include "reference/ranks/transports/wrapped_world.hpp"
+#include "tests/registered.hpp"
+#include "tests/thinning.hpp"
 
 #include <chrono>
 #include <functional>
@@ -38,6 +40,13 @@ CpuRun run_case(const GateCase& gate_case, const Inputs& inputs, const CpuOption
 /// Dense fp64 attention of the case, a latent expanded before, its q and k rotated by a formula of its own.
 Outputs expected_of(const GateCase& gate_case, const Inputs& inputs);
 
+/// Inputs of a case and what they must give, made once for all layouts, schedules and numbers of ranks.
+struct Expected {
+    Inputs inputs;
+    Outputs outputs;
+};
+const Expected& expected_once(const GateCase& gate_case);
+
 /// The gate: empty if o, lse, dq, dk and dv each agree with `expected`, in norm and in the largest element; otherwise
 /// what disagrees and how far.
 ///
@@ -50,6 +59,17 @@ std::string complaint(const Outputs& measured, const Outputs& expected);
 
 /// complaint(), or the text of the Error that the run threw.
 std::string complaint_of_run(const std::function<Outputs()>& run, const Outputs& expected);
+
+/// What one schedule is run with, in every layout that divides 48 tokens.
+struct Sweep {
+    std::vector<int> ranks{4};
+    std::vector<std::string> masks;
+    std::vector<layouts::Accumulation> accumulations{layouts::Accumulation::carry, layouts::Accumulation::partials};
+};
+
+/// Checks that both passes equal expected_of(), under the sanitizers of one case in eight; `change` makes of each case
+/// what is tested. Fails if no case suits the schedule.
+void check_every_layout(const std::string& algorithm, const Sweep& sweep, const std::function<void(GateCase&)>& change);
 
 /// Tiles so small and odd that shards of a dozen tokens have several.
 CpuOptions small_tiles();

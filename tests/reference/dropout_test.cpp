@@ -14,10 +14,6 @@ namespace {
 namespace data = boost::unit_test::data;
 using layouts::Accumulation;
 
-const std::vector<std::string> dropping_schedules{"ring",          "all-gather",    "pull",   "joined-ring:1",
-                                                  "bidirectional", "double-ring:2", "merge",  "merge:tree",
-                                                  "pass-q",        "seen:1",        "ulysses"};
-
 /// 48 tokens, whose v and do tell which pairs were kept: v of token j, and do of row j, are 1 in dim j alone, so that
 /// o of row i has d_ij p_ij in dim j, and dv of key j that of all rows.
 GateCase telling_case(const std::string& algorithm, const std::string& layout, int ranks) {
@@ -59,31 +55,31 @@ int wrong_pairs(const GateCase& c, const Outputs& outputs) {
 
 BOOST_AUTO_TEST_SUITE(dropout)
 
-BOOST_DATA_TEST_CASE(every_schedule_and_layout_drops_the_same_pairs_in_both_passes,
-                     data::make(dropping_schedules) * data::make({"contiguous", "zigzag", "striped", "balanced:3"}),
-                     algorithm, layout) {
-    for (const int ranks : {1, 2, 4}) {
-        if (algorithm == "double-ring:2" && ranks == 1) continue;
-        const auto c = telling_case(algorithm, layout, ranks);
-        BOOST_TEST(wrong_pairs(c, run_case(c, telling_inputs(c.problem), small_tiles()).outputs) == 0, "P=" << ranks);
-    }
+const ringlab::tests::Names schedules([] { return ringlab::tests::schedules_for(telling_case("", "", 1).problem); });
+
+BOOST_DATA_TEST_CASE(every_schedule_and_layout_drops_the_same_pairs_in_both_passes, data::make(schedules), algorithm) {
+    ringlab::tests::Combinations combinations;
+    for (const int ranks : {1, 2, 4})
+        for (const auto& layout : ringlab::tests::layout_examples()) {
+            const auto c = telling_case(algorithm, layout, ranks);
+            if (!combinations.take(ringlab::tests::suits(c.problem, algorithm, ranks) &&
+                                   c.problem.tokens % layouts::layout_granularity(layout, ranks) == 0))
+                continue;
+            if (!ringlab::tests::runs_in_this_build(4)) continue;
+            BOOST_TEST(wrong_pairs(c, run_case(c, telling_inputs(c.problem), small_tiles()).outputs) == 0,
+                       layout << ", " << ranks << " ranks");
+        }
 }
 
 BOOST_DATA_TEST_CASE(every_schedule_and_layout_equals_dense_attention,
-                     data::make(dropping_schedules) * data::make({"contiguous", "zigzag", "striped:3", "balanced:3"}),
-                     algorithm, layout) {
-    for (const auto accumulation : {Accumulation::carry, Accumulation::partials})
-        for (const std::string mask :
-             {"causal", "window:8,0+sink:3", "causal+documents:1,13,7,27", "valid:2-19,23-45"}) {
-            GateCase c{small_problem(48), mask, layout, algorithm, 4, accumulation};
-            c.problem.batch = 2;
-            c.problem.soft_cap = mask == "causal" ? 2.5 : 0;
-            c.problem.dropout = {0.3, 1234567890123};
-            const auto inputs = random_inputs(c.problem, 2);
-            const auto found =
-                complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected_of(c, inputs));
-            BOOST_TEST(found == "", mask << ": " << found);
-        }
+                     ringlab::tests::Names([] { return ringlab::tests::schedules_for(small_problem(8), {4}); }),
+                     algorithm) {
+    const Sweep sweep{.masks = {"causal", "window:8,0+sink:3", "causal+documents:1,13,7,27", "valid:2-19,23-45"}};
+    check_every_layout(algorithm, sweep, [](GateCase& c) {
+        c.problem.batch = 2;
+        c.problem.soft_cap = c.mask == "causal" ? 2.5 : 0;
+        c.problem.dropout = {0.3, 1234567890123};
+    });
 }
 
 BOOST_AUTO_TEST_CASE(rows_fewer_than_keys_drop_by_their_position) {
@@ -101,7 +97,7 @@ BOOST_AUTO_TEST_CASE(lse_is_that_of_all_keys_and_o_the_same_on_average) {
     const auto inputs = random_inputs(c.problem, 2);
     const auto whole = run_case(c, inputs, small_tiles()).outputs;
     Tensor mean(whole.o.shape(), 0.0);
-    constexpr int seeds = 400;
+    const int seeds = ringlab::tests::trials_in_this_build(400, 8);
     for (int seed = 0; seed < seeds; ++seed) {
         c.problem.dropout = {0.2, static_cast<std::uint64_t>(seed)};
         const auto out = run_case(c, inputs, {}).outputs;

@@ -1,4 +1,5 @@
 #include "reference/ranks/transports/transport_threads.hpp"
+#include "tests/layouts/mask_oracles/oracle.hpp"
 #include "tests/reference/cpu_gate.hpp"
 
 #include "reference/error/deviations.hpp"
@@ -14,6 +15,14 @@
 #include <numeric>
 #include <random>
 
+namespace ringlab::layouts {
+
+inline std::ostream& operator<<(std::ostream& out, Accumulation accumulation) {
+    return out << (accumulation == Accumulation::carry ? "carry" : "partials");
+}
+
+}  // namespace ringlab::layouts
+
 namespace ringlab::reference::tests {
 namespace {
 
@@ -21,6 +30,12 @@ namespace data = boost::unit_test::data;
 using layouts::Accumulation;
 using layouts::DType;
 using layouts::Pass;
+using ringlab::tests::Combinations;
+using ringlab::tests::layout_examples;
+using ringlab::tests::Names;
+using ringlab::tests::padded_tokens;
+using ringlab::tests::runs_in_this_build;
+using ringlab::tests::schedules_for;
 
 /// A file with a random permutation of 0..tokens-1, gone with the object.
 class PermutationFile {
@@ -45,143 +60,114 @@ private:
     std::filesystem::path path_;
 };
 
-/// Masks for `tokens`: documents and segments cut where nothing divides.
+/// Masks for `tokens`: an example of each, and joins that are cut where nothing divides.
 std::vector<std::string> masks(std::int64_t tokens) {
     const auto lengths = fmt::format("1,13,7,{}", tokens - 21);
-    return {
-        "causal", "full", "window:9,0", "window:6,4", "window:8,0+sink:3", "causal+documents:" + lengths,
-        "documents:" + lengths, "causal+documents:" + lengths + "+window:5,0", fmt::format("prefix:{}", tokens / 3 + 1),
-        "block-causal:" + lengths, "shared-question:" + lengths, "prefix-documents:" + lengths,
-        // An image that is not there, words and actions with padding: in a contiguous layout ranks of padding alone.
-        fmt::format("padded-segments:9/8,16/0,12/5,{}/3", tokens - 37),
-        // Padding at the end so long that in a contiguous layout whole ranks are padding.
-        fmt::format("causal+valid:0-{}", tokens / 2 - 1),
-        // Padding at both ends and in the middle.
-        fmt::format("valid:2-19,23-{}", tokens - 3)};
+    auto all = mask_oracles::mask_examples(tokens);
+    all.insert(all.end(),
+               {"window:8,0+sink:3", "causal+documents:" + lengths, "causal+documents:" + lengths + "+window:5,0",
+                // An image that is not there, words and actions with padding: in a contiguous layout ranks of padding
+                // alone.
+                fmt::format("padded-segments:9/8,16/0,12/5,{}/3", tokens - 37),
+                // Padding at the end so long that in a contiguous layout whole ranks are padding.
+                fmt::format("causal+valid:0-{}", tokens / 2 - 1),
+                // Padding at both ends and in the middle.
+                fmt::format("valid:2-19,23-{}", tokens - 3)});
+    return all;
 }
 
-/// Dense results, once for all layouts and schedules.
-class Expected {
-public:
-    const Inputs& inputs(const layouts::Problem& problem) {
-        auto found = inputs_.find(problem.tokens);
-        if (found == inputs_.end()) found = inputs_.emplace(problem.tokens, random_inputs(problem, 1)).first;
-        return found->second;
-    }
-    const Outputs& outputs(const GateCase& c) {
-        const auto key = std::pair(c.mask, c.problem.tokens);
-        auto found = outputs_.find(key);
-        if (found == outputs_.end()) found = outputs_.emplace(key, expected_of(c, inputs(c.problem))).first;
-        return found->second;
-    }
+const Names algorithms([] { return schedules_for(small_problem(8)); });
+const Names algorithms_of_4_ranks([] { return schedules_for(small_problem(8), {4}); });
+constexpr std::array accumulations{Accumulation::carry, Accumulation::partials};
 
-private:
-    std::map<std::int64_t, Inputs> inputs_;
-    std::map<std::pair<std::string, std::int64_t>, Outputs> outputs_;
-};
-
-struct Algorithm {
-    std::string name;
-    Accumulation accumulation;
-};
-std::ostream& operator<<(std::ostream& out, const Algorithm& algorithm) {
-    return out << algorithm.name << (algorithm.accumulation == Accumulation::carry ? "/carry" : "/partials");
+bool suits(const std::string& algorithm, int ranks) {
+    return ringlab::tests::suits(small_problem(8), algorithm, ranks);
 }
 
-const std::vector<Algorithm> algorithms{{"ring", Accumulation::carry},
-                                        {"ring", Accumulation::partials},
-                                        {"all-gather", Accumulation::carry},
-                                        {"all-gather:2", Accumulation::partials},
-                                        {"pull", Accumulation::carry},
-                                        {"joined-ring:1", Accumulation::carry},
-                                        {"joined-ring", Accumulation::partials},
-                                        {"bidirectional", Accumulation::carry},
-                                        {"bidirectional", Accumulation::partials},
-                                        {"double-ring:2", Accumulation::carry},
-                                        {"double-ring:4", Accumulation::partials},
-                                        {"merge", Accumulation::carry},
-                                        {"merge", Accumulation::partials},
-                                        {"merge:tree", Accumulation::carry},
-                                        {"merge:tree", Accumulation::partials},
-                                        {"pass-q", Accumulation::carry},
-                                        {"pass-q", Accumulation::partials},
-                                        {"seen:1", Accumulation::carry},
-                                        {"seen:3", Accumulation::partials},
-                                        {"ulysses", Accumulation::carry},
-                                        {"ulysses:2", Accumulation::carry},
-                                        {"ulysses:2", Accumulation::partials}};
-
-/// Whether an algorithm takes this many ranks, with 4 query heads.
-bool suits(const Algorithm& algorithm, int ranks) {
-    const auto colon = algorithm.name.find(':');
-    const bool grouped = algorithm.name.starts_with("double-ring:") || algorithm.name == "ulysses:2";
-    if (grouped) return ranks % std::stoi(algorithm.name.substr(colon + 1)) == 0;
-    return algorithm.name != "ulysses" || 4 % ranks == 0;
+/// 3 ranks, which divide little, or the least number above 1 that suits.
+int awkward_ranks(const std::string& algorithm) {
+    for (const int ranks : {3, 2, 4, 8})
+        if (suits(algorithm, ranks)) return ranks;
+    return 1;
 }
 
-void check_layout(const std::string& layout, const Algorithm& algorithm, int ranks, std::int64_t tokens) {
-    static Expected expected;
+/// Over all masks; accumulations take turns, from `number` on.
+void check_layout(const std::string& layout, const std::string& algorithm, int ranks, std::size_t number,
+                  std::int64_t tokens) {
     for (const auto& mask : masks(tokens)) {
-        GateCase c{small_problem(tokens), mask, layout, algorithm.name, ranks, algorithm.accumulation};
-        const auto& inputs = expected.inputs(c.problem);
+        const auto accumulation = accumulations[number++ % 2];
+        GateCase c{small_problem(tokens), mask, layout, algorithm, ranks, accumulation};
+        if (!runs_in_this_build(8)) continue;
+        const auto& expected = expected_once(c);
         const auto found =
-            complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected.outputs(c));
-        BOOST_TEST(found == "", layout << " " << mask << " " << algorithm << " P=" << ranks << " tokens=" << tokens
-                                       << ": " << found);
+            complaint_of_run([&] { return run_case(c, expected.inputs, small_tiles()).outputs; }, expected.outputs);
+        BOOST_TEST(found == "", layout << " " << mask << " " << algorithm << " " << accumulation << " P=" << ranks
+                                       << " tokens=" << tokens << ": " << found);
     }
-}
-
-/// The least multiple of `granularity` that is at least `tokens`.
-std::int64_t round_up(std::int64_t tokens, std::int64_t granularity) {
-    return (tokens + granularity - 1) / granularity * granularity;
 }
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(cpu_backend)
 
-BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention,
-                     data::make(algorithms) * data::make({1, 2, 3, 4, 8}), algorithm, ranks) {
-    if (!suits(algorithm, ranks)) return;
-    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3", "balanced:3", "planned"})
-        check_layout(layout, algorithm, ranks, round_up(45, layouts::layout_granularity(layout, ranks)));
-    const PermutationFile permutation(round_up(45, ranks));
-    check_layout(permutation.spec(), algorithm, ranks, round_up(45, ranks));
+BOOST_DATA_TEST_CASE(every_layout_mask_and_schedule_equals_dense_attention, data::make(algorithms), algorithm) {
+    Combinations combinations;
+    std::size_t number = 0;  // so that a mask meets the other accumulation with the next layout
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+        if (!combinations.take(suits(algorithm, ranks))) continue;
+        for (const auto& layout : layout_examples())
+            check_layout(layout, algorithm, ranks, number++, padded_tokens(layout, 45, ranks));
+        const auto tokens = padded_tokens("contiguous", 45, ranks);
+        const PermutationFile permutation(tokens);
+        check_layout(permutation.spec(), algorithm, ranks, number++, tokens);
+    }
 }
 
 /// A suffix, the newest tokens of a few sequences, and a row that sees nothing where half is padding.
-const std::vector<std::vector<layouts::Interval>> few_queries{
-    {{37, 45}}, {{12, 13}, {20, 22}, {44, 45}}, {{1, 2}, {30, 31}}};
+struct Queries {
+    std::vector<layouts::Interval> rows;
+    friend std::ostream& operator<<(std::ostream& out, const Queries& queries) {
+        for (const auto& rows : queries.rows) out << rows.begin << "-" << rows.end << " ";
+        return out;
+    }
+};
+const std::vector<Queries> few_queries{{{{37, 45}}}, {{{12, 13}, {20, 22}, {44, 45}}}, {{{1, 2}, {30, 31}}}};
 
-BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algorithms) * data::make({1, 2, 3, 4}),
-                     algorithm, ranks) {
-    if (!suits(algorithm, ranks)) return;
-    for (const std::string layout : {"contiguous", "zigzag", "striped:3", "file"})
-        for (const auto& queries : few_queries) {
-            const auto tokens = round_up(45, layout == "file" ? ranks : layouts::layout_granularity(layout, ranks));
-            const PermutationFile permutation(tokens);
-            auto problem = small_problem(tokens);
-            problem.queries = queries;
-            const auto inputs = random_inputs(problem, 2);
-            for (const auto& mask : masks(tokens)) {
-                const GateCase c{problem,        mask,  layout == "file" ? permutation.spec() : layout,
-                                 algorithm.name, ranks, algorithm.accumulation};
-                const auto found = complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; },
-                                                    expected_of(c, inputs));
-                BOOST_TEST(found == "", c.layout << " " << mask << " " << algorithm << " P=" << ranks << " rows "
-                                                 << problem.rows() << ": " << found);
+// Of each layout every third mask, another third with the next layout. Accumulations take turns.
+BOOST_DATA_TEST_CASE(rows_fewer_than_keys_equal_dense_attention, data::make(algorithms) * data::make(few_queries),
+                     algorithm, queries) {
+    const auto layouts = layout_examples();
+    std::size_t number = 0;
+    Combinations combinations;
+    for (const int ranks : {1, 2, 3, 4}) {
+        if (!combinations.take(suits(algorithm, ranks))) continue;
+        const PermutationFile permutation(padded_tokens("contiguous", 45, ranks));
+        for (std::size_t i = 0; i <= layouts.size(); ++i) {
+            const bool file = i == layouts.size();
+            auto problem = small_problem(padded_tokens(file ? "contiguous" : layouts[i], 45, ranks));
+            problem.queries = queries.rows;
+            const auto all_masks = masks(problem.tokens);
+            for (std::size_t m = (i + static_cast<std::size_t>(ranks)) % 3; m < all_masks.size(); m += 3) {
+                const auto& mask = all_masks[m];
+                const GateCase c{problem,   mask,  file ? permutation.spec() : layouts[i],
+                                 algorithm, ranks, accumulations[number++ % 2]};
+                if (!runs_in_this_build(8)) continue;
+                const auto& expected = expected_once(c);
+                const auto found = complaint_of_run([&] { return run_case(c, expected.inputs, small_tiles()).outputs; },
+                                                    expected.outputs);
+                BOOST_TEST(found == "", c.layout << " " << mask << " P=" << ranks << ": " << found);
             }
         }
+    }
 }
 
-BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_attention, data::make(algorithms),
-                     algorithm) {
+BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_attention,
+                     data::make(algorithms) * data::make(accumulations), algorithm, accumulation) {
     const auto check = [&](layouts::Problem problem) {
-        const int ranks = suits(algorithm, 3) ? 3 : suits(algorithm, 2) ? 2 : 4;
-        problem.tokens = ranks == 3 ? 60 : 64;
-        GateCase c{problem,  problem.tokens == 60 ? "causal+documents:11,20,29" : "causal+documents:11,20,33",
-                   "zigzag", algorithm.name,
-                   ranks,    algorithm.accumulation};
+        const int ranks = awkward_ranks(algorithm);
+        problem.tokens = padded_tokens("zigzag", 60, ranks);
+        const auto mask = fmt::format("causal+documents:11,20,{}", problem.tokens - 31);
+        const GateCase c{problem, mask, "zigzag", algorithm, ranks, accumulation};
         const auto inputs = random_inputs(problem, 2);
         BOOST_TEST(complaint(run_case(c, inputs, small_tiles()).outputs, expected_of(c, inputs)) == "");
     };
@@ -194,18 +180,17 @@ BOOST_DATA_TEST_CASE(other_head_counts_scales_soft_caps_and_batches_equal_dense_
     problem.kv_heads = problem.query_heads;
     problem.value_dim = 11;
     check(problem);
-    if (algorithm.name != "all-gather:2") {
-        problem.kv_heads = 1;
-        check(problem);
-    }
+    problem.kv_heads = 1;
+    if (ringlab::tests::suits(problem, algorithm, awkward_ranks(algorithm))) check(problem);
 }
 
 BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
     using Placement = layouts::RingGroup::Placement;
     for (const auto placement : {Placement::consecutive, Placement::strided})
         for (const auto& algorithm : algorithms) {
-            const int ranks = suits(algorithm, 3) ? 3 : suits(algorithm, 2) ? 2 : 4;
-            const GateCase c{small_problem(48), "causal", "zigzag", algorithm.name, ranks, algorithm.accumulation};
+            const int ranks = awkward_ranks(algorithm);
+            const GateCase c{small_problem(48), "causal", "zigzag",
+                             algorithm,         ranks,    accumulations[placement == Placement::strided]};
             ThreadWorld world({ranks, 2, placement});
             const auto forward = schedule_of(c, Pass::forward), backward = schedule_of(c, Pass::backward);
             const std::vector<Inputs> inputs{random_inputs(c.problem, 3), random_inputs(c.problem, 4)};
@@ -216,9 +201,9 @@ BOOST_AUTO_TEST_CASE(replicas_have_rings_of_their_own) {
         }
 }
 
-BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_schedule_asks_for, data::make(algorithms),
-                     algorithm) {
-    const GateCase c{small_problem(48), "causal", "zigzag", algorithm.name, 4, algorithm.accumulation};
+BOOST_DATA_TEST_CASE(a_run_measures_every_operation_and_allocates_what_the_schedule_asks_for,
+                     data::make(algorithms_of_4_ranks) * data::make(accumulations), algorithm, accumulation) {
+    const GateCase c{small_problem(48), "causal", "zigzag", algorithm, 4, accumulation};
     const auto result = run_case(c, random_inputs(c.problem, 5), small_tiles());
     std::int64_t most_scratch = 0;
     for (const auto pass : {Pass::forward, Pass::backward}) {

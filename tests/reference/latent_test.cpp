@@ -76,32 +76,23 @@ BOOST_AUTO_TEST_CASE(gradients_are_those_of_the_latent_and_its_matrices) {
         }
 }
 
-BOOST_DATA_TEST_CASE(it_travels_in_every_schedule_that_sends_keys_and_values,
-                     data::make({"ring", "all-gather", "pull", "bidirectional", "double-ring:2", "seen", "joined-ring",
-                                 "joined-ring:1", "ulysses:2", "ulysses:4", "expanded:ring", "expanded:all-gather:2",
-                                 "expanded:bidirectional", "expanded:double-ring:2", "expanded:seen",
-                                 "expanded:joined-ring:1", "expanded:ulysses:2", "expanded:pass-q",
-                                 "expanded:merge:tree"}) *
-                         data::make({1, 2, 4, 8}),
-                     algorithm, ranks) {
-    const std::string name = algorithm;
-    if (ranks % (name.ends_with(":4") ? 4 : name.ends_with(":2") ? 2 : 1) != 0) return;
-    for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3", "balanced:3"})
-        for (const std::string mask : {"causal", "causal+documents:7,21,20", "window:9,3+documents:29,19"})
-            for (const auto accumulation : {layouts::Accumulation::carry, layouts::Accumulation::partials}) {
-                GateCase c{latent_problem(48), mask, layout, name, ranks, accumulation};
-                c.problem.batch = ranks == 4 ? 2 : 1;
-                BOOST_TEST(complaint_of_latent(c) == "", layout << " " << mask);
-            }
+const ringlab::tests::Names schedules([] { return ringlab::tests::schedules_for(latent_problem(8)); });
+
+BOOST_DATA_TEST_CASE(it_travels_in_every_schedule_that_sends_keys_and_values, data::make(schedules), algorithm) {
+    const Sweep sweep{.ranks = {1, 2, 4, 8},
+                      .masks = {"causal", "causal+documents:7,21,20", "window:9,3+documents:29,19"}};
+    check_every_layout(algorithm, sweep, [](GateCase& c) {
+        c.problem = latent_problem(48);
+        c.problem.batch = c.ranks == 4 ? 2 : 1;
+    });
 }
 
-BOOST_DATA_TEST_CASE(few_query_rows_attend_to_what_it_is_expanded_to,
-                     data::make({"ring", "all-gather", "seen", "expanded:merge:tree"}), algorithm) {
-    for (const std::string layout : {"contiguous", "zigzag", "striped:3"}) {
-        GateCase c{latent_problem(48), "causal+documents:7,21,20", layout, algorithm, 4};
+BOOST_DATA_TEST_CASE(few_query_rows_attend_to_what_it_is_expanded_to, data::make(schedules), algorithm) {
+    const Sweep sweep{.ranks = {2, 3, 4}, .masks = {"causal+documents:7,21,20"}};
+    check_every_layout(algorithm, sweep, [](GateCase& c) {
+        c.problem = latent_problem(48);
         c.problem.queries = {{6, 7}, {25, 28}, {47, 48}};
-        BOOST_TEST(complaint_of_latent(c) == "", layout);
-    }
+    });
 }
 
 BOOST_AUTO_TEST_CASE(it_need_not_share_anything_nor_be_rotated) {

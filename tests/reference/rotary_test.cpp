@@ -47,30 +47,22 @@ double dot(const Tensor& x, const Tensor& y) {
 
 BOOST_AUTO_TEST_SUITE(rotary)
 
-BOOST_DATA_TEST_CASE(every_layout_and_schedule_rotates_by_global_position,
-                     data::make({"ring", "all-gather", "pull", "bidirectional", "double-ring:2", "pass-q", "seen",
-                                 "ulysses:2"}) *
-                         data::make({1, 2, 4, 8}),
-                     algorithm, ranks) {
-    const std::string name = algorithm;
-    if (name.find(':') != std::string::npos && ranks < 2) return;
+const ringlab::tests::Names schedules([] { return ringlab::tests::schedules_for(small_problem(8)); });
+
+BOOST_DATA_TEST_CASE(every_layout_and_schedule_rotates_by_global_position, data::make(schedules), algorithm) {
+    const Sweep sweep{.ranks = {1, 2, 4, 8},
+                      .masks = {"causal+documents:7,21,20", "window:9,3+documents:29,19"},
+                      .accumulations = {layouts::Accumulation::carry}};
     for (const auto& rotary : {half_of_the_dims(), by_document_and_yarn()})
-        for (const std::string layout : {"contiguous", "zigzag", "striped", "striped:3"})
-            for (const std::string mask : {"causal+documents:7,21,20", "window:9,3+documents:29,19"}) {
-                GateCase c{small_problem(48), mask, layout, name, ranks};
-                c.problem.rotary = rotary;
-                BOOST_TEST(check(c) == "", layout << " " << mask << " " << text_of(rotary));
-            }
+        check_every_layout(algorithm, sweep, [&](GateCase& c) { c.problem.rotary = rotary; });
 }
 
-BOOST_DATA_TEST_CASE(few_query_rows_rotate_by_their_own_positions, data::make({"ring", "all-gather", "merge:tree"}),
-                     algorithm) {
-    for (const std::string layout : {"contiguous", "zigzag", "striped:3"}) {
-        GateCase c{small_problem(48), "causal+documents:7,21,20", layout, algorithm, 4};
+BOOST_DATA_TEST_CASE(few_query_rows_rotate_by_their_own_positions, data::make(schedules), algorithm) {
+    const Sweep sweep{.ranks = {2, 3, 4}, .masks = {"causal+documents:7,21,20"}};
+    check_every_layout(algorithm, sweep, [](GateCase& c) {
         c.problem.rotary = by_document_and_yarn();
         c.problem.queries = {{6, 7}, {25, 28}, {47, 48}};
-        BOOST_TEST(check(c) == "", layout);
-    }
+    });
 }
 
 BOOST_AUTO_TEST_CASE(rings_that_are_not_the_world_rotate_by_global_position_too) {

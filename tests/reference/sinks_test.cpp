@@ -13,11 +13,6 @@ namespace ringlab::reference::tests {
 namespace {
 
 namespace data = boost::unit_test::data;
-using layouts::Accumulation;
-
-const std::vector<std::string> sink_schedules{"ring",          "all-gather",    "pull",   "joined-ring:1",
-                                              "bidirectional", "double-ring:2", "merge",  "merge:tree",
-                                              "pass-q",        "seen:1",        "ulysses"};
 
 /// Large and small beside the scores, of which lse is about 3.
 const std::vector<double> logits{0.5, -4, 6, 2};
@@ -110,20 +105,15 @@ BOOST_AUTO_TEST_CASE(a_row_that_sees_nothing_has_its_sink_for_lse) {
 }
 
 BOOST_DATA_TEST_CASE(every_schedule_and_layout_equals_dense_attention,
-                     data::make(sink_schedules) * data::make({"contiguous", "zigzag", "striped:3", "balanced:3"}),
-                     algorithm, layout) {
-    for (const auto accumulation : {Accumulation::carry, Accumulation::partials})
-        for (const std::string mask :
-             {"causal", "window:8,0", "window:8,0+sink:3", "causal+documents:1,13,7,27", "valid:2-19,23-45"}) {
-            GateCase c{small_problem(48), mask, layout, algorithm, 4, accumulation};
-            c.problem.batch = 2;
-            c.problem.sinks = logits;
-            if (mask == "causal") c.problem.soft_cap = 2.5, c.problem.dropout = {0.2, 3};
-            const auto inputs = random_inputs(c.problem, 2);
-            const auto found =
-                complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected_of(c, inputs));
-            BOOST_TEST(found == "", mask << ": " << found);
-        }
+                     ringlab::tests::Names([] { return ringlab::tests::schedules_for(small_problem(8), {4}); }),
+                     algorithm) {
+    const Sweep sweep{
+        .masks = {"causal", "window:8,0", "window:8,0+sink:3", "causal+documents:1,13,7,27", "valid:2-19,23-45"}};
+    check_every_layout(algorithm, sweep, [](GateCase& c) {
+        c.problem.batch = 2;
+        c.problem.sinks = logits;
+        if (c.mask == "causal") c.problem.soft_cap = 2.5, c.problem.dropout = {0.2, 3};
+    });
 }
 
 BOOST_AUTO_TEST_CASE(logits_far_above_and_below_all_scores_neither_overflow_nor_count) {

@@ -275,8 +275,17 @@ BOOST_AUTO_TEST_CASE(a_slot_that_was_not_asked_for_does_not_exist) {
     BOOST_TEST(contains(message, "it uses K,V slot 7, but the schedule asks for scratch slots 1..2"), message);
 }
 
-BOOST_AUTO_TEST_CASE(a_program_without_mpi_says_so) {
-    if (processes::built_with_mpi()) return;
+namespace {
+
+boost::test_tools::assertion_result is_without_mpi(boost::unit_test::test_unit_id) {
+    boost::test_tools::assertion_result result(!processes::built_with_mpi());
+    if (!result) result.message() << "this program is built with MPI";
+    return result;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_program_without_mpi_says_so, *boost::unit_test::precondition(is_without_mpi)) {
     BOOST_TEST(contains(message_of([] { make_mpi_world({2, 1, {}}); }), "built without MPI"));
 }
 

@@ -86,7 +86,8 @@ BOOST_AUTO_TEST_SUITE(visible)
 
 BOOST_AUTO_TEST_CASE(references_see_what_the_oracle_sees) {
     std::mt19937_64 random(1);
-    for (int trial = 0; trial < 300; ++trial) {
+    const int trials = ringlab::tests::trials_in_this_build(300, 6);
+    for (int trial = 0; trial < trials; ++trial) {
         const auto tokens = pick(random, 2, 30);
         const auto spec = mask_oracles::random_join(random, tokens, 4);
         const auto mask = layouts::make_mask(spec, tokens);
@@ -108,17 +109,18 @@ BOOST_AUTO_TEST_CASE(references_see_what_the_oracle_sees) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_see_what_the_oracle_sees_on_every_schedule) {
-    const std::vector<std::string> algorithms{
-        "ring",   "all-gather",    "all-gather:2", "pull",       "pull:2", "joined-ring", "bidirectional", "seen:1",
-        "seen:3", "double-ring:2", "merge",        "merge:tree", "pass-q", "ulysses",     "ulysses:2"};
-    const std::vector<std::string> layouts{"contiguous", "zigzag", "striped", "striped:2", "balanced:2"};
+    const auto algorithms = ringlab::tests::schedules_for(problem_without_scores(8), {4});
+    const auto layouts = ringlab::tests::layout_examples();
     std::mt19937_64 random(2);
-    for (int trial = 0; trial < 300; ++trial) {
-        const auto tokens = 8 * pick(random, 1, 5);
+    const int trials = ringlab::tests::trials_in_this_build(300, 6);
+    BOOST_TEST_REQUIRE(trials > std::ssize(algorithms));  // each schedule has its turn
+    for (int trial = 0; trial < trials; ++trial) {
         const auto any = [&](const auto& names) {
             return names[static_cast<std::size_t>(pick(random, 0, std::ssize(names) - 1))];
         };
-        GateCase one{problem_without_scores(tokens), mask_oracles::random_join(random, tokens, 4), any(layouts)};
+        const auto layout = any(layouts);
+        const auto tokens = ringlab::tests::padded_tokens(layout, pick(random, 4, 40), 4);
+        GateCase one{problem_without_scores(tokens), mask_oracles::random_join(random, tokens, 4), layout};
         one.algorithm = trial < std::ssize(algorithms) ? algorithms[static_cast<std::size_t>(trial)] : any(algorithms);
         one.ranks = 4;
         BOOST_TEST_CONTEXT(one.mask << " over " << tokens << " tokens, " << one.layout << ", " << one.algorithm) {

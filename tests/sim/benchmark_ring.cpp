@@ -18,7 +18,7 @@
 #include "scenario.hpp"
 #include "short_ring.hpp"
 #include "sim/cost/cost.hpp"
-#include "sim/ranks/fold.hpp"
+#include "sim/speed/fold.hpp"
 
 #include <malloc.h>
 #include <array>

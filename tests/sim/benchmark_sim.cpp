@@ -140,6 +140,7 @@ void large_ring() {
 
 void tiles() {
     for (const int ranks : {8, 64})
+        // A sample: from shards of one run to those of many, by which the time to make tiles goes.
         for (const auto* layout : {"contiguous", "zigzag", "striped", "striped:16"}) {
             const auto machine = machine_file("h200_cluster");
             const auto schedule =

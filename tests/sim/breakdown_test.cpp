@@ -23,13 +23,12 @@ void free_links(Machine& machine) {
     for (auto* link : {&machine.inside_host, &machine.between_hosts}) {
         link->latency_seconds = 0;
         link->link_bytes_per_second = link->channel_bytes_per_second = std::numeric_limits<double>::infinity();
-        link->sms_per_channel = 0;
+        link->carrier = LinkCost::Carrier::copy_engines;
     }
 }
 
 void free_issue(Machine& machine) {
-    machine.pass_issue_seconds = machine.compute_issue_seconds = machine.transfer_issue_seconds = 0;
-    machine.next_transfer_issue_seconds = 0;
+    machine.pass_issue_seconds = machine.transfer_issue_seconds = machine.next_transfer_issue_seconds = 0;
     machine.inside_host.piece_issue_seconds = 0;
 }
 
@@ -57,7 +56,7 @@ void free_memory(Machine& machine) {
 Machine copying_machine() {
     auto machine = busy_machine();
     machine.pass_issue_seconds = 2e-6;
-    for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->sms_per_channel = 0;
+    for (auto* link : {&machine.inside_host, &machine.between_hosts}) link->carrier = LinkCost::Carrier::copy_engines;
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->begin_memory_ratio = 0;
         cost->end_seconds = 2e-6;
@@ -136,6 +135,7 @@ BOOST_AUTO_TEST_CASE(the_same_holds_on_machines_as_they_were_calibrated) {
     for (const auto* name : {"2xh200_calibrated", "2xh200_calibrated_nccl", "4xh200_calibrated_nccl", "h200_cluster"}) {
         auto machine = load_machine(fmt::format("{}/experiments/machines/{}.toml", RINGLAB_SOURCE_DIR, name));
         machine.kernels.clear();  // only those that are edited below
+        // A sample, one of each way that messages travel: more parts or groups make more of the same.
         for (const auto* algorithm :
              {"ring", "joined-ring", "pull", "all-gather", "seen", "merge", "pass-q", "ulysses"})
             for (const auto pass : {Pass::forward, Pass::backward}) {

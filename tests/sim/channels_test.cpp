@@ -161,9 +161,9 @@ BOOST_AUTO_TEST_CASE(the_symmetric_recurrence_holds_for_any_number_of_channels) 
 }
 
 BOOST_AUTO_TEST_CASE(more_channels_than_the_event_queue_has_room_for_are_refused) {
-    const PiecewiseGather schedule(*Scenario{}.schedule(), 9);
+    const PiecewiseGather schedule(*Scenario{}.schedule(), 16);
     BOOST_CHECK_EXCEPTION(simulate(schedule, busy_machine(), {}), ringlab::Error,
-                          says("has 9 channels; the simulator has room for 8"));
+                          says("has 16 channels; the simulator has room for 15"));
 }
 
 BOOST_AUTO_TEST_CASE(a_schedule_whose_transfers_wait_for_each_other_is_refused) {
@@ -172,7 +172,8 @@ BOOST_AUTO_TEST_CASE(a_schedule_whose_transfers_wait_for_each_other_is_refused) 
     BOOST_CHECK_EXCEPTION(simulate(schedule, busy_machine(), options), ringlab::Error,
                           says("cannot be finished: operation 1 of rank 0 (send, peer 1) waits for ever"));
     options.sharing = false;
-    BOOST_CHECK_EXCEPTION(max_plus(schedule, busy_machine(), options), ringlab::Error, says("can never begin"));
+    BOOST_CHECK_EXCEPTION(max_plus(schedule, busy_machine(), options), ringlab::Error,
+                          says("operation 1 of rank 0 (send, peer 1) waits for ever"));
 }
 
 BOOST_AUTO_TEST_CASE(the_symmetric_recurrence_refuses_blocks_that_are_no_shard) {

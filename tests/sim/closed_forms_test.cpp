@@ -1,4 +1,5 @@
 #include "scenario.hpp"
+#include "tests/registered.hpp"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -56,7 +57,10 @@ BOOST_DATA_TEST_CASE(striped_causal_is_over_the_ideal_by_P_minus_1_in_S_plus_1, 
 
 BOOST_DATA_TEST_CASE(a_full_mask_takes_a_full_block_per_step, data::make(rank_counts), ranks) {
     const Cells pair_count{24};
-    for (const auto* layout : {"contiguous", "zigzag", "striped", "striped:2"}) {
+    ringlab::tests::Combinations combinations;
+    for (const auto& layout : ringlab::tests::layout_examples()) {
+        const auto tokens = ranks * pair_count.c;
+        if (!combinations.take(tokens % ringlab::layouts::layout_granularity(layout, ranks) == 0)) continue;
         Scenario scenario{.ranks = ranks, .tokens_per_rank = pair_count.c, .layout = layout, .mask = "full"};
         BOOST_TEST(cells_time(scenario) == ranks * pair_count.f, layout);
     }

@@ -99,6 +99,7 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_multiprocessors)
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
     machine.sms = 8;
+    machine.inside_host.carrier = LinkCost::Carrier::kernels;
     machine.inside_host.sms_per_channel = 2;
     auto options = rate_options();
     const Picoseconds compute = 1024 * 1024, late = 100 * compute;
@@ -106,18 +107,18 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_multiprocessors)
     const auto prediction = simulate(*schedule, machine, options);
     BOOST_TEST(prediction.ranks[0].compute == 2 * compute + compute);
     BOOST_TEST(prediction.ranks[0].end == late + compute);
-    machine.inside_host.sms_per_channel = 0;
+    machine.inside_host.carrier = LinkCost::Carrier::copy_engines;
     BOOST_TEST(simulate(*schedule, machine, options).ranks[0].compute == 2 * compute);
 }
 
 BOOST_AUTO_TEST_CASE(nothing_starts_before_the_host_has_issued_it) {
-    // 10 us per operation dominate: P steps of send, receive and attend, less the last step's transfers.
+    // 10 us per message dominate: P - 1 steps of send and receive.
     const Scenario scenario{.ranks = 4, .mask = "full"};
     const auto schedule = scenario.schedule();
     auto machine = cell_machine(scenario);
-    machine.compute_issue_seconds = machine.transfer_issue_seconds = 10e-6;
+    machine.transfer_issue_seconds = 10e-6;
     const auto prediction = simulate(*schedule, machine, rate_options());
-    BOOST_TEST(prediction.makespan == (3 * 4 - 2) * 10000000 + 32 * 32);
+    BOOST_TEST(prediction.makespan == 2 * (4 - 1) * 10000000 + 32 * 32);
 }
 
 BOOST_AUTO_TEST_CASE(start_noise_delays_ranks_the_same_way_for_the_same_seed) {

@@ -49,11 +49,11 @@ ringlab::layouts::WorkTileOrder order_by_hand(const Schedule& schedule, const Pa
 
 /// The time straight from the tiles, without memo, groups of equal items or heap.
 double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys,
-                    TileModel::BlockPosition position) {
+                    TileModel::AttendPosition position) {
     const auto& cost = machine.attention(schedule.options().pass);
     const auto work = ringlab::layouts::tile_work(schedule.mask(), schedule.runs(rows), schedule.runs(keys),
                                                   cost.tile_rows, cost.tile_keys);
-    const bool by_keys = cost.item == WorkTile::key_tile;
+    const bool by_keys = cost.work_tile == WorkTile::key_tile;
     const auto heads = (by_keys ? keys : rows).heads.count();
     const auto query_heads_in_turn = by_keys ? rows.heads.count() / keys.heads.count() : 1;
     ringlab::layouts::BackwardLoad load{.steps_per_row_tile = query_heads_in_turn};
@@ -172,12 +172,12 @@ BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
         for (int rank = 0; rank < scenario.ranks; ++rank)
             for (int owner = 0; owner < scenario.ranks; ++owner) {
                 const auto rows = all_rows(*schedule, rank), keys = all_keys(*schedule, owner);
-                const TileModel::BlockPosition position{bits() % 2 == 0, bits() % 2 == 0};
+                const TileModel::AttendPosition position{bits() % 2 == 0, bits() % 2 == 0};
                 BOOST_TEST(
-                    model.block(rows, keys, position).alone == time_by_hand(*schedule, machine, rows, keys, position),
+                    model.attend(rows, keys, position).alone == time_by_hand(*schedule, machine, rows, keys, position),
                     scenario.describe() << " rank " << rank << " owner " << owner);
                 const auto some_rows = random_part(bits, rows), some_keys = random_part(bits, keys);
-                BOOST_TEST(model.block(some_rows, some_keys, position).alone ==
+                BOOST_TEST(model.attend(some_rows, some_keys, position).alone ==
                                time_by_hand(*schedule, machine, some_rows, some_keys, position),
                            scenario.describe() << " parts of rank " << rank << " owner " << owner);
             }
@@ -220,7 +220,7 @@ BOOST_AUTO_TEST_CASE(a_large_ring_has_few_distinct_blocks) {
         TileModel model(*schedule, machine);
         for (int rank = 0; rank < 64; ++rank)
             for (int owner = 0; owner < 64; ++owner)
-                model.block(all_rows(*schedule, rank), all_keys(*schedule, owner), {});
+                model.attend(all_rows(*schedule, rank), all_keys(*schedule, owner), {});
         BOOST_TEST(model.distinct_blocks() <= most, layout);
     }
 }

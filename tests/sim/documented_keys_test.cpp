@@ -1,6 +1,6 @@
 // sim/README.md explains every key of a machine file, and names none that there is not.
 
-#include "sim/machine/machine_fields.hpp"
+#include "sim/machine_file/machine_fields.hpp"
 
 #include <boost/test/unit_test.hpp>
 

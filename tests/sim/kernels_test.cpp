@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(dims_that_a_kernel_fills_up_take_what_its_own_take) {
     // The tile model does both.
     const auto seconds = [&](const Machine& on, std::int64_t dim) {
         const auto schedule = schedule_of(problem_of(dim, dim));
-        return TileModel(*schedule, on).block(schedule->part(0, {0, 1}), schedule->part(0, {0, 1}), {}).alone;
+        return TileModel(*schedule, on).attend(schedule->part(0, {0, 1}), schedule->part(0, {0, 1}), {}).alone;
     };
     BOOST_TEST(seconds(machine, 96) == seconds(machine, 128));
     BOOST_TEST(seconds(alone, 96) < seconds(alone, 128));
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_o
                 .schedule();
         auto machine = busy_machine();
         const auto seconds = [&] {
-            return TileModel(*schedule, machine).block(schedule->part(0, {0, 4}), schedule->part(0, {0, 2}), {}).alone;
+            return TileModel(*schedule, machine).attend(schedule->part(0, {0, 4}), schedule->part(0, {0, 2}), {}).alone;
         };
         const auto before = seconds();
         const auto tiles = tokens / 16;
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
     const auto seconds = [&](double kibibytes) {
         machine.cache_bytes = kibibytes * 1024;
         return TileModel(*schedule, machine)
-            .block(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), {false, false})
+            .attend(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), {false, false})
             .alone;
     };
     BOOST_TEST(seconds(2 * 128) == seconds(1e6));  // half of the cache
@@ -169,14 +169,14 @@ BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_items_without_tiles_and_
     const auto schedule =
         Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
     auto machine = busy_machine();
-    const auto seconds = [&](TileModel::BlockPosition turn) {
-        return TileModel(*schedule, machine).block(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), turn).alone;
+    const auto seconds = [&](TileModel::AttendPosition turn) {
+        return TileModel(*schedule, machine).attend(schedule->part(1, {0, 4}), schedule->part(0, {0, 2}), turn).alone;
     };
     for (const auto& [turn, read, written, units] :
-         {std::tuple{TileModel::BlockPosition{true, false}, 0.0, 4.0, 16.0},
-          {TileModel::BlockPosition{false, false}, 4.0, 4.0, 8.0},  // of those with tiles alone
-          {TileModel::BlockPosition{true, true}, 0.0, 6.0, 16.0},   // in 16 bits as well
-          {TileModel::BlockPosition{false, true}, 4.0, 6.0, 16.0}}) {
+         {std::tuple{TileModel::AttendPosition{true, false}, 0.0, 4.0, 16.0},
+          {TileModel::AttendPosition{false, false}, 4.0, 4.0, 8.0},  // of those with tiles alone
+          {TileModel::AttendPosition{true, true}, 0.0, 6.0, 16.0},   // in 16 bits as well
+          {TileModel::AttendPosition{false, true}, 4.0, 6.0, 16.0}}) {
         machine.cache_bytes = 0;
         machine.forward.tail_seconds_per_byte = machine.forward.idle_tile_seconds_per_byte = 0;
         const auto before = seconds(turn);

@@ -1,5 +1,5 @@
 #include "scenario.hpp"
-#include "sim/ranks/op_window.hpp"
+#include "layouts/walk/op_window.hpp"
 #include "sim/recurrence/max_plus.hpp"
 
 #include <boost/test/data/test_case.hpp>
@@ -15,6 +15,7 @@ using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Op;
 using ringlab::layouts::OpKind;
+using ringlab::layouts::OpWindow;
 using ringlab::layouts::Ops;
 using ringlab::layouts::Pass;
 using ringlab::layouts::Schedule;
@@ -113,8 +114,9 @@ BOOST_AUTO_TEST_CASE(a_pull_of_256_ranks_over_a_network_takes_as_long_as_when_it
                                    .query_heads = 32,
                                    .kv_heads = 8}
                               .schedule();
-    // Compilers may fuse products and sums: speeds differ in the last bits of a float.
-    constexpr double expected = 708905830056;
+    // Compilers may fuse products and sums: speeds differ in the last bits of a float. The host then took 4 us for the
+    // first kernel, which is no longer priced.
+    constexpr double expected = 708905830056 - 4e6;
     BOOST_TEST(static_cast<double>(simulate(*schedule, cluster_of_that_day(), rate_options()).makespan) == expected,
                boost::test_tools::tolerance(1e-6));
 }

@@ -44,9 +44,15 @@ const char* const names[] = {"h200_nvswitch_copy_engine",
                              "h200_nvswitch_nccl",
                              "4xh200_nccl_defaults",
                              "8xh800",
+                             "h100_cluster",
                              "h200_cluster",
                              "h200_fat_tree",
                              "h200_rails",
+                             "8xa100",
+                             "8xh100",
+                             "8xb200",
+                             "gb200_nvl72",
+                             "8xmi300x",
                              "ideal"};
 
 }  // namespace
@@ -73,16 +79,16 @@ BOOST_AUTO_TEST_CASE(an_implementation_stands_in_for_parts_of_a_machine) {
         BOOST_TEST(machine.inside_host.link_bytes_per_second == alone.inside_host.link_bytes_per_second);
     }
     const auto wrong = std::filesystem::temp_directory_path() / fmt::format("implementation_{}.toml", ::getpid());
-    std::ofstream(wrong) << "[host]\n\ncompute_issue_us = { value = -1, source = \"wrong\" }\n";
+    std::ofstream(wrong) << "[host]\n\ntransfer_issue_us = { value = -1, source = \"wrong\" }\n";
     BOOST_CHECK_EXCEPTION(load_machine(machines / "8xh800.toml", wrong), ringlab::Error, [&](const auto& error) {
-        return std::string(error.what()).starts_with(wrong.string() + ":3: host.compute_issue_us is -1");
+        return std::string(error.what()).starts_with(wrong.string() + ":3: host.transfer_issue_us is -1");
     });
     std::filesystem::remove(wrong);
 }
 
 BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data::make(names), name) {
     auto machine = load_machine(machines / (std::string(name) + ".toml"));
-    machine.backward.item = WorkTile::key_tile;
+    machine.backward.work_tile = WorkTile::key_tile;
     machine.backward.groups = {{2, 66}, {4, 30}};
     machine.forward.dropout_tile_seconds = 1.5e-6;
     machine.backward.dropout_tile_seconds = 2.5e-6;
@@ -112,7 +118,7 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
             BOOST_TEST((values.at(figure.name) == figure.value ||
                         std::abs(values.at(figure.name) - figure.value) <= 5e-5 * figure.value),
                        figure.name);
-    BOOST_TEST((again.backward.item == WorkTile::key_tile));
+    BOOST_TEST((again.backward.work_tile == WorkTile::key_tile));
     BOOST_TEST(again.forward.dropout_tile_seconds == 1.5e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(again.backward.dropout_tile_seconds == 2.5e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(again.backward.groups.back().at_a_time == 30);
@@ -120,15 +126,12 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
 
     auto more = machine;
     more.power_of_gpus = std::vector<double>(static_cast<std::size_t>(machine.gpus_per_host), 0.95);
-    more.backward.fused_ratio = 1.03;
     more.backward.l2_miss_seconds = 1.25e-6;
     more.rotate_memory_ratio = 8;
     auto more_sources = sources;
-    for (const auto* section : {"power", "joined_launches", "attention.backward.reread", "rotation"})
-        more_sources[section] = "this test";
+    for (const auto* section : {"power", "attention.backward.reread", "rotation"}) more_sources[section] = "this test";
     const auto optional = parse_machine(machine_text(more, more_sources, ""), "optional.toml");
     BOOST_TEST((optional.power_of_gpus == more.power_of_gpus));
-    BOOST_TEST(optional.backward.fused_ratio == 1.03);
     BOOST_TEST(optional.backward.l2_miss_seconds == 1.25e-6, boost::test_tools::tolerance(1e-12));
     BOOST_TEST(optional.rotate_memory_ratio == 8);
 
@@ -136,6 +139,31 @@ BOOST_DATA_TEST_CASE(a_machine_that_is_written_and_read_again_is_the_same, data:
     BOOST_CHECK_EXCEPTION(machine_text(machine, sources, ""), ringlab::Error, [](const ringlab::Error& error) {
         return std::string(error.what()) == "no source is given for 'gpu.multiprocessors' of the machine file";
     });
+}
+
+BOOST_AUTO_TEST_CASE(keys_of_earlier_versions_are_read_and_said_to_be_of_no_use) {
+    const auto text = text_of("ideal");
+    BOOST_TEST(parse_machine(text, "machine.toml").notes.empty());
+    const auto old =
+        replaced(text, "[accumulate]",
+                 "[joined_launches]\nforward_ratio = { value = 2, source = \"an old file\" }\n\n[accumulate]");
+    const auto found = parse_machine(
+        replaced(old, "[host]", "[host]\ncompute_issue_us = { value = 2, source = \"old\" }"), "machine.toml");
+    BOOST_TEST_REQUIRE(found.notes.size() == 1u);
+    BOOST_TEST(found.notes.front() == "keys that are no longer used: host.compute_issue_us, joined_launches");
+}
+
+BOOST_AUTO_TEST_CASE(in_files_that_do_not_say_what_carries_messages_those_that_hold_SMs_are_kernels) {
+    const auto text = text_of("h200_nvswitch_nccl");
+    BOOST_TEST(parse_machine(text, "machine.toml").inside_host.uses_kernels());
+    const auto without = replaced(text, "carrier = \"kernels\"\n", "");
+    BOOST_TEST(parse_machine(without, "machine.toml").inside_host.uses_kernels());
+    const auto none =
+        replaced(without, "multiprocessors_per_channel = { value = 0.5", "multiprocessors_per_channel = { value = 0");
+    BOOST_TEST(!parse_machine(none, "machine.toml").inside_host.uses_kernels());
+    BOOST_TEST(
+        error_of(replaced(text, "carrier = \"kernels\"", "carrier = \"copy engines\""))
+            .ends_with("inside_host.multiprocessors_per_channel is 0.5; it must be 0, as copy engines hold none"));
 }
 
 BOOST_AUTO_TEST_CASE(units_in_key_names_become_SI_units) {
@@ -158,7 +186,7 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
     const auto expect = [](const std::string& error, const std::string& part) {
         BOOST_TEST(error.find(part) != std::string::npos, "'" << error << "' lacks '" << part << "'");
     };
-    expect(error_of(replaced(text, "\nlatency_us", "\nlatency_ms")), "key 'inside_host.latency_us' is missing");
+    expect(error_of(replaced(text, "\nlatency_us", "\nlatency_ms")), "unknown key 'inside_host.latency_ms'");
     expect(error_of(replaced(text, "[host]", "[host]\nspeed = 3")), "unknown key 'host.speed'");
     expect(error_of(replaced(text, "{ value = 132,", "{ value = -1,")), "gpu.multiprocessors is -1; it must be from 1");
     expect(error_of(replaced(text, "{ value = 132,", "{ value = 1.5,")), "must be a whole number");
@@ -176,7 +204,8 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
            "network.leaves must be \"hosts\" or \"rails\"");
     expect(error_of(replaced(text, "item = \"query tile\"", "item = \"tile\"")),
            "must be \"query tile\" or \"key tile\"");
-    expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")), "missing: all of [between_hosts]");
+    expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
+           "key 'between_hosts.link_gigabytes_per_second' is missing");
     expect(error_of(replaced(text_of("4xh200_calibrated"), "value = [1, 0.929, ", "value = [1, ")),
            "power.of_gpus has 3 entries; there must be one for each of 4 GPUs of a host");
     // The line of the wrong figure, counted by hand.
@@ -188,20 +217,20 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
 }
 
 BOOST_AUTO_TEST_CASE(all_missing_keys_are_named_at_once_and_a_missing_section_by_its_name) {
-    auto text = replaced(text_of("h200_nvswitch_copy_engine"), "\nlatency_us", "\n# latency_us");
-    text = replaced(text, "\nmultiprocessors =", "\n# multiprocessors =");
+    auto text = replaced(text_of("h200_nvswitch_copy_engine"), "\nlink_gigabytes", "\n# link_gigabytes");
+    text = replaced(text, "\nteraflops =", "\n# teraflops =");
     BOOST_TEST(error_of(text) ==
-               "machine.toml: 2 keys are missing: 'gpu.multiprocessors', 'inside_host.latency_us'; "
-               "the files in experiments/machines show all keys");
-    text = std::regex_replace(text, std::regex("\\[host\\][^\\[]*\n\\["), "[");
+               "machine.toml: 2 keys are missing: 'attention.forward.teraflops', "
+               "'inside_host.link_gigabytes_per_second'; the files in experiments/machines show all keys");
+    text += "\n[kernels.small]\nscores = \"plain\"\n";
     BOOST_TEST(error_of(text) ==
-               "machine.toml: 5 keys are missing: 'gpu.multiprocessors', all of [host], "
-               "'inside_host.latency_us'; the files in experiments/machines show all keys");
-    const auto nothing = error_of("name = \"none\"");
-    BOOST_TEST(
-        nothing.find("'description', all of [topology], all of [gpu], all of [host], all of [attention.forward]") !=
-            std::string::npos,
-        nothing);
+               "machine.toml: 12 keys are missing: 'attention.forward.teraflops', "
+               "'inside_host.link_gigabytes_per_second', all of [kernels.small.forward], all of "
+               "[kernels.small.backward]; the files in experiments/machines show all keys");
+    BOOST_TEST(error_of("name = \"none\"") ==
+               "machine.toml: 5 keys are missing: 'topology.hosts', 'topology.gpus_per_host', "
+               "'attention.forward.teraflops', 'inside_host.link_gigabytes_per_second', 'device_memory.gigabytes'; the "
+               "files in experiments/machines show all keys");
 }
 
 BOOST_AUTO_TEST_CASE(ports_matter_between_hosts_alone) {

@@ -40,6 +40,7 @@ Machine two_gpus_with_kernels() {
     auto& link = machine.inside_host;
     link.link_bytes_per_second = 80e9;
     link.channels = {{std::numeric_limits<double>::infinity(), 8}};
+    link.carrier = LinkCost::Carrier::kernels;
     link.sms_per_channel = 1;
     link.hidden = {.channels = 2, .rates = {{std::numeric_limits<double>::infinity(), 20}}, .flop_per_byte = 10};
     return machine;
@@ -87,14 +88,14 @@ BOOST_AUTO_TEST_CASE(a_message_has_time_from_so_much_work_beside_it_on) {
     for (const auto least : {0.99 * flop_per_byte, 1.01 * flop_per_byte}) {
         auto machine = two_gpus_with_kernels();
         machine.inside_host.hidden.flop_per_byte = least;
-        Messages messages(*schedule, machine, 2);
+        PendingMessages messages(*schedule, machine, 2);
         messages.read(0, *send, 0);
         BOOST_TEST(messages.is_open(0));
         messages.read(0, *attend, 2);
         BOOST_TEST(!messages.is_open(0));
         BOOST_TEST(messages.first(0, send->lane()).is_hidden == (least < flop_per_byte));
     }
-    Messages last(*schedule, two_gpus_with_kernels(), 2);
+    PendingMessages last(*schedule, two_gpus_with_kernels(), 2);
     last.read(0, *send, 0);
     last.read_all(0);
     BOOST_TEST(!last.first(0, send->lane()).is_hidden);
@@ -104,7 +105,7 @@ BOOST_AUTO_TEST_CASE(a_message_that_the_next_attend_waits_for_has_none) {
     const auto schedule = message_schedule("ulysses", Pass::forward, 1024);
     auto machine = two_gpus_with_kernels();
     machine.inside_host.hidden.flop_per_byte = 1e-9;
-    Messages messages(*schedule, machine, 2);
+    PendingMessages messages(*schedule, machine, 2);
     std::vector<layouts::Lane> lanes;
     auto stream = schedule->ops(0);
     const auto* op = stream.next();

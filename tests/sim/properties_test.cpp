@@ -2,6 +2,8 @@
 #include "sim/cost/cost.hpp"
 #include "sim/recurrence/max_plus.hpp"
 #include "sim/report/breakdown.hpp"
+#include "tests/registered.hpp"
+#include "tests/thinning.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -17,7 +19,7 @@ using ringlab::layouts::Span;
 
 namespace {
 
-constexpr int trials = 250;
+constexpr int all_trials = 250;
 
 /// Options that say nothing special, or start skewed, with either compute model.
 SimOptions random_options(std::mt19937& bits) {
@@ -109,10 +111,11 @@ BOOST_AUTO_TEST_SUITE(properties)
 
 BOOST_AUTO_TEST_CASE(max_plus_equals_the_event_queue_to_the_last_tick_where_nothing_is_shared) {
     std::mt19937 bits(1);
+    const int trials = ringlab::tests::trials_in_this_build(all_trials, 5);
     for (int trial = 0; trial < trials; ++trial) {
         auto machine = busy_machine();
         if (trial % 2 == 1) {  // copy engines, for which hosts issue computing first
-            machine.inside_host.sms_per_channel = machine.between_hosts.sms_per_channel = 0;
+            machine.inside_host.carrier = machine.between_hosts.carrier = LinkCost::Carrier::copy_engines;
             machine.transfer_issue_seconds = pick<double>(bits, {0.7e-6, 4e-6});
             machine.next_transfer_issue_seconds = pick<double>(bits, {0, 0.4e-6, 6e-6});
         }
@@ -182,11 +185,27 @@ BOOST_AUTO_TEST_CASE(shortcuts_refuse_what_they_do_not_hold_for) {
     BOOST_CHECK_NO_THROW(max_plus(*schedule, hot, options));
 }
 
+/// On any layout that is registered and reads no file, with one schedule after the other.
+Scenario random_scenario_of_all(std::mt19937& bits, int trial) {
+    auto scenario = random_scenario(bits);
+    const ringlab::layouts::Problem heads{.query_heads = scenario.query_heads, .kv_heads = scenario.kv_heads};
+    static const auto schedules = ringlab::tests::schedules_for(heads, {2, 4, 8});
+    scenario.algorithm = schedules[static_cast<std::size_t>(trial) % schedules.size()];
+    do scenario.ranks = pick<int>(bits, {2, 4, 8});
+    while (!ringlab::tests::suits(heads, scenario.algorithm, scenario.ranks));
+    scenario.layout = pick<std::string>(bits, ringlab::tests::layout_examples());
+    scenario.tokens_per_rank = ringlab::layouts::layout_granularity(scenario.layout, scenario.ranks);
+    scenario.mask = pick<std::string>(bits, {"full", "causal", "window:40,0", "prefix:7", "window:30,0+sink:4"});
+    if (scenario.ranks * scenario.tokens_per_rank < 7) scenario.mask = "causal";
+    return scenario;
+}
+
 BOOST_AUTO_TEST_CASE(every_schedule_ends_and_conserves_cells_and_bytes) {
     std::mt19937 bits(2);
     const auto machine = busy_machine();
+    const int trials = ringlab::tests::trials_in_this_build(all_trials, 5);
     for (int trial = 0; trial < trials; ++trial) {
-        const auto scenario = random_scenario(bits);
+        const auto scenario = random_scenario_of_all(bits, trial);
         const auto options = random_options(bits);
         const auto schedule = scenario.schedule();
         const auto prediction = simulate(*schedule, machine, options);

@@ -30,11 +30,11 @@ struct Scenario {
         problem.kv_heads = kv_heads;
         problem.head_dim = problem.value_dim = head_dim;
         layouts::ScheduleOptions options;
-        options.algorithm = algorithm;
+        options.schedule = algorithm;
         options.pass = pass;
         options.accumulation = accumulation;
-        return layouts::make_schedule(problem, layouts::make_mask(mask, problem.tokens),
-                                      layouts::make_layout(layout, problem.tokens, ranks), options);
+        const auto shown = layouts::make_mask(mask, problem.tokens);
+        return layouts::make_schedule(problem, shown, layouts::make_layout(layout, shown, ranks), options);
     }
 
     std::string describe() const {
@@ -75,7 +75,6 @@ inline Machine busy_machine() {
     machine.sms = 16;
     machine.memory_bytes_per_second = 3e12;
     machine.attention_memory_bytes_per_second = 2.9e12;
-    machine.compute_issue_seconds = 1.3e-6;
     machine.transfer_issue_seconds = 0.7e-6;
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->launch_seconds = 2e-6;
@@ -91,7 +90,7 @@ inline Machine busy_machine() {
         cost->resume_seconds = 0.15e-6;
         cost->finish_seconds = 0.1e-6;
     }
-    machine.backward.item = WorkTile::key_tile;
+    machine.backward.work_tile = WorkTile::key_tile;
     machine.backward.groups = {{2, 8}, {4, 3}};
     machine.accumulate_launch_seconds = 1e-6;
     machine.copy_launch_seconds = 1e-6;
@@ -103,6 +102,7 @@ inline Machine busy_machine() {
     machine.inside_host.channel_bytes_per_second = 1.5e10;
     machine.inside_host.channels = {{32768, 1}, {1e18, 3}};
     machine.inside_host.busy_speed_ratio = 0.7;
+    machine.inside_host.carrier = LinkCost::Carrier::kernels;
     machine.inside_host.sms_per_channel = 0.5;
     machine.inside_host.send_memory_ratio = machine.inside_host.receive_memory_ratio = 1.25;
     machine.between_hosts = machine.inside_host;
@@ -116,7 +116,7 @@ const T& pick(std::mt19937& bits, const std::vector<T>& values) {
     return values[bits() % values.size()];
 }
 
-/// Any layout, mask, schedule and number of ranks up to 16.
+/// A layout, mask and schedule of those that suit any of these numbers of ranks and tokens, which others do not.
 inline Scenario random_scenario(std::mt19937& bits) {
     Scenario scenario;
     scenario.ranks = pick<int>(bits, {1, 2, 3, 4, 5, 8, 16});

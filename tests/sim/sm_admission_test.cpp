@@ -22,6 +22,7 @@ Machine twelve_processors(TransferStart start) {
     machine.forward.full_tile_seconds = machine.forward.partial_tile_seconds = 1e-6;
     machine.forward.transfer_start = start;
     machine.inside_host.latency_seconds = 1e-6;
+    machine.inside_host.carrier = LinkCost::Carrier::kernels;
     machine.inside_host.sms_per_channel = 1;
     return machine;
 }
@@ -97,7 +98,7 @@ Picoseconds first_backward_attend(double sms) {
     auto machine = twelve_processors(TransferStart::at_once);
     machine.sms = sms;
     machine.backward = machine.forward;
-    machine.backward.item = WorkTile::key_tile;
+    machine.backward.work_tile = WorkTile::key_tile;
     machine.backward.transfer_start = TransferStart::as_items_end;
     machine.inside_host.halves = LinkCost::SmHoldStart::both_ready_backward;
     const auto schedule = Scenario{.ranks = 2,

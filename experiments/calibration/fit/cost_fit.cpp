@@ -3,10 +3,10 @@
 #include "experiments/calibration/fit/least_squares.hpp"
 #include "experiments/calibration/fit/machine_file.hpp"
 #include "layouts/basics/require.hpp"
+#include "sim/terms/terms.hpp"
 #include "sim/tiles/kernels.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace ringlab::experiments {
@@ -15,27 +15,22 @@ namespace {
 using layouts::Pass;
 using sim::AttentionCost;
 
-struct Time {
-    double AttentionCost::*seconds;
-    const char* key;  ///< in the section of its pass
-    bool of_query_tiles = true, of_key_tiles = true;
+using sim::Attends;
+using Price = sim::Price<AttentionCost>;
 
-    bool is_of(sim::WorkTile item) const { return item == sim::WorkTile::query_tile ? of_query_tiles : of_key_tiles; }
-};
+/// Prices that are fitted to timed attends, by importance: of prices that always occur together, the first is found and
+/// the others are 0.
+std::vector<Price> fitted_prices() {
+    std::vector<Price> all;
+    sim::for_each_price<AttentionCost>([&](const Price& price) {
+        if (price.fitted_to != Attends::none && price.fitted_to != Attends::without_rests) all.push_back(price);
+    });
+    return all;
+}
 
-// By importance: of times that always occur together, the first is found and the others are 0.
-constexpr std::array times{
-    Time{&AttentionCost::launch_seconds, "launch_us"},
-    Time{&AttentionCost::work_tile_seconds, "item_us"},
-    Time{&AttentionCost::full_tile_seconds, "full_tile_us"},
-    Time{&AttentionCost::partial_tile_seconds, "partial_tile_us"},
-    Time{&AttentionCost::idle_work_tile_seconds, "idle_item_us"},
-    Time{.seconds = &AttentionCost::resume_seconds, .key = "resume_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::finish_seconds, .key = "finish_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::idle_tile_seconds_per_byte, .key = "ends.idle_byte_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::tail_seconds_per_byte, .key = "ends.last_byte_us", .of_key_tiles = false},
-    Time{.seconds = &AttentionCost::cluster_seconds, .key = "ends.share_us", .of_query_tiles = false},
-    Time{.seconds = &AttentionCost::l2_miss_seconds, .key = "reread.tile_us", .of_query_tiles = false}};
+bool is_of(const Price& price, sim::WorkTile tiles) {
+    return price.fitted_to != (tiles == sim::WorkTile::query_tile ? Attends::of_key_tiles : Attends::of_query_tiles);
+}
 
 // The simulator knows no shorter times. What is found to be 0 is halved from round to round and gets no further.
 constexpr double tick = 1e-12;
@@ -62,10 +57,10 @@ double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machin
     sim::TileModel model(schedule, machine);
     const auto rows = schedule.part(attend.rank, {0, static_cast<int>(p.query_heads)});
     const auto keys = schedule.part(attend.block, {0, static_cast<int>(p.kv_heads)});
-    return sim::attention_cost(machine, schedule).launch_seconds + model.block(rows, keys, attend.position).alone;
+    return sim::attention_cost(machine, schedule).launch_seconds + model.attend(rows, keys, attend.position).alone;
 }
 
-/// A launch takes a sum of the times, each as often as it occurs on the multiprocessor that ends last. Which one that
+/// A launch takes a sum of the times, each as often as it occurs on the SM that ends last. Which one that
 /// is depends on the times, so counts and times are found in turns: counts by differences, times by linear least
 /// squares.
 SourcesOfZeros fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
@@ -75,7 +70,7 @@ SourcesOfZeros fit_attention(sim::Machine& machine, Pass pass, std::span<const T
 SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, Pass pass,
                              std::span<const TimedAttend> attends) {
     const auto fitted = used(attends);
-    require(!fitted.empty(), "no timed attends determine no times");
+    require(!fitted.empty(), "no attend was timed, so no time can be fitted");
     double slowest = 0, tiles = 0;  // for a first guess: as if the longest launch were nothing but full tiles
     for (const auto* attend : fitted) {
         if (attend->seconds <= slowest) continue;
@@ -86,15 +81,15 @@ SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, P
         tiles = static_cast<double>(p.query_heads * p.batch) * rows * keys /
                 static_cast<double>(cost.tile_rows * cost.tile_keys) / machine.sms;
     }
-    std::vector<Time> asked;
+    std::vector<Price> asked;
     SourcesOfZeros never_asked, undetermined;
-    for (const auto& time : times) {
-        if (time.is_of(cost.item))
+    for (const auto& time : fitted_prices()) {
+        if (is_of(time, cost.work_tile))
             asked.push_back(time);
         else
-            never_asked[time.key] =
-                time.of_key_tiles ? "none: only key tiles have it" : "none: only query tiles have it";
-        cost.*time.seconds = time.is_of(cost.item) ? slowest / tiles : 0;
+            never_asked[time.key] = time.fitted_to == Attends::of_key_tiles ? "none: only key tiles have it"
+                                                                            : "none: only query tiles have it";
+        cost.*time.value = is_of(time, cost.work_tile) ? slowest / tiles : 0;
     }
     auto best = cost;
     double least = mean_square_error(fitted, pass, machine);
@@ -104,18 +99,18 @@ SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, P
         for (const auto* attend : fitted) {
             const double before = predicted_seconds(*attend, pass, machine);
             for (const auto& time : asked) {
-                const double kept = cost.*time.seconds, step = 1e-4 * best.full_tile_seconds;
-                cost.*time.seconds += step;
+                const double kept = cost.*time.value, step = 1e-4 * best.full_tile_seconds;
+                cost.*time.value += step;
                 counts.push_back((predicted_seconds(*attend, pass, machine) - before) / step / attend->seconds);
-                cost.*time.seconds = kept;
+                cost.*time.value = kept;
             }
         }
         const auto found = nonnegative_least_squares(counts, ones, asked.size());
         const auto determined = static_cast<std::size_t>(std::ranges::count(found.determined, true));
         require(fitted.size() > determined, "{} timed attends do not determine {} times", fitted.size(), determined);
-        // Half the way: where the last multiprocessor changes, whole steps go back and forth.
+        // Half a step, because whole steps oscillate where another SM becomes the last one.
         for (std::size_t i = 0; i < asked.size(); ++i) {
-            auto& time = cost.*asked[i].seconds;
+            auto& time = cost.*asked[i].value;
             time = found.determined[i] ? (time + found.values[i]) / 2 : 0;
         }
         const double error = mean_square_error(fitted, pass, machine);
@@ -128,7 +123,7 @@ SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, P
     }
     cost = best;
     for (const auto& time : asked)
-        if (cost.*time.seconds < tick) cost.*time.seconds = 0;
+        if (cost.*time.value < tick) cost.*time.value = 0;
     undetermined.merge(never_asked);
     return undetermined;
 }

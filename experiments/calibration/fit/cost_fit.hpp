@@ -15,36 +15,35 @@ namespace ringlab::experiments {
 struct TimedAttend {
     std::shared_ptr<const Plan> plan;
     int rank = 0, block = 0;
-    sim::TileModel::BlockPosition position;
+    sim::TileModel::AttendPosition position;
     double seconds = 0;
     bool held_out = false;
     std::string name = {};  ///< for people
 };
 
-/// What the simulator's cost model says of it.
+/// Seconds of this attend by the simulator's cost model.
 double predicted_seconds(const TimedAttend& attend, layouts::Pass pass, const sim::Machine& machine);
 
-/// Why times are 0 to which nothing was fitted, by their keys behind the section of their pass: "finish_us",
-/// "ends.share_us".
+/// Why some times are 0 without a fit, by key without the section of the pass: "finish_us", "ends.share_us".
 using SourcesOfZeros = std::map<std::string, std::string>;
 
-/// Finds the times of the machine's cost of a pass, its items and tiles given: least squares of the relative errors of
-/// all attends that are not held out.
+/// Fits the times of the machine's cost of a pass; its kind of work tile and its tiles are given. Least squares of the
+/// relative errors of all attends that are not held out.
 SourcesOfZeros fit_attention(sim::Machine& machine, layouts::Pass pass, std::span<const TimedAttend> attends);
 
-/// The same of `cost`, a part of the machine: that of the kernel that does these attends.
+/// As above, for `cost`, a part of the machine: the prices of the kernel that does these attends.
 SourcesOfZeros fit_attention(const sim::Machine& machine, sim::AttentionCost& cost, layouts::Pass pass,
                              std::span<const TimedAttend> attends);
 
-/// (a, b) >= 0 of y = a + b x, least squares of relative errors. At least two points.
+/// The line y = a + b x with a, b >= 0 that fits best, by least squares of relative errors. At least two points.
 struct Line {
     double constant = 0, slope = 0;
     bool has_slope = true;  ///< or all x are alike: then the slope is 0, as nothing determines it
 };
 Line fit_line(std::span<const double> x, std::span<const double> y);
 
-/// The same of what must take longer the more there is of it, but may not seem to, where other work disturbs the
-/// measurement: then the line through the origin and the point of the largest x.
+/// As fit_line(), for a quantity that must grow with x. Where other work disturbs the measurement and it does not seem
+/// to grow, this is the line through the origin and the point with the largest x.
 Line fit_rising_line(std::span<const double> x, std::span<const double> y);
 
 }  // namespace ringlab::experiments

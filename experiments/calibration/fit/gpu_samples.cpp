@@ -4,7 +4,9 @@
 #include "experiments/record/record.hpp"
 #include "layouts/basics/require.hpp"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 namespace ringlab::experiments {
 namespace {
@@ -111,7 +113,17 @@ SamplesFile write_samples(const SamplesFile& file, const GpuSamples& all, const 
         using Value = std::remove_cvref_t<decltype(field(all.samples.front()))>;
         std::vector<typename ColumnOf<Value>::type> values;
         for (const auto& sample : all.samples) values.push_back(field(sample));
-        run.dataset(std::string("samples/") + name, std::move(values), {{"sample"}}, unit, description);
+        const auto path = std::string("samples/") + name;
+        if constexpr (std::is_same_v<Value, std::string>) {
+            std::set<std::string> different(values.begin(), values.end());
+            different.erase("");
+            const bool are_words = std::none_of(different.begin(), different.end(),
+                                                [](const auto& value) { return value.find(' ') != value.npos; });
+            if (are_words && !different.empty() && different.size() < 128)
+                return run.enumeration(path, values, {different.begin(), different.end()}, {{"sample"}}, unit,
+                                       description);
+        }
+        run.dataset(path, std::move(values), {{"sample"}}, unit, description);
     });
     record.commit(run_name, run);
     record.finish();
@@ -150,6 +162,8 @@ GpuSamples read_samples(const std::filesystem::path& path) {
         else
             put(dataset.integers());
     });
+    for (auto& sample : all.samples)  // older records have kinds of several words
+        std::replace(sample.kind.begin(), sample.kind.end(), ' ', '_');
     return all;
 }
 

@@ -18,13 +18,13 @@ struct GpuSample {
     /// - "pass", "issue", "period": of passes by the executor: the whole, the host's part, from one to the next
     /// - "operation": one operation of a pass by the executor, of which every operation was timed
     /// - "split_kv": an attend of few query rows, of one rank
-    /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel without rests"
+    /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel_without_rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
     /// - "hidden": a message over NCCL that has time, `blocks` thread blocks, which it has beside as many FLOP a byte
     /// as
     ///   `flop_per_byte`; beside nothing
-    /// - "hidden beside": such messages beside attends ("message"), and those attends "alone" and "beside" them
+    /// - "hidden_beside": such messages beside attends ("message"), and those attends "alone" and "beside" them
     /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends
     std::string kind = "";
@@ -44,7 +44,7 @@ struct GpuSample {
     double soft_cap = 0;                       ///< 0: none
 };
 
-/// All that is needed to fit a machine file: where nothing was measured on a ring, and nothing is left to a GPU.
+/// Everything that is needed to fit a machine file: with this, nothing is measured on a ring, and no GPU is needed.
 struct GpuSamples {
     sim::Machine machine;  ///< with no times
     std::string device;
@@ -60,8 +60,8 @@ struct SamplesFile {
     std::optional<FileState> state;  ///< of what may be replaced; none: whatever lies there
 };
 
-/// As a record of `calibrate` of one run, in place of the file or, if others have put another one there, beside it.
-/// Returns what was written.
+/// Writes the samples as a record of `calibrate` with one run, in place of the file or, if somebody has put another
+/// file there since, beside it. Returns the path of what was written.
 SamplesFile write_samples(const SamplesFile& file, const GpuSamples& samples, const std::string& configuration,
                           const Provenance& provenance);
 

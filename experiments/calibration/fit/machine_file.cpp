@@ -20,7 +20,10 @@ std::filesystem::path write_machine_file(const FileGuard& files, const std::file
     try {
         sim::parse_machine(text, output.string());
     } catch (const Error& error) {
-        fail("what was measured makes no machine ({}); try again when this computer does nothing else", error.what());
+        fail(
+            "no machine file can be fitted to the measurements ({}); try again when no other work runs on "
+            "this computer",
+            error.what());
     }
     return files.write(output, std::as_bytes(std::span(text)));
 }

@@ -13,10 +13,10 @@ namespace ringlab::experiments {
 std::filesystem::path write_machine_file(const FileGuard& files, const std::filesystem::path& output,
                                          const std::string& text);
 
-/// The source of a figure that `measurements` do not determine: a time that is 0 then, or a rate without end.
+/// The source of a number that `measurements` do not determine. A time is then 0, and a rate unlimited.
 std::string not_determined_by(const std::string& measurements);
 
-/// Tells the user of a machine file that was written, and which of its figures nothing determines.
+/// Prints where a machine file was written, and which of its numbers the measurements do not determine.
 void announce_machine_file(const std::filesystem::path& output, const std::string& text);
 
 }  // namespace ringlab::experiments

@@ -8,12 +8,12 @@
 namespace ringlab::experiments {
 namespace {
 
-using BlockPosition = sim::TileModel::BlockPosition;
+using AttendPosition = sim::TileModel::AttendPosition;
 
-const std::map<std::string, BlockPosition> forward_calls{{"forward_kept", {true, true}},
-                                                         {"forward_first", {true, false}},
-                                                         {"forward_carried", {false, false}},
-                                                         {"forward_last_kept", {false, true}}};
+const std::map<std::string, AttendPosition> forward_calls{{"forward_kept", {true, true}},
+                                                          {"forward_first", {true, false}},
+                                                          {"forward_carried", {false, false}},
+                                                          {"forward_last_kept", {false, true}}};
 
 /// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without
 /// tiles that no longer ones hide.
@@ -37,7 +37,7 @@ std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared
     const bool is_backward = sample.call == "backward_block";
     if (forward == forward_calls.end() && !is_backward) return std::nullopt;
     return SampledAttend{is_backward ? layouts::Pass::backward : layouts::Pass::forward,
-                         {std::move(plan), sample.rank, sample.block, is_backward ? BlockPosition{} : forward->second,
+                         {std::move(plan), sample.rank, sample.block, is_backward ? AttendPosition{} : forward->second,
                           sample.seconds, is_held_out(sample), sample.call}};
 }
 

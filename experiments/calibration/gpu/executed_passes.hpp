@@ -24,23 +24,23 @@ struct ExecutedPass {
     double issue = 0;                           ///< of the host
     std::vector<ExecutedOperation> operations;  ///< rank by rank
 
-    std::string algorithm() const { return plan->forward->options().algorithm; }
+    std::string algorithm() const { return plan->forward->options().schedule; }
     int ranks() const { return plan->layout().ranks(); }
 
-    /// Those that compute, in order of time.
+    /// The operations that compute, in order of time.
     std::vector<ExecutedOperation> computing() const;
 
-    /// Whether any message was under way, seconds since the start of the pass.
+    /// Whether any message was in transit between these times, in seconds since the start of the pass.
     bool transfers_between(double begin, double end) const;
 
-    /// What a rank's host has to issue: launches that compute, and transfers.
+    /// What the host of a rank has to issue: launches that compute, and transfers.
     struct Issued {
         int launches = 0, transfers = 0;
     };
     Issued issued(int rank) const;
 };
 
-/// All that the samples hold.
+/// All passes that the samples hold.
 std::vector<ExecutedPass> executed_passes(const GpuSamples& all);
 
 }  // namespace ringlab::experiments

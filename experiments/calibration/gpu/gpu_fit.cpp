@@ -18,7 +18,7 @@ namespace ringlab::experiments {
 namespace {
 
 using layouts::Pass;
-using BlockPosition = sim::TileModel::BlockPosition;
+using AttendPosition = sim::TileModel::AttendPosition;
 
 class GpuFit {
 public:
@@ -38,7 +38,6 @@ public:
         fit_rates();
         fit_clocks();
         fit_power(fitted_, all_);
-        fit_joined(fitted_, passes_);
         fit_rotation(fitted_, all_);
         fit_few_rows(fitted_, all_);
         fit_dropout(fitted_, all_);
@@ -96,7 +95,7 @@ private:
                 if (op.kind != layouts::OpKind::attend || pass.transfers_between(begin, begin + seconds)) continue;
                 const bool backward = pass.pass == Pass::backward;
                 in_passes_[pass.pass].push_back({pass.plan, rank, op.part.block,
-                                                 backward ? BlockPosition{} : BlockPosition{op.begins, op.ends},
+                                                 backward ? AttendPosition{} : AttendPosition{op.begins, op.ends},
                                                  seconds + seam_, held_out, "in a pass"});
             }
         }

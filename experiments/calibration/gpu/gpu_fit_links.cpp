@@ -66,7 +66,7 @@ Messages messages_over(const std::vector<ExecutedPass>& passes, const std::strin
     return found;
 }
 
-/// Those beside attends, where no others were timed.
+/// Messages beside attends, if no others were timed.
 Messages messages_beside_attends(const GpuSamples& samples, const std::string& transport) {
     Messages found;
     for (const auto& sample : samples.samples) {
@@ -89,13 +89,14 @@ void fit_copy_engines(FittedMachine& fitted, double slower) {
         fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
 }
 
-/// Kernels of both directions take multiprocessors from attends, half of what they take being for each. What a kernel
-/// moves is bounded by its channels; the link, by what copy engines move over it. `share`: of the multiprocessors, that
+/// Kernels of both directions take SMs from attends, half of them for each direction. What a kernel
+/// moves is bounded by its channels; the link, by what copy engines move over it. `share`: of the SMs, that
 /// messages of both directions hold.
 void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& copies, const std::string& kernels) {
     auto& m = fitted.machine;
     auto& sources = fitted.sources;
     m.inside_host.send_memory_ratio = m.inside_host.receive_memory_ratio = 1.25;
+    m.inside_host.carrier = sim::LinkCost::Carrier::kernels;
     m.inside_host.sms_per_channel = 1;
     const auto channels = std::max(1.0, std::round(m.sms * share / 2));
     m.inside_host.channels = {{std::numeric_limits<double>::infinity(), channels}};
@@ -138,8 +139,8 @@ void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
         auto& rates = link.hidden.rates;
         if (!rates.empty()) rates.back().up_to_bytes = std::sqrt(last_bytes * bytes);
         last_bytes = bytes;
-        if (!rates.empty() && std::max(rate, rates.back().count) < alike * std::min(rate, rates.back().count))
-            rates.back() = {std::numeric_limits<double>::infinity(), (rates.back().count + rate) / 2};
+        if (!rates.empty() && std::max(rate, rates.back().value) < alike * std::min(rate, rates.back().value))
+            rates.back() = {std::numeric_limits<double>::infinity(), (rates.back().value + rate) / 2};
         else
             rates.push_back({std::numeric_limits<double>::infinity(), rate});
         link.hidden.channels = sample->blocks;
@@ -150,7 +151,6 @@ void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
     fitted.sources["hidden_messages"] = "the transport";
     fitted.sources["hidden_messages.gigabytes_per_second"] =
         "measured: messages in kernels of so many blocks, a kernel for each direction, beside nothing";
-    fitted.sources["hidden_messages.busy_speed_ratio"] = "not measured: as beside nothing";
 }
 
 /// Messages of several pieces, beside what one of a single piece takes.
@@ -236,14 +236,12 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
     require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
     const auto found = nonnegative_least_squares(matrix, ones, 3);
     // What is not by operation is mostly at the end of a pass; an empty pass tells what is before its first launch.
-    m.compute_issue_seconds = found.values[1];
+    const auto launch = found.values[1];
     m.transfer_issue_seconds = found.values[2];
-    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - m.compute_issue_seconds);
+    m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - launch);
     fitted.sources["host"] = "fitted to the host's time of short passes on one GPU";
-    for (const auto& [unknown, key] : {std::pair(1, "compute"), {2, "transfer"}})
-        if (!found.determined[static_cast<std::size_t>(unknown)])
-            fitted.sources[fmt::format("host.{}_issue_us", key)] =
-                not_determined_by("the host's time of short passes on one GPU");
+    if (!found.determined[2])
+        fitted.sources["host.transfer_issue_us"] = not_determined_by("the host's time of short passes on one GPU");
     fitted.sources["host.pass_issue_us"] = "fitted to passes of one rank: before their first launch, less its own time";
 }
 
@@ -297,7 +295,7 @@ void fit_links(FittedMachine& fitted, const GpuSamples& samples, const std::vect
                   : "fitted to copies between all GPUs beside attends";
     if (!line.has_slope) sources["inside_host.latency_us"] = not_determined_by("messages of one size");
     double alone = 0, beside = 0, period = 0;
-    // Of the multiprocessors, that messages hold while they are there. They come when an attend ends, and some not
+    // Share of the SMs that messages hold while they are there. They come when an attend ends, and some not
     // before: then a call takes in one of them.
     std::vector<double> shares;
     for (const auto& sample : samples.samples) {

@@ -40,76 +40,6 @@ layouts::Op first_attend(const layouts::Schedule& schedule) {
     fail("a schedule without attends");
 }
 
-/// What all attends of a pass of ranks that take turns on one GPU are predicted to take.
-double predicted_attends(const ExecutedPass& pass, sim::Machine machine) {
-    machine.gpus_per_host = machine.nics_per_host = 1 << 16;  // ranks take turns on one
-    machine.power_of_gpus.clear();
-    // Backward launches end where an attend waits for one of their own, as where transfers are kernels.
-    if (pass.pass == Pass::backward) machine.inside_host.sms_per_channel = 1e-9;
-    const sim::SimOptions options;
-    sim::CostModel model(*pass.plan->schedule(pass.pass), machine, options);
-    double seconds = 0;
-    for (const auto& each : pass.operations)
-        if (each.op.kind == OpKind::attend) seconds += layouts::to_seconds(model.compute(each.op, each.rank));
-    return seconds;
-}
-
-/// What they take, over what they are predicted to.
-double longer(const ExecutedPass& pass, const sim::Machine& machine) {
-    double measured = 0;
-    for (const auto& each : pass.operations)
-        if (each.op.kind == OpKind::attend) measured += each.seconds;
-    return measured / predicted_attends(pass, machine);
-}
-
-/// How much of the time of a pass's attends goes into rows that are read again.
-double share_rereading(const ExecutedPass& pass, const sim::Machine& machine) {
-    if (pass.pass == Pass::forward) return 0;
-    auto free = machine;
-    free.backward.l2_miss_seconds = 0;
-    return predicted_attends(pass, machine) / predicted_attends(pass, free) - 1;
-}
-
-/// Of fewer passes none tells what is the rule.
-constexpr std::size_t enough_ratios = 3;
-
-/// Sorts them.
-double middle_of(std::vector<double>& ratios) {
-    std::ranges::sort(ratios);
-    return (ratios[(ratios.size() - 1) / 2] + ratios[ratios.size() / 2]) / 2;
-}
-
-constexpr double little_rereading = 0.01;
-
-/// A pass of ranks that take turns on one GPU, and that of a ring with as much to do, whose launches are of one block
-/// and read no rows again: power slows down both.
-struct BesideRing {
-    const ExecutedPass *pass, *ring;
-
-    double longer(const sim::Machine& machine) const {
-        return experiments::longer(*pass, machine) / experiments::longer(*ring, machine);
-    }
-};
-
-std::vector<BesideRing> passes_beside_rings(const std::vector<ExecutedPass>& passes, const sim::Machine& machine,
-                                            std::initializer_list<const char*> algorithms, Pass pass) {
-    std::vector<BesideRing> found;
-    constexpr std::int64_t enough = 2048;  // below, launches are the most of it
-    for (const auto& one : passes) {
-        const bool is_asked = std::ranges::find(algorithms, one.algorithm()) != algorithms.end();
-        if (!is_asked || one.transport != "loopback" || one.pass != pass) continue;
-        if (one.plan->layout().shard_tokens(0) < enough) continue;
-        const auto ring = std::ranges::find_if(passes, [&](const auto& other) {
-            return other.algorithm() == "ring" && other.transport == one.transport && other.pass == pass &&
-                   other.ranks() == one.ranks() && other.plan->problem.tokens == one.plan->problem.tokens &&
-                   other.plan->mask().name() == one.plan->mask().name() &&
-                   other.plan->layout().name() == one.plan->layout().name();
-        });
-        if (ring != passes.end() && share_rereading(*ring, machine) < little_rereading) found.push_back({&one, &*ring});
-    }
-    return found;
-}
-
 }  // namespace
 
 void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
@@ -133,24 +63,6 @@ void fit_power(FittedMachine& fitted, const GpuSamples& samples) {
         fitted.sources["power"] =
             fmt::format("measured: (time of the first GPU / its own)^3 of attends without rests, from {:.3f} to {:.3f}",
                         least, most);
-}
-
-void fit_joined(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
-    for (const auto pass : both_passes) {
-        std::vector<double> ratios;
-        for (const auto& both : passes_beside_rings(passes, fitted.machine, {"pull", "joined-ring"}, pass))
-            if (share_rereading(*both.pass, fitted.machine) < little_rereading)
-                ratios.push_back(both.longer(fitted.machine));
-        auto& cost = pass == Pass::forward ? fitted.machine.forward : fitted.machine.backward;
-        auto& source = fitted.sources[fmt::format("joined_launches.{}_ratio", to_string(pass))];
-        source = fmt::format("as those of attends one by one: {} passes are too few to fit it to", ratios.size());
-        if (ratios.size() < enough_ratios) continue;
-        cost.fused_ratio = middle_of(ratios);
-        source = fmt::format(
-            "fitted: median of {} passes of ranks that take turns on one GPU, from {:.3f} to {:.3f}, "
-            "against those of attends one by one",
-            ratios.size(), ratios.front(), ratios.back());
-    }
 }
 
 void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {

@@ -18,7 +18,7 @@ using sim::AttentionCost;
 using sim::AttentionKernel;
 
 constexpr Pass passes_of_kernels[] = {Pass::forward, Pass::backward};
-constexpr const char* never_rests = "kernel without rests";
+constexpr const char* never_rests = "kernel_without_rests";
 
 GpuSample first_of(const AttentionKernel& kernel, const std::string& kind) {
     constexpr double some_cap = 50;  // the time does not depend on it
@@ -53,7 +53,7 @@ AttentionCost with_own(const AttentionCost& base, const AttentionCost& own) {
     auto cost = base;
     cost.head_dim = own.head_dim;
     cost.value_dim = own.value_dim;
-    cost.item = own.item;
+    cost.work_tile = own.work_tile;
     cost.tile_rows = own.tile_rows;
     cost.tile_keys = own.tile_keys;
     cost.groups = own.groups;

@@ -5,15 +5,15 @@
 
 namespace ringlab::experiments {
 
-/// What is to be timed of the other kernels that a machine has, in groups of one plan each: no seconds yet.
-/// `tokens`: the most of a rank.
+/// Samples to be timed of the machine's other kernels, without seconds yet, in groups of one plan each. `tokens`:
+/// largest number of tokens of a rank.
 std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machine, std::int64_t tokens);
 
 /// Times one of these groups.
 void time_kernel(std::vector<GpuSample> wanted, GpuProbe& probe, GpuSamples& all);
 
-/// Prices of each other kernel of which there are samples; all that they do not show is as for the machine's own.
-/// `launches`: seconds that launches take longer in passes than alone, forward and backward.
+/// Fits the prices of each other kernel of which there are samples. Prices that they do not show are those of the
+/// machine's own kernel. `launches`: seconds that launches take longer in passes than alone, forward and backward.
 void fit_kernels(FittedMachine& fitted, const GpuSamples& samples, const std::map<layouts::Pass, double>& launches);
 
 }  // namespace ringlab::experiments

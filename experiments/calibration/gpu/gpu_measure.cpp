@@ -23,10 +23,10 @@ struct Spot {
     std::int64_t tokens_per_rank;
 };
 
-std::vector<Spot> spots(const Config& config) {
+std::vector<Spot> spots(const SweepConfig& sweep) {
     std::vector<Spot> all;
-    for (const auto tokens : config.tokens) {
-        for (const auto& mask : config.masks) all.push_back({mask, "contiguous", 1, 0, 0, tokens});
+    for (const auto tokens : sweep.tokens) {
+        for (const auto& mask : sweep.masks) all.push_back({mask, "contiguous", 1, 0, 0, tokens});
         if (tokens < 512) continue;
         // Half of the rows see everything, and all rows see half of the keys.
         all.push_back({"causal", "zigzag", 2, 0, 1, tokens});
@@ -48,10 +48,10 @@ std::vector<Spot> spots(const Config& config) {
 }
 
 /// Whole passes: of one rank, and of ranks that take turns, whose rows go on from block to block.
-std::vector<Spot> turns(const Config& config) {
+std::vector<Spot> turns(const SweepConfig& sweep) {
     std::vector<Spot> all;
-    for (const auto tokens : config.tokens) {
-        for (const auto& mask : config.masks) {
+    for (const auto tokens : sweep.tokens) {
+        for (const auto& mask : sweep.masks) {
             all.push_back({mask, "contiguous", 1, 0, 0, tokens});
             all.push_back({mask, "contiguous", 2, 0, 0, tokens});
         }
@@ -62,8 +62,9 @@ std::vector<Spot> turns(const Config& config) {
 
 class GpuMeasurement {
 public:
-    GpuMeasurement(const Config& config, GpuProbe& probe, const std::function<void(const GpuSamples&)>& keep)
-        : config_(config), probe_(probe), keep_(keep) {
+    GpuMeasurement(const ProblemConfig& config, const SweepConfig& sweep, GpuProbe& probe,
+                   const std::function<void(const GpuSamples&)>& keep)
+        : sweep_(sweep), probe_(probe), keep_(keep) {
         const auto problem = problem_from(config);
         all_.machine = probe.machine(problem);
         all_.device = probe.device();
@@ -81,7 +82,7 @@ public:
             std::function<void()> work;
         };
         std::vector<Step> steps;
-        for (const auto& spot : spots(config_))
+        for (const auto& spot : spots(sweep_))
             steps.push_back({"attends: " + name_of(spot), [=, this] { time_attends(spot); }});
         for (const auto& wanted : wanted_of_kernels(all_.machine, largest_tokens())) {
             const auto& one = wanted.front();
@@ -89,28 +90,18 @@ public:
                                          one.value_dim, one.soft_cap, one.mask, one.layout, one.tokens_per_rank),
                              [=, this] { time_kernel(wanted, probe_, all_); }});
         }
-        for (const auto& spot : turns(config_))
+        for (const auto& spot : turns(sweep_))
             steps.push_back(
                 {"passes on one GPU: " + name_of(spot), [=, this] { time_passes(spot, "ring", "loopback"); }});
-        // Copies, merges and sums are there too, and attends that are one launch.
+        // Copies, merges and sums are there too.
         const auto turn = [&](const Spot& spot, const char* algorithm) {
             steps.push_back({fmt::format("passes on one GPU: {}, {}", algorithm, name_of(spot)),
                              [=, this] { time_passes(spot, algorithm, "loopback"); }});
         };
-        for (const auto tokens : config_.tokens)
+        for (const auto tokens : sweep_.tokens)
             for (const auto* algorithm : {"ulysses", "pass-q", "pull", "all-gather"})
                 turn({"causal", "zigzag", 2, 0, 0, tokens}, algorithm);
-        // Launches of several blocks, whose items are of one length or not, and walk their rows in step or not.
-        for (const auto tokens : config_.tokens) {
-            if (tokens < 2048) continue;
-            turn({"causal", "contiguous", 2, 0, 0, tokens}, "pull");
-            for (const auto* layout : {"zigzag", "striped:64", "contiguous"})
-                turn({"causal", layout, 2, 0, 0, tokens}, "joined-ring");
-            turn({"causal", "zigzag", 4, 0, 0, tokens}, "joined-ring");
-            turn({"full", "contiguous", 2, 0, 0, tokens}, "joined-ring");
-            turn({fmt::format("causal+documents:{0},{0}", tokens), "zigzag", 2, 0, 0, tokens}, "joined-ring");
-        }
-        for (const auto tokens : config_.tokens)
+        for (const auto tokens : sweep_.tokens)
             steps.push_back({fmt::format("rotations: {} tokens", tokens), [=, this] { time_rotations(tokens); }});
         for (const auto tokens : sustained_tokens())
             steps.push_back(
@@ -122,9 +113,9 @@ public:
                                  [=, this] { time_sustained(tokens, device); }});
         for (const std::int64_t keys : {8192, 65536, 262144})
             for (const std::int64_t queries : {1, 16})
-                steps.push_back({fmt::format("few rows: {} after {} tokens", queries, keys),
+                steps.push_back({fmt::format("split-KV: {} rows after {} tokens", queries, keys),
                                  [=, this] { time_few_rows(keys, queries); }});
-        for (const auto& mask : config_.masks)
+        for (const auto& mask : sweep_.masks)
             for (const auto tokens : {largest / 4, largest})
                 steps.push_back(
                     {fmt::format("dropout: {}, {} tokens", mask, tokens), [=, this] { time_dropout(mask, tokens); }});
@@ -144,7 +135,7 @@ public:
                     steps.push_back({fmt::format("messages over {}: {}, {} tokens", transport, algorithm, tokens),
                                      [=, this] { time_passes(spot, algorithm, transport); }});
                 }
-            if (transport == "nccl") steps.push_back({"messages that have time", [this] { time_hidden(); }});
+            if (transport == "nccl") steps.push_back({"messages that attends hide", [this] { time_hidden(); }});
             // The host's time of a transfer differs from run to run more than within one: many runs of little.
             for (const std::int64_t tokens : {16, 64, 256})
                 for (const auto* algorithm : {"all-gather", "pull", "joined-ring", "bidirectional"}) {
@@ -172,7 +163,7 @@ private:
                            spot.block, spot.tokens_per_rank);
     }
 
-    std::int64_t largest_tokens() const { return *std::max_element(config_.tokens.begin(), config_.tokens.end()); }
+    std::int64_t largest_tokens() const { return *std::max_element(sweep_.tokens.begin(), sweep_.tokens.end()); }
 
     std::vector<std::int64_t> sustained_tokens() const {
         const auto largest = largest_tokens();
@@ -286,7 +277,7 @@ private:
         for (const auto& one : probe_.busy_links(*plan(spot), "backward_block", "nccl", true, {64 * mebibyte}))
             for (const auto& [call, timed] :
                  {std::pair("message", one.message), {"alone", one.call_alone}, {"beside", one.call_beside}}) {
-                auto& added = all_.samples.emplace_back(sample(spot, "hidden beside", call, timed));
+                auto& added = all_.samples.emplace_back(sample(spot, "hidden_beside", call, timed));
                 added.transport = "nccl";
                 added.bytes = one.bytes;
             }
@@ -329,7 +320,7 @@ private:
             }
     }
 
-    const Config& config_;
+    const SweepConfig& sweep_;
     GpuProbe& probe_;
     const std::function<void(const GpuSamples&)>& keep_;
     GpuSamples all_;
@@ -338,7 +329,7 @@ private:
 }  // namespace
 
 std::shared_ptr<const Plan> plan_of(const GpuSample& sample, const GpuSamples& all) {
-    Config config;
+    ProblemConfig config;
     config.heads = all.heads;
     config.head_dim = sample.head_dim > 0 ? sample.head_dim : all.head_dim;
     config.value_dim = sample.head_dim > 0 ? sample.value_dim : all.value_dim;
@@ -354,11 +345,12 @@ std::shared_ptr<const Plan> plan_of(const GpuSample& sample, const GpuSamples& a
                      sample.ranks,
                      sample.ranks * sample.tokens_per_rank,
                      sample.queries};
-    return std::make_shared<Plan>(make_plan(which, problem_from(config), config, {}));
+    return std::make_shared<Plan>(make_plan(which, problem_from(config)));
 }
 
-GpuSamples measure_gpus(const Config& config, GpuProbe& probe, const std::function<void(const GpuSamples&)>& keep) {
-    return GpuMeasurement(config, probe, keep).measure();
+GpuSamples measure_gpus(const ProblemConfig& problem, const SweepConfig& sweep, GpuProbe& probe,
+                        const std::function<void(const GpuSamples&)>& keep) {
+    return GpuMeasurement(problem, sweep, probe, keep).measure();
 }
 
 }  // namespace ringlab::experiments

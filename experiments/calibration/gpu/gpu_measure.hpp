@@ -1,7 +1,8 @@
 #pragma once
 
 #include "experiments/calibration/fit/gpu_samples.hpp"
-#include "experiments/config/config.hpp"
+#include "experiments/config/case.hpp"
+#include "experiments/config/problem_config.hpp"
 #include "experiments/execution/gpu_probe.hpp"
 
 #include <functional>
@@ -11,9 +12,10 @@ namespace ringlab::experiments {
 /// Times parts of passes on GPUs: single attends and what surrounds them, whole passes of one rank and of ranks that
 /// take turns on one GPU, attends that never rest, messages between GPUs that compute next to nothing, and messages
 /// beside attends. `keep` is called whenever there is more, so that little is lost if it ends early.
-GpuSamples measure_gpus(const Config& config, GpuProbe& probe, const std::function<void(const GpuSamples&)>& keep);
+GpuSamples measure_gpus(const ProblemConfig& problem, const SweepConfig& sweep, GpuProbe& probe,
+                        const std::function<void(const GpuSamples&)>& keep);
 
-/// The plan that a sample is about.
+/// The plan from which a sample is taken.
 std::shared_ptr<const Plan> plan_of(const GpuSample& sample, const GpuSamples& all);
 
 }  // namespace ringlab::experiments

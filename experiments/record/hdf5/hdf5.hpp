@@ -51,6 +51,12 @@ using Values = std::variant<std::vector<double>, std::vector<std::int64_t>, std:
 
 std::size_t size_of(const Values& values);
 
+/// Whether datasets can grow. One that can takes up 2 KB more than its elements.
+enum class Storage {
+    packed,   ///< of fixed size: small ones beside their attributes, larger ones compressed in few chunks
+    growing,  ///< in all dimensions
+};
+
 /// How the elements of a dataset are stored, as far as Ringlab tells them apart.
 enum class Element { fp16, bf16, fp32, fp64, uint16, integer, text, other };
 
@@ -98,7 +104,7 @@ public:
     void read_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count,
                     std::span<std::uint16_t> out) const;
 
-    /// One that make_growing() made, so large; what is new holds the fill value.
+    /// Enlarges a dataset that make_growing() made to `shape`. New elements hold the fill value.
     void grow(std::span<const std::int64_t> shape);
     void write_block(std::span<const std::int64_t> offset, std::span<const std::int64_t> count, const Values& values);
 
@@ -164,6 +170,9 @@ public:
 
     /// A file in memory with the contents `image`, to read and change.
     static File open_image(const std::filesystem::path& path, std::span<const std::byte> image);
+
+    /// A new file in memory with the same contents, stored in this way; `path` serves messages alone.
+    File copied(const std::filesystem::path& path, Storage storage) const;
 
     /// The bytes that the file in memory would have on disk.
     std::vector<std::byte> image() const;

@@ -34,12 +34,17 @@ inline Handle checked(hid_t id, Handle::Close close, std::string_view what, std:
 Handle text_type();
 Handle space_of(std::span<const std::int64_t> shape, std::string_view name);
 
-/// Of a new group or file: members in the order of creation, which netCDF readers ask for; no times, so equal contents
-/// give equal files.
+/// Properties for making a group or file: members keep the order of creation, which netCDF readers need; times are not
+/// stored, so equal contents give equal files.
 Handle group_creation(hid_t plist_class);
 
-/// Of a new link: groups on the way to it are made, names are UTF-8.
+/// Properties for making a link: missing groups on the way are made, names are UTF-8.
 Handle link_creation();
+
+/// Where the elements of a dataset lie and how they are compressed. `fixed`: their size is known before they are
+/// written, as that of texts is not.
+Handle packed_storage(std::span<const std::int64_t> shape, std::size_t element_bytes, bool fixed);
+Handle growing_storage(std::span<const std::int64_t> shape, bool fixed);
 
 template <class T>
 hid_t native();

@@ -3,6 +3,7 @@
 #include <hdf5_hl.h>
 
 #include <numeric>
+#include <sstream>
 
 namespace ringlab::experiments::hdf5 {
 
@@ -72,7 +73,19 @@ std::vector<std::int64_t> Dataset::integers() const {
     return values;
 }
 
+/// The texts. Of an enumeration (numbers with flag_values and flag_meanings) they are the meanings, "" where a value is
+/// missing.
 std::vector<std::string> Dataset::texts() const {
+    if (has("flag_meanings")) {
+        std::vector<std::string> meanings, named;
+        std::istringstream words(text("flag_meanings"));
+        for (std::string word; words >> word;) meanings.push_back(word);
+        for (const auto value : integers()) {
+            const bool missing = value < 0 || value >= static_cast<std::int64_t>(meanings.size());
+            named.push_back(missing ? "" : meanings[static_cast<std::size_t>(value)]);
+        }
+        return named;
+    }
     const auto type = checked(H5Dget_type(id()), H5Tclose, "cannot open", name());
     const auto space = checked(H5Dget_space(id()), H5Sclose, "cannot open", name());
     return read_texts(type.id(), space.id(), name(), [&](hid_t memory, void* out) {

@@ -7,28 +7,29 @@ namespace {
 
 /// Datasets up to this size live in their own header, under its checksum; larger ones are compressed.
 constexpr std::size_t compact_bytes = 1024;
-constexpr hsize_t chunk_elements = 1 << 17;
-constexpr unsigned deflate_level = 4;
+constexpr unsigned fast = 4, small = 9;  // levels of compression: what grows is written again and again
 
-/// Layout and filters of a dataset; `fixed` elements have a size known before they are written.
-Handle storage_of(std::span<const std::int64_t> shape, std::size_t bytes, bool fixed) {
+/// Storage in chunks of this shape, compressed without loss if the elements are of fixed size.
+Handle chunked(const std::vector<hsize_t>& chunk, bool fixed, unsigned level) {
     Handle plist(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     H5Pset_obj_track_times(plist.id(), false);
-    if (bytes <= compact_bytes) {
-        H5Pset_layout(plist.id(), H5D_COMPACT);
-    } else if (fixed && !shape.empty()) {
-        auto chunk = extents(shape);
-        hsize_t inner = 1;  // whole rows of the last dimensions, as many as fit
-        for (auto extent = chunk.rbegin(); extent != chunk.rend(); ++extent) {
-            *extent = std::clamp<hsize_t>(chunk_elements / inner, 1, *extent);
-            inner *= *extent;
-        }
-        H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
-        H5Pset_shuffle(plist.id());
-        if (H5Zfilter_avail(H5Z_FILTER_DEFLATE) > 0) H5Pset_deflate(plist.id(), deflate_level);
-        H5Pset_fletcher32(plist.id());
-    }
+    H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
+    if (!fixed) return plist;
+    H5Pset_shuffle(plist.id());
+    if (H5Zfilter_avail(H5Z_FILTER_DEFLATE) > 0) H5Pset_deflate(plist.id(), level);
+    H5Pset_fletcher32(plist.id());
     return plist;
+}
+
+/// Whole rows of the last dimensions, as many as have this many elements.
+std::vector<hsize_t> rows_of(std::span<const std::int64_t> shape, hsize_t elements) {
+    auto chunk = extents(shape);
+    hsize_t inner = 1;
+    for (auto extent = chunk.rbegin(); extent != chunk.rend(); ++extent) {
+        *extent = std::clamp<hsize_t>(elements / inner, 1, std::max<hsize_t>(*extent, 1));
+        inner *= *extent;
+    }
+    return chunk;
 }
 
 /// IEEE half precision, which HDF5 1.10 has no name for.
@@ -48,15 +49,33 @@ T fill_value() {
 
 }  // namespace
 
+Handle packed_storage(std::span<const std::int64_t> shape, std::size_t element_bytes, bool fixed) {
+    constexpr hsize_t elements = 1 << 16;  // at most half of what readers keep of a dataset in memory, 1 MiB
+    std::size_t bytes = element_bytes;
+    for (const auto extent : shape) bytes *= static_cast<std::size_t>(extent);
+    if (bytes > compact_bytes && fixed && !shape.empty()) return chunked(rows_of(shape, elements), true, small);
+    Handle plist(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    H5Pset_obj_track_times(plist.id(), false);
+    if (bytes <= compact_bytes) H5Pset_layout(plist.id(), H5D_COMPACT);
+    return plist;
+}
+
+Handle growing_storage(std::span<const std::int64_t> shape, bool fixed) {
+    constexpr hsize_t elements = 1 << 14;
+    std::vector<std::int64_t> expected(shape.begin(), shape.end());
+    expected.front() = std::max<std::int64_t>(expected.front(), 64);  // runs are still to come
+    return chunked(rows_of(expected, elements), fixed, fast);
+}
+
 Dataset Group::make_dataset(const std::string& path, const Values& values, std::span<const std::int64_t> shape) {
     const auto full = path_name(path);
     const auto space = space_of(shape, full);
-    const auto make = [&](hid_t type, std::size_t bytes, bool fixed, const void* data) {
+    const auto make = [&](hid_t type, std::size_t element_bytes, bool fixed, const void* data) {
         Dataset made(checked(H5Dcreate2(id(), path.c_str(), type, space.id(), link_creation().id(),
-                                        storage_of(shape, bytes, fixed).id(), H5P_DEFAULT),
+                                        packed_storage(shape, element_bytes, fixed).id(), H5P_DEFAULT),
                              H5Dclose, "cannot make dataset", full),
                      full);
-        if (bytes > 0)
+        if (size_of(values) > 0)
             check(H5Dwrite(made.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "cannot write dataset", full);
         return made;
     };
@@ -65,9 +84,9 @@ Dataset Group::make_dataset(const std::string& path, const Values& values, std::
             using T = typename std::decay_t<decltype(all)>::value_type;
             if constexpr (std::is_same_v<T, std::string>) {
                 constexpr std::size_t reference_bytes = 16;
-                return make(text_type().id(), all.size() * reference_bytes, false, pointers(all).data());
+                return make(text_type().id(), reference_bytes, false, pointers(all).data());
             } else {
-                return make(native<T>(), all.size() * sizeof(T), true, all.data());
+                return make(native<T>(), sizeof(T), true, all.data());
             }
         },
         values);
@@ -79,10 +98,7 @@ Dataset Group::make_growing(const std::string& path, const Values& like, std::sp
     const std::vector<hsize_t> now = extents(shape), largest(shape.size(), H5S_UNLIMITED);
     const auto space = checked(H5Screate_simple(static_cast<int>(now.size()), now.data(), largest.data()), H5Sclose,
                                "cannot describe", full);
-    Handle storage(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    H5Pset_obj_track_times(storage.id(), false);
-    H5Pset_chunk(storage.id(), static_cast<int>(chunk.size()), extents(chunk).data());
-    const auto make = [&](hid_t type) {
+    const auto make = [&](hid_t type, const Handle& storage) {
         return Dataset(
             checked(H5Dcreate2(id(), path.c_str(), type, space.id(), link_creation().id(), storage.id(), H5P_DEFAULT),
                     H5Dclose, "cannot make dataset", full),
@@ -92,14 +108,12 @@ Dataset Group::make_growing(const std::string& path, const Values& like, std::sp
         [&](const auto& all) {
             using T = typename std::decay_t<decltype(all)>::value_type;
             if constexpr (std::is_same_v<T, std::string>) {
-                return make(text_type().id());
+                return make(text_type().id(), chunked(extents(chunk), false, fast));
             } else {
+                const auto storage = chunked(extents(chunk), true, fast);
                 const T fill = fill_value<T>();
                 H5Pset_fill_value(storage.id(), native<T>(), &fill);
-                H5Pset_shuffle(storage.id());
-                if (H5Zfilter_avail(H5Z_FILTER_DEFLATE) > 0) H5Pset_deflate(storage.id(), deflate_level);
-                H5Pset_fletcher32(storage.id());
-                return make(native<T>());
+                return make(native<T>(), storage);
             }
         },
         like);

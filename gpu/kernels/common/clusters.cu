@@ -10,7 +10,7 @@ namespace {
 __global__ void occupy() {}
 
 int ask(int blocks) {
-    constexpr int shared_bytes = 200 << 10;  // more than half of a multiprocessor's
+    constexpr int shared_bytes = 200 << 10;  // more than half of an SM's
     if (cudaFuncSetAttribute(occupy, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess) {
         cudaGetLastError();
         return 0;
@@ -34,10 +34,17 @@ int ask(int blocks) {
 
 }  // namespace
 
+int sms_of_device() {
+    int device = 0, count = 0;
+    RINGLAB_CUDA(cudaGetDevice(&device));
+    RINGLAB_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+}
+
 int clusters_at_a_time(int blocks) {
     int device = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));
-    // Asking takes microseconds, which short launches would show.
+    // The driver takes microseconds to answer, which would show in short launches.
     thread_local std::map<std::pair<int, int>, int> known;
     const auto [found, is_new] = known.try_emplace({device, blocks});
     if (is_new) found->second = ask(blocks);

@@ -7,8 +7,7 @@
 
 #include <span>
 
-// What the host side, having checked it, hands to the kernels; and their launchers, one translation unit for each dim
-// class so that they compile in parallel.
+// Parameters of the kernels. The host side has checked them.
 
 namespace ringlab::gpu {
 
@@ -20,12 +19,12 @@ struct Input {
     bool chunks_fit;  // data, strides and dim are multiples of 16 bytes
 };
 
-/// A tensor that a kernel reads or writes element by element, in a type known at run time.
+/// A tensor that a kernel reads or writes element by element. Its type is known at run time only.
 struct Elements {
     void* data;
     DType dtype;
     Strides strides;
-    bool pairs_fit;  // data and strides allow access to two neighbours at an even column at once
+    bool pairs_fit;  // data and strides allow one access to two neighbours at an even column
 };
 
 /// One value per row.
@@ -34,24 +33,25 @@ struct RowValues {
     Strides strides;
 };
 
-/// One side of a work list.
+/// The work tiles of one side in device memory. Tiles (work_list.hpp) says what `items` and `entries` hold.
 struct Items {
     const int4* items;
     const int* entries;
-    int count;
+    int count;  // of items
 };
 
+/// Sizes of an attend, and the keys that each of its rows sees.
 struct Geometry {
-    int batch, query_heads, group;  // query heads, and how many of them read one kv head
+    int batch, query_heads, group;  // group: query heads per kv head
     int query_tokens, key_tokens;
-    const int4* row_bounds;
-    const int* key_positions;
+    const int4* row_bounds;    // of each row: see RowBounds::device()
+    const int* key_positions;  // global, of each key: see KeyPositions::device()
 };
 
-/// How scores come from products q.k: score = product * factor, in units of log2.
+/// How a product q.k becomes a score in units of log2: score = product * factor.
 struct ScoreRule {
     float factor;         // 1 if scores are rewritten
-    bool rewrite;         // products are turned into scores first: a soft cap, or a scale that is not positive
+    bool rewrite;         // products become scores before the softmax: a soft cap, or a scale that is not positive
     float cap_log2;       // soft cap in units of log2, 0 for none
     float scale_to_cap;   // scale / soft cap
     float scale_to_log2;  // scale * log2(e)
@@ -72,27 +72,16 @@ struct ForwardParams {
 struct BackwardParams {
     Geometry geometry;
     Items work;        // key tiles
-    Items query_work;  // query tiles, for the kernel that computes dq in order
+    Items query_work;  // query tiles, for the kernel that computes dq alone
     Input q, k, v, dout;
     ScoreRule rule;
     float scale;
     const float2* statistics;
     Strides statistics_strides;
     Elements dq, dk, dv;
-    bool adds;       // to dk and dv
-    bool quads_fit;  // dq allows access to four neighbours at once
+    bool adds;       // dk and dv are added to, instead of overwritten
+    bool quads_fit;  // dq allows one access to four neighbours
 };
-
-template <DimClass dims>
-void launch_forward(const ForwardParams& params, DType dtype, cudaStream_t stream);
-
-/// dk, dv and, unless `ordered`, dq by atomic additions.
-template <DimClass dims>
-void launch_backward(const BackwardParams& params, DType dtype, bool ordered, cudaStream_t stream);
-
-/// dq alone, in order.
-template <DimClass dims>
-void launch_query_gradient(const BackwardParams& params, DType dtype, cudaStream_t stream);
 
 /// Sizes of the tensors of an elementwise kernel.
 struct Sizes {
@@ -114,7 +103,7 @@ struct StatisticsParams {
     RowValues lse;
     float2* statistics;
     Strides statistics_strides;
-    Elements zeroed;  // rows of it too are set to 0, if there is one
+    Elements zeroed;  // set to 0 if its data is not null
     int zeroed_dim;
 };
 
@@ -126,12 +115,15 @@ struct CombineParams {
 
 void launch_merge(const MergeParams& params, cudaStream_t stream);
 void launch_statistics(const StatisticsParams& params, cudaStream_t stream);
-/// As few launches as their types and alignment allow.
+/// In as few launches as the tensors' types and alignment allow.
 void launch_combine(std::span<const CombineParams> all, cudaStream_t stream);
 
-/// Lets thread blocks of a kernel have so much dynamic shared memory on the current device. Throws Error if the device
-/// has too little. Asks the driver at a kernel's first launch from a thread on a device alone: that costs microseconds,
-/// which short passes would show.
+/// Allows thread blocks of a kernel so much dynamic shared memory on the current device. Throws Error if the device has
+/// less. It asks the driver only when a thread first launches the kernel on a device, because that costs microseconds,
+/// which would show in short passes.
 void allow_shared_memory(const void* kernel, const char* name, int bytes);
+
+/// Most shared memory of a thread block on the current device.
+int most_shared_memory();
 
 }  // namespace ringlab::gpu

@@ -3,20 +3,20 @@
 #include "gpu/kernels/common/drops_out.hpp"
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/common/tile_config.hpp"
+#include "gpu/kernels/portable/portable.hpp"
+#include "gpu/kernels/portable/shared_layouts.hpp"
 
 // Backward pass of one attend (FlashAttention, arXiv 2205.14135, appendix B; formulas in log2 units):
 //     p = exp2(s - lse)    ds = p * (do.v - delta)    dv += p^T do    dk += ds^T q * scale    dq += ds k * scale
 //
-// backward_kernel stays on a key tile and goes over the query tiles of all query heads that read its kv head, so dk and
-// dv are summed in registers and written once. It computes S^T = K Q^T and dP^T = V dO^T: their results, rounded, are
-// the left operands of dv and dk as they lie in registers. Only dq, a sum over keys, needs dS from all warps: through
-// shared memory, then added to global memory.
-//
-// query_gradient_kernel stays on a query tile and computes dq alone, in the order of the keys.
+// A thread block stays on a key tile and goes over the query tiles of all query heads that read its kv head. So it sums
+// dK and dV in registers and writes them once. It computes S^T = K Q^T and dP^T = V dO^T, because their rounded results
+// are the left operands of dV and dK as they lie in registers. Only dQ, a sum over keys, needs dS from all warps: dS
+// goes through shared memory, and each warp adds its part of dQ to global memory.
 
-namespace ringlab::gpu {
-namespace device {
+namespace ringlab::gpu::portable {
+
+using namespace device;
 
 /// Adds four neighbours of a row of dq, of which `count` exist.
 __device__ inline void add_four(float* target, float4 x, int count, bool quads_fit) {
@@ -36,29 +36,8 @@ __device__ inline void add_four(float* target, float4 x, int count, bool quads_f
     if (count > 3) atomicAdd(target + 3, x.w);
 }
 
-}  // namespace device
-
-template <DimClass dims>
-struct BackwardShared {
-    using Config = BackwardConfig<dims>;
-    static constexpr int ds_cols = 64;  // Config::rows of them used: a tile's rows are multiples of 64 elements
-    static constexpr int q_bytes = Config::rows * Config::head * 2, dout_bytes = Config::rows * Config::value * 2;
-    static constexpr int statistics_bytes = Config::rows * 8;
-    static constexpr int k = 0;
-    static constexpr int v = k + Config::keys * Config::head * 2;
-    static constexpr int q = v + Config::keys * Config::value * 2;
-    static constexpr int dout = q + Config::stages * q_bytes;
-    static constexpr int ds = dout + Config::stages * dout_bytes;
-    static constexpr int statistics = ds + Config::keys * ds_cols * 2;
-    static constexpr int bytes = statistics + Config::stages * statistics_bytes;
-    static constexpr int warps = Config::keys / 16 * Config::dim_split, threads = warps * 32;
-
-    // dq: warps split the rows in groups of 32, then the dims.
-    static constexpr int dq_row_groups = Config::rows / 32, dq_cols = Config::head / (warps / dq_row_groups);
-};
-
 template <class T, DimClass dims, bool with_dq, class Params>
-__global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<dims>::blocks_per_multiprocessor)
+__global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<dims>::blocks_per_sm)
     backward_kernel(const __grid_constant__ Params params) {
     using namespace device;
     using Config = BackwardConfig<dims>;
@@ -308,180 +287,18 @@ __global__ void __launch_bounds__(BackwardShared<dims>::threads, BackwardConfig<
     write(params.dv, dv, dim_group * dv_cols, params.v.dim, 1.0f);
 }
 
-template <DimClass dims>
-struct QueryGradientShared {
-    using Config = QueryGradientConfig<dims>;
-    static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
-    static constexpr int q = 0;
-    static constexpr int dout = q + Config::rows * Config::head * 2;
-    static constexpr int k = dout + Config::rows * Config::value * 2;  // two stages
-    static constexpr int v = k + 2 * k_bytes;                          // two stages
-    static constexpr int bytes = v + 2 * v_bytes;
-};
-
-template <class T, DimClass dims, class Params>
-__global__ void __launch_bounds__(QueryGradientConfig<dims>::warps * 32,
-                                  QueryGradientConfig<dims>::blocks_per_multiprocessor)
-    query_gradient_kernel(const __grid_constant__ Params params) {
-    using namespace device;
-    using Config = QueryGradientConfig<dims>;
-    using Shared = QueryGradientShared<dims>;
-    constexpr int threads = Config::warps * 32, s_tiles = Config::keys / 8;
-
-    extern __shared__ __align__(128) unsigned char shared[];
-    const std::uint32_t base = shared_address(shared);
-    const Geometry& geometry = params.geometry;
-    const int head = static_cast<int>(blockIdx.x) % geometry.query_heads;
-    const int batch = static_cast<int>(blockIdx.x) / geometry.query_heads;
-    const int4 item = params.query_work.items[blockIdx.y];
-    const auto k = head_rows<T>(params.k, batch, head / geometry.group, geometry.key_tokens);
-    const auto v = head_rows<T>(params.v, batch, head / geometry.group, geometry.key_tokens);
-    const auto load_keys = [&](int stage, int tile) {
-        load_tile<Config::keys, Config::head, threads>(base + Shared::k + stage * Shared::k_bytes, k,
-                                                       tile * Config::keys);
-        load_tile<Config::keys, Config::value, threads>(base + Shared::v + stage * Shared::v_bytes, v,
-                                                        tile * Config::keys);
-    };
-
-    int entry = params.query_work.entries[item.y];
-    load_tile<Config::rows, Config::head, threads>(
-        base + Shared::q, head_rows<T>(params.q, batch, head, geometry.query_tokens), item.x * Config::rows);
-    load_tile<Config::rows, Config::value, threads>(
-        base + Shared::dout, head_rows<T>(params.dout, batch, head, geometry.query_tokens), item.x * Config::rows);
-    load_keys(0, entry >> 1);
-    commit_copies();
-
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int own_row = item.x * Config::rows + warp * 16 + lane / 4;  // and own_row + 8
-    const int pair_column = 2 * (lane % 4);
-    float2 statistics[2];
-    int4 bounds[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int row = own_row + 8 * r;
-        const Strides& strides = params.statistics_strides;
-        bounds[r] = geometry.row_bounds[row];
-        statistics[r] = row < geometry.query_tokens
-                            ? params.statistics[batch * strides.batch + head * strides.head + row * strides.token]
-                            : make_float2(0, 0);
-    }
-
-    float dq[1][Config::head / 8][4];
-    set_zero(dq);
-    const std::uint32_t q_lane = lane_address<Config::head, LaneOrder::straight>(base + Shared::q, warp * 16);
-    const std::uint32_t dout_lane = lane_address<Config::value, LaneOrder::straight>(base + Shared::dout, warp * 16);
-
-#pragma unroll 1
-    for (int e = item.y; e < item.z; ++e) {
-        const int stage = (e - item.y) % 2, tile = entry >> 1;
-        const bool partial = entry & 1;
-        wait_copies<0>();
-        __syncthreads();  // this step's keys are there; nobody reads the last step's
-        if (e + 1 < item.z) {
-            entry = params.query_work.entries[e + 1];
-            load_keys(1 - stage, entry >> 1);
-        }
-        commit_copies();
-        const std::uint32_t k_tile = base + Shared::k + stage * Shared::k_bytes;
-        const std::uint32_t v_tile = base + Shared::v + stage * Shared::v_bytes;
-
-        float p[1][s_tiles][4], ds[1][s_tiles][4];
-        set_zero(p);
-        set_zero(ds);
-        multiply_rows<T, Config::head / 16, Config::head, Config::head>(
-            p, q_lane, lane_address<Config::head, LaneOrder::crossed>(k_tile, 0));
-        multiply_rows<T, Config::value / 16, Config::value, Config::value>(
-            ds, dout_lane, lane_address<Config::value, LaneOrder::crossed>(v_tile, 0));
-        if constexpr (DropsOut<Params>) {
-            std::uint32_t kept = 0;  // one bit of each dp, by n and c
-#pragma unroll 1
-            for (int n = 0; n < s_tiles; ++n) {
-                const int2 key = __ldg(
-                    reinterpret_cast<const int2*>(geometry.key_positions + tile * Config::keys + 8 * n + pair_column));
-                for (int r = 0; r < 2; ++r) {
-                    const int query = r == 0 ? bounds[0].w : bounds[1].w;
-                    kept |= kept_of(params.dropout, batch, head, make_int2(query, query), key) << (4 * n + 2 * r);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < s_tiles; ++n)
-#pragma unroll
-                for (int c = 0; c < 4; ++c)
-                    ds[0][n][c] = kept >> (4 * n + c) & 1 ? ds[0][n][c] * params.dropout.factor : 0.0f;
-        }
-#pragma unroll
-        for (int n = 0; n < s_tiles; ++n) {
-            const int2 key = partial ? __ldg(reinterpret_cast<const int2*>(geometry.key_positions +
-                                                                           tile * Config::keys + 8 * n + pair_column))
-                                     : make_int2(0, 0);
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                const float2 row = statistics[c / 2];
-                float slope = 1, score = p[0][n][c] * params.rule.factor;
-                if (params.rule.rewrite) {
-                    score = score_of(params.rule, p[0][n][c]);
-                    slope = slope_of(params.rule, score);
-                }
-                float x = exp2_fast(score - row.x);
-                if (partial && !sees(bounds[c / 2], c % 2 ? key.y : key.x)) x = 0;
-                ds[0][n][c] = x * (ds[0][n][c] - row.y) * slope;
-            }
-        }
-        const std::uint32_t k_columns = lane_address<Config::head, LaneOrder::straight>(k_tile, 0);
-#pragma unroll
-        for (int i = 0; i < Config::keys / 16; ++i) {
-            std::uint32_t a[1][4];
-            pack_operand<T>(a[0], ds[0][2 * i], ds[0][2 * i + 1]);
-            multiply_patch<T>(dq, a, k_columns + i * 16 * (Config::head * 2));
-        }
-    }
-
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int row = own_row + 8 * r;
-        if (row >= geometry.query_tokens) continue;
-        const auto index = row_index(params.dq.strides, batch, row, head);
-#pragma unroll
-        for (int n = 0; n < Config::head / 8; ++n) {
-            const int column = 8 * n + pair_column, count = params.q.dim - column;
-            const float2 old = load_pair(params.dq, index + column, count);
-            store_pair(params.dq, index + column, old.x + dq[0][n][2 * r] * params.scale,
-                       old.y + dq[0][n][2 * r + 1] * params.scale, count);
-        }
-    }
-}
-
 template <DimClass dims, class Params>
-void launch_backward_of(const Params& params, DType dtype, bool ordered, cudaStream_t stream) {
+void launch_backward(const Params& params, DType dtype, bool dq_apart, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(params.geometry.query_heads / params.geometry.group * params.geometry.batch),
                     static_cast<unsigned>(params.work.count));
     const bool bf16 = dtype == DType::bf16;
     const auto kernel =
-        ordered
+        dq_apart
             ? (bf16 ? backward_kernel<__nv_bfloat16, dims, false, Params>
                     : backward_kernel<__half, dims, false, Params>)
             : (bf16 ? backward_kernel<__nv_bfloat16, dims, true, Params> : backward_kernel<__half, dims, true, Params>);
-    launch(kernel, "backward kernel", grid, BackwardShared<dims>::threads, BackwardShared<dims>::bytes, params, stream);
+    launch(kernel, "portable backward kernel", grid, BackwardShared<dims>::threads, BackwardShared<dims>::bytes, params,
+           stream);
 }
 
-template <DimClass dims>
-void launch_backward(const BackwardParams& params, DType dtype, bool ordered, cudaStream_t stream) {
-    launch_backward_of<dims>(params, dtype, ordered, stream);
-}
-
-template <DimClass dims, class Params>
-void launch_query_gradient_of(const Params& params, DType dtype, cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>(params.geometry.query_heads * params.geometry.batch),
-                    static_cast<unsigned>(params.query_work.count));
-    launch(dtype == DType::bf16 ? query_gradient_kernel<__nv_bfloat16, dims, Params>
-                                : query_gradient_kernel<__half, dims, Params>,
-           "query gradient kernel", grid, QueryGradientConfig<dims>::warps * 32, QueryGradientShared<dims>::bytes,
-           params, stream);
-}
-
-template <DimClass dims>
-void launch_query_gradient(const BackwardParams& params, DType dtype, cudaStream_t stream) {
-    launch_query_gradient_of<dims>(params, dtype, stream);
-}
-
-}  // namespace ringlab::gpu
+}  // namespace ringlab::gpu::portable

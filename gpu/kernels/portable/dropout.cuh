@@ -3,12 +3,14 @@
 #include "gpu/kernels/common/dropout_params.hpp"
 #include "gpu/kernels/portable/backward.cuh"
 #include "gpu/kernels/portable/forward.cuh"
+#include "gpu/kernels/portable/query_gradient.cuh"
 
 // The portable kernels with dropout (layouts/problem/dropout.hpp), in translation units of their own.
 //
-// What a thread keeps of its tile is drawn in a loop that is not unrolled, into one bit a pair, as positions alone say:
-// unrolled among the accumulators the generator's words would push those out of the registers. A call of it serves two
-// neighbours at once where their positions are one patch of 2 x 2 pairs, as in contiguous shards.
+// A thread draws which pairs of its tile are kept in a loop that is not unrolled, and stores one bit per pair. If the
+// loop were unrolled among the accumulators, the generator's words would take their registers. The draw depends on
+// positions alone. One call of the generator serves two neighbours if their positions lie in one patch of 2 x 2 pairs,
+// as they do in contiguous shards.
 
 namespace ringlab::gpu {
 
@@ -25,17 +27,6 @@ __device__ inline unsigned kept_of(const DropoutParams& dropout, int batch, int 
     const unsigned first = dropout.draw.keeps(word_of(words, query.x, key.x));
     if (query.y / 2 != query.x / 2 || key.y / 2 != key.x / 2) words = words_at(query.y, key.y);
     return first | static_cast<unsigned>(dropout.draw.keeps(word_of(words, query.y, key.y))) << 1;
-}
-
-template <DimClass dims>
-void launch_dropping_forward(const Dropping<ForwardParams>& params, DType dtype, cudaStream_t stream) {
-    launch_forward_of<dims>(params, dtype, stream);
-}
-
-template <DimClass dims>
-void launch_dropping_backward(const Dropping<BackwardParams>& params, DType dtype, bool ordered, cudaStream_t stream) {
-    launch_backward_of<dims>(params, dtype, ordered, stream);
-    if (ordered) launch_query_gradient_of<dims>(params, dtype, stream);
 }
 
 }  // namespace ringlab::gpu

@@ -3,19 +3,20 @@
 #include "gpu/kernels/common/drops_out.hpp"
 #include "gpu/kernels/common/launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
-#include "gpu/kernels/common/tile_config.hpp"
+#include "gpu/kernels/portable/portable.hpp"
+#include "gpu/kernels/portable/shared_layouts.hpp"
 
 // Forward pass of one attend: FlashAttention's online softmax (Dao et al. 2022, arXiv 2205.14135, algorithm 1, and
 // 2307.08691) with the running (o, m, l) read from and written to global memory.
 //
-// A thread block holds the o of one query tile and head in registers and goes over that tile's key tiles. One buffer
-// each for K and V: V comes in while S = Q K^T runs, the next K while the softmax and P V do, and the other blocks of
-// the multiprocessor fill what is left of the waits.
+// A thread block holds O of one query tile and head in registers and goes over that tile's key tiles. There is one
+// buffer for K and one for V: V is loaded while S = Q K^T runs, the next K while the softmax and P V run. Other thread
+// blocks of the SM fill the remaining waits.
 
-namespace ringlab::gpu {
+namespace ringlab::gpu::portable {
 
 template <class T, DimClass dims, class Params>
-__global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig<dims>::blocks_per_multiprocessor)
+__global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig<dims>::blocks_per_sm)
     forward_kernel(const __grid_constant__ Params params) {
     using namespace device;
     using Config = ForwardConfig<dims>;
@@ -244,19 +245,12 @@ __global__ void __launch_bounds__(ForwardConfig<dims>::warps * 32, ForwardConfig
 }
 
 template <DimClass dims, class Params>
-void launch_forward_of(const Params& params, DType dtype, cudaStream_t stream) {
-    using Config = ForwardConfig<dims>;
-    constexpr int shared_bytes =
-        2 * (Config::rows * Config::head + Config::keys * Config::head + Config::keys * Config::value);
+void launch_forward(const Params& params, DType dtype, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(params.geometry.query_heads * params.geometry.batch),
                     static_cast<unsigned>(params.work.count));
     launch(dtype == DType::bf16 ? forward_kernel<__nv_bfloat16, dims, Params> : forward_kernel<__half, dims, Params>,
-           "forward kernel", grid, Config::warps * 32, shared_bytes, params, stream);
+           "portable forward kernel", grid, ForwardConfig<dims>::warps * 32, ForwardShared<dims>::bytes, params,
+           stream);
 }
 
-template <DimClass dims>
-void launch_forward(const ForwardParams& params, DType dtype, cudaStream_t stream) {
-    launch_forward_of<dims>(params, dtype, stream);
-}
-
-}  // namespace ringlab::gpu
+}  // namespace ringlab::gpu::portable

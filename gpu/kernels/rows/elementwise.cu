@@ -1,4 +1,4 @@
-#include "gpu/kernels/common/launch.cuh"
+#include "gpu/kernels/common/chained_launch.cuh"
 #include "gpu/kernels/common/tile.cuh"
 
 // Kernels that take each row, or each element, on its own: they move bytes. Where rows can be read four elements at a
@@ -147,6 +147,7 @@ __device__ T* row_of(const Elements& tensor, const Row& row) {
 template <class O, class Dout>
 __global__ void __launch_bounds__(block_threads)
     statistics_by_four_kernel(const __grid_constant__ StatisticsParams params) {
+    let_next_launch_begin();
     const std::uint32_t group = own_group(blockIdx.x);
     // The first lanes answer for a row each.
     const int lane = static_cast<int>(threadIdx.x) % row_lanes;
@@ -215,6 +216,7 @@ struct CombineList {
 
 template <class Destination, class Source>
 __global__ void __launch_bounds__(block_threads) combine_by_four_kernel(const __grid_constant__ CombineList list) {
+    await_launch_before();
     int tensor = 0;
     while (tensor + 1 < list.count && blockIdx.x >= list.first_block[tensor + 1]) ++tensor;
     const CombineParams& params = list.tensors[tensor];
@@ -295,7 +297,7 @@ void launch_list(CombineList& list, cudaStream_t stream) {
         return for_type(list.tensors[0].source.dtype,
                         [&]<class Source>() { return combine_by_four_kernel<Destination, Source>; });
     });
-    launch(kernel, "add or convert kernel", dim3(blocks), block_threads, 0, list, stream);
+    launch_chained(kernel, "add or convert kernel", static_cast<int>(blocks), 1, block_threads, 0, list, stream);
 }
 
 }  // namespace

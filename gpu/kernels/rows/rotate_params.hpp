@@ -10,11 +10,11 @@ struct RotateParams {
 
     Sizes sizes;
     Elements to, from;
-    const std::int32_t* positions;  // of tokens
+    const std::int32_t* positions;  // by token
     int first, pairs, distance;     // of the rotated dims; see layouts::RotaryTable
     bool interleaved, copies;       // copies: the other dims too
     double amplitude;
-    double sign;  // of sines
+    double sign;  // factor of the sines: 1, or -1 for the transpose
     double frequencies[most_pairs];
 };
 

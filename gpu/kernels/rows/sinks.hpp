@@ -20,7 +20,7 @@ void add_sinks(const AddSinksArgs& args, cudaStream_t stream);
 
 struct SinkGradientArgs {
     std::int64_t batch = 0, tokens = 0, heads = 0;
-    Statistics statistics = {};    ///< of prepare_backward, by lse'
+    Statistics statistics = {};    ///< from prepare_backward, with lse'
     const float* sinks = nullptr;  ///< by head, in device memory
     float* gradient = nullptr;     ///< likewise: overwritten
 };

@@ -12,7 +12,7 @@ struct AddSinksParams {
     const float* sinks;
 };
 
-/// And sink_gradient() to its.
+/// What sink_gradient() hands to its kernel.
 struct SinkGradientParams {
     std::int64_t batch, tokens, heads;
     const float2* statistics;

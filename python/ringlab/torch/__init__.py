@@ -1,4 +1,4 @@
-"""Attention over a sequence that is sharded over the processes of a group, with autograd, on CPU tensors.
+"""Attention over a sequence that is sharded over the processes of a group, with autograd, on CPU or CUDA tensors.
 
     import torch.distributed as dist
     from ringlab.torch import ring_attention, shard, unshard
@@ -13,7 +13,7 @@ Masks, layouts and schedules have the names that Ringlab's programs take: ringla
 import torch
 import torch.distributed as dist
 
-from ringlab import _library
+from ringlab import _cuda, _library
 from ringlab._library import BrokenRing, Refused
 from ringlab.torch import _op, _ring
 
@@ -21,13 +21,17 @@ __all__ = ["BrokenRing", "Refused", "connect", "loss_weights", "next_token_label
            "ring_attention", "shard", "unshard"]
 
 
-def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT):
+def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT, transport="automatic"):
     """Makes the ring of a group, with a time-out in seconds: how long a call waits for other ranks while nothing moves.
+    transport: what moves blocks of CUDA tensors, "copy" (engines, on one host), "nccl", or "automatic": the first on one
+    host, the second over several.
 
     All ranks of the group call it. Without it the first ring_attention() of a group makes the ring, with 600 s. A ring
     that ended by BrokenRing stays broken; make another process group for the ranks that are left.
     """
-    _ring.ring_of(_ring.group_name(group), timeout)
+    if transport not in _cuda.TRANSPORTS:
+        raise Refused(f"transport is '{transport}'; it must be one of {', '.join(_cuda.TRANSPORTS)}")
+    _ring.ring_of(_ring.group_name(group), timeout, transport)
 
 
 def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", group=None, scale=None, soft_cap=None,
@@ -37,7 +41,8 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     q: (batch, tokens, query_heads, head_dim), k: (batch, tokens, kv_heads, head_dim), v: (batch, tokens, kv_heads,
     value_dim), of the tokens that shard() gives this rank, in that order; any strides. Or without batch, (tokens,
     heads, head_dim), with cu_seqlens. float64 and float32 are computed as they are; bfloat16 and float16 are emulated:
-    operands of products are rounded, sums are float32, and autograd keeps o in float32 besides.
+    operands of products are rounded, sums are float32, and autograd keeps o in float32 besides. CUDA tensors are
+    bfloat16 or float16 and computed by GPU kernels: each rank on its device, or several ranks on one.
 
     mask, layout, schedule: names as the programs take them. cu_seqlens: integers, 0 and the ends of the documents of
     the whole sequence (not of the shard); the mask is joined with documents, and tokens behind the last are padding.
@@ -61,8 +66,9 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     packed = q.dim() == 3
     if packed:
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
-    if q.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        narrow = torch.get_autocast_dtype("cpu")
+    device = q.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        narrow = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
     if isinstance(dropout_seed, torch.Tensor):
         seed = dropout_seed.reshape(1).to(torch.int64)
@@ -70,9 +76,9 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
         seed = torch.full((1,), dropout_seed, dtype=torch.int64)
     else:
         seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
-    o, lse, _, _ = _op.attention(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
-                                 float(scale or 0), float(soft_cap or 0), float(dropout),
-                                 bool(dropout) and dropout_seed is None)
+    o, lse, _, _ = _op.attend(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
+                              float(scale or 0), float(soft_cap or 0), float(dropout),
+                              bool(dropout) and dropout_seed is None)
     if packed:
         o, lse = o.squeeze(0), lse.squeeze(0)
     return (o, lse.detach()) if return_lse else o

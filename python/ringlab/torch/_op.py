@@ -3,13 +3,13 @@
 import collections
 import itertools
 import threading
-from ctypes import byref, c_double
+from ctypes import byref
 from typing import Optional
 
 import torch
 from torch import Tensor
 
-from ringlab import _library
+from ringlab import _cuda, _library
 from ringlab._library import Refused
 from ringlab.torch._ring import contents_of_files, ring_of
 
@@ -31,9 +31,20 @@ def is_narrow(dtype):
 
 def _refusal(q, k, v, sinks, cu_seqlens):
     """Why these tensors are no attention, in one line; empty if they are."""
+    if q.is_cuda:
+        try:
+            _cuda.library()
+        except Refused as error:
+            return f"q lies on {q.device}; {error}"
+        if torch.cuda.is_current_stream_capturing():
+            return "ring_attention cannot be captured in a CUDA graph"
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.device.type != "cpu":
-            return f"{name} lies on {x.device}; this build of ringlab computes on CPU tensors"
+        if x.device.type not in ("cpu", "cuda"):
+            return f"{name} lies on {x.device}; ringlab computes on CPU and CUDA tensors"
+        if x.device != q.device:
+            return f"{name} lies on {x.device}, q on {q.device}; they must be equal"
+        if q.is_cuda and not is_narrow(x.dtype):
+            return f"{name} is {x.dtype}; on CUDA ringlab computes in bfloat16 or float16"
         if x.dtype not in DTYPES:
             return f"{name} is {x.dtype}; ringlab computes in float64, float32, bfloat16 or float16"
         if x.dtype != q.dtype:
@@ -48,10 +59,10 @@ def _refusal(q, k, v, sinks, cu_seqlens):
         return f"k has {k.shape[2]} heads, v has {v.shape[2]}; they must be equal"
     if k.shape[3] != q.shape[3]:
         return f"q has head_dim {q.shape[3]}, k has {k.shape[3]}; they must be equal"
-    if sinks is not None and (sinks.shape != (q.shape[2],) or sinks.device.type != "cpu"
+    if sinks is not None and (sinks.shape != (q.shape[2],) or sinks.device != q.device
                               or not sinks.is_floating_point()):
         return (f"sinks are {sinks.dtype} of shape {tuple(sinks.shape)} on {sinks.device}; they must be a number for "
-                f"each of the {q.shape[2]} query heads, on the CPU")
+                f"each of the {q.shape[2]} query heads, on {q.device}")
     if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2
                                    or cu_seqlens[0] != 0 or (cu_seqlens.diff() < 0).any() or cu_seqlens[-1] == 0):
         return (f"cu_seqlens begins {cu_seqlens.flatten()[:5].tolist()}; it must be 0 and then the ends of the "
@@ -96,7 +107,8 @@ class _Call:
     def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named):
         mask, layout, schedule, group, scale, soft_cap, dropout, own_seed = named
         self.ring = ring_of(group)
-        refusal = _refusal(q, k, v, sinks, cu_seqlens)
+        cu_seqlens = None if cu_seqlens is None else cu_seqlens.cpu()
+        refusal = _refusal(q, k, v, sinks, cu_seqlens) or self.ring.other_device(q.device)
         seed, call, length = int(seed), {}, 0
         if not refusal:
             (batch, length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
@@ -105,7 +117,8 @@ class _Call:
             call = {"pass": which, "mask": spec, "layout": layout, "schedule": schedule, "dtype": dtype, "batch": batch,
                     "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}", "scale": scale,
                     "soft_cap": soft_cap, "dropout": dropout, "dropout_seed": "drawn" if own_seed else seed,
-                    "sinks": sinks is not None, "files": files}
+                    "sinks": sinks is not None, "files": files, "device": q.device.type,
+                    "deterministic": torch.are_deterministic_algorithms_enabled()}
         lengths, drawn = self.ring.agree(call, length, seed, refusal)
         self.seed = drawn if own_seed else seed
         tokens, ranks = sum(lengths), self.ring.size
@@ -118,19 +131,52 @@ class _Call:
         problem = (batch, tokens, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
                    _library.DTYPES[dtype])
         chosen = (spec, layout, schedule, tokens, mask_tokens or tokens, ranks)
-        self.plan = _plans.get(problem, chosen, files)
+        self.on_cuda, self._device = q.is_cuda, q.device
+        if self.on_cuda:
+            self.plan = self.ring.pass_(lambda: self.ring.cuda(q.device).plan(
+                problem, chosen, files, sinks is not None, call["deterministic"]))
+        else:
+            self.plan = _plans.get(problem, chosen, files)
         if layout.startswith("file:"):
             for rank, length in enumerate(lengths):
                 share = len(_library.positions(_library.choices(*chosen), rank, False))
                 if share != length:
                     raise Refused(f"rank {rank} brings {length} tokens; layout {layout} gives it {share}")
-        self._sinks = None if sinks is None else sinks.detach().to(torch.float64).contiguous()
-        self.inputs = _library.Inputs(_tensor(q), _tensor(k), _tensor(v),
-                                      None if sinks is None else self._sinks.data_ptr(), self.seed & (2**64 - 1))
+        self._kept = []  # until the library has been called
+        own_sinks = None
+        if sinks is not None:
+            self._kept.append(sinks.detach().to(torch.float32 if self.on_cuda else torch.float64).contiguous())
+            own_sinks = self._kept[-1].data_ptr()
+        inputs = _cuda.Inputs if self.on_cuda else _library.Inputs
+        self._inputs = inputs(*(self._tensor(x) for x in (q, k, v)), own_sinks, self.seed & (2**64 - 1))
+
+    def _tensor(self, x):
+        if self.on_cuda and not _suits_kernels(x):
+            x = x.clone(memory_format=torch.contiguous_format)
+            self._kept.append(x)
+        return _library.Tensor(x.data_ptr(), tuple(x.stride()))
+
+    def forward(self, o, exact, lse):
+        self._pass("forward", o, exact, lse)
+
+    def backward(self, dout, exact, lse, dq, dk, dv, dsinks):
+        self._pass("backward", byref(self._tensor(dout)), exact, lse, dq, dk, dv, dsinks)
+
+    def _pass(self, which, *arguments):
+        arguments = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+        if self.on_cuda:
+            stream = torch.cuda.current_stream(self._device).cuda_stream
+            self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan, byref(self._inputs), *arguments, stream)
+        else:
+            self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, byref(self._inputs),
+                            *arguments)
 
 
-def _tensor(x):
-    return _library.Tensor(x.data_ptr(), tuple(x.stride()))
+def _suits_kernels(x):
+    """Whether they take it where it lies: heads' dims side by side, everything else in multiples of 16 bytes."""
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(
+        size <= 1 or (stride > 0 and stride * x.element_size() % 16 == 0)
+        for size, stride in zip(x.shape[:-1], x.stride()))
 
 
 def _label(which, mask, layout, schedule, *_):
@@ -140,10 +186,9 @@ def _label(which, mask, layout, schedule, *_):
 # ---- The operators ----
 
 
-@torch.library.custom_op("ringlab::attention", mutates_args=())
-def attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqlens: Optional[Tensor], seed: Tensor,
-              mask: str, layout: str, schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
-              own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqlens: Optional[Tensor], seed: Tensor,
+               mask: str, layout: str, schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
+               own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, own_seed)
     with _label("forward", *named):
@@ -151,9 +196,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqle
         o = q.new_empty(*q.shape[:3], v.shape[3])
         lse = q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
         exact = torch.empty_like(o, dtype=accumulator(q.dtype))
-        call.ring.pass_("ringlab_forward", call.plan.handle, call.ring.handle, byref(call.inputs), o.data_ptr(),
-                        exact.data_ptr(), lse.data_ptr())
+        call.forward(o, exact, lse)
         return o, lse, exact if is_narrow(q.dtype) else lse.new_empty(0), torch.tensor([call.seed])
+
+
+attention = torch.library.custom_op("ringlab::attention", mutates_args=())(_attention)
 
 
 @attention.register_fake
@@ -164,23 +211,21 @@ def _(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, group, scale, so
     return o, q.new_empty(q.shape[:3], dtype=accumulator(q.dtype)), exact, torch.empty_like(seed)
 
 
-@torch.library.custom_op("ringlab::attention_backward", mutates_args=())
-def attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
-                       cu_seqlens: Optional[Tensor], seed: Tensor, o: Tensor, lse: Tensor, mask: str, layout: str,
-                       schedule: str, group: str, scale: float, soft_cap: float,
-                       dropout: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
+                        cu_seqlens: Optional[Tensor], seed: Tensor, o: Tensor, lse: Tensor, mask: str, layout: str,
+                        schedule: str, group: str, scale: float, soft_cap: float,
+                        dropout: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and what this rank's rows add to the sinks' gradient (empty without sinks)."""
     named = (mask, layout, schedule, group, scale, soft_cap, dropout, False)
     with _label("backward", *named):
         call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, named)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        dsinks = (c_double * q.shape[2])()
-        dout, o, lse = dout.to(q.dtype), o.contiguous(), lse.contiguous()
-        call.ring.pass_("ringlab_backward", call.plan.handle, call.ring.handle, byref(call.inputs),
-                        byref(_tensor(dout)), o.data_ptr(), lse.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr(),
-                        dsinks)
-        return dq, dk, dv, q.new_empty(0) if sinks is None else torch.tensor(
-            list(dsinks), dtype=torch.float64).to(sinks.dtype)
+        dsinks = q.new_empty(0 if sinks is None else q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
+        call.backward(dout.to(q.dtype), o.contiguous(), lse.contiguous(), dq, dk, dv, dsinks)
+        return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.to(sinks.dtype)
+
+
+attention_backward = torch.library.custom_op("ringlab::attention_backward", mutates_args=())(_attention_backward)
 
 
 @attention_backward.register_fake
@@ -196,11 +241,11 @@ def _keep(ctx, inputs, output):
     ctx.save_for_backward(q, k, v, sinks, cu_seqlens, seed, exact if is_narrow(q.dtype) else o, lse)
 
 
-def _differentiate(ctx, dout, *_):
+def _differentiate(ctx, dout, *_, backward=attention_backward):
     if dout is None:
         return (None,) * 14
     q, k, v, sinks, *rest = ctx.saved_tensors
-    dq, dk, dv, dsinks = attention_backward(dout, q, k, v, sinks, *rest, *ctx.named[:-1])
+    dq, dk, dv, dsinks = backward(dout, q, k, v, sinks, *rest, *ctx.named[:-1])
     return dq, dk, dv, None if sinks is None else dsinks, *(None,) * 10
 
 
@@ -212,3 +257,35 @@ def _refuse_twice(ctx, *_):
 
 
 attention_backward.register_autograd(_refuse_twice, setup_context=lambda ctx, inputs, output: None)
+
+
+# ---- Without the operators, whose dispatch takes longer than a short pass: for calls that nobody but autograd sees ----
+
+
+class _Eager(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = _attention(*inputs)
+        ctx.mark_non_differentiable(*output[1:])
+        _keep(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        # With create_graph by the operator, which refuses the second derivative.
+        return _differentiate(ctx, *gradients,
+                              backward=attention_backward if torch.is_grad_enabled() else _attention_backward)
+
+
+def _is_plain(x):
+    return x is None or type(x) in (Tensor, torch.nn.Parameter)
+
+
+def attend(*inputs):
+    """As attention()."""
+    tensors = inputs[:6]
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not all(map(_is_plain, tensors)):
+        return attention(*inputs)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        return _Eager.apply(*inputs)
+    return _attention(*inputs)

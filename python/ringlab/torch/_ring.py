@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 
 from ringlab import _library
 from ringlab._library import BrokenRing, Refused
+from ringlab.torch._cuda_ring import CudaRing
 
 DEFAULT_TIMEOUT = 600.0  # seconds
 ALONE = ""  # the name of the group of a process that has no others
@@ -58,8 +59,9 @@ class Ring:
 
     RECORD = struct.Struct("<?32sqq1975s")  # refused, digest, tokens of the shard, seed, text
 
-    def __init__(self, group, timeout):
+    def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
+        self._cuda, self._transport = None, transport
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
         self._messages = None
@@ -120,14 +122,42 @@ class Ring:
         else:
             sys.__unraisablehook__(unraisable)
 
+    def note(self, error):
+        """Told when the library has returned."""
+        self._error = error
+
+    def all_gather(self, data):
+        """What every rank gave, bytes."""
+        size = torch.tensor([len(data)])
+        sizes = torch.empty(self.size, dtype=torch.int64)
+        dist.all_gather_into_tensor(sizes, size, group=self._messages)
+        mine = torch.zeros(max(int(sizes.max()), 1), dtype=torch.uint8)
+        mine[:len(data)] = torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[:len(data)]
+        everything = torch.empty(self.size * len(mine), dtype=torch.uint8)
+        dist.all_gather_into_tensor(everything, mine, group=self._messages)
+        return [_bytes(part[:length]) for part, length in zip(everything.chunk(self.size), sizes.tolist())]
+
     # ---- Calls ----
 
-    def pass_(self, name, *arguments):
-        """A forward or backward pass of the library. Raises BrokenRing."""
+    def cuda(self, device):
+        """The ring on this rank's device; made, by all ranks together, when it is first asked for."""
+        if self._cuda is None:
+            self._cuda = CudaRing(self, device, self._transport)
+        return self._cuda
+
+    def other_device(self, device):
+        """Why this rank cannot compute there; empty if it can."""
+        if device.type != "cuda" or self._cuda is None or self._cuda.device == device:
+            return ""
+        return f"q lies on {device}; this rank of the ring computes on {self._cuda.device}"
+
+    def pass_(self, call, *arguments):
+        """A function of a library, called by `call`, in which ranks wait for each other. Raises BrokenRing; and Refused,
+        on all ranks, where nothing was begun."""
         self._error, hook = None, sys.unraisablehook
         sys.unraisablehook = self._unraisable
         try:
-            _library.call(name, *arguments)
+            return call(*arguments)
         except BrokenRing as error:
             self._break(str(error))
             if isinstance(self._error, KeyboardInterrupt):
@@ -175,7 +205,7 @@ class Ring:
             self._break(str(error).splitlines()[0])
             raise BrokenRing(self._named("the others did not come to the call, within "
                                          f"{self.timeout:g} s or because one is gone: {self.broken}")) from None
-        records = [self.RECORD.unpack(bytes(part.tolist())) for part in records.chunk(self.size)]
+        records = [self.RECORD.unpack(_bytes(part)) for part in records.chunk(self.size)]
         if refusal:
             raise Refused(refusal)
         texts = [record[4].rstrip(b"\0").decode(errors="replace") for record in records]
@@ -187,6 +217,11 @@ class Ring:
                 raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must "
                               "make the same call")
         return [record[2] for record in records], records[0][3]
+
+
+def _bytes(tensor):
+    """Of a contiguous one of bytes."""
+    return ctypes.string_at(tensor.data_ptr(), len(tensor))
 
 
 def _difference(theirs, first):
@@ -237,11 +272,11 @@ def group_name(group):
     return ALONE if found is None else found.group_name
 
 
-def ring_of(name, timeout=DEFAULT_TIMEOUT):
+def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
     """The ring of a group; made, by all its ranks together, when it is first asked for."""
     group = _resolve_process_group(name) if name != ALONE else None
     with _rings_lock:
         ring = _rings.get(name)
         if ring is None or ring.group is not group:
-            ring = _rings[name] = Ring(group, timeout)
+            ring = _rings[name] = Ring(group, timeout, transport)
         return ring

@@ -82,28 +82,30 @@ def dense(q, k, v, dout, visible, scale=None, soft_cap=None, sinks=None, kept=No
     return SimpleNamespace(o=o.detach(), lse=lse.transpose(1, 2).detach(), **named)
 
 
-def ring_results(q, k, v, dout, sinks=None, **options):
-    """The same by the ring, of the whole sequence: sharded, attended to, differentiated and put together again."""
+def ring_results(q, k, v, dout, sinks=None, device="cpu", **options):
+    """The same by the ring on a device, of the whole sequence: sharded, attended to, differentiated and put together
+    again."""
     where = {name: options[name] for name in ("mask", "layout", "group") if name in options}
-    shards = [shard(x, **where).detach().requires_grad_() for x in (q, k, v)]
-    own_sinks = None if sinks is None else sinks.detach().clone().requires_grad_()
+    shards = [shard(x, **where).detach().to(device).requires_grad_() for x in (q, k, v)]
+    own_sinks = None if sinks is None else sinks.detach().clone().to(device).requires_grad_()
     o, lse = ring_attention(*shards, sinks=own_sinks, return_lse=True, **options)
     inputs = shards + ([] if sinks is None else [own_sinks])
-    gradients = torch.autograd.grad(o, inputs, shard(dout, **where))
+    gradients = [x.cpu() for x in torch.autograd.grad(o, inputs, shard(dout, **where).to(device))]
     if sinks is not None:
         dsinks = gradients[3].clone()
         torch.distributed.all_reduce(dsinks)
     dq, dk, dv = (unshard(x, **where) for x in gradients[:3])
-    return SimpleNamespace(o=unshard(o, **where).detach(), lse=unshard(lse, **where), dq=dq, dk=dk, dv=dv,
+    return SimpleNamespace(o=unshard(o.cpu(), **where).detach(), lse=unshard(lse.cpu(), **where), dq=dq, dk=dk, dv=dv,
                            dsinks=None if sinks is None else dsinks)
 
 
-def bounds(q, k, v, dout, expected, mask, layout="zigzag", schedule="ring", ranks=2, scale=None, soft_cap=None,
+def bounds(q, k, v, dout, expected, mask, layout="zigzag", schedule="ring", ranks=None, scale=None, soft_cap=None,
            sinks=None, dropout=0.0, dropout_seed=0, **_):
     """What a right run may be off by, from the roundings of its arithmetic: reference/error/error_model.hpp."""
     name = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[q.dtype]
     problem = _library.Problem(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], scale or 0,
                                soft_cap or 0, dropout, _library.DTYPES[name])
+    ranks = ranks or torch.distributed.get_world_size()
     plan = _library.Plan(problem, _library.choices(mask, layout, schedule, q.shape[1], q.shape[1], ranks))
     tensors = {"q": q, "k": k, "v": v, "dout": dout, "sinks": sinks, **vars(expected)}
     kept = {name: None if x is None else x.detach().double().contiguous() for name, x in tensors.items()}

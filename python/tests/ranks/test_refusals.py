@@ -74,8 +74,8 @@ def test_tensors_that_are_no_attention(message, change):
 def test_tensors_on_another_device():
     # There is none here, and operators on PyTorch's "meta" device are never executed: the rule alone.
     q, k, v = GOOD
-    assert _op._refusal(q.to("meta"), k, v, None, None) == (
-        "q lies on meta; this build of ringlab computes on CPU tensors")
+    assert _op._refusal(q.to("meta"), k, v, None, None) == "q lies on meta; ringlab computes on CPU and CUDA tensors"
+    assert _op._refusal(q, k, v.to("meta"), None, None) == "v lies on meta; ringlab computes on CPU and CUDA tensors"
 
 
 def test_names_and_numbers_that_mean_nothing():

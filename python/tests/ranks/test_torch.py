@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 import ringlab
-from ringlab.torch import (_op, loss_weights, next_token_labels, padded_tokens, positions, ring_attention, shard,
-                           unshard)
+from ringlab.torch import (_op, _ring, loss_weights, next_token_labels, padded_tokens, positions, ring_attention,
+                           shard, unshard)
 
 
 def leaves(dtype=torch.float64, **where):
@@ -90,6 +90,12 @@ def test_the_backward_pass_in_bf16_takes_o_as_it_was_before_it_was_rounded():
     of_exact, of_rounded = (_op.attention_backward(dout, q.detach(), k.detach(), v.detach(), None, None, seed, before,
                                                    lse, *named)[0] for before in (exact, o.float()))
     assert torch.equal(dq, of_exact) and not torch.equal(dq, of_rounded)
+
+
+def test_ranks_tell_each_other_bytes_of_any_length():
+    ring = _ring.ring_of(_ring.group_name(None))
+    assert ring.all_gather(b"x" * (5 * dist.get_rank())) == [b"", b"xxxxx"]
+    assert ring.all_gather(b"") == [b"", b""]
 
 
 def test_second_derivatives_are_refused_in_one_line():

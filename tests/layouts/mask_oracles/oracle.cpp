@@ -20,6 +20,11 @@ std::vector<std::string> split(const std::string& text, char separator) {
     return parts;
 }
 
+std::string random_spec(const std::pair<const std::string, Oracle>& mask, Random& random, Token tokens) {
+    const auto arguments = mask.second.random_arguments(random, tokens);
+    return mask.first + (arguments.empty() ? "" : ":" + arguments);
+}
+
 }  // namespace
 
 OracleRegistration::OracleRegistration(std::string_view file, std::string sentence, Arguments random_arguments,
@@ -64,10 +69,18 @@ std::string random_join(Random& random, Token tokens, int most) {
     std::string spec;
     for (auto terms = pick(random, 1, most); terms > 0; --terms) {
         const auto mask = std::next(known().begin(), pick(random, 0, static_cast<Token>(known().size()) - 1));
-        const auto arguments = mask->second.random_arguments(random, tokens);
-        spec += (spec.empty() ? "" : "+") + mask->first + (arguments.empty() ? "" : ":" + arguments);
+        spec += (spec.empty() ? "" : "+") + random_spec(*mask, random, tokens);
     }
     return spec;
+}
+
+std::vector<std::string> mask_examples(Token tokens) {
+    std::vector<std::string> specs;
+    for (const auto& mask : known()) {
+        Random random(7);  // of each mask's own, so that a new mask does not change the others
+        specs.push_back(random_spec(mask, random, tokens));
+    }
+    return specs;
 }
 
 Token pick(Random& random, Token low, Token high) {

@@ -63,6 +63,9 @@ private:
 /// One to `most` masks with arguments that fit the tokens, joined.
 std::string random_join(Random& random, Token tokens, int most);
 
+/// One of each mask, with arguments that fit the tokens; the same ones in every run.
+std::vector<std::string> mask_examples(Token tokens);
+
 /// A uniform whole number of [low, high].
 Token pick(Random& random, Token low, Token high);
 

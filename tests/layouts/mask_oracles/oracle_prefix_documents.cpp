@@ -1,5 +1,7 @@
 #include "tests/layouts/mask_oracles/oracle.hpp"
 
+#include <algorithm>
+
 namespace ringlab::mask_oracles {
 namespace {
 
@@ -10,7 +12,7 @@ const OracleRegistration prefix_documents(
         std::string text;
         for (auto left = tokens; left > 0;) {
             const auto document = left < 4 || pick(random, 0, 2) == 0 ? left : pick(random, 2, left - 2);
-            const auto prefix = pick(random, 1, document - 1);
+            const auto prefix = pick(random, 1, std::max<Token>(1, document - 1));  // one token alone is refused
             text += (text.empty() ? "" : ",") + std::to_string(prefix) + "," + std::to_string(document - prefix);
             left -= document;
         }

@@ -7,14 +7,14 @@ namespace ringlab::gpu::hopper {
 
 struct BackwardLaunch {
     BackwardParams params;
-    Joined joined;        // of several blocks: then maps, dk and dv are theirs
-    int blocks_per_item;  // thread blocks that share an item: 1, 2, 4 or 8
-    WorkTileOrder order;      // of items and kv heads
-    const int* turns;     // for dq in order: TileList::device_turns(); otherwise null
+    Joined joined;        // blocks of a fused launch, with their own maps, dk and dv
+    int blocks_per_item;  // thread blocks that share a work tile: 1, 2, 4 or 8
+    WorkTileOrder order;  // order of work tiles and kv heads
+    const int* turns;     // deterministic dq: TileList::device_semaphore_values(); otherwise null
 };
 
-/// As the portable launch_backward and launch_query_gradient together: dk, dv, and dq by additions, in a fixed order if
-/// there are turns. Throws Error if a bulk copy cannot reach a tensor.
+/// Launches the kernel: dk, dv, and dq by additions, which have a fixed order if there are `turns`. It does the work of
+/// the portable launch_backward and launch_query_gradient together. Throws Error if a bulk copy cannot reach a tensor.
 template <DimClass dims>
 void launch_backward(const BackwardLaunch& launch, DType dtype, cudaStream_t stream);
 

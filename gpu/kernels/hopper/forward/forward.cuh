@@ -1,7 +1,7 @@
 #pragma once
 
 #include "gpu/kernels/common/launch.cuh"
-#include "gpu/kernels/hopper/forward/config.hpp"
+#include "gpu/kernels/hopper/forward/forward_config.hpp"
 #include "gpu/kernels/hopper/forward/forward_consumer.cuh"
 #include "gpu/kernels/hopper/forward/forward_producer.cuh"
 

@@ -103,7 +103,7 @@ struct ForwardRows {
         (is_odd ? a : b) = got;
     }
 
-    /// Of four lanes: element j of lane i becomes element i of lane j.
+    /// Transposes over four lanes: element j of lane i becomes element i of lane j.
     __device__ __forceinline__ void transpose(std::uint32_t (&x)[4], int t) const {
 #pragma unroll
         for (int distance = 1; distance < 4; distance *= 2) {

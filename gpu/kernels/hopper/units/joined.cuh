@@ -41,7 +41,7 @@ __device__ inline void await_flag(const Joined& joined, const std::uint32_t* fla
     }
 }
 
-/// By one thread, before its first bulk copy from a block.
+/// Waits until a block has arrived. Called by one thread, before its first bulk copy from the block.
 __device__ inline void await_block(const Joined& joined, int index) {
     const JoinedBlock& block = joined.blocks[index];
     await_flag(joined, block.ready, 2 * static_cast<std::uint32_t>(index) + 1);
@@ -51,7 +51,7 @@ __device__ inline void await_block(const Joined& joined, int index) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&block.v) : "memory");
 }
 
-/// By whole warps, before they touch a block's dk and dv.
+/// Waits until a block's dk and dv may be touched. Called by whole warps.
 __device__ inline void await_gradient(const Joined& joined, int index) {
     if (threadIdx.x % 32 == 0)
         await_flag(joined, joined.blocks[index].gradient_ready, 2 * static_cast<std::uint32_t>(index) + 2);

@@ -6,6 +6,4 @@ namespace ringlab::gpu::hopper {
 
 using layouts::WorkTileOrder;
 
-int multiprocessors_of_device();
-
 }  // namespace ringlab::gpu::hopper

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Writes the pages of docs/reference/ from what the programs print: make_reference.py PROGRAMS [ROOT] [--check].
+
+PROGRAMS is the folder of a build that holds the programs, as in build/ci/experiments. Each program has a page with its
+`--help`. The page `lists.md` has every section of `--list`, and `README.md` is the index.
+With --check nothing is written: the first line in which each page differs is printed, and the exit status is then 1.
+"""
+import argparse
+import itertools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+PAGES = "docs/reference"
+NOTE = "<!-- Written by docs/make_reference.py from what the programs print. Do not edit. -->\n\n"
+
+
+def printed(program, option, root):
+    environment = dict(os.environ, RINGLAB_DATA=str(root / "experiments"))
+    run = subprocess.run([program, option], cwd=root, env=environment, text=True, capture_output=True, timeout=60)
+    if run.returncode != 0:
+        sys.exit(f"{program} {option} ended with status {run.returncode}, 0 is right: {run.stderr.strip()}")
+    return run.stdout.replace(str(root) + "/", "")
+
+
+def names_of_programs(root):
+    """Programs are what the user's build puts into the folder: the names are those of experiments/NAME.cpp."""
+    return sorted(path.stem for path in (root / "experiments").glob("*.cpp"))
+
+
+def sections(text):
+    """(heading, lines) of each section of --list: a heading begins at the margin, its entries are indented."""
+    heading, lines = None, []
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            if heading:
+                yield heading, lines
+            heading, lines = line.strip(), []
+        else:
+            lines.append(line)
+    if heading:
+        yield heading, lines
+
+
+def block(text):
+    return "```\n" + text.strip("\n") + "\n```\n"
+
+
+def pages(programs, root):
+    found, lists, purposes = {}, {}, []
+    for name in names_of_programs(root):
+        program = programs / name
+        if not program.is_file():
+            sys.exit(f"{program} is missing: build all programs, and give the folder in which they lie")
+        text = printed(program, "--help", root)
+        found[f"{name}.md"] = NOTE + f"# Options of `{name}`\n\nThis is `{name} --help`.\n\n" + block(text)
+        purpose = re.sub(r"\s+", " ", text.strip().split("\n\n")[1])
+        purposes.append(f"| [{name}]({name}.md) | {re.split(r'(?<=[.]) ', purpose)[0].replace('|', '/')} |\n")
+        for heading, lines in sections(printed(program, "--list", root)):
+            lists.setdefault(heading, {}).setdefault("\n".join(lines).rstrip(), []).append(name)
+    page = NOTE + "# What `--list` shows\n"
+    for heading, texts in lists.items():
+        page += f"\n## {heading}\n"
+        for text, names in texts.items():
+            page += f"\nShown by {', '.join(f'`{name}`' for name in names)}.\n\n" + block(text)
+    found["lists.md"] = page
+    index = "# What the programs print\n\n" + "| program | what it does |\n|---|---|\n" + "".join(purposes)
+    found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n"
+    return found
+
+
+def first_difference(page, right):
+    for number, (old, new) in enumerate(itertools.zip_longest(page.splitlines(), right.splitlines()), 1):
+        if old != new:
+            end = "the end of the page"
+            return f"{number}: the page has {end if old is None else repr(old)}, the programs print {end if new is None else repr(new)}"
+    return "the ends of lines differ"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", type=pathlib.Path)
+    parser.add_argument("root", type=pathlib.Path, nargs="?", default=pathlib.Path(__file__).parents[1])
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    root = arguments.root.resolve()
+    folder = root / PAGES
+    right = pages(arguments.programs.resolve(), root)
+    present = {path.name: path.read_text() for path in folder.glob("*.md")}
+    wrong = 0
+    for name in sorted(right.keys() | present.keys()):
+        if present.get(name) == right.get(name):
+            continue
+        wrong += 1
+        if not arguments.check:
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_text(right[name]) if name in right else (folder / name).unlink()
+        elif name not in right:
+            print(f"{PAGES}/{name}: no program has this page")
+        elif name not in present:
+            print(f"{PAGES}/{name}: the page is missing")
+        else:
+            print(f"{PAGES}/{name}:{first_difference(present[name], right[name])}")
+    if arguments.check and wrong:
+        sys.exit(f"{wrong} pages of {PAGES} are not what the programs print: run docs/make_reference.py {arguments.programs}")
+
+
+main()

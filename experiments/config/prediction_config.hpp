@@ -1,0 +1,39 @@
+#pragma once
+
+#include "sim/machine/options.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// What is predicted, and on what.
+struct PredictionConfig {
+    std::vector<std::string> machines;
+    std::string compute_model = "tiles";
+    std::string engine = "events";
+    std::string clock = "sustained";
+    int threads = 0;     ///< 0: one for each processor
+    sim::Jitter jitter;  ///< without its seed and start skew
+    double start_skew_us = 0;
+    int cause_ranks = 0;  ///< most ranks for which the causes of the time are predicted
+    int span_ranks = 64;  ///< most ranks for which the record keeps when every operation ran
+
+    sim::Clock attend_clock() const { return clock == "sustained" ? sim::Clock::sustained : sim::Clock::calibrated; }
+
+    /// Whether what is predicted is also disturbed, and how.
+    bool disturbs() const;
+    sim::Jitter disturbance(std::uint64_t seed) const;
+};
+
+/// Traces that are written of what is predicted: which runs a Chrome trace-event JSON file shows, and others.
+struct TraceConfig {
+    std::string file;   ///< empty: there is none
+    std::string ranks;  ///< "FIRST-LAST"; empty: all
+    std::string steps;
+    int runs = 1;
+    std::string chakra;  ///< folder for execution traces of all runs; empty: there are none
+};
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ringlab::experiments {
+
+/// A value of TimingConfig::measured: all records that come with Ringlab.
+inline constexpr const char* all_records = "all";
+
+/// What is timed, and for how long.
+struct TimingConfig {
+    std::vector<std::string> shapes;                     ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of the problem
+    std::vector<std::string> transports;                 ///< of rings
+    std::vector<std::string> kernels;                    ///< kernel families
+    std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed
+    std::vector<std::string> beside;                     ///< what is timed for comparison: work, ceilings
+    std::string cudnn;                                   ///< path of the library; empty: the system's
+    std::string measured;                                ///< record of an earlier run, or all_records: nothing is timed
+    bool deterministic = false;
+    int rounds = 5;  ///< rounds in which kernels alone take turns
+    double warm_up_seconds = 0.5;
+    double repeat_seconds = 0.75;
+};
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,24 @@
+#include "experiments/execution/bench.hpp"
+
+namespace ringlab::experiments {
+namespace {
+
+[[noreturn]] void fail_without_accelerator() { fail("this backend times only rings; --backend cuda times devices"); }
+
+}  // namespace
+
+DeviceSamples Bench::device(const Plan&, const std::string&) { fail_without_accelerator(); }
+MemoryTrial Bench::trial(const Plan&, std::int64_t) { fail_without_accelerator(); }
+CeilingSamples Bench::ceilings(int) { fail_without_accelerator(); }
+
+MemoryTrial trial_unless_full(const std::function<MemoryTrial()>& run) {
+    try {
+        return run();
+    } catch (const NoMemory& error) {
+        MemoryTrial trial;
+        trial.why_not = error.what();
+        return trial;
+    }
+}
+
+}  // namespace ringlab::experiments

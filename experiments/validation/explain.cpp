@@ -1,0 +1,273 @@
+#include "experiments/validation/explain.hpp"
+
+#include "experiments/benchmark/throughput_record.hpp"
+#include "experiments/config/source.hpp"
+#include "experiments/console/table.hpp"
+#include "experiments/files/resources.hpp"
+#include "experiments/prediction/scored_rings.hpp"
+#include "experiments/validation/all_records.hpp"
+#include "experiments/validation/recorded.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace ringlab::experiments {
+namespace {
+
+using layouts::Pass;
+using layouts::Picoseconds;
+using sim::Owner;
+
+constexpr std::array both_passes{Pass::forward, Pass::backward};
+
+/// A pass with its measured spans.
+struct TracedPass {
+    double seconds = 0;  ///< median of the slowest rank
+    sim::Replay replay;
+    double tokens;  ///< of the largest shard
+
+    /// From the last span of the traced pass to the end of the median pass, less what is predicted for it.
+    double late_end() const {
+        Picoseconds last = 0;
+        for (std::size_t rank = 0; rank < replay.last_ends().size(); ++rank)
+            last = std::max(last, replay.last_ends()[rank] + replay.end_of_pass(static_cast<int>(rank)));
+        return seconds - layouts::to_seconds(last);
+    }
+};
+
+struct TracedRing {
+    ThroughputCase ring;
+    Plan plan;
+    std::array<std::optional<TracedPass>, 2> passes{};
+};
+
+/// What passes of rings that power does not limit have in common.
+using PassKey = std::tuple<std::string, std::string, std::string, std::size_t>;
+PassKey key_of(const TracedRing& traced, std::size_t pass) {
+    return {traced.ring.transport, traced.ring.shape, traced.ring.kernels, pass};
+}
+
+/// A line y = at_0 + slope * x through points that count with a weight; constant if all have the same x.
+struct Line {
+    double weights = 0, x = 0, y = 0, xx = 0, xy = 0;
+
+    void add(double at, double value, double weight) {
+        weights += weight;
+        x += weight * at;
+        y += weight * value;
+        xx += weight * at * at;
+        xy += weight * at * value;
+    }
+    double value(double at) const {
+        if (weights == 0) return 0;
+        const auto spread = xx - x * x / weights;
+        const auto slope = spread > 1e-9 * xx ? (xy - x * y / weights) / spread : 0;
+        return y / weights + slope * (at - x / weights);
+    }
+};
+
+double median(std::vector<double> values) { return typical(std::move(values)).median; }
+
+std::vector<TracedRing> traced_rings(const ScoredRecord& record, const std::map<std::string, sim::Machine>& machines,
+                                     Progress& progress) {
+    RecordedRings rings(record.path, record.changed_schedules);
+    std::vector<TracedRing> found;
+    bool has_spans = false;
+    for (const auto& ring : rings.cases()) {
+        if (!machines.contains(ring.transport)) continue;
+        progress.start(scored_name(record, ring));
+        const auto shaped = with_shape(ring.shape, ProblemConfig{});
+        auto& traced = found.emplace_back(TracedRing{ring, make_plan(ring.which, problem_from(shaped), {})});
+        const auto samples = rings.ring(traced.plan, ring.group(), ring.transport, ring.kernels);
+        for (std::size_t pass = 0; pass < both_passes.size(); ++pass) {
+            const auto& timeline = pass == 0 ? samples.forward.timeline : samples.backward.timeline;
+            if (timeline.spans.empty()) continue;
+            has_spans = true;
+            const auto measured = measured_pass(samples, both_passes[pass]);
+            sim::SimOptions options;
+            repeat(options, measured.repetition);
+            traced.passes[pass].emplace(
+                measured.seconds,
+                sim::Replay(*traced.plan.schedule(both_passes[pass]), machines.at(ring.transport), options, timeline),
+                static_cast<double>(traced.plan.layout().largest_shard()));
+        }
+        progress.finish();
+    }
+    require(has_spans, "{}: no pass of its rings has measured spans, which --explain replays", record.path);
+    return found;
+}
+
+/// The largest effect's owner, or "rest" if even that is smaller than what the replay does not reproduce.
+std::string owner_name(const sim::Attribution& found) {
+    const auto owner = found.largest();
+    return std::abs(found.effect(owner)) < std::abs(found.remainder) ? "rest" : sim::to_string(owner);
+}
+
+/// "+3.1", in percent of the measured time.
+std::string share(double seconds, double measured) { return fmt::format("{:+.1f}", 100 * seconds / measured); }
+
+std::vector<std::string> header(std::vector<std::string> columns) {
+    for (const auto owner : sim::owners) columns.emplace_back(sim::to_string(owner));
+    columns.emplace_back("rest");
+    return columns;
+}
+
+/// A row for each pass.
+std::string ring_table(const std::vector<ExplainedRing>& rings) {
+    Table table(header({"transport", "mask", "schedule", "layout", "tokens", "pass", "measured ms", "error", "owner"}));
+    for (const auto& [record, ring, passes] : rings)
+        for (std::size_t pass = 0; pass < passes.size(); ++pass) {
+            if (!passes[pass]) continue;
+            const auto& found = *passes[pass];
+            std::vector<std::string> row{ring.transport,
+                                         ring.which.mask,
+                                         ring.which.schedule,
+                                         ring.which.layout,
+                                         fmt::format("{}", ring.which.tokens),
+                                         to_string(both_passes[pass]),
+                                         fmt::format("{:.4g}", found.measured * 1e3),
+                                         share(found.predicted - found.measured, found.measured),
+                                         owner_name(found)};
+            for (const auto effect : found.effects) row.push_back(share(effect, found.measured));
+            row.push_back(share(found.remainder, found.measured));
+            table.add(std::move(row));
+        }
+    return table.text();
+}
+
+/// A row for each record, transport, pass and length.
+std::string sum_table(const std::vector<ExplainedRing>& rings) {
+    std::map<std::tuple<std::string, std::string, std::size_t, std::int64_t>, std::vector<const sim::Attribution*>>
+        sets;
+    for (const auto& [record, ring, passes] : rings)
+        for (std::size_t pass = 0; pass < passes.size(); ++pass)
+            if (passes[pass])
+                sets[{record, ring.transport, pass, length_bin(ring.which.tokens / ring.which.ranks).least}].push_back(
+                    &*passes[pass]);
+    Table table(header({"record", "transport", "pass", "tokens per rank", "passes", "error"}));
+    for (const auto& [key, set] : sets) {
+        const auto mean = [&](auto value) {
+            double signed_sum = 0, sum = 0;
+            for (const auto* one : set) {
+                signed_sum += value(*one) / one->measured;
+                sum += std::abs(value(*one)) / one->measured;
+            }
+            const auto count = static_cast<double>(set.size());
+            return std::pair{100 * signed_sum / count, 100 * sum / count};
+        };
+        const auto& [record, transport, pass, least] = key;
+        const auto [bias, error] = mean([](const auto& one) { return one.predicted - one.measured; });
+        std::vector<std::string> row{record,
+                                     transport,
+                                     to_string(both_passes[pass]),
+                                     length_bin(least).name,
+                                     fmt::format("{}", set.size()),
+                                     fmt::format("{:.1f} ({:+.1f})", error, bias)};
+        for (const auto owner : sim::owners) {
+            const auto [bias_of_owner, effect] = mean([&](const auto& one) { return one.effect(owner); });
+            const auto owned =
+                std::ranges::count_if(set, [&](const auto* one) { return owner_name(*one) == sim::to_string(owner); });
+            row.push_back(fmt::format("{:.1f} ({:+.1f}) {}", effect, bias_of_owner, owned));
+        }
+        const auto [bias_of_rest, rest] = mean([](const auto& one) { return one.remainder; });
+        row.push_back(fmt::format("{:.1f} ({:+.1f})", rest, bias_of_rest));
+        table.add(std::move(row));
+    }
+    return table.text();
+}
+
+void describe(RunWriter& run, const ExplainedRing& explained) {
+    const auto& [record, ring, passes] = explained;
+    run.attribute("measured_record", record, "1", "where the ring was measured");
+    run.attribute("transport", ring.transport, "1", "what carries messages");
+    run.attribute("mask", ring.which.mask, "1", "who sees whom");
+    run.attribute("layout", ring.which.layout, "1", "which rank owns which tokens");
+    run.attribute("algorithm", ring.which.schedule, "1", "schedule that brings queries and keys together");
+    run.attribute("shape", ring.shape, "1", "query heads:kv heads/head dims/arithmetic");
+    run.attribute("ranks", ring.which.ranks, "1", "ring size P");
+    run.attribute("tokens", ring.which.tokens, "1", "of the whole sequence");
+    for (std::size_t pass = 0; pass < passes.size(); ++pass) {
+        const std::string ending = to_string(both_passes[pass]);
+        const auto found = passes[pass].value_or(sim::Attribution{.predicted = NAN, .measured = NAN, .remainder = NAN});
+        const auto seconds = [&](const std::string& name, double value, const std::string& description) {
+            run.attribute(name + "_" + ending, value, "s", description);
+        };
+        seconds("seconds_measured", found.measured, "median, slowest rank; NaN: the pass has no measured spans");
+        seconds("seconds_predicted", found.predicted, "end of the last operation of any rank");
+        run.attribute(
+            "owner_" + ending, passes[pass] ? owner_name(found) : "none", "1",
+            "part of the cost model with the largest effect; rest: the remainder is larger; none: the pass has no "
+            "measured spans");
+        for (const auto owner : sim::owners)
+            seconds(fmt::format("effect_{}", sim::to_string(owner)), passes[pass] ? found.effect(owner) : NAN,
+                    fmt::format("what the predicted time gains if what was measured replaces the model's: {}",
+                                sim::to_string(owner)));
+        seconds("remainder", found.remainder, "measured less predicted less all effects");
+    }
+}
+
+}  // namespace
+
+std::vector<ExplainedRing> explained_rings(const ScoredRecord& record, Progress& progress) {
+    std::map<std::string, sim::Machine> machines;
+    for (const auto& [transport, name] : record.machines)
+        machines.emplace(transport, sim::load_machine(find_resource(name, "machines", ".toml")));
+    const auto rings = traced_rings(record, machines, progress);
+
+    std::map<std::pair<PassKey, std::string>, std::vector<double>> ratios;  // of attends; by mask
+    std::map<PassKey, Line> late_ends;                                      // by tokens of a rank
+    for (const auto& traced : rings)
+        for (std::size_t pass = 0; pass < traced.passes.size(); ++pass)
+            if (const auto& one = traced.passes[pass]; one && !one->replay.power_limits()) {
+                ratios[{key_of(traced, pass), traced.ring.which.mask}].push_back(one->replay.attend_ratio());
+                late_ends[key_of(traced, pass)].add(one->tokens, one->late_end(), 1 / (one->seconds * one->seconds));
+            }
+
+    std::vector<ExplainedRing> all;
+    for (const auto& traced : rings) {
+        progress.start(scored_name(record, traced.ring));
+        auto& explained = all.emplace_back(ExplainedRing{record.name, traced.ring});
+        for (std::size_t pass = 0; pass < traced.passes.size(); ++pass) {
+            if (!traced.passes[pass]) continue;
+            const auto& one = *traced.passes[pass];
+            const auto found = ratios.find({key_of(traced, pass), traced.ring.which.mask});
+            const auto ratio = found == ratios.end() ? one.replay.attend_ratio() : median(found->second);
+            const auto late = late_ends[key_of(traced, pass)].value(one.tokens);
+            std::vector<Picoseconds> ends;
+            for (std::size_t rank = 0; rank < one.replay.last_ends().size(); ++rank)
+                ends.push_back(std::max<Picoseconds>(
+                    0, one.replay.end_of_pass(static_cast<int>(rank)) + layouts::to_picoseconds(late)));
+            explained.passes[pass] = one.replay.attribute(one.seconds, ends, ratio);
+        }
+        progress.finish();
+    }
+    return all;
+}
+
+std::string explain(Record& explained, const std::vector<ScoredRecord>& records, Progress& progress) {
+    std::vector<ExplainedRing> all;
+    for (const auto& record : records) {
+        if (!record.why_not.empty()) continue;
+        for (auto& ring : explained_rings(record, progress)) {
+            RunWriter run;
+            describe(run, ring);
+            explained.commit(scored_name(record, ring.ring), run);
+            all.push_back(std::move(ring));
+        }
+    }
+    std::size_t without = 0;
+    for (const auto& ring : all)
+        for (const auto& pass : ring.passes) without += pass ? 0 : 1;
+    return fmt::format(
+        "{}\n{}\nIn % of the measured time. error: predicted less measured. Others: what the predicted time gains if "
+        "what was\nmeasured replaces the model's; together with the rest they are measured less predicted. owner: the "
+        "largest of all.\nBy length: mean without sign (with sign), and of how many passes it is the owner.\n"
+        "{} passes have no measured spans and are not explained.\n",
+        records.size() == 1 ? ring_table(all) : "", sum_table(all), without);
+}
+
+}  // namespace ringlab::experiments

@@ -1,0 +1,449 @@
+#pragma once
+
+#include "gpu/kernels/common/tile.cuh"
+#include "gpu/kernels/hopper/backward/backward_shared.cuh"
+#include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
+#include "gpu/kernels/hopper/ptx/wgmma.cuh"
+
+// The two warpgroups of the backward kernel that compute.
+
+namespace ringlab::gpu::hopper {
+
+using device::exp2_fast;
+using device::pack;
+using device::score_of;
+using device::sees;
+using device::slope_of;
+using device::unpack;
+
+/// Where dk and dv go.
+struct GradientTarget {
+    Elements dk, dv;
+    bool adds;
+    int joined_block;
+    int first_key, key_tokens, batch, head;  // as their tensors count
+
+    __device__ GradientTarget(const BackwardKernelParams& all, const Share& share, int keys) {
+        const bool joined = all.joined.blocks != nullptr;
+        const JoinedBlock* block = all.joined.blocks + (joined ? share.item.w : 0);
+        dk = joined ? block->dk : all.params.dk;
+        dv = joined ? block->dv : all.params.dv;
+        adds = joined ? block->adds : all.params.adds;
+        joined_block = share.item.w;
+        first_key = (share.item.x - (joined ? block->first_tile : 0)) * keys;
+        key_tokens = joined ? block->tokens : all.params.geometry.key_tokens;
+        batch = share.batch;
+        head = share.kv_head - (joined ? block->first_head : 0);
+    }
+};
+
+__device__ inline float4 load_cluster_4(std::uint32_t address) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
+
+/// Without an answer: no register waits for it.
+__device__ inline void add_pair(float2* to, float2 x) {
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
+}
+
+/// What belongs to element i, of columns 2 t and 2 t + 1 of eight after eight: `x` is of two eights.
+__device__ inline float of_element(const float4& x, int i) {
+    return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
+}
+
+/// Whether 16 bytes of 16-bit elements at multiples of 8 are aligned.
+__device__ inline bool has_chunks(const Elements& x) {
+    return (reinterpret_cast<std::uintptr_t>(x.data) / 2 | static_cast<std::uintptr_t>(x.strides.batch) |
+            static_cast<std::uintptr_t>(x.strides.token) | static_cast<std::uintptr_t>(x.strides.head)) %
+               8 ==
+           0;
+}
+
+/// Transposes over four lanes: element j of lane i becomes element i of lane j.
+__device__ __forceinline__ void transpose(std::uint32_t (&x)[4], int t) {
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+        const bool upper = t & distance;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i & distance) continue;
+            std::uint32_t &low = x[i], &high = x[i + distance];
+            const std::uint32_t got = __shfl_xor_sync(~0u, upper ? low : high, distance);
+            (upper ? low : high) = got;
+        }
+    }
+}
+
+/// One warpgroup's half of the keys, or of the dims: its dk and dv, and its part of dq.
+template <class T, class Config, bool rewrite>
+__device__ inline void compute(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
+    const BackwardParams& params = all.params;
+    using Layout = BackwardLayout<Config>;
+    using Part = DqPart<Config>;
+    constexpr int rows = Config::rows, keys = Config::keys, head = Config::head, value = Config::value;
+    constexpr bool late_dq = !Config::split_dims;                          // issued in the step that follows
+    constexpr int s_count = rows / 2, parts = Config::split_dims ? 2 : 1;  // of the dims of dk and dv
+    const int first_key = Config::split_dims ? 0 : 64 * warpgroup, half = Config::split_dims ? warpgroup : 0;
+    const BackwardBarriers<Config> barriers{base + Layout::barriers};
+    const Geometry& geometry = params.geometry;
+    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    int lane;  // kept in a register: reading it anew in every step took 6 % of the step
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    const int g = lane / 4, t = lane % 4;
+    const auto arrive = [&](Barrier barrier) {
+        __syncwarp();
+        if (lane == 0) barrier.arrive();
+    };
+    const int own_key = share.item.x * keys + first_key + warp * 16 + g;  // and own_key + 8
+
+    float dk[head / 2 / parts], dv[value / 2 / parts];
+#pragma unroll
+    for (float& x : dk) x = 0;
+#pragma unroll
+    for (float& x : dv) x = 0;
+
+    const int steps = share.steps;
+    if (steps > 0) {
+        pin(dk);  // or the zeros come behind the first product, which ptxas then serialises
+        pin(dv);
+        const Operand<Order::rows_outer> own_k(base + Layout::k, keys, first_key);
+        const Operand<Order::rows_outer> own_v(base + Layout::v, keys, first_key);
+        const Operand<Order::rows_summed> all_k(base + Layout::k, keys);
+        const auto dq_k = all_k.after_stretches(Part::first_dim(warpgroup) / 64, keys);
+        const auto second_dq_k = all_k.after_stretches(Part::second_dim(warpgroup) / 64, keys);
+        // A lane's row of dS (a key) and chunk of 8 queries for stmatrix, swizzled.
+        const int ds_row = lane % 16;
+        const std::uint32_t ds_place =
+            base + Layout::ds + (first_key + warp * 16 + ds_row) * 128 + (((lane / 16) ^ (ds_row % 8)) << 4);
+        const auto tile_of_ds = [&](int step) {
+            return (Config::split_dims ? warpgroup : step & 1) * Layout::ds_bytes;
+        };
+        // This thread's place of dq^T's element 0 of each 8 queries; 1 is a row on, 2 and 3 are 8 dims on: two chunks.
+        const std::uint32_t dq_place =
+            base + (Config::split_dims ? warpgroup * Part::bytes : Layout::dq_of(warpgroup)) +
+            warp / 2 * Part::box_bytes + 2 * t * 128 + (((warp % 2 * 4 + g / 4) ^ (2 * t)) << 4) + g % 4 * 4;
+        const auto store_dq = [&](const auto& dq, int place) {
+#pragma unroll
+            for (int n = 0; n < static_cast<int>(sizeof(dq) / 16); ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c)
+                    store_shared((dq_place ^ (c % 2 * 16 + c / 2 * 32)) + place + c % 2 * 128 + n * 1024,
+                                 dq[4 * n + c] * params.scale);
+        };
+        const auto issue_dq = [&](auto& dq, const auto& dims_of_k, int step, int first_row) {
+            const Operand<Order::rows_summed> ds(base + Layout::ds + tile_of_ds(step), keys);
+            multiply<T, keys / 16, keys, keys>(dq, dims_of_k, ds.after_columns(first_row), false);
+        };
+        const auto issue_first_dq = [&](auto& dq, int step) { issue_dq(dq, dq_k, step, Part::first_row(warpgroup)); };
+        const auto issue_second_dq = [&](auto& dq, int step) {
+            issue_dq(dq, second_dq_k, step, Part::second_row(warpgroup));
+        };
+        const auto hand_over_dq = [&](Barrier full) {
+            fence_shared_for_async();
+            arrive(full);
+        };
+        Stage<Config::q_stages> q;
+        Stage<Config::dout_stages> dout;
+        int last_q = 0;
+        barriers.keys_full().wait(0);
+
+        // s, dp and dq are written by products alone: ptxas serialises products whose results other instructions touch.
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            const std::uint32_t q_tile = base + Layout::q + q.index * Layout::q_bytes;
+            const std::uint32_t dout_tile = base + Layout::dout + dout.index * Layout::dout_bytes;
+            const std::uint32_t row_data = base + Layout::rows + q.index * Layout::rows_bytes;
+            const std::uint32_t statistics = row_data + t * Layout::thread_rows_bytes;
+
+            float s[s_count], dp[s_count], dq[Part::count];
+            [[maybe_unused]] float second_dq[Part::has_second ? Part::second_count : 1];
+            barriers.q_full(q.index).wait(q.parity);
+            // lse, then delta. Before S: it and dP take all that shared memory gives.
+            float4 of_row[rows / 16];
+#pragma unroll
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + n * 16);
+            fence_products();
+            multiply<T, head / 16, keys, rows>(s, own_k, Operand<Order::rows_outer>(q_tile, rows), false);
+            commit_products();
+            const auto issue_dp = [&] {
+                barriers.dout_full(dout.index).wait(dout.parity);
+                fence_products();
+                multiply<T, value / 16, keys, rows>(dp, own_v, Operand<Order::rows_outer>(dout_tile, rows), false);
+                commit_products();
+            };
+            if constexpr (late_dq) {  // before the first step's nothing is: a product of what lies there, not taken
+                barriers.ds_full(warpgroup).wait(~step & 1);
+                fence_products();
+                issue_first_dq(dq, step - 1);
+                if constexpr (Part::has_second) issue_second_dq(second_dq, step - 1);
+                commit_products();
+            } else {
+                issue_dp();
+            }
+            wait_products<1>();  // s, and the last step's dK
+            pin(s);
+            if constexpr (!Config::split_dims)
+                if (step > 0) arrive(barriers.q_empty(last_q));
+
+            float p[s_count];
+#pragma unroll
+            for (int i = 0; i < s_count; ++i) {
+                const float lse = of_element(of_row[i / 8], i);
+                p[i] = exp2_fast(rewrite ? score_of(params.rule, s[i]) - lse : fmaf(s[i], params.rule.factor, -lse));
+            }
+            if (load_shared_int(row_data + Layout::entry) & 1) {
+                const int2 positions =
+                    make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
+                // As bits first, in a loop, since so many bounds have no place in registers beside the accumulators.
+                std::uint32_t visible = 0;
+#pragma unroll 1
+                for (int n = 0; n < rows / 8; ++n)
+#pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        const int4 bounds = load_shared_int4(row_data + Layout::bounds + (8 * n + 2 * t + c) * 16);
+                        visible |= (sees(bounds, positions.x) ? 1u << c : 0) << 4 * n |
+                                   (sees(bounds, positions.y) ? 4u << c : 0) << 4 * n;
+                    }
+#pragma unroll
+                for (int i = 0; i < s_count; ++i)
+                    if (!(visible >> i & 1)) p[i] = 0;
+            }
+
+            if constexpr (late_dq) {
+                wait_products<0>();
+                pin(dq);
+                if constexpr (Part::has_second) pin(second_dq);
+                issue_dp();
+                if (step > 0) {
+                    barriers.dq_empty(warpgroup).wait(step & 1);
+                    store_dq(dq, 0);
+                    if constexpr (Part::has_second) store_dq(second_dq, Part::bytes);
+                    hand_over_dq(barriers.dq_full(warpgroup, last_q));
+                }
+            }
+            std::uint32_t p_operand[rows / 16][4], ds_operand[rows / 16][4];
+            if constexpr (!Config::early_dv) {
+                wait_products<0>();
+                pin(dp);
+            }
+#pragma unroll
+            for (int i = 0; i < rows / 16; ++i)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) p_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+            fence_products();
+            multiply<T, rows>(dv, p_operand,
+                              Operand<Order::rows_summed>(dout_tile, rows).after_stretches(half * value / 128, rows),
+                              true);
+            commit_products();
+#pragma unroll
+            for (int n = 0; n < rows / 16; ++n) of_row[n] = load_shared_4(statistics + Layout::delta + n * 16);
+            if constexpr (Config::early_dv) {
+                wait_products<1>();  // dP
+                pin(dp);
+            }
+            if constexpr (Config::split_dims) arrive(barriers.scores_ended());
+#pragma unroll
+            for (int i = 0; i < s_count; ++i) {
+                float x = p[i] * (dp[i] - of_element(of_row[i / 8], i));
+                // The score again, from p: where p is 0, so is ds.
+                if (rewrite && params.rule.cap_log2 > 0 && p[i] > 0) {
+                    const float4 lse = load_shared_4(statistics + i / 8 * 16);
+                    x *= slope_of(params.rule, __log2f(p[i]) + of_element(lse, i));
+                }
+                p[i] = x;
+            }
+#pragma unroll
+            for (int i = 0; i < rows / 16; ++i) {
+#pragma unroll
+                for (int c = 0; c < 4; ++c) ds_operand[i][c] = pack<T>(p[8 * i + 2 * c], p[8 * i + 2 * c + 1]);
+                store_matrices((ds_place + tile_of_ds(step)) ^ (i * 32), ds_operand[i]);
+            }
+            fence_shared_for_async();
+            arrive(barriers.ds_full(warpgroup));
+
+            const auto issue_dk = [&] {
+                fence_products();
+                multiply<T, rows>(dk, ds_operand,
+                                  Operand<Order::rows_summed>(q_tile, rows).after_stretches(half * head / 128, rows),
+                                  true);
+                commit_products();
+            };
+            if constexpr (late_dq) {
+                issue_dk();
+                wait_products<1>();  // dV
+                arrive(barriers.dout_empty(dout.index));
+            } else {
+                barriers.ds_full(warpgroup).wait(step & 1);
+                fence_products();
+                issue_first_dq(dq, step);
+                commit_products();
+                issue_dk();
+                wait_products<1>();  // all but dK
+                pin(dq);
+                barriers.scores_ended().wait(step & 1);  // the other warpgroup's too: nobody reads all dims any more
+                store_dq(dq, Layout::dq_in_dout(dout.index));
+                hand_over_dq(barriers.dq_full_in_dout(warpgroup, dout.index));
+                fence_products();
+                issue_second_dq(second_dq, step);
+                commit_products();
+                wait_products<0>();
+                pin(second_dq);
+                store_dq(second_dq, Layout::dq_in_q(q.index));
+                hand_over_dq(barriers.dq_full(warpgroup, q.index));
+            }
+            last_q = q.index;
+            q.advance();
+            dout.advance();
+        }
+        wait_products<0>();
+        pin(dk);
+        pin(dv);
+        if constexpr (late_dq) {
+            float dq[Part::count];
+            [[maybe_unused]] float second_dq[Part::has_second ? Part::second_count : 1];
+            barriers.ds_full(warpgroup).wait(~steps & 1);
+            fence_products();
+            issue_first_dq(dq, steps - 1);
+            if constexpr (Part::has_second) issue_second_dq(second_dq, steps - 1);
+            commit_products();
+            wait_products<0>();
+            pin(dq);
+            if constexpr (Part::has_second) pin(second_dq);
+            barriers.dq_empty(warpgroup).wait(steps & 1);
+            store_dq(dq, 0);
+            if constexpr (Part::has_second) store_dq(second_dq, Part::bytes);
+            hand_over_dq(barriers.dq_full(warpgroup, last_q));
+        }
+    }
+
+    const GradientTarget target(all, load_share(base + Layout::share), keys);
+    // Dims are multiples of 8, so columns exist or not by eights.
+    const auto write = [&](const Elements& result, const auto& sums, int dim, float factor) {
+        constexpr int eights = static_cast<int>(sizeof(sums) / sizeof(float)) / 4;
+        if (result.dtype != DType::fp32 && !target.adds && has_chunks(result)) {
+            const int first_dim = half * 2 * static_cast<int>(sizeof(sums) / sizeof(float));
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const int key = target.first_key + first_key + warp * 16 + g + 8 * r;
+                auto* const to = static_cast<std::uint16_t*>(result.data) +
+                                 device::row_index(result.strides, target.batch, key, target.head) + first_dim + 8 * t;
+                const int dims = key < target.key_tokens ? dim - first_dim - 8 * t : 0;
+#pragma unroll
+                for (int n = 0; n < eights; n += 4) {
+                    std::uint32_t x[4];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        x[i] = pack<T>(sums[4 * (n + i) + 2 * r] * factor, sums[4 * (n + i) + 2 * r + 1] * factor);
+                    transpose(x, t);
+                    if (8 * n < dims) *reinterpret_cast<uint4*>(to + 8 * n) = make_uint4(x[0], x[1], x[2], x[3]);
+                }
+            }
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int key = target.first_key + first_key + warp * 16 + g + 8 * r;
+            if (key >= target.key_tokens) continue;
+            const int first_dim = half * 2 * static_cast<int>(sizeof(sums) / sizeof(float));
+            const int dims = dim - first_dim;
+            const auto index = device::row_index(result.strides, target.batch, key, target.head) + first_dim + 2 * t;
+            const auto pair = [&](int n) {
+                return make_float2(sums[4 * n + 2 * r] * factor, sums[4 * n + 2 * r + 1] * factor);
+            };
+            const auto for_each_pair = [&](auto store) {
+#pragma unroll
+                for (int n = 0; n < eights; ++n)
+                    if (8 * n < dims) store(4 * n, pair(n));
+            };
+            if (result.dtype == DType::fp32) {
+                auto* const to = reinterpret_cast<float2*>(static_cast<float*>(result.data) + index);
+                target.adds ? for_each_pair([&](int i, float2 x) { add_pair(to + i, x); })
+                            : for_each_pair([&](int i, float2 x) { to[i] = x; });
+            } else {  // of the inputs' type
+                auto* const to = reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(result.data) + index);
+                target.adds ? for_each_pair([&](int i, float2 x) {
+                    const float2 there = unpack<T>(to[i]);
+                    to[i] = pack<T>(there.x + x.x, there.y + x.y);
+                })
+                            : for_each_pair([&](int i, float2 x) { to[i] = pack<T>(x.x, x.y); });
+            }
+        }
+    };
+    const int blocks = blocks_of_cluster(), block = block_of_cluster();
+    const auto await_target = [&] {
+        if (all.joined.blocks) await_gradient(all.joined, target.joined_block);
+    };
+    if (blocks == 1) {
+        await_target();
+        write(target.dk, dk, params.q.dim, params.scale);
+        write(target.dv, dv, params.v.dim, 1.0f);
+        return;
+    }
+    // Blocks share an item. Of each pair the even one takes dk of both and the odd one dv; those with dk then add up
+    // pair by pair, and so do those with dv, until the first two blocks have all. Parts are handed over thread by
+    // thread, where the tiles were.
+    static_assert(Layout::ds >= keys * 4 * (head > value ? head : value));
+    const std::uint32_t handed = base + (static_cast<std::uint32_t>(threadIdx.x) - 128) * 16;
+    constexpr int row_bytes = computing_threads * 16;
+    const auto give = [&](const auto& sums) {
+        sync_named(1, computing_threads);  // nobody reads the tiles any more
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(sums) / 16); ++i)
+            store_shared_4(handed + i * row_bytes,
+                           make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+    };
+    const auto take = [&](auto& sums, int from) {
+        const std::uint32_t other = shared_of_block(handed, from);
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(sums) / 16); ++i) {
+            const float4 x = load_cluster_4(other + i * row_bytes);
+            sums[4 * i] += x.x;
+            sums[4 * i + 1] += x.y;
+            sums[4 * i + 2] += x.z;
+            sums[4 * i + 3] += x.w;
+        }
+    };
+    const auto add_up = [&](const auto& given, auto& kept) {
+        give(given);
+        sync_cluster();
+        take(kept, block ^ 1);
+        for (int distance = 2; distance < blocks; distance *= 2) {
+            sync_cluster();  // what was handed over has been read
+            if (block % (2 * distance) / 2 == distance / 2) give(kept);
+            sync_cluster();
+            if (block % (2 * distance) < 2) take(kept, block + distance);
+        }
+    };
+    if (block % 2 == 0) {
+        add_up(dv, dk);
+        if (block == 0) {
+            await_target();
+            write(target.dk, dk, params.q.dim, params.scale);
+        }
+    } else {
+        add_up(dk, dv);
+        if (block == 1) {
+            await_target();
+            write(target.dv, dv, params.v.dim, 1.0f);
+        }
+    }
+    sync_cluster();  // the others have read this block's part
+}
+
+/// Signals that this thread block's part of dk and dv is in memory. Called by the computing threads.
+__device__ inline void tell_end(const BackwardKernelParams& all, const Share& share) {
+    if (!all.joined.blocks) return;
+    const JoinedBlock& block = all.joined.blocks[share.item.w];
+    if (!block.ended) return;
+    sync_named(1, computing_threads);
+    if (threadIdx.x != backward_threads - computing_threads) return;
+    __threadfence_system();
+    atomicAdd(block.ended, 1u);
+}
+
+}  // namespace ringlab::gpu::hopper

@@ -1,4 +1,0 @@
-#include "gpu/kernels/hopper/backward/backward.cuh"
-
-template void ringlab::gpu::hopper::launch_backward<ringlab::gpu::DimClass::d128>(const BackwardLaunch&, DType,
-                                                                                  cudaStream_t);

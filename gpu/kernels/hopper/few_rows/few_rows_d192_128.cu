@@ -1,4 +1,0 @@
-#include "gpu/kernels/hopper/few_rows/few_rows.cuh"
-
-template void ringlab::gpu::hopper::launch_few_rows<ringlab::gpu::DimClass::d192_128>(const ForwardParams&, int, DType,
-                                                                                      cudaStream_t);

@@ -1,0 +1,71 @@
+#pragma once
+
+#include "gpu/device/cuda_handles.hpp"
+#include "gpu/kernels/fused_work.hpp"
+#include "gpu/kernels/hopper/units/joined.hpp"
+#include "gpu/kernels/hopper/units/unit_order.hpp"
+
+#include <vector>
+
+namespace ringlab::gpu::hopper {
+
+/// FusedWork of the hopper kernels.
+class HopperFusedWork : public FusedWork {
+public:
+    HopperFusedWork(const layouts::Mask& mask, std::shared_ptr<const RowBounds> rows,
+                    std::span<const FusedBlock> blocks, const FusedOptions& options);
+    ~HopperFusedWork() override;
+    HopperFusedWork(const HopperFusedWork&) = delete;
+    HopperFusedWork& operator=(const HopperFusedWork&) = delete;
+
+    void begin_pass() override { ++pass_; }
+    void arrived(std::size_t index, cudaStream_t stream) override;
+    void gradient_arrived(std::size_t index, cudaStream_t stream) override;
+    void wait_until_done(std::size_t index, cudaStream_t stream) const override;
+    std::optional<Late> late() const override;
+    void give_up() noexcept override;
+    std::int64_t device_bytes() const override { return device_bytes_; }
+    void attend_forward(const ForwardArgs& args, cudaStream_t stream) override;
+    void attend_backward(const BackwardArgs& args, cudaStream_t stream) override;
+
+    const RowBounds& rows() const { return *rows_; }
+    Joined parameters() const;
+    /// Forward: query tiles. Backward: key tiles of all blocks.
+    std::int64_t work_tiles() const { return work_tiles_; }
+    std::int64_t entries() const { return entries_; }
+    /// On the device, 0 between launches.
+    std::uint32_t* counter() const { return counter_.as<std::uint32_t>(); }
+    /// Backward: the order of one block's work tiles.
+    WorkTileOrder order() const { return order_; }
+
+private:
+    struct KeySegments;
+    void list_query_tiles(const layouts::Mask& mask, const KeySegments& segments);
+    void list_key_tiles(const layouts::Mask& mask, const KeySegments& segments);
+    void make_table(const KeySegments& segments);
+    int head_by_head() const;
+    Items items() const;
+    Geometry geometry(const AttendShape& shape, layouts::Pass pass) const;
+    std::uint32_t* gradient_flag(std::size_t block) const {
+        return ready_.as<std::uint32_t>() + blocks_.size() + block;
+    }
+
+    std::shared_ptr<const RowBounds> rows_;
+    FusedOptions options_;
+    std::vector<FusedBlock> blocks_;      // as given
+    std::vector<std::size_t> table_row_;  // by block: its row of table_
+    int groups_ = 1;                      // of kv heads
+    std::int64_t work_tiles_ = 0, longest_ = 0, entries_ = 0;
+    int blocks_per_work_tile_ = 1;            // backward
+    WorkTileOrder order_;                     // backward
+    std::vector<std::uint32_t> block_tiles_;  // backward, by block: its work tiles
+    std::uint32_t pass_ = 0;
+    std::uint32_t* late_block_ = nullptr;  // in host memory that the device sees
+    DeviceBuffer late_;
+    Stream other_stream_;
+    DeviceBuffer positions_, items_device_, first_items_, entries_device_, semaphore_values_, table_, ready_, ended_,
+        counter_;
+    std::int64_t device_bytes_ = 0;
+};
+
+}  // namespace ringlab::gpu::hopper

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "gpu/kernels/hopper/backward/backward.hpp"
+#include "gpu/kernels/hopper/forward/forward.hpp"
+
+// From the arguments of attention.hpp to launches of the hopper kernels. All functions throw Error if an argument does
+// not fit.
+
+namespace ringlab::gpu {
+struct AttendShape;
+struct BackwardArgs;
+struct ForwardArgs;
+class WorkList;
+}  // namespace ringlab::gpu
+
+namespace ringlab::gpu::hopper {
+
+class HopperFusedWork;
+
+/// `params`: forward_params() of the same arguments.
+ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work, const ForwardParams& params);
+ForwardLaunch make_forward_launch(const ForwardArgs& args, const HopperFusedWork& work, const ForwardParams& params);
+
+BackwardLaunch make_backward_launch(const BackwardArgs& args, const WorkList& work);
+
+/// As gpu::backward_params(), with what the hopper kernels ask for besides.
+BackwardParams hopper_backward_params(const BackwardArgs& args, const Geometry& geometry, const Items& work);
+
+void enqueue(const ForwardLaunch& launch, const AttendShape& shape, cudaStream_t stream);
+void enqueue(const BackwardLaunch& launch, const AttendShape& shape, cudaStream_t stream);
+
+/// Thread blocks (1, 2, 4 or 8) that share a work tile of the backward kernel on the current device.
+int blocks_per_work_tile(const layouts::BackwardLoad& load);
+
+}  // namespace ringlab::gpu::hopper

@@ -1,0 +1,304 @@
+#pragma once
+
+#include "gpu/kernels/common/launch.cuh"
+#include "gpu/kernels/common/tile.cuh"
+#include "gpu/kernels/hopper/ptx/cluster.cuh"
+#include "gpu/kernels/hopper/split_kv/split_kv.hpp"
+#include "gpu/kernels/hopper/split_kv/split_kv_config.hpp"
+
+// Few query rows over many keys (decoding): there is little to compute, and the time is that of reading K and V once at
+// the memory's rate. So the thread blocks of a cluster split the keys of a kv head, and the warps of a block split its
+// share: each warp processes 16 keys at a time, independently of the others. The rows are those of all query heads that
+// read the kv head, 16 of them in a row group. At the end the warps of a block merge their (o, m, l) in shared memory,
+// and the blocks of a cluster in distributed shared memory, where a carry counts as one more partial result.
+
+namespace ringlab::gpu::hopper {
+
+/// 16 rows of a tile of `cols` columns, zeros where there are none, by one warp.
+template <int cols, class T>
+__device__ inline void load_sixteen_rows(std::uint32_t tile, const device::HeadRows<T>& source, int first) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 8;
+#pragma unroll
+    for (int row = lane / 8; row < 16; row += 4) {
+        const std::uint32_t target = tile + row * (cols * 2) + ((chunk ^ (row % 8)) << 4);
+        const T* data = source.data + (first + row) * source.token_stride + chunk * 8;
+#pragma unroll
+        for (int s = 0; s < cols / 64; ++s)
+            device::copy_async_16(target + s * 128, data + s * 64,
+                                  first + row < source.rows && s * 64 + chunk * 8 < source.dim);
+    }
+}
+
+/// A row of a row group: query token and head.
+struct GroupRow {
+    int token, head;
+    bool exists;
+};
+
+template <class T, DimClass dims>
+__global__ void __launch_bounds__(SplitKvConfig<dims>::warps * 32, 1)
+    split_kv_kernel(const __grid_constant__ ForwardParams params) {
+    using namespace device;
+    using Config = SplitKvConfig<dims>;
+    constexpr int rows = Config::rows, warps = Config::warps, threads = warps * 32, o_tiles = Config::value / 8;
+    constexpr int k_bytes = Config::warp_keys * Config::head * 2, v_bytes = Config::warp_keys * Config::value * 2;
+    constexpr int stage_bytes = k_bytes + v_bytes;
+
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ float warp_m[warps][rows], warp_l[warps][rows];
+    __shared__ float block_m[rows], block_l[rows];               // what other blocks of the cluster read
+    __shared__ float weight[9][rows], all_m[rows], all_l[rows];  // of each block, and of the carry
+
+    const Geometry& geometry = params.geometry;
+    const int blocks = blocks_of_cluster(), block = block_of_cluster();
+    const int groups = (geometry.query_tokens * geometry.group + rows - 1) / rows;  // of a kv head
+    const int kv_heads = geometry.query_heads / geometry.group;
+    const int group = static_cast<int>(blockIdx.x) / blocks;
+    const int kv_head = group / groups % kv_heads, batch = group / groups / kv_heads;
+    const auto row_of_group = [&](int row) {
+        const int index = group % groups * rows + row;
+        return GroupRow{index / geometry.group, kv_head * geometry.group + index % geometry.group,
+                        index < geometry.query_tokens * geometry.group};
+    };
+    const auto k = head_rows<T>(params.k, batch, kv_head, geometry.key_tokens);
+    const auto v = head_rows<T>(params.v, batch, kv_head, geometry.key_tokens);
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+
+    // 1. This warp's keys of this block's tiles, `stages` loads of them in flight.
+    const int4 item = params.work.items[0];
+    const int* const entries = params.work.entries;
+    const std::uint32_t stages = shared_address(shared) + warp * Config::stages * stage_bytes;
+    const auto first_key = [&](int entry) { return (entry >> 1) * Config::keys + warp * Config::warp_keys; };
+    const auto load = [&](int entry, int stage) {
+        load_sixteen_rows<Config::head>(stages + stage * stage_bytes, k, first_key(entry));
+        load_sixteen_rows<Config::value>(stages + stage * stage_bytes + k_bytes, v, first_key(entry));
+    };
+#pragma unroll
+    for (int s = 0; s < Config::stages; ++s) {
+        const int e = item.y + block + s * blocks;
+        if (e < item.z) load(__ldg(entries + e), s);
+        commit_copies();
+    }
+
+    // Rows lane / 4 and lane / 4 + 8 of Q are this thread's, as operands of products.
+    std::uint32_t q[Config::head / 16][4];
+    int4 bounds[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const auto row = row_of_group(lane / 4 + 8 * r);
+        bounds[r] = row.exists ? __ldg(geometry.row_bounds + row.token) : int4{};
+        const T* const data = static_cast<const T*>(params.q.data) +
+                              (row.exists ? row_index(params.q.strides, batch, row.token, row.head) : 0);
+#pragma unroll
+        for (int patch = 0; patch < Config::head / 16; ++patch)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int column = 16 * patch + 8 * half + 2 * (lane % 4);
+                q[patch][2 * half + r] =
+                    row.exists && column < params.q.dim ? *reinterpret_cast<const std::uint32_t*>(data + column) : 0u;
+            }
+    }
+
+    float o[1][o_tiles][4], m[2] = {minus_infinity(), minus_infinity()}, l[2] = {};
+    set_zero(o);
+    const float factor = params.rule.factor;
+    int stage = 0;
+    int entry = item.y + block < item.z ? __ldg(entries + item.y + block) : 0;
+#pragma unroll 1
+    for (int e = item.y + block; e < item.z; e += blocks) {
+        // Loaded now, used when this tile is done.
+        const int next = e + blocks < item.z ? __ldg(entries + e + blocks) : 0;
+        const int e_load = e + Config::stages * blocks;
+        const int entry_to_load = e_load < item.z ? __ldg(entries + e_load) : 0;
+        wait_copies<Config::stages - 1>();
+        __syncwarp();
+        const std::uint32_t k_tile = stages + stage * stage_bytes;
+        const std::uint32_t k_lane = lane_address<Config::head, LaneOrder::crossed>(k_tile, 0);
+        const std::uint32_t v_lane = lane_address<Config::value, LaneOrder::straight>(k_tile + k_bytes, 0);
+
+        float s[2][4] = {};
+#pragma unroll
+        for (int patch = 0; patch < Config::head / 16; ++patch) {
+            std::uint32_t keys[4];
+            load_matrices(keys, patch_address(k_lane, patch));
+            mma<T>(s[0], q[patch], keys[0], keys[1]);
+            mma<T>(s[1], q[patch], keys[2], keys[3]);
+        }
+        if (params.rule.rewrite)
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) s[n][c] = score_of(params.rule, s[n][c]);
+        if (entry & 1)
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                const int2 key = __ldg(
+                    reinterpret_cast<const int2*>(geometry.key_positions + first_key(entry) + 8 * n + 2 * (lane % 4)));
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    if (!sees(bounds[r], key.x)) s[n][2 * r] = minus_infinity();
+                    if (!sees(bounds[r], key.y)) s[n][2 * r + 1] = minus_infinity();
+                }
+            }
+
+        float rescale[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float largest = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+            const float new_m = fmaxf(m[r], largest * factor);
+            // A row that has seen nothing yet keeps m = -inf; any finite offset then gives p = 0.
+            const float offset = new_m == minus_infinity() ? 0.0f : new_m;
+            rescale[r] = exp2_fast(m[r] - offset);
+            m[r] = new_m;
+            float sum = 0;
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+#pragma unroll
+                for (int c = 2 * r; c < 2 * r + 2; ++c) {
+                    s[n][c] = exp2_fast(s[n][c] * factor - offset);
+                    sum += s[n][c];
+                }
+            l[r] = l[r] * rescale[r] + sum;
+        }
+        // Most often no row has a new maximum.
+        if (__any_sync(~0u, rescale[0] != 1.0f || rescale[1] != 1.0f))
+#pragma unroll
+            for (int n = 0; n < o_tiles; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) o[0][n][c] *= rescale[c / 2];
+        std::uint32_t p[1][4];
+        pack_operand<T>(p[0], s[0], s[1]);
+        multiply_patch<T>(o, p, v_lane);
+
+        __syncwarp();  // no lane reads this stage any more
+        if (e_load < item.z) load(entry_to_load, stage);
+        commit_copies();
+        stage = stage + 1 == Config::stages ? 0 : stage + 1;
+        entry = next;
+    }
+    wait_copies<0>();
+    __syncthreads();  // the stages are free for other uses
+
+    // 2. The warps' results become the block's.
+    float* const parts = reinterpret_cast<float*>(shared);  // (warps, rows, value)
+    float* const sums = parts + warps * rows * Config::value;
+    static_assert((warps + 1) * rows * Config::value * 4 <= warps * Config::stages * stage_bytes);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int row = lane / 4 + 8 * r;
+        l[r] += __shfl_xor_sync(~0u, l[r], 1);
+        l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        if (lane % 4 == 0) {
+            warp_m[warp][row] = m[r];
+            warp_l[warp][row] = l[r];
+        }
+#pragma unroll
+        for (int n = 0; n < o_tiles; ++n)
+            *reinterpret_cast<float2*>(parts + (warp * rows + row) * Config::value + 8 * n + 2 * (lane % 4)) =
+                make_float2(o[0][n][2 * r], o[0][n][2 * r + 1]);
+    }
+    __syncthreads();
+    const auto offset_of = [](float largest) { return largest == minus_infinity() ? 0.0f : largest; };
+    if (threadIdx.x < rows) {
+        const int row = static_cast<int>(threadIdx.x);
+        float largest = minus_infinity(), sum = 0;
+        for (int w = 0; w < warps; ++w) largest = fmaxf(largest, warp_m[w][row]);
+        for (int w = 0; w < warps; ++w) {
+            const float share = exp2_fast(warp_m[w][row] - offset_of(largest));
+            sum += share * warp_l[w][row];
+            warp_m[w][row] = share;
+        }
+        block_m[row] = largest;
+        block_l[row] = sum;
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < rows * Config::value; i += threads) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < warps; ++w) sum += warp_m[w][i / Config::value] * parts[w * rows * Config::value + i];
+        sums[i] = sum;
+    }
+
+    // 3. The blocks' results become the rows'. Each block merges its share of the columns.
+    sync_cluster();
+    if (threadIdx.x < rows) {
+        const int row = static_cast<int>(threadIdx.x);
+        const auto at = row_of_group(row);
+        const auto of_block = [&](const float* value, int other) {
+            return load_of_block(shared_of_block(shared_address(value), other));
+        };
+        const bool carried = !params.first && at.exists;
+        const float carry_m = carried ? value_of(params.carry_m, batch, at.token, at.head) : minus_infinity();
+        const float carry_l = carried ? value_of(params.carry_l, batch, at.token, at.head) : 0.0f;
+        float largest = carry_m;
+        for (int b = 0; b < blocks; ++b) largest = fmaxf(largest, of_block(&block_m[row], b));
+        const float offset = offset_of(largest);
+        weight[8][row] = exp2_fast(carry_m - offset);
+        float sum = weight[8][row] * carry_l;
+        for (int b = 0; b < blocks; ++b) {
+            weight[b][row] = exp2_fast(of_block(&block_m[row], b) - offset);
+            sum += weight[b][row] * of_block(&block_l[row], b);
+        }
+        all_m[row] = largest;
+        all_l[row] = sum;
+    }
+    __syncthreads();
+    const int columns = Config::value / blocks;
+    for (int i = static_cast<int>(threadIdx.x); i < rows * columns / 2; i += threads) {
+        const int row = i / (columns / 2), column = block * columns + i % (columns / 2) * 2;
+        const auto at = row_of_group(row);
+        if (!at.exists || column >= params.v.dim) continue;
+        float2 sum = make_float2(0, 0);
+        for (int b = 0; b < blocks; ++b) {
+            const auto from = shared_of_block(shared_address(sums + row * Config::value + column), b);
+            sum.x += weight[b][row] * load_of_block(from);
+            sum.y += weight[b][row] * load_of_block(from + 4);
+        }
+        const int count = params.v.dim - column;
+        if (!params.first) {
+            const auto index = row_index(params.carry_o.strides, batch, at.token, at.head) + column;
+            const float2 carried = load_pair(params.carry_o, index, count);
+            sum.x += weight[8][row] * carried.x;
+            sum.y += weight[8][row] * carried.y;
+        }
+        if (!params.last) {
+            store_pair(params.carry_o, row_index(params.carry_o.strides, batch, at.token, at.head) + column, sum.x,
+                       sum.y, count);
+            continue;
+        }
+        const float inverse = all_l[row] > 0 ? 1.0f / all_l[row] : 0.0f;
+        for (const Elements& result : {params.o, params.o_rounded})
+            if (result.data)
+                store_pair(result, row_index(result.strides, batch, at.token, at.head) + column, sum.x * inverse,
+                           sum.y * inverse, count);
+    }
+    sync_cluster();  // nobody reads another block's shared memory, or the carry's m and l, any more
+    if (block != 0 || threadIdx.x >= rows) return;
+    const int row = static_cast<int>(threadIdx.x);
+    const auto at = row_of_group(row);
+    if (!at.exists) return;
+    if (!params.last) {
+        value_of(params.carry_m, batch, at.token, at.head) = all_m[row];
+        value_of(params.carry_l, batch, at.token, at.head) = all_l[row];
+    } else if (params.lse.data) {
+        value_of(params.lse, batch, at.token, at.head) = natural_lse(all_m[row], all_l[row]);
+    }
+}
+
+template <DimClass dims>
+void launch_split_kv(const ForwardParams& params, int blocks, DType dtype, cudaStream_t stream) {
+    using Config = SplitKvConfig<dims>;
+    constexpr int shared_bytes =
+        Config::warps * Config::stages * Config::warp_keys * (Config::head + Config::value) * 2;
+    const auto& geometry = params.geometry;
+    const auto kv_heads = geometry.query_heads / geometry.group;
+    const auto row_groups = geometry.batch * kv_heads * split_kv_row_groups(geometry.query_tokens, geometry.group);
+    if (params.work.count == 0 || row_groups == 0) return;
+    launch_in_clusters(dtype == DType::bf16 ? split_kv_kernel<__nv_bfloat16, dims> : split_kv_kernel<__half, dims>,
+                       "split-KV forward kernel", static_cast<int>(row_groups), blocks, Config::warps * 32,
+                       shared_bytes, params, stream);
+}
+
+}  // namespace ringlab::gpu::hopper

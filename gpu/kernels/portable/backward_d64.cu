@@ -1,4 +1,0 @@
-#include "gpu/kernels/portable/backward.cuh"
-
-template void ringlab::gpu::launch_backward<ringlab::gpu::DimClass::d64>(const BackwardParams&, DType, bool,
-                                                                         cudaStream_t);

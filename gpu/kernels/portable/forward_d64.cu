@@ -1,3 +1,0 @@
-#include "gpu/kernels/portable/forward.cuh"
-
-template void ringlab::gpu::launch_forward<ringlab::gpu::DimClass::d64>(const ForwardParams&, DType, cudaStream_t);

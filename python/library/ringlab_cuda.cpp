@@ -1,0 +1,187 @@
+#include "python/library/ringlab_cuda.h"
+
+#include "gpu/device/cuda_check.hpp"
+#include "gpu/execution/ready_rank.hpp"
+#include "gpu/team/bytes.hpp"
+#include "python/library/callback_team.hpp"
+#include "python/library/schedules.hpp"
+#include "python/library/status.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+using namespace ringlab;
+using gpu::CallerTensors;
+using layouts::DType;
+using layouts::Pass;
+using python::guarded;
+
+struct ringlab_cuda_ring {
+    python::CallbackTeam team;
+    gpu::ReadyRank::Options options;
+    std::string broken = {};  // why the ring can be used no more
+};
+
+struct ringlab_cuda_plan {
+    ringlab_cuda_ring& ring;
+    gpu::ReadyRank rank;
+    bool sinks;
+};
+
+namespace {
+
+bool on_one_host(gpu::Team& team, gpu::Clock::duration timeout) {
+    std::array<char, 64> host{};
+    require(gethostname(host.data(), host.size() - 1) == 0, "this host does not tell its name");
+    gpu::Bytes own;
+    gpu::append(own, std::vector<char>(host.begin(), host.end()));
+    const auto all = team.all_gather(team.first_local(), own, timeout);
+    return std::ranges::all_of(all, [&](const auto& other) { return other == own; });
+}
+
+gpu::TransportKind transport_from(ringlab_cuda_transport transport, gpu::Team& team, gpu::Clock::duration timeout) {
+    using enum gpu::TransportKind;
+    switch (transport) {
+        case RINGLAB_CUDA_AUTOMATIC: return on_one_host(team, timeout) ? copy : nccl;
+        case RINGLAB_CUDA_COPY_ENGINES: return copy;
+        case RINGLAB_CUDA_NCCL: return nccl;
+    }
+    fail("{} is no transport; known: 0 (automatic), 1 (copy engines), 2 (NCCL)", static_cast<int>(transport));
+}
+
+/// Of a plan's pass: dims are those of its problem.
+class Tensors {
+public:
+    Tensors(const ringlab_cuda_plan& plan, const ringlab_cuda_inputs& inputs) : problem_(problem_of(plan)) {
+        const auto& schedule = plan.rank.schedule(Pass::forward);
+        tokens_ = schedule.block_tokens(schedule.row_block(plan.ring.team.first_local()));
+        require(plan.sinks == (inputs.sinks != nullptr), "the plan is for calls {} sinks, this one is {}",
+                plan.sinks ? "with" : "without", plan.sinks ? "without" : "with");
+        tensors.q = strided(inputs.q, "q");
+        tensors.k = strided(inputs.k, "k");
+        tensors.v = strided(inputs.v, "v");
+        tensors.sinks = inputs.sinks;
+    }
+
+    gpu::ConstView strided(const ringlab_tensor& tensor, const char* name) const {
+        require(tensor.strides[3] == 1, "{} has stride {} along its dims; it must be 1", name, tensor.strides[3]);
+        return {tensor.data, problem_.dtype, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
+    }
+    gpu::View dense(void* data, std::int64_t heads, std::int64_t dim) const {
+        return {data, problem_.dtype, gpu::dense_strides(tokens_, heads, dim)};
+    }
+    void set_results(const float* o_exact, const float* lse) {
+        const auto heads = problem_.query_heads;
+        tensors.o_exact = {const_cast<float*>(o_exact), DType::fp32,
+                           gpu::dense_strides(tokens_, heads, problem_.value_dim)};
+        tensors.lse = {const_cast<float*>(lse), gpu::dense_strides(tokens_, heads)};
+    }
+
+    CallerTensors tensors;
+
+private:
+    static const layouts::Problem& problem_of(const ringlab_cuda_plan& plan) {
+        return plan.rank.schedule(Pass::forward).problem();
+    }
+
+    const layouts::Problem& problem_;
+    std::int64_t tokens_ = 0;
+};
+
+/// A pass that fails half way leaves peers waiting: the ring is then of no use.
+template <class Body>
+ringlab_status guarded_pass(ringlab_cuda_plan& plan, Body body) {
+    auto& broken = plan.ring.broken;
+    const auto status = guarded(RINGLAB_BROKEN, [&] {
+        require(broken.empty(), "this ring ended in an earlier call: {}", broken);
+        body();
+    });
+    if (status != RINGLAB_OK && broken.empty()) broken = python::last_message;
+    return status;
+}
+
+}  // namespace
+
+extern "C" {
+
+int ringlab_cuda_version(void) { return RINGLAB_CUDA_VERSION; }
+const char* ringlab_cuda_message(void) { return python::last_message.c_str(); }
+
+ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, int rank, int ranks, int device,
+                                        ringlab_cuda_transport transport, double timeout, ringlab_cuda_ring** ring) {
+    std::unique_ptr<ringlab_cuda_ring> made;
+    const auto status = guarded(RINGLAB_REFUSED, [&] {
+        python::require_rank(rank, ranks);
+        constexpr double longest = 1e9;  // seconds; clocks count nanoseconds in 64 bits
+        require(timeout > 0 && timeout <= longest, "the time-out is {} s; it must be positive, and at most 1e9",
+                timeout);
+        int devices = 0;
+        RINGLAB_CUDA(cudaGetDeviceCount(&devices));
+        require(0 <= device && device < devices, "there is no CUDA device {}; this process sees {}", device, devices);
+        made.reset(new ringlab_cuda_ring{{*exchange, rank, ranks}, {}});
+        auto& options = made->options;
+        options.device = device;
+        options.timeout = std::chrono::duration_cast<gpu::Clock::duration>(std::chrono::duration<double>(timeout));
+        options.transport = transport_from(transport, made->team, options.timeout);
+    });
+    if (status != RINGLAB_OK) return made && made->team.cancelled() ? RINGLAB_BROKEN : status;
+    *ring = made.release();
+    return status;
+}
+
+void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring) { delete ring; }
+
+ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_problem* problem,
+                                        const ringlab_choices* choices, const ringlab_cuda_options* options,
+                                        ringlab_cuda_plan** plan, int64_t* bytes) {
+    const auto status = guarded(RINGLAB_REFUSED, [&] {
+        require(ring->broken.empty(), "this ring ended in an earlier call: {}", ring->broken);
+        auto schedules = python::schedules_from(*problem, *choices, options->sinks != 0);
+        auto of_plan = ring->options;
+        of_plan.deterministic = options->deterministic != 0;
+        auto made = std::unique_ptr<ringlab_cuda_plan>(new ringlab_cuda_plan{
+            *ring, {ring->team, std::move(schedules[0]), std::move(schedules[1]), of_plan}, options->sinks != 0});
+        *bytes = made->rank.memory_use().total();
+        *plan = made.release();
+    });
+    if (status == RINGLAB_OK || !ring->team.cancelled()) return status;
+    if (ring->broken.empty()) ring->broken = python::last_message;
+    return RINGLAB_BROKEN;
+}
+
+void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan) {
+    const auto status = guarded_pass(*plan, [&] { plan->rank.disconnect(); });
+    if (status == RINGLAB_OK) delete plan;
+}
+
+ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,
+                                    float* lse, void* stream) {
+    return guarded_pass(*plan, [&] {
+        const auto& problem = plan->rank.schedule(Pass::forward).problem();
+        Tensors call(*plan, *inputs);
+        call.set_results(o_exact, lse);
+        call.tensors.o = call.dense(o, problem.query_heads, problem.value_dim);
+        plan->rank.run(Pass::forward, call.tensors, inputs->seed, static_cast<cudaStream_t>(stream));
+    });
+}
+
+ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs,
+                                     const ringlab_tensor* dout, const float* o_exact, const float* lse, void* dq,
+                                     void* dk, void* dv, float* dsinks, void* stream) {
+    return guarded_pass(*plan, [&] {
+        const auto& problem = plan->rank.schedule(Pass::backward).problem();
+        Tensors call(*plan, *inputs);
+        call.set_results(o_exact, lse);
+        auto& tensors = call.tensors;
+        tensors.dout = call.strided(*dout, "dout");
+        tensors.dq = call.dense(dq, problem.query_heads, problem.head_dim);
+        tensors.dk = call.dense(dk, problem.kv_heads, problem.head_dim);
+        tensors.dv = call.dense(dv, problem.kv_heads, problem.value_dim);
+        tensors.sink_gradient = dsinks;
+        plan->rank.run(Pass::backward, tensors, inputs->seed, static_cast<cudaStream_t>(stream));
+    });
+}
+
+}  // extern "C"

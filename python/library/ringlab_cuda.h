@@ -1,0 +1,90 @@
+/* Ringlab's rings on CUDA devices behind plain C: one rank of a ring in each process, on tensors in device memory of
+ * the caller, on the caller's stream. Statuses, problems and choices are those of ringlab_cpu.h.
+ *
+ * No C++ exception leaves the library. A ring and its plans are used by one thread at a time. Functions that say "all
+ * ranks" are called by all ranks of the ring, in the same order, with equal arguments. */
+#ifndef RINGLAB_CUDA_H
+#define RINGLAB_CUDA_H
+
+#include "ringlab_cpu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* Changes when a program that was compiled against this header has to be compiled again. */
+#define RINGLAB_CUDA_VERSION 1
+int ringlab_cuda_version(void);
+
+/* Why the last call of this thread failed; valid until its next call. */
+const char* ringlab_cuda_message(void);
+
+/* ---- Rings ---- */
+
+/* How ranks exchange bytes on the host while a plan is made; a ring of one rank never calls it. */
+typedef struct {
+    void* context;
+    /* Sets `all` to what every rank gave, one behind another, valid until the next call, and sizes[rank] to its bytes.
+     * Returns 0, or not 0 where other ranks did not come. */
+    int (*all_gather)(void* context, const void* data, size_t bytes, const void** all, size_t* sizes);
+} ringlab_cuda_exchange;
+
+/* What moves blocks: copy engines among the devices of one host, NCCL among any; automatic: copy engines on one host.
+ */
+typedef enum {
+    RINGLAB_CUDA_AUTOMATIC = 0,
+    RINGLAB_CUDA_COPY_ENGINES = 1,
+    RINGLAB_CUDA_NCCL = 2
+} ringlab_cuda_transport;
+
+/* Of the CUDA device with this number in this process. All ranks. A pass that has begun and does not end within
+ * `timeout` seconds breaks the ring: streams go on with results of no use, and the next call says why. */
+typedef struct ringlab_cuda_ring ringlab_cuda_ring;
+ringlab_status ringlab_cuda_ring_create(const ringlab_cuda_exchange* exchange, int rank, int ranks, int device,
+                                        ringlab_cuda_transport transport, double timeout, ringlab_cuda_ring** ring);
+void ringlab_cuda_ring_destroy(ringlab_cuda_ring* ring);
+
+/* ---- Plans ---- */
+
+/* bf16 and fp16 problems. A plan has device memory of its own for what peers read and write, and for sums: `bytes` says
+ * how much. All ranks; refused on all of them if one cannot. */
+typedef struct ringlab_cuda_plan ringlab_cuda_plan;
+typedef struct {
+    int32_t sinks;         /* not 0: calls bring learned logits */
+    int32_t deterministic; /* not 0: dQ is summed in a fixed order too */
+} ringlab_cuda_options;
+ringlab_status ringlab_cuda_plan_create(ringlab_cuda_ring* ring, const ringlab_problem* problem,
+                                        const ringlab_choices* choices, const ringlab_cuda_options* options,
+                                        ringlab_cuda_plan** plan, int64_t* bytes);
+
+/* All ranks; waits for the plan's passes. The memory of a plan of a broken ring stays, as peers may be using it. */
+void ringlab_cuda_plan_destroy(ringlab_cuda_plan* plan);
+
+/* ---- Passes ---- */
+
+/* q, k, v as ringlab_tensor, strides[3] being 1; where head dims are multiples of 8, data and the other strides are
+ * multiples of 16 bytes and not 0. The rest is contiguous: fp32 sinks by query head, or null. */
+typedef struct {
+    ringlab_tensor q, k, v;
+    const float* sinks;
+    uint64_t seed; /* of dropout, the same on all ranks */
+} ringlab_cuda_inputs;
+
+/* All ranks. Enqueues the pass behind what `stream` (a cudaStream_t) was given, and what it is given next behind the
+ * pass. Results are contiguous, in the shapes of the rank's tensors: o in the problem's dtype; o_exact in fp32, before
+ * its last rounding; lse (batch, tokens, query heads) in fp32. */
+ringlab_status ringlab_cuda_forward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs, void* o, float* o_exact,
+                                    float* lse, void* stream);
+
+/* dq, dk, dv in the problem's dtype, and by query head what the rank's own rows add to the gradient of the sinks, or
+ * null. `dout` is as q. */
+ringlab_status ringlab_cuda_backward(ringlab_cuda_plan* plan, const ringlab_cuda_inputs* inputs,
+                                     const ringlab_tensor* dout, const float* o_exact, const float* lse, void* dq,
+                                     void* dk, void* dv, float* dsinks, void* stream);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+"""The C functions of python/library/ringlab_cuda.h: the same passes on CUDA tensors. Loaded when the first one comes."""
+
+import ctypes
+import functools
+import os
+import pathlib
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+
+from ringlab import _library
+
+VERSION = 1
+TRANSPORTS = {"automatic": 0, "copy": 1, "nccl": 2}
+
+ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), POINTER(c_size_t))
+
+
+class Exchange(ctypes.Structure):
+    _fields_ = [("context", c_void_p), ("all_gather", ALL_GATHER)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("sinks", c_int32), ("deterministic", c_int32)]
+
+
+class Inputs(ctypes.Structure):
+    _fields_ = [("q", _library.Tensor), ("k", _library.Tensor), ("v", _library.Tensor), ("sinks", c_void_p),
+                ("seed", c_uint64)]
+
+
+SIGNATURES = {
+    "ringlab_cuda_ring_create": [POINTER(Exchange), c_int, c_int, c_int, c_int, c_double, POINTER(c_void_p)],
+    "ringlab_cuda_plan_create": [c_void_p, POINTER(_library.Problem), POINTER(_library.Choices), POINTER(Options),
+                                 POINTER(c_void_p), POINTER(c_int64)],
+    "ringlab_cuda_forward": [c_void_p, POINTER(Inputs)] + [c_void_p] * 4,
+    "ringlab_cuda_backward": [c_void_p, POINTER(Inputs), POINTER(_library.Tensor)] + [c_void_p] * 7,
+}
+
+
+@functools.cache
+def library():
+    """Raises Refused where this build has none."""
+    path = os.environ.get("RINGLAB_CUDA_LIBRARY") or pathlib.Path(__file__).with_name("libringlab_cuda.so")
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise _library.Refused(f"this build of ringlab computes on CPU tensors ({error}); for CUDA tensors build it with "
+                               "RINGLAB_CUDA=ON, or name a built libringlab_cuda.so in RINGLAB_CUDA_LIBRARY") from None
+    if loaded.ringlab_cuda_version() != VERSION:
+        raise _library.Refused(f"{path} has version {loaded.ringlab_cuda_version()} of the C interface, this package "
+                               f"wants {VERSION}; install both from one checkout")
+    loaded.ringlab_cuda_message.restype = c_char_p
+    for name, arguments in SIGNATURES.items():
+        getattr(loaded, name).argtypes = arguments
+    for name in ("ringlab_cuda_plan_destroy", "ringlab_cuda_ring_destroy"):
+        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [c_void_p], None
+    return loaded
+
+
+def call(name, *arguments):
+    """As _library.call()."""
+    _library.checked(library(), "ringlab_cuda_message", name, arguments)

@@ -1,0 +1,52 @@
+"""A ring of CUDA devices: its plans, and what its ranks tell each other while they make one."""
+
+import collections
+import ctypes
+from ctypes import byref, c_int64, c_void_p
+
+import torch
+
+from ringlab import _cuda, _library
+
+MOST_PLANS = 4  # each has device memory of its own
+
+
+class CudaRing:
+    """The CUDA side of a _ring.Ring. All ranks make it, and its plans, in the same order."""
+
+    def __init__(self, ring, device, transport):
+        self.device, self._ring = device, ring
+        self._plans, self._gathered = collections.OrderedDict(), None
+        # The object must live as long as the library may call it.
+        self._exchange = _cuda.Exchange(None, _cuda.ALL_GATHER(self._all_gather))
+        self._handle = c_void_p()
+        with torch.cuda.device(device):
+            _cuda.call("ringlab_cuda_ring_create", byref(self._exchange), ring.rank, ring.size, device.index,
+                       _cuda.TRANSPORTS[transport], ring.timeout, byref(self._handle))
+
+    def _all_gather(self, _, data, size, everything, sizes):
+        try:
+            parts = self._ring.all_gather(ctypes.string_at(data, size))
+        except Exception as error:  # noqa: BLE001, the library says that it failed
+            self._ring.note(error)
+            return 1
+        self._gathered = ctypes.create_string_buffer(b"".join(parts))
+        everything[0] = ctypes.addressof(self._gathered)
+        for rank, part in enumerate(parts):
+            sizes[rank] = len(part)
+        return 0
+
+    def plan(self, problem, chosen, files, sinks, deterministic):
+        """The plan's handle: one of the latest, or a new one. Raises Refused, on all ranks, if one cannot have it."""
+        key = (problem, chosen, tuple(files), sinks, deterministic)
+        plan = self._plans.get(key)
+        if plan is None:
+            while len(self._plans) >= MOST_PLANS:
+                _cuda.library().ringlab_cuda_plan_destroy(self._plans.popitem(last=False)[1])
+            plan = c_void_p()
+            _cuda.call("ringlab_cuda_plan_create", self._handle, byref(_library.Problem(*problem)),
+                       byref(_library.choices(*chosen)), byref(_cuda.Options(sinks, deterministic)), byref(plan),
+                       byref(c_int64()))
+            self._plans[key] = plan
+        self._plans.move_to_end(key)
+        return plan

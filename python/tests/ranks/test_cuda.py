@@ -1,0 +1,151 @@
+"""Rings of CUDA tensors against dense attention in fp64. Ranks share a GPU where there are fewer GPUs than ranks."""
+
+import os
+
+import dense
+import pytest
+import torch
+import torch.distributed as dist
+
+import ringlab
+from ringlab import _cuda
+from ringlab.torch import ring_attention, shard
+
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device is here", allow_module_level=True)
+try:
+    _cuda.library()
+except ringlab.Refused as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+RANKS = int(os.environ["WORLD_SIZE"])
+# For rings of any size; what takes an argument that has to divide it is left out, and what takes a latent.
+SCHEDULES = sorted(set(ringlab.schedules()) - {"double-ring", "ulysses", "expanded"})
+SCHEDULES += ["double-ring:2", "ulysses"] if RANKS == 2 else []
+
+
+def complaint(spec, visible, dtype=torch.bfloat16, tokens=64, dims=(16, 16), heads=(4, 2), batch=1, **options):
+    tensors = dense.random_tensors(tokens, batch, dtype, heads, dims)
+    return dense.complaint_of_ring(spec, visible, dtype, tensors=tensors, device=DEVICE, **options)
+
+
+def causal(tokens):
+    return dense.MASKS["causal"][1](tokens)
+
+
+def leaves(tokens=64, batch=1, dims=(16, 16), **where):
+    tensors = dense.random_tensors(tokens, batch, torch.bfloat16, dims=dims)
+    return [shard(x, **where).to(DEVICE).requires_grad_() for x in tensors[:3]]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_has_the_gradients_of_dense_attention(schedule):
+    complaints = {layout: complaint(*dense.MASKS["documents"], dtype=torch.float16, layout=layout, schedule=schedule)
+                  for layout in ("zigzag", "balanced:4")}
+    assert not any(complaints.values()), complaints
+
+
+def test_every_mask_has_the_gradients_of_dense_attention():
+    complaints = {}
+    for spec, visible in dense.MASKS.values():
+        for layout, schedule in (("zigzag", "ring"), ("contiguous", "seen"), ("striped", "pass-q")):
+            complaints[f"{spec} {layout} {schedule}"] = complaint(spec, visible, layout=layout, schedule=schedule)
+    assert not any(complaints.values()), complaints
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128), (192, 128), (256, 256), (8, 5)])
+@pytest.mark.parametrize("schedule", ["ring", "pull"])
+def test_heads_of_every_size(dims, schedule):
+    assert complaint("causal", causal, tokens=1024, dims=dims, schedule=schedule) == ""
+
+
+def test_scale_soft_cap_sinks_batches_and_one_kv_head():
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    assert complaint("causal", causal, batch=2, heads=(4, 1), dims=(24, 40), scale=0.21, soft_cap=1.5, sinks=sinks) == ""
+    assert complaint(*dense.MASKS["valid"], sinks=sinks, schedule="pass-q") == ""
+
+
+def test_dropout_drops_what_it_drops_on_the_cpu():
+    options = {"mask": "causal", "dropout": 0.25, "dropout_seed": 7}
+    tensors = dense.random_tensors(dtype=torch.bfloat16, dims=(16, 16))
+    expected = dense.ring_results(*(x.double() for x in tensors), **options)
+    allowed = dense.bounds(*tensors, expected, **options)
+    assert dense.complaint(dense.ring_results(*tensors, device=DEVICE, **options), expected, allowed,
+                           torch.bfloat16) == ""
+
+
+def test_any_strides_and_any_stream_are_taken():
+    q, k, v = (x.detach() for x in leaves(batch=2))
+    plain = ring_attention(q, k, v)
+    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k)]
+    strided.append(torch.stack([v, v], -1)[..., 0])
+    assert not any(x.is_contiguous() for x in strided)
+    assert torch.equal(ring_attention(*strided), plain)
+    packed = torch.cat([q, k, v], 2)  # as of one projection; views of it begin where heads do
+    assert torch.equal(ring_attention(packed[:, :, :4], packed[:, :, 4:6], packed[:, :, 6:]), plain)
+    with torch.cuda.stream(torch.cuda.Stream(DEVICE)):
+        torch.cuda._sleep(20_000_000)  # some 10 ms in which what is read is not there yet
+        late = [x * 1 for x in (q, k, v)]
+        o = ring_attention(*late)
+        for x in late:
+            x.zero_()
+        assert torch.equal(o, plain)
+
+
+def test_packed_documents_and_repeats_that_are_bit_identical():
+    segment = dense.parts([100, 412, 512])
+    visible = dense._visible(lambda row, key: (key <= row) & (segment[row] == segment[key]))
+    assert complaint("causal+documents:100,412,512", visible, tokens=1024, dims=(128, 128), layout="balanced:4") == ""
+    cu_seqlens = torch.tensor([0, 1, 14, 21, 64], dtype=torch.int32)
+    found = []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            q, k, v = (x.detach()[0].requires_grad_() for x in leaves(cu_seqlens=cu_seqlens))
+            o = ring_attention(q, k, v, cu_seqlens=cu_seqlens)
+            found.append([o, *torch.autograd.grad(o.float().square().sum(), (q, k, v))])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def test_many_steps_of_changing_packings_take_no_more_memory():
+    q, k, v = leaves(tokens=1024, dims=(128, 128))
+
+    def step(i):
+        cut = 64 * (1 + i % 6)  # more packings than plans are kept
+        o = ring_attention(q, k, v, cu_seqlens=torch.tensor([0, cut, 1024]))
+        torch.autograd.grad(o.sum(), (q, k, v))
+
+    used = []
+    for i in range(212):
+        step(i)
+        if i in (11, 211):
+            torch.cuda.synchronize(DEVICE)
+            dist.barrier()
+            used.append((torch.cuda.memory_allocated(DEVICE), torch.cuda.mem_get_info(DEVICE)[0]))
+            dist.barrier()
+    (allocated, free), (allocated_later, free_later) = used
+    assert allocated_later == allocated
+    assert free - free_later < 2**20
+
+
+def test_bad_use_is_refused_and_the_process_goes_on():
+    def refused(message, here=None, tensors=None, **options):
+        q, k, v = tensors or (x.detach() for x in leaves())
+        if dist.get_rank() == RANKS - 1:
+            options.update(here or {})
+        with pytest.raises(ringlab.Refused) as error:
+            ring_attention(q, k, v, **options)
+        assert "\n" not in str(error.value) and message in str(error.value), str(error.value)
+        assert ring_attention(*leaves()).isfinite().all()
+
+    q, k, v = (x.detach() for x in leaves())
+    refused("q is torch.float32; on CUDA ringlab computes in bfloat16 or float16", tensors=(q.float(), k, v))
+    refused(f"v lies on cpu, q on {DEVICE}; they must be equal", tensors=(q, k, v.cpu()))
+    refused("unknown schedule 'rign'", schedule="rign")
+    refused("sinks are torch.float32 of shape (4,) on cpu", sinks=torch.zeros(4))
+    refused("the kernels take 1 to 256 of each", tensors=[x.repeat(1, 1, 1, 20) for x in (q, k, v)])
+    if RANKS > 1:
+        refused(f"rank {RANKS - 1} calls with mask full, rank 0 with causal", here={"mask": "full"})

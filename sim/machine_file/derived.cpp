@@ -1,0 +1,220 @@
+#include "sim/machine_file/derived.hpp"
+
+#include "sim/machine/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace ringlab::sim {
+namespace {
+
+constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr double most = 1e9;  // the largest finite rate that a file may have
+constexpr double sms = 132;   // of H200
+
+/// Figures of experiments/machines/2xh200_calibrated.toml, which tests/sim/derived_test.cpp compares with these.
+namespace h200 {
+
+constexpr double memory = 4776.8, attention_memory = 4200.3, capacity = 150.1;
+
+struct Pass {
+    const char* name;
+    double flop_of_pair;  ///< for each dim
+    double launch, item, full_tile, partial_tile, idle_item, resume, finish;
+    double begin, begin_ratio, end, end_ratio;
+};
+constexpr Pass forward{.name = "forward",
+                       .flop_of_pair = 4,
+                       .launch = 8.8514,
+                       .item = 2.142,
+                       .full_tile = 1.4697,
+                       .partial_tile = 1.819,
+                       .idle_item = 1.8308,
+                       .resume = 1.5196,
+                       .finish = 1.1193,
+                       .begin = 5.5794,
+                       .begin_ratio = 0.0095464,
+                       .end = 0.10007,
+                       .end_ratio = 1.01e-05};
+// Its tiles have 64 rows, so a tile of 128 rows is two of them.
+constexpr Pass backward{.name = "backward",
+                        .flop_of_pair = 10,
+                        .launch = 5.1764,
+                        .item = 10.34,
+                        .full_tile = 2 * 2.0116,
+                        .partial_tile = 2 * 2.8974,
+                        .idle_item = 4.1991,
+                        .resume = 0,
+                        .finish = 0,
+                        .begin = 7.7917,
+                        .begin_ratio = 7.5662,
+                        .end = 0,
+                        .end_ratio = 3.1399};
+
+}  // namespace h200
+
+constexpr const char* derived = "derived: ";  // sources begin with it
+
+bool is_derived(const Figure& figure) { return figure.source.starts_with(derived); }
+
+class Derivation {
+public:
+    Derivation(toml::table& root, std::string_view name) : root_(root), name_(name) {}
+
+    void derive() {
+        required();
+        if (root_["device_memory"].is_table()) reserved_memory();
+        if (!added_) return;  // the file is complete
+        reserved_memory();
+        for (const auto& section : {std::string("inside_host"), std::string("between_hosts")})
+            if (root_[section].is_table())
+                text(section + ".carrier", uses_kernels(section) ? "kernels" : "copy engines");
+        for (const auto* pass : {&h200::forward, &h200::backward}) tiles(*pass);
+        number("uncertainty.percent", 20, "the margin of a machine that was not measured, see uncertainty.hpp");
+    }
+
+private:
+    /// What a complete file must have, except what the machine must be described with.
+    void required() {
+        text("name", std::string(name_));
+        text("description", "described by a few keys, the others derived");
+        number("topology.nics_per_host", given("topology.gpus_per_host", 1), "one network port for each GPU");
+        number("gpu.multiprocessors", sms, "as H200; it only decides how full the last wave of work tiles is");
+        number("gpu.memory_gigabytes_per_second",
+               std::min(h200::memory / h200::capacity * given("device_memory.gigabytes", h200::capacity), most),
+               "as much for each GB of device memory as H200");
+        number("gpu.attention_memory_gigabytes_per_second",
+               std::min(h200::attention_memory / h200::memory * given("gpu.memory_gigabytes_per_second", h200::memory),
+                        most),
+               "the share of the memory's bandwidth that it is on H200");
+        number("host.pass_issue_us", 3.2549, "as H200: a CPU's time");
+        number("host.transfer_issue_us", 10.832, "as H200: a CPU's time");
+        number("attention.backward.teraflops", 0.85 * given("attention.forward.teraflops", infinite),
+               "0.85 of the forward rate: published kernels of five GPUs have 0.78 to 0.89");
+        for (const auto* pass : {&h200::forward, &h200::backward}) {
+            const auto key = [&](const char* end) { return fmt::format("attention.{}.{}", pass->name, end); };
+            number(key("head_dim"), 128, "as H200: the dims that published rates are of");
+            number(key("value_dim"), 128, "as H200: the dims that published rates are of");
+            number(key("launch_us"), pass->launch, "as H200: launch, ramp and drain");
+            number(key("begin_us"), pass->begin, "as H200: launches");
+            number(key("begin_memory_ratio"), pass->begin_ratio, "as H200: counted in bytes");
+            number(key("end_us"), pass->end, "as H200: launches");
+            number(key("end_memory_ratio"), pass->end_ratio, "as H200: counted in bytes");
+            number(key("power_teraflops"), infinite, "teraflops is taken to be what power allows without end");
+        }
+        number("accumulate.launch_us", 7.3838, "as H200: a launch");
+        number("accumulate.merge_memory_ratio", 5, "as H200: counted in bytes");
+        number("accumulate.add_memory_ratio", 3.2849, "as H200: counted in bytes");
+        number("accumulate.copy_launch_us", 8.1105, "as H200: a launch");
+        number("accumulate.copy_memory_ratio", 7.0262, "as H200: counted in bytes");
+        link("inside_host", 5.8927, 1, "as H200 over copy engines");
+        if (given("topology.hosts", 1) > 1 || root_["between_hosts"].is_table())
+            link("between_hosts", 8, 2, "as h200_cluster.toml, where NCCL is assumed");
+    }
+
+    /// As the file says, or the SMs that it says messages hold; else copy engines inside a host, kernels between hosts.
+    bool uses_kernels(const std::string& section) const {
+        if (const auto carrier = root_[section]["carrier"].value<std::string>()) return *carrier == "kernels";
+        const auto held = root_[section]["multiprocessors_per_channel"]["value"].value<double>();
+        return held ? *held > 0 : section == "between_hosts";
+    }
+
+    void link(const std::string& section, double latency, double messages, const char* how) {
+        const bool kernels = uses_kernels(section);
+        number(section + ".latency_us", latency, how);
+        number(section + ".channel_gigabytes_per_second", infinite, "channels are never the limit");
+        add(section + ".channels", figure(toml::array{kernels ? 2 : 1}, how), "up_to_mebibytes", toml::array{infinite});
+        number(section + ".messages_per_block", messages, how);
+        number(section + ".busy_speed_ratio", 1, "as H200: messages are as fast beside an attend");
+        number(section + ".multiprocessors_per_channel", kernels ? 0.5 : 0, how);
+        number(section + ".send_memory_ratio", 1, "as H200: every byte is read once");
+        number(section + ".receive_memory_ratio", 1, "as H200: every byte is written once");
+    }
+
+    void reserved_memory() {
+        number("device_memory.reserved_gigabytes", 0.6, "as H200: CUDA context and loaded kernels");
+    }
+
+    /// H200's prices of work tiles times one factor, with which a work tile over 32Ki keys runs at `teraflops`. Who
+    /// gives a price of tiles must give them all.
+    void tiles(const h200::Pass& pass) {
+        const auto section = fmt::format("attention.{}.", pass.name);
+        if (root_.at_path(section + "full_tile_us") || root_.at_path(section + "partial_tile_us")) return;
+        constexpr double side = 128, count = 32 * 1024 / side, micro = 1e-6, tera = 1e12;
+        const auto flop = count * pass.flop_of_pair * side * side * side;
+        const auto seconds_of_h200 = (pass.item + count * pass.full_tile + pass.finish) * micro;
+        const auto rate_of_sm = given(section + "teraflops", infinite) * tera / given("gpu.multiprocessors", sms);
+        const auto scale = flop / rate_of_sm / seconds_of_h200;
+        const auto price = [&](const char* key, double value) {
+            number(section + key, scale * value, "H200's price, scaled to teraflops over 32Ki keys");
+        };
+        text(section + "item", "query tile");
+        number(section + "tile_rows", 128, "as H200, forward");
+        number(section + "tile_keys", 128, "as H200, forward");
+        add(section + "groups", figure(toml::array{}, "SMs share no work tile"), "at_a_time", toml::array{});
+        price("item_us", pass.item);
+        price("full_tile_us", pass.full_tile);
+        price("partial_tile_us", pass.partial_tile);
+        price("idle_item_us", pass.idle_item);
+        price("resume_us", pass.resume);
+        price("finish_us", pass.finish);
+    }
+
+    /// A figure of the file, derived or not; `otherwise` if it is none that can be computed with. The reader refuses it
+    /// then.
+    double given(const std::string& key, double otherwise) const {
+        const auto value = root_.at_path(key)["value"].value<double>();
+        return value && *value > 0 ? *value : otherwise;
+    }
+
+    template <class Value>
+    static toml::table figure(Value value, std::string_view how) {
+        return toml::table{{"value", std::move(value)}, {"source", derived + std::string(how)}};
+    }
+
+    void number(const std::string& key, double value, const char* how) { add(key, figure(value, how)); }
+    void text(const std::string& key, std::string value) { add(key, std::move(value)); }
+
+    void add(const std::string& key, toml::table figure, const char* list, toml::array values) {
+        figure.insert(list, std::move(values));
+        add(key, std::move(figure));
+    }
+
+    /// Adds a key that is missing, and its sections. Where the file has something else in the place of a section, the
+    /// reader refuses that.
+    template <class Value>
+    void add(const std::string& key, Value value) {
+        if (root_.at_path(key)) return;
+        auto* section = &root_;
+        std::size_t begin = 0;
+        for (auto dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
+            const auto found = section->insert(key.substr(begin, dot - begin), toml::table{}).first;
+            section = found->second.as_table();
+            if (section == nullptr) return;
+        }
+        section->insert(key.substr(begin), std::move(value));
+        added_ = true;
+    }
+
+    toml::table& root_;
+    std::string_view name_;
+    bool added_ = false;
+};
+
+}  // namespace
+
+std::int64_t derived_figures(const Machine& machine) { return std::ranges::count_if(machine.figures, is_derived); }
+
+std::string derived_text(const Machine& machine) {
+    std::string text;
+    for (const auto& figure : machine.figures)
+        if (is_derived(figure)) text += fmt::format("{} = {}: {}\n", figure.name, figure.value, figure.source);
+    return text;
+}
+
+void derive_missing_keys(toml::table& root, std::string_view name) { Derivation(root, name).derive(); }
+
+}  // namespace ringlab::sim

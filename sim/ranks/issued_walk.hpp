@@ -1,0 +1,120 @@
+#pragma once
+
+#include "layouts/basics/require.hpp"
+#include "layouts/walk/walk.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/ranks/simulated_rank.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace ringlab::sim {
+
+/// A walk over a schedule whose operations are issued by hosts. A rank's operations are read until every lane has a
+/// head and it is settled when the host issues what was read: it may issue a kernel ahead of earlier messages.
+///
+/// Beside what Walk needs, `Player` has:
+///
+///     const Op* next_op(int id, std::uint32_t index);  // the rank's next operation, or nullptr behind the last one
+///     std::int64_t take(int id, const Op&, OpIndex, Interval issue);  // it was read; returns PendingOp::work
+///
+/// and it may define must_read(), read_all() and delayed().
+template <class Player>
+class IssuedWalk : public layouts::Walk<Player> {
+protected:
+    friend class layouts::Walk<Player>;
+
+    /// See CostModel.
+    IssuedWalk(const Schedule& schedule, const Machine& machine, const SimOptions& options, std::vector<double> clocks,
+               std::shared_ptr<TileModel> tiles)
+        : layouts::Walk<Player>(schedule.ranks()),
+          schedule_(schedule),
+          cost_(schedule, machine, options, std::move(clocks), std::move(tiles)),
+          lanes_(schedule.lanes()),
+          ring_ranks_(schedule.ranks()) {
+        require(lanes_ <= OpWindow::most_lanes, "the schedule has {} channels; the simulator has room for {}",
+                schedule.channels().size(), OpWindow::most_lanes / 2);
+    }
+
+    /// A rank in front of its first operation.
+    SimulatedRank begin_rank(int id) const {
+        return {lanes_, cost_.start(id), cost_.host_clock(cost_.start(id)).state(), cost_.begin_of_pass(id)};
+    }
+
+    /// Reads the schedule until every lane has a next operation.
+    void refill(int id) {
+        auto& rank = player().rank_of(id);
+        if (rank.window.every_lane_has_head() && !player().must_read(id)) return;
+        auto host = cost_.host_clock(rank.host(), next_of(rank));
+        while (rank.more &&
+               (!rank.window.every_lane_has_head() || host.is_open(next_of(rank)) || player().must_read(id)))
+            read(id, rank, host);
+        rank.give(host.state());
+    }
+
+    /// Whether the rank must read on for another reason.
+    bool must_read(int) const { return false; }
+    /// The rank has read its last operation.
+    void read_all(int) {}
+    /// The host issues a transfer later, which was read and has not started.
+    void delayed(int, layouts::OpIndex, Picoseconds) {}
+    void after_finish(int, Lane, OpKind, int) {}
+
+    /// First rank of the ring that `rank` belongs to.
+    int ring_of(int rank) const { return rank < ring_ranks_ ? 0 : rank - rank % ring_ranks_; }
+
+    /// Throws Error if the send at the head of a lane and its receive are not of the same message.
+    void require_match(int id, Lane lane) {
+        const auto& send = this->head_of(id, lane);
+        const auto& match = this->head_of(player().stand_in(send.peer), layouts::counterpart(lane));
+        require(send.pool() == match.pool() && send.work == match.work,
+                "rank {} and rank {} disagree about a message: {} bytes of {} and {} of {}", id, send.peer, send.work,
+                layouts::to_string(send.pool()), match.work, layouts::to_string(match.pool()));
+    }
+
+    void require_finished(int ranks) {
+        const auto stuck = this->find_unfinished(ranks, lanes_);
+        if (!stuck) return;
+        const auto& op = player().rank_of(stuck->rank).window[static_cast<std::uint32_t>(stuck->operation)];
+        fail("the schedule cannot be finished: operation {} of rank {} ({}, peer {}) waits for ever", stuck->operation,
+             stuck->rank, layouts::to_string(op.kind()), op.peer);
+    }
+
+    const Schedule& schedule_;
+    CostModel cost_;
+    int lanes_;
+
+private:
+    int ring_ranks_;
+
+    Player& player() { return static_cast<Player&>(*this); }
+    static layouts::OpIndex next_of(const SimulatedRank& rank) {
+        return static_cast<layouts::OpIndex>(rank.window.end());
+    }
+
+    void read(int id, SimulatedRank& rank, HostClock& host) {
+        const auto index = next_of(rank);
+        const auto* op = player().next_op(id, rank.window.end());
+        if (!op) {
+            rank.more = false;
+            player().read_all(id);
+            return;
+        }
+        require(op->lane() < lanes_, "rank {} has a transfer on channel {} of {}", id, op->channel,
+                schedule_.channels().size());
+        const auto issue = cost_.issue(*op, host.follows(*op));
+        const auto by_host = host.issue(*op, index, issue, [&](layouts::OpIndex transfer, Picoseconds delay) {
+            auto& issued_at = rank.window[static_cast<std::uint32_t>(transfer)].time;
+            issued_at = layouts::checked_sum(issued_at, delay);
+            player().delayed(id, transfer, delay);
+        });
+        const auto issued = by_host + cost_.issue_delay(id, index);
+        const auto work = player().take(id, *op, index, {issued - issue, issued});
+        rank.window.push(*op, ring_of(id), op->lane() == compute_lane ? std::max(issued, rank.begin_ended) : issued,
+                         work);
+    }
+};
+
+}  // namespace ringlab::sim

@@ -1,0 +1,176 @@
+#include "sim/recurrence/one_rank.hpp"
+
+#include "sim/play/clocks.hpp"
+#include "sim/recurrence/recurrence.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace ringlab::sim {
+namespace {
+
+/// The recurrence of one rank, which stands for all its peers.
+class RecurrenceOfRank : public Recurrence<RecurrenceOfRank> {
+public:
+    /// With all ranks at one clock.
+    RecurrenceOfRank(const Schedule& schedule, const Machine& machine, const SimOptions& options, int rank,
+                     double clock, std::shared_ptr<TileModel> tiles)
+        : Recurrence(schedule, machine, options, std::vector<double>(static_cast<std::size_t>(schedule.ranks()), clock),
+                     std::move(tiles)),
+          id_(rank),
+          ops_(schedule.ops(rank)),
+          rank_(begin_rank(rank)),
+          ended_by_lane_(static_cast<std::size_t>(lanes_)) {}
+
+    OneRank run() {
+        refill(id_);
+        while (advance_lanes() || force()) {
+        }
+        Picoseconds end = 0;
+        for (const auto& node : rank_.nodes) end = std::max(end, node.end);
+        // All messages of one direction of the link follow each other on it, whatever the lanes say.
+        for (const auto busy : link_time_) end = std::max(end, busy);
+        found_.seconds = layouts::to_seconds(layouts::checked_sum(end, cost_.end_of_pass(id_)));
+        found_.operations = static_cast<std::int64_t>(rank_.nodes.size());
+        return found_;
+    }
+
+    /// FLOP of the tiles that the rank computes.
+    double computed_flop() const { return computed_flop_; }
+
+    /// FLOP/s that the rank's GPU could sustain at the clock of the calibration.
+    double power(const Machine& machine) const {
+        return sustained_flops_by_rank(schedule_, machine, cost_.topology(), id_ + 1).back();
+    }
+
+private:
+    friend class layouts::Walk<RecurrenceOfRank>;
+    friend class IssuedWalk<RecurrenceOfRank>;
+    friend class Recurrence<RecurrenceOfRank>;
+
+    Rank& rank_of(int) { return rank_; }
+    int stand_in(int) const { return id_; }
+    const Op* next_op(int, std::uint32_t) { return ops_.next(); }
+
+    /// Reads all operations at once, to know how many messages each lane has.
+    bool must_read(int) const { return rank_.more; }
+
+    std::int64_t take(int rank, const Op& op, layouts::OpIndex, layouts::Interval) {
+        const auto duration = op.transfers() ? transfer(rank, op) : cost_.compute(op, rank);
+        take_node(rank, op, duration);
+        if (!op.transfers()) found_.compute += layouts::to_seconds(duration);
+        if (op.kind == OpKind::attend) {
+            found_.flop += schedule_.flop(op);
+            computed_flop_ += cost_.computed_flop(op);
+        }
+        return op.bytes;
+    }
+
+    Picoseconds transfer(int rank, const Op& op) {
+        const bool sends = op.kind == OpKind::send;
+        const auto duration =
+            (sends ? cost_.transfer(rank, op.peer, op.bytes) : cost_.transfer(op.peer, rank, op.bytes)).whole();
+        auto& busy = link_time_[sends ? 0 : 1];
+        busy = layouts::checked_sum(busy, duration);
+        return duration;
+    }
+
+    void start(int rank, Lane lane) {
+        if (lane == compute_lane) {
+            run_compute(rank, 1);
+        } else {
+            const auto& self = head_node(rank, lane);
+            run_head(rank, lane, self.ready, self.duration);
+        }
+        ended_.push(rank, lane);
+    }
+
+    /// Runs lane after lane as far as it can; returns whether anything has ended. The order matters where force() was
+    /// needed.
+    bool advance_lanes() {
+        bool any = false;
+        for (Lane lane = 0; lane < lanes_; ++lane)
+            for (auto head = rank_.window.head(lane); head != OpWindow::none; head = rank_.window.head(lane)) {
+                const auto& op = rank_.window[head];
+                op.state == OpState::posted ? meet(id_, lane, op) : try_start(id_, lane);
+                if (ended_.empty()) break;
+                finish_ended();
+                any = true;
+            }
+        return any;
+    }
+
+    /// A half of a message begins with the rank's own other half of the same number on its channel, in place of the
+    /// peer's. It begins alone if there is none.
+    void meet(int rank, Lane lane, const PendingOp&) {
+        const auto other_lane = layouts::counterpart(lane);
+        const auto number = ended_by_lane_[static_cast<std::size_t>(lane)];
+        const auto& others = rank_.lanes[static_cast<std::size_t>(other_lane)];
+        if (number >= others.size()) return start(rank, lane);
+        auto &self = head_node(rank, lane), &other = node(rank, others[number]);
+        if (other.ready == unknown) {
+            const auto head = rank_.window.head(other_lane);
+            if (head != static_cast<std::uint32_t>(others[number]) || !rank_.window.may_run(head)) return;
+            post(rank, other_lane, head);
+        }
+        self.ready = other.ready = std::max(self.ready, other.ready);
+        if (other.end == unknown)
+            start(rank, other_lane);
+        else  // it was forced to begin too early
+            other.end = layouts::checked_sum(other.ready, other.duration);
+        start(rank, lane);
+    }
+
+    void finish_ended() {
+        while (!ended_.empty()) {
+            const auto [rank, lane] = ended_.pop();
+            finish(rank, lane);
+            ++ended_by_lane_[static_cast<std::size_t>(lane)];
+        }
+    }
+
+    /// If ranks do not all do the same, halves may wait for each other. The first that waits then begins alone.
+    bool force() {
+        for (Lane lane = 0; lane < lanes_; ++lane) {
+            const auto head = rank_.window.head(lane);
+            if (head == OpWindow::none || rank_.window[head].state != OpState::posted) continue;
+            start(id_, lane);
+            finish_ended();
+            return true;
+        }
+        return false;
+    }
+
+    int id_;
+    layouts::Ops ops_;
+    Rank rank_;
+    std::vector<std::size_t> ended_by_lane_;  // how many operations
+    std::array<Picoseconds, 2> link_time_{};  // out, in
+    OneRank found_;
+    double computed_flop_ = 0;
+};
+
+}  // namespace
+
+OneRank play_one_rank(const Schedule& schedule, const Machine& machine, const SimOptions& options, int rank) {
+    const auto tiles =
+        options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
+    OneRank found;
+    double found_at = 0;
+    const auto play = [&](double clock) {
+        RecurrenceOfRank recurrence(schedule, machine, options, rank, clock, tiles);
+        found = recurrence.run();
+        found_at = clock;
+        PlayedPass pass{{}, {recurrence.computed_flop()}, {recurrence.power(machine)}};
+        pass.prediction.makespan = layouts::to_picoseconds(found.seconds);
+        pass.prediction.ranks.emplace_back().compute = layouts::to_picoseconds(found.compute);
+        return pass;
+    };
+    double clock = 1;
+    if (power_limits_clocks(schedule, machine, options))
+        clock = find_sustained_clocks(1, options, [&](const auto& clocks) { return play(clocks.front()); }).front();
+    if (clock != found_at) play(clock);
+    return found;
+}
+
+}  // namespace ringlab::sim

@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(ranks_of_one_process_group_are_enough) {
     const TraceFolder folder;
     const auto kernels = std::vector<WrittenEvent>{{"kernel", forward_kernel, 100, 20}};
     const auto text = [&](int rank) {
-        return trace_text(rank, 8, kernels, 0, R"([{"pg_name":"0","ranks":[0,1,2,3,4,5,6,7]},{"ranks":[6,2]},{}])");
+        return trace_text(rank, 8, kernels, 0, R"([{"pg_name":"0","ranks":[0,1,2,3,4,5,6,7]},{"ranks":[6,2]},{"ranks":[7]},{}])");
     };
     const auto two = read_kineto(folder("2.json", text(2))), six = read_kineto(folder("6.json", text(6))),
                seven = read_kineto(folder("7.json", text(7)));
@@ -156,6 +156,7 @@ BOOST_AUTO_TEST_CASE(ranks_of_one_process_group_are_enough) {
                          join_ranks({two, seven});
                      }),
                      "no trace of rank 0 is given, of a job of 8 ranks");
+    require_contains(read_error_of([&] { join_ranks({seven}); }), "no trace of rank 0 is given, of a job of 8 ranks");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_trace_is_told_in_one_line) {

@@ -213,7 +213,9 @@ KinetoTrace read_kineto(const std::string& file) {
     if (const auto groups = job.find("pg_config"); groups != job.end() && groups->is_array())
         for (const auto& group : *groups) {
             const auto ranks = group.is_object() ? group.value("ranks", json()) : json();
-            if (ranks.is_array() && std::ranges::all_of(ranks, [](const json& one) { return one.is_number_integer(); }))
+            // A group of one rank exchanges nothing: its trace does not stand for a job of several.
+            if (ranks.is_array() && ranks.size() > 1 &&
+                std::ranges::all_of(ranks, [](const json& one) { return one.is_number_integer(); }))
                 trace.groups.push_back(ranks.get<std::vector<int>>());
         }
 

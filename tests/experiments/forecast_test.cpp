@@ -2,22 +2,13 @@
 
 #include "experiments/config/source.hpp"
 
-#include "sim/play/simulate.hpp"
-
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
-#include <ctime>
 #include <thread>
 
 namespace ringlab::experiments {
 namespace {
-
-double processor_seconds() {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 /// Of predict --schedules ALGORITHM --ranks RANKS --tokens-per-rank 8192 --compute-model rate.
 Config config_of(const std::string& algorithm, int ranks) {
@@ -64,25 +55,13 @@ struct Predicted {
 
 BOOST_AUTO_TEST_SUITE(forecast)
 
-// The price of an operation was measured on one computer, and holds there within a factor of 2 from 256 ranks on; of 4,
-// as processors differ.
-BOOST_AUTO_TEST_CASE(predicting_pull_takes_about_as_long_as_is_said) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    BOOST_TEST_MESSAGE("skipped: sanitizers take several times as long");
-#else
-    const Predicted pull(config_of("pull", 64));
-    const auto machine = sim::load_machine(RINGLAB_SOURCE_DIR "/experiments/machines/h200_cluster.toml");
-    sim::SimOptions options;
-    options.compute = sim::ComputeModel::rate;
-    const auto begin = processor_seconds();
-    for (const auto* schedule : {pull.plan.forward.get(), pull.plan.backward.get()})
-        sim::simulate(*schedule, machine, options);
-    const auto seconds = processor_seconds() - begin;
-    BOOST_TEST_CONTEXT("took " << seconds << " s, estimate " << pull.forecast.seconds() << " s") {
-        BOOST_TEST(seconds < 4 * pull.forecast.seconds());
-        BOOST_TEST(seconds > pull.forecast.seconds() / 4);
-    }
-#endif
+// An operation costs the same in a ring of any size: what it costs is a measurement (forecast.cpp), not tested here.
+// The estimate counts the operations of 16 ranks, which are alike under zigzag.
+BOOST_AUTO_TEST_CASE(the_estimate_of_pull_grows_with_its_operations) {
+    const Predicted small(config_of("pull", 64)), large(config_of("pull", 256));
+    BOOST_TEST(large.operations() > 10 * small.operations());
+    BOOST_TEST(large.forecast.seconds() / small.forecast.seconds() == large.operations() / small.operations(),
+               boost::test_tools::tolerance(0.03));
 }
 
 // One run takes one thread, however many there are: with two, the estimate of a single run was half of what it took.

@@ -193,8 +193,7 @@ class Ring:
                 raise Refused(refusal)
             return [tokens], seed
         full = json.dumps(call, sort_keys=True).encode()
-        short = {name: text if len(text := str(value)) <= 100 else f"{text[:60]}... ({len(text)} letters)"
-                 for name, value in call.items()}
+        short = {name: shortened(str(value)) for name, value in call.items()}
         text = refusal if refusal else json.dumps(short)
         mine = self.RECORD.pack(bool(refusal), hashlib.sha256(full).digest(), tokens, seed, text.encode()[:1975])
         record = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
@@ -217,6 +216,10 @@ class Ring:
                 raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must "
                               "make the same call")
         return [record[2] for record in records], records[0][3]
+
+
+def shortened(text):
+    return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} letters)"
 
 
 def _bytes(tensor):

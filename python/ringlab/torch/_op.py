@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ringlab import _cuda, _library
 from ringlab._library import Refused
+from ringlab.torch import _record
 from ringlab.torch._ring import contents_of_files, ring_of, shortened
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
@@ -109,6 +110,8 @@ class _Call:
         self.ring = ring_of(group)
         cu_seqlens = None if cu_seqlens is None else cu_seqlens.cpu()
         refusal = _refusal(q, k, v, sinks, cu_seqlens) or self.ring.other_device(q.device)
+        if not refusal and _record.active:
+            refusal = _record.active.refusal(q, group)
         seed, call, length = int(seed), {}, 0
         if not refusal:
             (batch, length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
@@ -131,7 +134,7 @@ class _Call:
         problem = (batch, tokens, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
                    _library.DTYPES[dtype])
         chosen = (spec, layout, schedule, tokens, mask_tokens or tokens, ranks)
-        self.on_cuda, self._device = q.is_cuda, q.device
+        self.on_cuda, self._device, self._what = q.is_cuda, q.device, (problem, chosen)
         if self.on_cuda:
             self.plan = self.ring.pass_(lambda: self.ring.cuda(q.device).plan(
                 problem, chosen, files, sinks is not None, call["deterministic"]))
@@ -164,12 +167,17 @@ class _Call:
 
     def _pass(self, which, *arguments):
         arguments = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+        recording = _record.active
+        if recording:
+            recording.begin(which, *self._what)
         if self.on_cuda:
             stream = torch.cuda.current_stream(self._device).cuda_stream
             self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan, byref(self._inputs), *arguments, stream)
         else:
             self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, byref(self._inputs),
                             *arguments)
+            if recording:
+                recording.end(_library.spans(self.ring.handle))
 
 
 def _suits_kernels(x):

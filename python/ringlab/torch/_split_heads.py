@@ -33,9 +33,9 @@ def local_heads(q, k, v, sinks, group):
         of_heads = Shard(0 if name == "sinks" else heads)
         wanted = tuple(of_heads if of_q == Shard(heads) else Replicate() for of_q in q.placements)
         if x.device_mesh != mesh or tuple(x.placements) != wanted:
-            raise Refused(f"{name} is a DTensor with placements {tuple(x.placements)} on mesh {x.device_mesh.mesh_dim_names}; "
-                          f"with q on {mesh.mesh_dim_names} they must be {wanted}: heads, {of_heads}, are all that may be "
-                          "split; give to_local() of a DTensor of a shard's tokens")
+            raise Refused(f"{name} is a DTensor with placements {tuple(x.placements)} on mesh "
+                          f"{x.device_mesh.mesh_dim_names}; with q on {mesh.mesh_dim_names} they must be {wanted}: heads, "
+                          f"{of_heads}, are all that may be split; give to_local() of a DTensor of a shard's tokens")
     ring = _ring.process_group(group)
     members = set() if ring is None else set(dist.get_process_group_ranks(ring))
     for dim, placement in enumerate(q.placements):

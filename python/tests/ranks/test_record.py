@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import time
 
@@ -108,6 +109,15 @@ for which, source in sorted(set(zip(file["spans/run"][()], file["spans/source"][
     assert {(line[0], line[1]) for line in lines} >= {("measured", "measured")} and len(lines) == 2, ran.stdout
     assert all(line[2].startswith("2 ") and int(line[2].split()[1]) > 4 for line in lines), ran.stdout
     assert "documents:100" in ran.stdout and "+valid:0-500" in ran.stdout, ran.stdout
+
+
+def test_each_ring_writes_its_own_record(path):
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    path = path.with_name(f"ring{dist.get_rank()}.h5")
+    with ringlab.record(path, machines=MACHINE, group=alone) as recording:
+        step(layers=1, group=alone)
+    assert path.exists() and "P=1 S=256 ring on" in recording.text, recording.text
+    assert re.search(r"^communication ms +0 +0 ", recording.text, re.MULTILINE), recording.text
 
 
 def refused(message, path, body=step, **options):

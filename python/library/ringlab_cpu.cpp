@@ -30,6 +30,8 @@ using reference::size;
 
 struct ringlab_ring {
     python::CallbackRing transport;
+    std::vector<layouts::Span> spans = {};  // of the last pass
+    reference::Clock::time_point start = {};
 };
 
 /// Both passes of a problem, and what they resolve to: the backward pass's when it is first asked for.
@@ -151,6 +153,7 @@ class Call {
 public:
     Call(ringlab_plan& plan, ringlab_ring& ring, const ringlab_inputs& inputs, const ringlab_tensor* dout)
         : plan_(plan),
+          ring_(ring),
           transport_(ring.transport),
           problem_(problem_of_call(plan, inputs.sinks, inputs.seed)),
           tokens_(plan.schedule(Pass::forward).layout().shard_tokens(transport_.rank())) {
@@ -177,8 +180,11 @@ public:
         const layouts::RingGroup group{.ring = transport_.ranks()};
         const reference::SingleThreadedBlas single_threaded;
         rank_->begin(plan_.schedule(pass), program);
-        reference::execute(program.ranks[size(transport_.rank())], program.lanes, {group, 0, transport_.rank()}, *rank_,
-                           transport_, transport_.start_together(), transport_.timeout());
+        ring_.spans.clear();
+        ring_.start = transport_.start_together();
+        ring_.spans =
+            reference::execute(program.ranks[size(transport_.rank())], program.lanes, {group, 0, transport_.rank()},
+                               *rank_, transport_, ring_.start, transport_.timeout());
         rank_->end();
         reference::RankResult result;
         rank_->collect(result);
@@ -191,6 +197,7 @@ public:
 
 private:
     ringlab_plan& plan_;
+    ringlab_ring& ring_;
     python::CallbackRing& transport_;
     const layouts::Problem problem_;
     const std::int64_t tokens_;
@@ -227,6 +234,17 @@ reference::Tensor tensor_of(const double* data, const std::array<std::int64_t, 4
     reference::Tensor tensor(sizes);
     std::copy_n(data, tensor.size(), tensor.data());
     return tensor;
+}
+
+ringlab_span span_from(const layouts::Span& span, double since_start) {
+    using layouts::OpKind;
+    const bool is_compute = span.lane == layouts::compute_lane;
+    const auto activity = span.kind == OpKind::attend ? RINGLAB_ATTEND
+                          : is_compute                ? RINGLAB_OTHER_COMPUTE
+                          : span.kind == OpKind::send ? RINGLAB_SEND
+                                                      : RINGLAB_RECEIVE;
+    return {since_start - layouts::to_seconds(span.posted), since_start - layouts::to_seconds(span.end), activity,
+            is_compute ? -1 : span.peer};
 }
 
 double largest(const std::vector<layouts::RankTotals>& ranks, layouts::Picoseconds layouts::RankTotals::*member) {
@@ -320,6 +338,15 @@ ringlab_status ringlab_backward(ringlab_plan* plan, ringlab_ring* ring, const ri
         write_shard(result.dk, call.of_keys(problem.head_dim), problem.dtype, dk);
         write_shard(result.dv, call.of_keys(problem.value_dim), problem.dtype, dv);
         if (dsinks) std::ranges::copy(result.dsinks, dsinks);
+    });
+}
+
+ringlab_status ringlab_spans(const ringlab_ring* ring, ringlab_span* spans, int64_t capacity, int64_t* count) {
+    return guarded(RINGLAB_REFUSED, [&] {
+        const std::chrono::duration<double> since_start = reference::Clock::now() - ring->start;
+        *count = static_cast<std::int64_t>(ring->spans.size());
+        std::transform(ring->spans.begin(), ring->spans.begin() + std::min(capacity, *count), spans,
+                       [&](const auto& span) { return span_from(span, since_start.count()); });
     });
 }
 

@@ -120,6 +120,20 @@ ringlab_status ringlab_backward(ringlab_plan* plan, ringlab_ring* ring, const ri
                                 const ringlab_tensor* dout, const void* o_exact, const void* lse, void* dq, void* dk,
                                 void* dv, double* dsinks);
 
+typedef enum { RINGLAB_ATTEND = 0, RINGLAB_OTHER_COMPUTE = 1, RINGLAB_SEND = 2, RINGLAB_RECEIVE = 3 } ringlab_activity;
+
+/* An operation of a pass. Both times are seconds before the call of ringlab_spans(); a message begins when this rank is
+ * ready for it. */
+typedef struct {
+    double begin, end;
+    int32_t activity; /* ringlab_activity */
+    int32_t peer;     /* of a message, else -1 */
+} ringlab_span;
+
+/* What this rank did in the ring's last pass. Writes at most `capacity` spans, and their number to `count`; none if
+ * there was no pass, or if it failed. */
+ringlab_status ringlab_spans(const ringlab_ring* ring, ringlab_span* spans, int64_t capacity, int64_t* count);
+
 /* ---- What it may be wrong by, and what it would cost ---- */
 
 /* Whole tensors in fp64, contiguous: what attention is computed from, and what is expected of it. */

@@ -9,6 +9,7 @@ VERSION = 1
 REFUSED, BROKEN = 1, 2
 KINDS = {"layout": 0, "mask": 1, "schedule": 2}
 DTYPES = {"bf16": 0, "fp16": 1, "fp32": 2, "fp64": 3}
+ACTIVITIES = ("attend", "other compute", "send", "receive")
 RESULTS = ("o", "o_exact", "lse", "dq", "dk", "dv", "dsinks")
 
 
@@ -52,6 +53,11 @@ class Expected(ctypes.Structure):
         (name, c_void_p) for name in ("o", "lse", "dq", "dk", "dv", "dsinks")]
 
 
+class Span(ctypes.Structure):
+    _fields_ = [("begin", c_double), ("end", c_double), ("activity", c_int32),  # place in ACTIVITIES
+                ("peer", c_int32)]
+
+
 class Prediction(ctypes.Structure):
     _fields_ = [(name, c_double) for name in ("seconds", "naive_overlapped", "naive_serial", "compute", "compute_mean",
                                               "communication", "exposed", "flop", "scratch_bytes")]
@@ -65,6 +71,7 @@ SIGNATURES = {
     "ringlab_ring_create": [POINTER(Transport), c_int, c_int, c_double, POINTER(c_void_p)],
     "ringlab_forward": [c_void_p, c_void_p, POINTER(Inputs), c_void_p, c_void_p, c_void_p],
     "ringlab_backward": [c_void_p, c_void_p, POINTER(Inputs), POINTER(Tensor)] + [c_void_p] * 6,
+    "ringlab_spans": [c_void_p, c_void_p, c_int64, POINTER(c_int64)],
     "ringlab_bounds": [c_void_p, POINTER(Expected), c_void_p],
     "ringlab_predict": [c_void_p, c_char_p, c_int, POINTER(Prediction)],
 }
@@ -135,6 +142,17 @@ def positions(chosen, rank, by_document):
         call("ringlab_positions", byref(chosen), rank, by_document, found, most, byref(count))
         if count.value <= most:
             return (c_int64 * count.value).from_buffer(found)
+        most = count.value
+
+
+def spans(ring):
+    """What a ring's rank did in its last pass, a ctypes array of Span: times are seconds before this call."""
+    count, most = c_int64(), 0
+    while True:
+        found = (Span * most)()
+        call("ringlab_spans", ring, found, most, byref(count))
+        if count.value <= most:
+            return found
         most = count.value
 
 

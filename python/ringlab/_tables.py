@@ -21,14 +21,14 @@ def machines():
     return sorted(path.stem for path in _MACHINES.glob("*.toml"))
 
 
-def _machine_file(name):
+def machine_file(name):
     for path in (pathlib.Path(name), _MACHINES / f"{name}.toml"):
         if path.is_file():
             return path
     raise Refused(f"machine '{name}' is neither a file nor one of {', '.join(machines())}")
 
 
-def _list(value):
+def as_list(value):
     return [value] if isinstance(value, (str, int)) else list(value)
 
 
@@ -45,18 +45,18 @@ def predict(*, tokens, ranks, machines, layouts="zigzag", schedules="ring", mask
     """
     rows = []
     query_heads, kv_heads = heads
-    for mask in _list(masks):
-        for length in _list(tokens):
-            for ring in _list(ranks):
-                for schedule in _list(schedules):
-                    for layout in _list(layouts):
+    for mask in as_list(masks):
+        for length in as_list(tokens):
+            for ring in as_list(ranks):
+                for schedule in as_list(schedules):
+                    for layout in as_list(layouts):
                         problem = _library.Problem(batch, length, query_heads, kv_heads, head_dim,
                                                    value_dim or head_dim, scale, soft_cap, dropout,
                                                    _library.DTYPES[dtype])
                         plan = _library.Plan(problem, _library.choices(mask, layout, schedule, length, length, ring))
-                        for machine in _list(machines):
+                        for machine in as_list(machines):
                             for backward in (False, True):
-                                found = plan.predict(_machine_file(machine), backward)
+                                found = plan.predict(machine_file(machine), backward)
                                 rows.append({
                                     "machine": machine, "mask": mask, "layout": layout, "schedule": schedule,
                                     "ranks": ring, "tokens": length, "pass": "backward" if backward else "forward",
@@ -65,7 +65,7 @@ def predict(*, tokens, ranks, machines, layouts="zigzag", schedules="ring", mask
     return rows
 
 
-def _program(name, folder):
+def program(name, folder):
     for place in filter(None, (folder, os.environ.get("RINGLAB_PROGRAMS"))):
         if (path := pathlib.Path(place) / name).is_file():
             return path
@@ -75,6 +75,14 @@ def _program(name, folder):
                   "folder, build/cpu/experiments, in RINGLAB_PROGRAMS or as programs=")
 
 
+def run_program(name, folder, arguments):
+    """What it prints. Raises Refused with the program's line."""
+    ran = subprocess.run([str(program(name, folder)), *arguments], capture_output=True, text=True)
+    if ran.returncode != 0:
+        raise Refused((ran.stderr.strip().splitlines() or [f"{name} ended with {ran.returncode}"])[-1])
+    return ran.stdout
+
+
 def advise(*, tokens, gpus, machines, programs=None, **options):
     """What to choose: runs the program `advise` and returns its candidates, the best first, as rows.
 
@@ -82,13 +90,10 @@ def advise(*, tokens, gpus, machines, programs=None, **options):
     budget=60. `verdict` of a row says whether it was ranked, and if not, why. Raises Refused with the program's line.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(_program("advise", programs)), "--output", f"{folder}/advice.h5"]
-        command += ["--json", f"{folder}/advice.json"]
+        arguments = ["--output", f"{folder}/advice.h5", "--json", f"{folder}/advice.json"]
         for name, value in {"tokens": tokens, "gpus": gpus, "machines": machines, **options}.items():
-            command += [f"--{name.replace('_', '-')}", *map(str, _list(value))]
-        ran = subprocess.run(command, capture_output=True, text=True)
-        if ran.returncode != 0:
-            raise Refused((ran.stderr.strip().splitlines() or [f"advise ended with {ran.returncode}"])[-1])
+            arguments += [f"--{name.replace('_', '-')}", *map(str, as_list(value))]
+        run_program("advise", programs, arguments)
         advice = json.loads(pathlib.Path(folder, "advice.json").read_text())
     return [{"verdict": verdict, **row} for verdict, rows in advice.items()
             if isinstance(rows, list) and verdict != "machines" for row in rows]

@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(exposed_communication_idle_time_and_balance_are_those_of_a_
     BOOST_TEST(shares.at(1).idle == 40 * us);
 }
 
-BOOST_AUTO_TEST_CASE(of_operators_on_the_cpu_the_innermost_attention_and_aten_count_and_messages_of_gloo) {
+BOOST_AUTO_TEST_CASE(of_operators_on_the_cpu_the_innermost_attention_aten_and_ringlab_count_and_messages_of_gloo) {
     const TraceFolder folder;
     const auto file =
         folder("0.json", trace_text(0, 1,
@@ -121,6 +121,7 @@ BOOST_AUTO_TEST_CASE(of_operators_on_the_cpu_the_innermost_attention_and_aten_co
                                      {"user_annotation", "gloo:send", 2, 60},
                                      {"cpu_op", "aten::scaled_dot_product_attention", 10, 20},
                                      {"cpu_op", "aten::_scaled_dot_product_flash_attention_for_cpu", 12, 16},
+                                     {"cpu_op", "ringlab::compute", 64, 4},
                                      {"cpu_op", "aten::add_", 70, 5},
                                      {"cpu_op", "ScaledDotProductFlashAttentionForCpuBackward0", 80, 15},
                                      {"cpu_op", "aten::_flash_attention_for_cpu_backward", 82, 10}}));
@@ -128,10 +129,10 @@ BOOST_AUTO_TEST_CASE(of_operators_on_the_cpu_the_innermost_attention_and_aten_co
     BOOST_TEST(trace.attention[0] == 16 * us);
     BOOST_TEST(trace.attention[1] == 10 * us);
     const auto share = rank_shares(join_ranks({trace}).timeline).at(0);
-    BOOST_TEST(share.compute == (16 + 5 + 10) * us);
+    BOOST_TEST(share.compute == (16 + 4 + 5 + 10) * us);
     BOOST_TEST(share.communication == 60 * us);
     BOOST_TEST(share.exposed == (60 - 16) * us);
-    BOOST_TEST(share.idle == (90 - 60 - 5 - 10) * us);
+    BOOST_TEST(share.idle == (90 - 60 - 4 - 5 - 10) * us);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_whose_clocks_have_nothing_in_common_begin_together) {
@@ -147,7 +148,8 @@ BOOST_AUTO_TEST_CASE(ranks_of_one_process_group_are_enough) {
     const TraceFolder folder;
     const auto kernels = std::vector<WrittenEvent>{{"kernel", forward_kernel, 100, 20}};
     const auto text = [&](int rank) {
-        return trace_text(rank, 8, kernels, 0, R"([{"pg_name":"0","ranks":[0,1,2,3,4,5,6,7]},{"ranks":[6,2]},{"ranks":[7]},{}])");
+        return trace_text(rank, 8, kernels, 0,
+                          R"([{"pg_name":"0","ranks":[0,1,2,3,4,5,6,7]},{"ranks":[6,2]},{"ranks":[7]},{}])");
     };
     const auto two = read_kineto(folder("2.json", text(2))), six = read_kineto(folder("6.json", text(6))),
                seven = read_kineto(folder("7.json", text(7)));

@@ -22,6 +22,9 @@ namespace {
 using layouts::Pass;
 using layouts::Picoseconds;
 
+/// Of a timeline that has the forward pass and, behind it, the backward pass; perhaps of several attentions.
+constexpr const char* every_pass = "all";
+
 /// Seconds of one attention, forward and perhaps backward: of the rank with most of each, but for balance.
 struct Summary {
     double time = 0, compute = 0, communication = 0, exposed = 0, idle = 0;
@@ -77,9 +80,14 @@ layouts::Timeline behind(layouts::Timeline first, const layouts::Timeline& secon
     return first;
 }
 
+struct Predicted {
+    layouts::Timeline timeline;
+    Summary summary;
+};
+
 /// The passes that were measured, as they are predicted.
-Summary predicted(const Plan& plan, const MeasuredRanks& measured, const sim::Machine& machine,
-                  sim::SimOptions options) {
+Predicted predicted(const Plan& plan, const MeasuredRanks& measured, const sim::Machine& machine,
+                    sim::SimOptions options) {
     options.trace = true;
     layouts::Timeline both;
     Picoseconds end = 0;
@@ -89,7 +97,8 @@ Summary predicted(const Plan& plan, const MeasuredRanks& measured, const sim::Ma
         both = behind(std::move(both), prediction.timeline, end);
         end += prediction.makespan;
     }
-    return summary_of(both, end);
+    const auto summary = summary_of(both, end);
+    return {std::move(both), summary};
 }
 
 std::string comparison(const Summary& measured, const Summary& predicted) {
@@ -111,10 +120,10 @@ std::string comparison(const Summary& measured, const Summary& predicted) {
 std::optional<Config> compared(Config config, int ranks) {
     static const std::set<std::string> own{"kineto", "kineto-passes", "output", "overwrite", "config", "force"};
     static const std::set<std::string> predicting{
-        "preset",   "batch",   "heads",      "head-dim",     "value-dim",        "latent",          "scale",
-        "soft-cap", "sinks",   "rotary",     "rotary-dims",  "rotary-first",     "rotary-pairs",    "rotary-scaling",
-        "layouts",  "masks",   "schedules",  "tokens",       "rotary-positions", "tokens-per-rank", "ranks",
-        "machines", "queries", "arithmetic", "compute-model"};
+        "preset",   "batch",   "heads",      "head-dim",    "value-dim",        "latent",          "scale",
+        "soft-cap", "sinks",   "rotary",     "rotary-dims", "rotary-first",     "rotary-pairs",    "rotary-scaling",
+        "layouts",  "masks",   "schedules",  "tokens",      "rotary-positions", "tokens-per-rank", "ranks",
+        "machines", "queries", "arithmetic", "dropout",     "compute-model"};
     bool asked = false;
     for (const auto& option : config.given) {
         require(own.contains(option) || predicting.contains(option),
@@ -186,6 +195,7 @@ int study_kineto(const Config& config, const Experiment& experiment, int argc, c
     RunWriter run;
     describe_shares(run, measured, shares);
     describe_summary(run, summary / passes, "measured");
+    run.timeline("measured", every_pass, measured.timeline);
     record.commit("measured", run);
     if (measured.clocks_disagree)
         fmt::print(stderr,
@@ -198,15 +208,16 @@ int study_kineto(const Config& config, const Experiment& experiment, int argc, c
         for (const auto& which : all_cases(beside->sweep, beside->prediction.machines, 0))
             for (std::size_t machine = 0; machine < predictor->machines().size(); ++machine) {
                 const auto plan = make_plan(which, problem_from(beside->problem));
-                const auto other = predicted(plan, measured, predictor->descriptions()[machine], predictor->options());
+                auto other = predicted(plan, measured, predictor->descriptions()[machine], predictor->options());
                 const auto name = fmt::format("{} on {}", which.name(), predictor->machines()[machine]);
                 RunWriter of_case;
                 describe_case(of_case, which, plan);
-                describe_summary(of_case, other, "predicted");
+                describe_summary(of_case, other.summary, "predicted");
+                of_case.timeline(predictor->machines()[machine], every_pass, std::move(other.timeline));
                 record.commit(name, of_case);
                 fmt::print("\n{}{}\n{}", name,
                            passes > 1 ? fmt::format(", measured times divided by {}", passes) : std::string(),
-                           comparison(summary / passes, other));
+                           comparison(summary / passes, other.summary));
             }
     }
     record.finish();

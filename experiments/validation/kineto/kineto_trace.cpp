@@ -81,8 +81,10 @@ void take_event(Contents& contents, const json& event) {
               begin + duration};
     one.activity = activity_of(one.name);
     const bool by_gloo = one.name.starts_with("gloo:");
-    const bool of_cpu = by_gloo || (category == "cpu_op" && one.activity != Activity::message &&
-                                    (one.activity != Activity::other || one.name.starts_with("aten::")));
+    const bool of_cpu =
+        by_gloo ||
+        (category == "cpu_op" && one.activity != Activity::message &&
+         (one.activity != Activity::other || one.name.starts_with("aten::") || one.name.starts_with("ringlab::")));
     if (of_gpu)
         contents.of_gpu.push_back(std::move(one));
     else if (of_cpu)

@@ -25,7 +25,7 @@ struct KinetoTrace {
 /// Reads Chrome-trace JSON that torch.profiler wrote. If the trace has GPU activities these alone count: kernels and
 /// copies. Otherwise operators do (cpu_op), and messages of gloo. Names say what is attention, forward and backward,
 /// and what is a message: kernels of NCCL and NVSHMEM, copies between GPUs, gloo:... Everything else is other compute;
-/// on the CPU this is aten:: alone. An operator of attention within another one is the one that counts.
+/// on the CPU this is aten:: and ringlab:: alone. An operator of attention within another one is the one that counts.
 ///
 /// A file may be compressed by gzip, if the build has zlib. Throws Error, one line, if the file is not whole, does not
 /// say its rank, or has no attention.

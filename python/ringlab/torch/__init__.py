@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ringlab import _cuda, _library
 from ringlab._library import BrokenRing, Refused
-from ringlab.torch import _op, _ring
+from ringlab.torch import _op, _ring, _split_heads
 
 __all__ = ["BrokenRing", "Refused", "connect", "loss_weights", "next_token_labels", "padded_tokens", "positions",
            "ring_attention", "shard", "unshard"]
@@ -35,7 +35,7 @@ def connect(group=None, timeout=_ring.DEFAULT_TIMEOUT, transport="automatic"):
 
 
 def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", group=None, scale=None, soft_cap=None,
-                   sinks=None, dropout=0.0, dropout_seed=None, cu_seqlens=None, return_lse=False):
+                   sinks=None, dropout=0.0, dropout_seed=None, cu_seqlens=None, deterministic=False, return_lse=False):
     """Attention of this rank's query rows over the keys of all ranks of a group; every rank makes the same call.
 
     q: (batch, tokens, query_heads, head_dim), k: (batch, tokens, kv_heads, head_dim), v: (batch, tokens, kv_heads,
@@ -46,10 +46,13 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
 
     mask, layout, schedule: names as the programs take them. cu_seqlens: integers, 0 and the ends of the documents of
     the whole sequence (not of the shard); the mask is joined with documents, and tokens behind the last are padding.
-    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. scale: of q.k, 1/sqrt(head_dim) if
-    None. soft_cap: c of c*tanh(s/c). sinks: (query_heads,) learned logits. dropout: probability, by dropout_seed, an
-    int or a tensor of one, the same on every rank; without one rank 0 draws it from PyTorch's generator, so that
-    checkpointing draws it again.
+    group: a ProcessGroup, a DeviceMesh of one dimension, or None for all processes. Under tensor parallelism, heads split
+    over another dimension of the mesh, q, k and v are this process's heads; or DTensors split by heads, as o is then.
+    scale: of q.k, 1/sqrt(head_dim) if None. soft_cap: c of c*tanh(s/c). sinks: (query_heads,) learned logits. dropout:
+    probability, by dropout_seed, an int or a tensor of one, the same on every rank; without one rank 0 draws it from
+    PyTorch's generator, so that checkpointing draws it again. deterministic: repeated calls give the same bits, as they
+    do under torch.use_deterministic_algorithms(). CPU tensors always do; with CUDA tensors dQ is then added up in a
+    fixed order, which takes longer.
 
     Returns o (batch, tokens, query_heads, value_dim), with return_lse also lse (batch, tokens, query_heads), which has
     no gradient: natural logarithm, -inf for a row that sees nothing. Gradients of q, k, v are those of this rank's
@@ -59,8 +62,11 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     Raises Refused, on every rank, where an argument is wrong or ranks differ in one, and the process may go on; raises
     BrokenRing where a rank is gone or silent for longer than the time-out of connect().
     """
+    q, k, v, sinks, split_again = _split_heads.local_heads(q, k, v, sinks, group)
     if q.dim() == 3 and cu_seqlens is None:
         raise Refused(f"q has shape {tuple(q.shape)}; without cu_seqlens it must be (batch, tokens, heads, head_dim)")
+    if not isinstance(deterministic, bool):
+        raise Refused(f"deterministic is {deterministic!r}; it must be True or False")
     if dropout_seed is not None and not dropout:
         raise Refused("dropout_seed is given without dropout")
     packed = q.dim() == 3
@@ -77,11 +83,11 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     else:
         seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
     o, lse, _, _ = _op.attend(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
-                              float(scale or 0), float(soft_cap or 0), float(dropout),
+                              float(scale or 0), float(soft_cap or 0), float(dropout), deterministic,
                               bool(dropout) and dropout_seed is None)
     if packed:
         o, lse = o.squeeze(0), lse.squeeze(0)
-    return (o, lse.detach()) if return_lse else o
+    return (split_again(o), split_again(lse.detach())) if return_lse else split_again(o)
 
 
 def _place(group):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ringlab import _cuda, _library
 from ringlab._library import Refused
-from ringlab.torch._ring import contents_of_files, ring_of
+from ringlab.torch import _record
+from ringlab.torch._ring import contents_of_files, ring_of, shortened
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
 
@@ -105,10 +106,12 @@ class _Call:
     """One call on all ranks of a ring: agreed on, with its plan."""
 
     def __init__(self, which, q, k, v, sinks, cu_seqlens, seed, named):
-        mask, layout, schedule, group, scale, soft_cap, dropout, own_seed = named
+        mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed = named
         self.ring = ring_of(group)
         cu_seqlens = None if cu_seqlens is None else cu_seqlens.cpu()
         refusal = _refusal(q, k, v, sinks, cu_seqlens) or self.ring.other_device(q.device)
+        if not refusal and _record.active:
+            refusal = _record.active.refusal(q, group)
         seed, call, length = int(seed), {}, 0
         if not refusal:
             (batch, length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
@@ -118,7 +121,7 @@ class _Call:
                     "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}", "scale": scale,
                     "soft_cap": soft_cap, "dropout": dropout, "dropout_seed": "drawn" if own_seed else seed,
                     "sinks": sinks is not None, "files": files, "device": q.device.type,
-                    "deterministic": torch.are_deterministic_algorithms_enabled()}
+                    "deterministic": deterministic or torch.are_deterministic_algorithms_enabled()}
         lengths, drawn = self.ring.agree(call, length, seed, refusal)
         self.seed = drawn if own_seed else seed
         tokens, ranks = sum(lengths), self.ring.size
@@ -131,7 +134,7 @@ class _Call:
         problem = (batch, tokens, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout,
                    _library.DTYPES[dtype])
         chosen = (spec, layout, schedule, tokens, mask_tokens or tokens, ranks)
-        self.on_cuda, self._device = q.is_cuda, q.device
+        self.on_cuda, self._device, self._what = q.is_cuda, q.device, (problem, chosen)
         if self.on_cuda:
             self.plan = self.ring.pass_(lambda: self.ring.cuda(q.device).plan(
                 problem, chosen, files, sinks is not None, call["deterministic"]))
@@ -164,12 +167,17 @@ class _Call:
 
     def _pass(self, which, *arguments):
         arguments = [x.data_ptr() if isinstance(x, Tensor) else x for x in arguments]
+        recording = _record.active
+        if recording:
+            recording.begin(which, *self._what)
         if self.on_cuda:
             stream = torch.cuda.current_stream(self._device).cuda_stream
             self.ring.pass_(_cuda.call, f"ringlab_cuda_{which}", self.plan, byref(self._inputs), *arguments, stream)
         else:
             self.ring.pass_(_library.call, f"ringlab_{which}", self.plan.handle, self.ring.handle, byref(self._inputs),
                             *arguments)
+            if recording:
+                recording.end(_library.spans(self.ring.handle))
 
 
 def _suits_kernels(x):
@@ -179,8 +187,13 @@ def _suits_kernels(x):
         for size, stride in zip(x.shape[:-1], x.stride()))
 
 
-def _label(which, mask, layout, schedule, *_):
-    return torch.profiler.record_function(f"ringlab {which}: {mask} {layout} {schedule}")
+def _label(which, q, k, v, cu_seqlens, mask, layout, schedule, group, *_):
+    """A range of the profiler; of NVTX under torch.autograd.profiler.emit_nvtx()."""
+    shapes = ", ".join(f"{name} {'x'.join(map(str, x.shape))}" for name, x in (("q", q), ("k", k), ("v", v)))
+    documents = "" if cu_seqlens is None else "+documents"
+    return torch.profiler.record_function(
+        f"ringlab {which}: {shortened(mask)}{documents} {layout} {schedule}, P={ring_of(group).size}, {shapes}, "
+        f"{str(q.dtype).removeprefix('torch.')}")
 
 
 # ---- The operators ----
@@ -188,10 +201,10 @@ def _label(which, mask, layout, schedule, *_):
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor], cu_seqlens: Optional[Tensor], seed: Tensor,
                mask: str, layout: str, schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
-               own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+               deterministic: bool, own_seed: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """o, lse, o before it was rounded (empty where it is not), and the seed that dropout had."""
-    named = (mask, layout, schedule, group, scale, soft_cap, dropout, own_seed)
-    with _label("forward", *named):
+    named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, own_seed)
+    with _label("forward", q, k, v, cu_seqlens, *named):
         call = _Call("forward", q, k, v, sinks, cu_seqlens, seed, named)
         o = q.new_empty(*q.shape[:3], v.shape[3])
         lse = q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
@@ -204,7 +217,8 @@ attention = torch.library.custom_op("ringlab::attention", mutates_args=())(_atte
 
 
 @attention.register_fake
-def _(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, group, scale, soft_cap, dropout, own_seed):
+def _(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, group, scale, soft_cap, dropout, deterministic,
+      own_seed):
     o = q.new_empty(*q.shape[:3], v.shape[3])
     exact = torch.empty_like(o, dtype=accumulator(q.dtype)) if is_narrow(q.dtype) else o.new_empty(
         0, dtype=accumulator(q.dtype))
@@ -213,11 +227,11 @@ def _(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, group, scale, so
 
 def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, sinks: Optional[Tensor],
                         cu_seqlens: Optional[Tensor], seed: Tensor, o: Tensor, lse: Tensor, mask: str, layout: str,
-                        schedule: str, group: str, scale: float, soft_cap: float,
-                        dropout: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+                        schedule: str, group: str, scale: float, soft_cap: float, dropout: float,
+                        deterministic: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and what this rank's rows add to the sinks' gradient (empty without sinks)."""
-    named = (mask, layout, schedule, group, scale, soft_cap, dropout, False)
-    with _label("backward", *named):
+    named = (mask, layout, schedule, group, scale, soft_cap, dropout, deterministic, False)
+    with _label("backward", q, k, v, cu_seqlens, *named):
         call = _Call("backward", q, k, v, sinks, cu_seqlens, seed, named)
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         dsinks = q.new_empty(0 if sinks is None else q.shape[2], dtype=torch.float32 if q.is_cuda else torch.float64)
@@ -229,7 +243,8 @@ attention_backward = torch.library.custom_op("ringlab::attention_backward", muta
 
 
 @attention_backward.register_fake
-def _(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, mask, layout, schedule, group, scale, soft_cap, dropout):
+def _(dout, q, k, v, sinks, cu_seqlens, seed, o, lse, mask, layout, schedule, group, scale, soft_cap, dropout,
+      deterministic):
     return (*(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)),
             q.new_empty(0) if sinks is None else torch.empty_like(sinks))
 
@@ -243,10 +258,10 @@ def _keep(ctx, inputs, output):
 
 def _differentiate(ctx, dout, *_, backward=attention_backward):
     if dout is None:
-        return (None,) * 14
+        return (None,) * 15
     q, k, v, sinks, *rest = ctx.saved_tensors
     dq, dk, dv, dsinks = backward(dout, q, k, v, sinks, *rest, *ctx.named[:-1])
-    return dq, dk, dv, None if sinks is None else dsinks, *(None,) * 10
+    return dq, dk, dv, None if sinks is None else dsinks, *(None,) * 11
 
 
 attention.register_autograd(_differentiate, setup_context=_keep)

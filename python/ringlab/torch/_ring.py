@@ -137,6 +137,17 @@ class Ring:
         dist.all_gather_into_tensor(everything, mine, group=self._messages)
         return [_bytes(part[:length]) for part, length in zip(everything.chunk(self.size), sizes.tolist())]
 
+    def tell_all(self, data):
+        """As all_gather(), for a ring of one, too. Raises BrokenRing."""
+        if self.size == 1:
+            return [data]
+        if self.broken:
+            raise self._ended_before()
+        try:
+            return self.all_gather(data)
+        except RuntimeError as error:
+            raise self._nobody_came(error) from None
+
     # ---- Calls ----
 
     def cuda(self, device):
@@ -169,6 +180,14 @@ class Ring:
     def _named(self, text):
         return f"rank {self.rank} of {self.size}: {text}"
 
+    def _ended_before(self):
+        return BrokenRing(self._named(f"this ring ended in an earlier call: {self.broken}"))
+
+    def _nobody_came(self, error):
+        self._break(str(error).splitlines()[0])
+        return BrokenRing(self._named("the others did not come to the call, within "
+                                      f"{self.timeout:g} s or because one is gone: {self.broken}"))
+
     def _break(self, why):
         """Nobody is to wait for this rank: a wait of no time closes the connections of the ring's own gloo group."""
         if self.broken or self._messages is None:
@@ -187,14 +206,13 @@ class Ring:
         empty. Raises Refused, on all ranks, where they differ or one refuses.
         """
         if self.broken:
-            raise BrokenRing(self._named(f"this ring ended in an earlier call: {self.broken}"))
+            raise self._ended_before()
         if self.size == 1:
             if refusal:
                 raise Refused(refusal)
             return [tokens], seed
         full = json.dumps(call, sort_keys=True).encode()
-        short = {name: text if len(text := str(value)) <= 100 else f"{text[:60]}... ({len(text)} letters)"
-                 for name, value in call.items()}
+        short = {name: shortened(str(value)) for name, value in call.items()}
         text = refusal if refusal else json.dumps(short)
         mine = self.RECORD.pack(bool(refusal), hashlib.sha256(full).digest(), tokens, seed, text.encode()[:1975])
         record = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
@@ -202,9 +220,7 @@ class Ring:
         try:
             dist.all_gather_into_tensor(records, record, group=self._messages)
         except RuntimeError as error:
-            self._break(str(error).splitlines()[0])
-            raise BrokenRing(self._named("the others did not come to the call, within "
-                                         f"{self.timeout:g} s or because one is gone: {self.broken}")) from None
+            raise self._nobody_came(error) from None
         records = [self.RECORD.unpack(_bytes(part)) for part in records.chunk(self.size)]
         if refusal:
             raise Refused(refusal)
@@ -217,6 +233,10 @@ class Ring:
                 raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must "
                               "make the same call")
         return [record[2] for record in records], records[0][3]
+
+
+def shortened(text):
+    return text if len(text) <= 100 else f"{text[:60]}... ({len(text)} letters)"
 
 
 def _bytes(tensor):

@@ -33,6 +33,7 @@ def test_ranks_that_call_with_other_arguments():
     refused("rank 1 calls with dropout_seed 4, rank 0 with 3", dropout=0.5, dropout_seed=3, here={"dropout_seed": 4})
     refused("rank 1 calls with dtype fp32, rank 0 with fp64",
             here=lambda q, k, v: {"tensors": (q.float(), k.float(), v.float())})
+    refused("rank 1 calls with deterministic True, rank 0 with False", here={"deterministic": True})
     refused("rank 1 calls with other arguments than rank 0 (they differ behind what is shown)",
             mask="causal+documents:" + ",".join(["1"] * 50 + ["14"]),
             here={"mask": "causal+documents:" + ",".join(["1"] * 49 + ["2", "13"])})
@@ -71,11 +72,25 @@ def test_tensors_that_are_no_attention(message, change):
     refused(message, change(*(shard(x) for x in GOOD)))
 
 
-def test_tensors_on_another_device():
-    # There is none here, and operators on PyTorch's "meta" device are never executed: the rule alone.
-    q, k, v = GOOD
-    assert _op._refusal(q.to("meta"), k, v, None, None) == "q lies on meta; ringlab computes on CPU and CUDA tensors"
-    assert _op._refusal(q, k, v.to("meta"), None, None) == "v lies on meta; ringlab computes on CPU and CUDA tensors"
+@pytest.mark.parametrize("message, change", [
+    ("q lies on meta; ringlab computes on CPU and CUDA tensors", lambda q, k, v: (q.to("meta"), k, v)),
+    ("v lies on meta; ringlab computes on CPU and CUDA tensors", lambda q, k, v: (q, k, v.to("meta"))),
+    ("q is torch.float8_e5m2; ringlab computes in float64", lambda q, k, v: (q.to(torch.float8_e5m2), k, v)),
+])
+def test_one_rank_with_tensors_of_another_device_or_dtype(message, change):
+    refused(message if dist.get_rank() == 1 else f"rank 1 refuses the call: {message}",
+            here=lambda *tensors: {"tensors": change(*tensors)})
+
+
+def test_ranks_of_which_one_is_deterministic():
+    try:
+        torch.use_deterministic_algorithms(dist.get_rank() == 1)
+        with pytest.raises(ringlab.Refused, match="rank 1 calls with deterministic True, rank 0 with False; all ranks"):
+            ring_attention(*(shard(x) for x in GOOD))
+        # Asked for by the argument or by PyTorch's switch is the same.
+        ring_attention(*(shard(x) for x in GOOD), deterministic=dist.get_rank() == 0)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_names_and_numbers_that_mean_nothing():
@@ -93,5 +108,7 @@ def test_names_and_numbers_that_mean_nothing():
         ring_attention(q, k, v)
     with pytest.raises(ringlab.Refused, match="dropout_seed is given without dropout"):
         ring_attention(q[None], k[None], v[None], dropout_seed=3)
+    with pytest.raises(ringlab.Refused, match="deterministic is 'yes'; it must be True or False"):
+        ring_attention(q[None], k[None], v[None], deterministic="yes")
     with pytest.raises(TypeError, match="unexpected keyword argument 'dropuot'"):
         ring_attention(q[None], k[None], v[None], dropuot=0.1)

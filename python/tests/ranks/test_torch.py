@@ -1,5 +1,8 @@
 """What PyTorch does with the call: order, checkpointing, autocast, compiling, and what shards belong to it."""
 
+import random
+import threading
+
 import dense
 import pytest
 import torch
@@ -81,7 +84,7 @@ def test_what_autograd_keeps_is_five_tensors_and_in_bf16_o_in_float32():
 
 def test_the_backward_pass_in_bf16_takes_o_as_it_was_before_it_was_rounded():
     q, k, v = leaves(torch.bfloat16)
-    named = "causal", "zigzag", "ring", dist.group.WORLD.group_name, 0.0, 0.0, 0.0
+    named = "causal", "zigzag", "ring", dist.group.WORLD.group_name, 0.0, 0.0, 0.0, False
     seed = torch.zeros(1, dtype=torch.int64)
     o, lse, exact, _ = _op.attention(q.detach(), k.detach(), v.detach(), None, None, seed, *named, False)
     assert torch.equal(exact.bfloat16(), o) and not torch.equal(exact, o.float())
@@ -184,3 +187,38 @@ def test_a_mesh_dimension_is_a_group():
     assert torch.equal(ring_attention(q, k, v, group=mesh["cp"]), ring_attention(q, k, v))
     with pytest.raises(ringlab.Refused, match=r"the mesh has 2 dimensions \('dp', 'cp'\); a ring is one of them"):
         ring_attention(q, k, v, group=mesh)
+
+
+@pytest.mark.parametrize("schedule", ["ring", "bidirectional", "pull", "merge", "ulysses"])
+def test_repeats_have_the_same_bits_whatever_the_messages_order(schedule, monkeypatch):
+    # CPU ranks add in the order of the schedule. Messages that are told of in another order must not change it.
+    draw = random.Random(dist.get_rank())
+    wait_for = _ring._waiters.wait_for
+
+    def late(*message):
+        threading.Timer(draw.uniform(0, 0.01), wait_for, message).start()
+
+    found = []
+    for deterministic in (False, True):
+        q, k, v = leaves(torch.float32)
+        o = ring_attention(q, k, v, schedule=schedule, deterministic=deterministic)
+        found.append([o, *torch.autograd.grad(o.square().sum(), (q, k, v))])
+        monkeypatch.setattr(_ring._waiters, "wait_for", late)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def test_the_profiler_has_a_range_of_each_pass_with_names_and_sizes():
+    q, k, v = leaves(torch.bfloat16)
+    cu_seqlens = torch.tensor([0, 20, 64])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        ring_attention(q, k, v, schedule="merge").sum().backward()
+        ring_attention(q, k, v, cu_seqlens=cu_seqlens, mask="causal+window:5000,0", layout="striped:4")
+    ranges = [event for event in profile.events() if event.name.startswith("ringlab ")]
+    sizes = "P=2, q 1x32x4x8, k 1x32x2x8, v 1x32x2x5, bfloat16"
+    assert [event.name for event in ranges] == [
+        f"ringlab forward: causal zigzag merge, {sizes}", f"ringlab backward: causal zigzag merge, {sizes}",
+        f"ringlab forward: causal+window:5000,0+documents striped:4 ring, {sizes}"]
+    messages = [event for event in profile.events() if event.name.startswith("gloo:")]
+    for which in ranges:
+        span = which.time_range
+        assert any(span.start <= message.time_range.start <= span.end for message in messages), which.name

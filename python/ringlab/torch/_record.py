@@ -1,0 +1,194 @@
+"""ringlab.record(): the passes of a training step as they ran, beside how they are predicted.
+
+Each rank notes when it did what in its passes: CPU ranks are asked for their operations, kernels are found in a
+profile. Rank 0 puts the passes of all ranks one behind the other, because what a model does between them is not
+attention. It writes this as traces, and the program `validate --kineto` predicts them and writes the record.
+"""
+
+import contextlib
+import json
+import pathlib
+import tempfile
+import time
+
+import torch
+
+from ringlab import _library, _tables
+from ringlab._library import Refused
+from ringlab.torch import _ring
+
+# What the program calls the activities of CPU ranks.
+NAMES = {"attend": "ringlab::attention {}", "other compute": "ringlab::compute", "send": "gloo:send",
+         "receive": "gloo:recv"}
+
+active = None  # the recording that is going on in this process
+
+
+class Recording:
+    """What ringlab.record() gives: `path` of the record and, once the block has ended, `text`, the program's tables."""
+
+    def __init__(self, path, machines, group):
+        self.path, self.machines, self.group, self.text = path, machines, group, ""
+        self.passes = []  # ("forward" or "backward", events), in order; those of kernels come from the profile
+        self.options = []  # of the program, each kind of attention once
+
+    def refusal(self, q, group):
+        """Why a call cannot be recorded; empty if it can."""
+        if group != self.group:
+            return "a step that is recorded calls ring_attention over another group than record(group=...) has"
+        if self.machines and q.dtype not in (torch.bfloat16, torch.float16):
+            return f"q is {q.dtype}; record(machines=...) predicts bfloat16 and float16: leave out machines"
+        return ""
+
+    def begin(self, which, problem, chosen):
+        batch, tokens, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap, dropout, dtype = problem
+        spec, layout, schedule, _, mask_tokens, _ = chosen
+        if mask_tokens < tokens:  # documents with padding behind them
+            spec += f",{tokens - mask_tokens}+valid:0-{mask_tokens}"
+        options = {"tokens": tokens, "batch": batch, "heads": f"{query_heads}:{kv_heads}", "head-dim": head_dim,
+                   "value-dim": value_dim, "masks": spec, "layouts": layout, "schedules": schedule, "dropout": dropout,
+                   "arithmetic": next(name for name, number in _library.DTYPES.items() if number == dtype)}
+        options |= ({"scale": scale} if scale else {}) | ({"soft-cap": soft_cap} if soft_cap else {})
+        if options not in self.options:
+            self.options.append(options)
+        self.passes.append((which, []))
+
+    def end(self, spans):
+        """The latest pass has ended on CPU ranks."""
+        now = time.time_ns() / 1e3
+        which, events = self.passes[-1]
+        for span in spans:
+            activity = _library.ACTIVITIES[span.activity]
+            events.append({"cat": "cpu_op", "name": NAMES[activity].format(which), "tid": activity,
+                           "ts": now - span.begin * 1e6, "dur": (span.begin - span.end) * 1e6})
+
+
+def events_of_passes(trace):
+    """Of a profile: for each pass, in order, what runs on the GPU because of calls within its range."""
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    base = trace.get("baseTimeNanoseconds", 0) / 1e3
+    ranges = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
+                    if event.get("cat") == "user_annotation"
+                    and event["name"].startswith(("ringlab forward: ", "ringlab backward: ")))
+    pass_of_call, found = {}, [[] for _ in ranges]
+    for event in events:
+        if event.get("cat") in ("cuda_runtime", "cuda_driver"):
+            within = [i for i, (begin, end) in enumerate(ranges) if begin <= event["ts"] <= end]
+            if within:
+                pass_of_call[event["args"].get("correlation")] = within[0]
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            which = pass_of_call.get(event.get("args", {}).get("correlation"))
+            if which is not None:
+                found[which].append({"cat": event["cat"], "name": event["name"], "tid": event["tid"],
+                                     "ts": base + event["ts"], "dur": event["dur"]})
+    return found
+
+
+def one_behind_the_other(ranks):
+    """ranks: of each rank the events of its passes. Each pass of all ranks begins where the one before ends on the last
+    of them."""
+    laid, now = [[] for _ in ranks], 0.0
+    for passes in zip(*ranks):
+        everything = [event for events in passes for event in events]
+        if not everything:
+            continue
+        first = min(event["ts"] for event in everything)
+        for rank, events in zip(laid, passes):
+            rank += [{**event, "ts": event["ts"] - first + now} for event in events]
+        now += max(event["ts"] + event["dur"] for event in everything) - first
+    return laid
+
+
+def _write(recording, ranks, programs, overwrite):
+    """Runs the program; on rank 0. Returns its tables."""
+    passes, options = recording.passes, recording.options
+    forward, backward = (sum(which == name for which, _ in passes) for name in ("forward", "backward"))
+    if not passes:
+        raise Refused("the step that is recorded calls no ring_attention over this group")
+    arguments = []
+    if recording.machines:
+        if len(options) > 1:
+            differ = [name for name in options[0].keys() | options[1].keys()
+                      if options[0].get(name) != options[1].get(name)]
+            raise Refused(f"the step calls {len(options)} kinds of attention, which differ in "
+                          f"{', '.join(sorted(differ))}; predictions are of one kind: leave out machines, or record a "
+                          "step with one")
+        if backward not in (0, forward):
+            raise Refused(f"the step has {forward} forward and {backward} backward passes; predictions are of as many "
+                          "of each: leave out machines, or record a step without checkpointing")
+        machines = [_tables.machine_file(machine).absolute() for machine in recording.machines]
+        for name, value in {**options[0], "machines": machines, "kineto-passes": forward}.items():
+            arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for rank, events in enumerate(one_behind_the_other(ranks)):
+            files.append(pathlib.Path(folder, f"rank{rank}.json"))
+            files[-1].write_text(json.dumps({
+                "distributedInfo": {"rank": rank, "world_size": len(ranks)}, "baseTimeNanoseconds": 0,
+                "traceEvents": [{"ph": "X", "pid": rank, **event} for event in events]}))
+        arguments = ["--kineto", *map(str, files), "--output", str(recording.path), *arguments]
+        return _tables.run_program("validate", programs, arguments + ["--overwrite"] * overwrite)
+
+
+def _refused_before(path, machines, programs, overwrite):
+    """Why rank 0 cannot write the record; empty if it can."""
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} of the record is not there; make it first"
+    if path.exists() and not overwrite:
+        return f"{path} is there already; give another path, or overwrite=True"
+    try:
+        _tables.program("validate", programs)
+        for machine in machines:
+            _tables.machine_file(machine)
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def record(path, machines, group, overwrite, programs):
+    """See ringlab.record()."""
+    global active
+    if active is not None:
+        raise Refused("ringlab.record() is going on already; end one before the next begins")
+    path, name, machines = pathlib.Path(path).absolute(), _ring.group_name(group), _tables.as_list(machines)
+    ring = _ring.ring_of(name)
+
+    def tell(text):
+        """What rank 0 has to say, to all; raises Refused if it is why it cannot go on."""
+        refused, text = json.loads(ring.tell_all(json.dumps(text).encode())[0])
+        if refused:
+            raise Refused(text)
+        return text
+
+    # 1. Whatever would make the step useless is said before it.
+    why = _refused_before(path, machines, programs, overwrite) if ring.rank == 0 else ""
+    tell((bool(why), why))
+
+    # 2. The step.
+    recording = Recording(path, machines, name)
+    profile = torch.profiler.profile() if torch.cuda.is_available() else contextlib.nullcontext()
+    try:
+        active = recording
+        with profile:
+            yield recording
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+    finally:
+        active = None
+
+    # 3. The passes of all ranks, and the record.
+    mine = [events for _, events in recording.passes]
+    if torch.cuda.is_available() and not any(mine):
+        with tempfile.TemporaryDirectory() as folder:
+            profile.export_chrome_trace(f"{folder}/trace.json")
+            mine = events_of_passes(json.loads(pathlib.Path(folder, "trace.json").read_text()))
+    ranks = [json.loads(passes) for passes in ring.tell_all(json.dumps(mine).encode())]
+    outcome = (False, "")
+    if ring.rank == 0:
+        try:
+            outcome = (False, _write(recording, ranks, programs, overwrite))
+        except Refused as error:
+            outcome = (True, str(error))
+    recording.text = tell(outcome)

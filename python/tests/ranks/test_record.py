@@ -1,0 +1,196 @@
+"""ringlab.record() around steps of a ring over gloo."""
+
+import os
+import pathlib
+import re
+import subprocess
+import time
+
+import dense
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
+
+import ringlab
+from ringlab.torch import _record, ring_attention, shard
+
+MACHINE = "2cpus_calibrated"
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Rank 0's, on every rank."""
+    programs = os.environ.get("RINGLAB_PROGRAMS")
+    if not programs or not os.access(f"{programs}/validate", os.X_OK):
+        pytest.skip("the program validate is not built; RINGLAB_PROGRAMS may name its folder")
+    names = [str(tmp_path / "step.h5")]
+    dist.broadcast_object_list(names)
+    return pathlib.Path(names[0])
+
+
+def leaves(dtype=torch.bfloat16, tokens=512):
+    tensors = dense.random_tensors(tokens, dtype=dtype, dims=(32, 32))
+    return [shard(x).requires_grad_() for x in tensors[:3]]
+
+
+def step(layers=2, between=0.0, **options):
+    q, k, v = leaves()
+    for _ in range(layers):
+        q = ring_attention(q, k, v, **options)
+        time.sleep(between)
+    q.float().sum().backward()
+
+
+def table(text):
+    """{what: (measured, predicted)} of the comparison."""
+    lines = [line.split() for line in text.splitlines() if line.endswith(tuple("0123456789")) and " ms " in line
+             or line.startswith("balance")]
+    return {line[0]: tuple(map(float, line[-3:-1])) for line in lines
+            if line[0] in ("time", "compute", "communication", "exposed", "idle", "balance")}
+
+
+def test_a_step_is_measured_and_predicted(path):
+    step()
+    dist.barrier()
+    begin = time.monotonic()
+    with ringlab.record(path, machines=MACHINE) as recording:
+        step(between=0.5)
+    took = time.monotonic() - begin
+    assert "causal zigzag P=2 S=512 ring on" in recording.text, recording.text
+    found = table(recording.text)
+    assert set(found) == {"time", "compute", "communication", "exposed", "idle", "balance"}, recording.text
+    assert all(predicted > 0 for what, (_, predicted) in found.items() if what not in ("idle", "exposed"))
+    measured = {what: times[0] / 1e3 for what, times in found.items() if what != "balance"}
+    # Of one of two layers; what lies between passes is left out. Four digits are printed.
+    assert 0 < measured["compute"] <= measured["time"] * 1.001
+    assert measured["time"] < (took - 1.0) / 2
+    assert measured["compute"] + measured["idle"] + measured["exposed"] >= measured["time"] * 0.999
+
+
+def test_operations_lie_within_their_pass_and_are_all_there():
+    recording = _record.Recording("", [], "")
+    begins = []
+    _record.active = recording
+    try:
+        recording.group = dist.group.WORLD.group_name
+        for _ in range(2):
+            begins.append(time.time_ns() / 1e3)
+            ring_attention(*(x.detach() for x in leaves()), schedule="merge")
+    finally:
+        _record.active = None
+    begins.append(time.time_ns() / 1e3)
+    for i, (which, events) in enumerate(recording.passes):
+        assert which == "forward"
+        names = [event["name"] for event in events]
+        # Each rank attends to its own keys and to those of the other, whose result it sends or receives.
+        assert names.count("ringlab::attention forward") == 2 and "gloo:send" in names and "gloo:recv" in names
+        for event in events:
+            # Two clocks are read, one behind the other.
+            assert begins[i] - 1000 <= event["ts"] <= event["ts"] + event["dur"] <= begins[i + 1] + 1000
+
+
+def test_the_record_has_the_spans(path):
+    with ringlab.record(path, machines=MACHINE):
+        step(layers=1, layout="striped:4", cu_seqlens=torch.tensor([0, 100, 500]))
+    script = f"""
+import h5py
+file = h5py.File({str(path)!r})
+runs, sources = file["run"].asstr()[()], file["source"].asstr()[()]
+for which, source in sorted(set(zip(file["spans/run"][()], file["spans/source"][()]))):
+    of_both = (file["spans/run"][()] == which) & (file["spans/source"][()] == source)
+    print(runs[which], "|", sources[source], "|", len(set(file["spans/rank"][()][of_both])), sum(of_both))
+"""
+    if subprocess.run(["/usr/bin/python3", "-c", "import h5py"], capture_output=True).returncode != 0:
+        pytest.skip("/usr/bin/python3 has no h5py")
+    ran = subprocess.run(["/usr/bin/python3", "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    lines = [[cell.strip() for cell in line.split("|")] for line in ran.stdout.splitlines()]
+    assert {(line[0], line[1]) for line in lines} >= {("measured", "measured")} and len(lines) == 2, ran.stdout
+    assert all(line[2].startswith("2 ") and int(line[2].split()[1]) > 4 for line in lines), ran.stdout
+    assert "documents:100" in ran.stdout and "+valid:0-500" in ran.stdout, ran.stdout
+
+
+def test_each_ring_writes_its_own_record(path):
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    path = path.with_name(f"ring{dist.get_rank()}.h5")
+    with ringlab.record(path, machines=MACHINE, group=alone) as recording:
+        step(layers=1, group=alone)
+    assert path.exists() and "P=1 S=256 ring on" in recording.text, recording.text
+    assert re.search(r"^communication ms +0 +0 ", recording.text, re.MULTILINE), recording.text
+
+
+def refused(message, path, body=step, **options):
+    with pytest.raises(ringlab.Refused) as error:
+        with ringlab.record(path, **options):
+            body()
+    assert message in str(error.value) and "\n" not in str(error.value), str(error.value)
+    dist.barrier()
+
+
+def nothing():
+    raise AssertionError("the step is begun")
+
+
+def test_what_cannot_be_recorded_is_told_before_the_step(path, monkeypatch):
+    refused("of the record is not there; make it first", path.parent / "none" / "step.h5", nothing)
+    refused("machine 'h201' is neither a file nor one of", path, nothing, machines="h201")
+    with ringlab.record(path):
+        step()
+        refused("ringlab.record() is going on already", path, nothing)
+    refused("step.h5 is there already; give another path, or overwrite=True", path, nothing)
+    with ringlab.record(path, overwrite=True) as recording:
+        step()
+    assert "Balance of compute" in recording.text and "predicted" not in recording.text
+    monkeypatch.setenv("RINGLAB_PROGRAMS", "")
+    monkeypatch.setenv("PATH", "")
+    refused("the program validate was not found; build it (cmake --build build/cpu --target validate)",
+            path.with_name("other.h5"), nothing)
+
+
+def test_steps_that_have_no_prediction_are_told(path):
+    def two_kinds():
+        step(layers=1)
+        step(layers=1, soft_cap=3.0, schedule="merge")
+
+    def checkpointed():
+        checkpoint(lambda *x: ring_attention(*x), *leaves(), use_reentrant=False).float().sum().backward()
+
+    refused("the step calls 2 kinds of attention, which differ in schedules, soft-cap; predictions are of one kind",
+            path, two_kinds, machines=MACHINE)
+    refused("the step has 2 forward and 1 backward passes", path, checkpointed, machines=MACHINE)
+    refused("calls no ring_attention over this group", path, lambda: None)
+    refused("q is torch.float64; record(machines=...) predicts bfloat16 and float16: leave out machines", path,
+            lambda: ring_attention(*leaves(torch.float64)), machines=MACHINE)
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    refused("calls ring_attention over another group than record(group=...)", path, lambda: step(group=alone))
+    assert not path.exists()
+    step()
+
+
+def event(category, name, ts, dur, correlation=None):
+    return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "tid": 7, "pid": 0,
+            "args": {} if correlation is None else {"correlation": correlation}}
+
+
+def test_kernels_belong_to_the_pass_that_launched_them():
+    trace = {"baseTimeNanoseconds": 5000, "traceEvents": [
+        event("user_annotation", "ringlab backward: causal", 100, 20), event("user_annotation", "other", 0, 200),
+        event("user_annotation", "ringlab forward: causal", 10, 20),
+        event("cuda_runtime", "cudaLaunchKernel", 12, 1, 1), event("cuda_driver", "cuLaunchKernelEx", 110, 1, 2),
+        event("cuda_runtime", "cudaLaunchKernel", 50, 1, 3), event("cuda_runtime", "cudaMemcpyAsync", 29, 1, 4),
+        event("kernel", "forward_kernel", 130, 40, 1), event("kernel", "backward_kernel", 180, 90, 2),
+        event("kernel", "gelu", 140, 5, 3), event("gpu_memcpy", "Memcpy PtoP", 135, 6, 4), {"ph": "f", "id": 3}]}
+    forward, backward = _record.events_of_passes(trace)
+    assert [(one["name"], one["ts"], one["dur"]) for one in forward] == [("forward_kernel", 135, 40),
+                                                                        ("Memcpy PtoP", 140, 6)]
+    assert [(one["name"], one["ts"]) for one in backward] == [("backward_kernel", 185)]
+
+
+def test_passes_are_put_one_behind_the_other():
+    def ran(ts, dur):
+        return [{"ts": ts, "dur": dur}]
+
+    ranks = [[ran(100, 5), ran(300, 10)], [ran(101, 7), ran(290, 10)]]
+    assert [[(one["ts"], one["dur"]) for one in rank] for rank in _record.one_behind_the_other(ranks)] == [
+        [(0, 5), (18, 10)], [(1, 7), (8, 10)]]

@@ -40,17 +40,11 @@ def use(model, *, mask="causal", layout="zigzag", schedule="ring", group=None):
 
 def _attention(module, query, key, value, attention_mask, *, scaling=None, dropout=0.0, sliding_window=None,
                softcap=None, s_aux=None, cu_seqlens=None, **others):
-    for name, value_of in others.items():
-        if name in _MUST_BE and value_of not in _MUST_BE[name]:
-            raise Refused(f"{name} is {value_of}; with ringlab it must be {_MUST_BE[name][-1]}")
-        if name not in _MUST_BE and name not in _IGNORED and value_of is not None:
-            raise Refused(f"attention is given '{name}', which ringlab does not know and will not drop silently")
-    if attention_mask is not None:
-        raise Refused("attention is given a mask as a tensor; with ringlab it is named: use(model, mask=\"causal\")")
-    if key.shape[2] != query.shape[2]:
-        raise Refused(f"there are {key.shape[2]} keys for {query.shape[2]} queries on this rank; a KV cache is not "
-                      "supported: call the model with use_cache=False")
     options = dict(module.ringlab)
+    try:
+        _check(query, key, attention_mask, others)
+    except Refused as error:
+        _ring.refuse(options["group"], error)
     if sliding_window is not None:
         options["mask"] += f"+window:{sliding_window - 1},0"
     o = ring_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scaling,
@@ -58,11 +52,27 @@ def _attention(module, query, key, value, attention_mask, *, scaling=None, dropo
     return o, None
 
 
-def _no_mask(*_, attention_mask=None, **__):
-    if attention_mask is not None and not bool(attention_mask.all()):
+def _check(query, key, attention_mask, others):
+    for name, value_of in others.items():
+        if name in _MUST_BE and value_of not in _MUST_BE[name]:
+            raise Refused(f"{name} is {value_of}; with ringlab it must be {_MUST_BE[name][-1]}")
+        if name not in _MUST_BE and name not in _IGNORED and value_of is not None:
+            raise Refused(f"attention is given '{name}', which ringlab does not know and will not drop silently")
+    if attention_mask is not None and attention_mask.dim() == 2:
         raise Refused("attention_mask hides padding; with ringlab padding is behind the last of cu_seqlens, or named "
                       "in the mask: use(model, mask=\"causal+valid:0-1000\")")
+    if attention_mask is not None:
+        raise Refused("attention is given a mask as a tensor; with ringlab it is named: use(model, mask=\"causal\")")
+    if key.shape[2] != query.shape[2]:
+        raise Refused(f"there are {key.shape[2]} keys for {query.shape[2]} queries on this rank; a KV cache is not "
+                      "supported: call the model with use_cache=False")
+
+
+def _padding(*_, attention_mask=None, **__):
+    """The mask that attention gets: none, or the model's own of padding, which is refused there, because only the
+    layer knows the ranks that have to hear of it. Padding may well lie on one rank alone."""
+    return None if attention_mask is None or bool(attention_mask.all()) else attention_mask
 
 
 AttentionInterface.register(_NAME, _attention)
-AttentionMaskInterface.register(_NAME, _no_mask)
+AttentionMaskInterface.register(_NAME, _padding)

@@ -62,13 +62,13 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     Raises Refused, on every rank, where an argument is wrong or ranks differ in one, and the process may go on; raises
     BrokenRing where a rank is gone or silent for longer than the time-out of connect().
     """
-    q, k, v, sinks, split_again = _split_heads.local_heads(q, k, v, sinks, group)
-    if q.dim() == 3 and cu_seqlens is None:
-        raise Refused(f"q has shape {tuple(q.shape)}; without cu_seqlens it must be (batch, tokens, heads, head_dim)")
-    if not isinstance(deterministic, bool):
-        raise Refused(f"deterministic is {deterministic!r}; it must be True or False")
-    if dropout_seed is not None and not dropout:
-        raise Refused("dropout_seed is given without dropout")
+    try:
+        q, k, v, sinks, split_again = _split_heads.local_heads(q, k, v, sinks, group)
+        _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seqlens, deterministic)
+        numbers = [_number(name, x) for name, x in (("scale", scale), ("soft_cap", soft_cap), ("dropout", dropout))]
+        seed = _seed(dropout, dropout_seed)
+    except Refused as error:
+        _ring.refuse(group, error)
     packed = q.dim() == 3
     if packed:
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
@@ -76,18 +76,45 @@ def ring_attention(q, k, v, *, mask="causal", layout="zigzag", schedule="ring", 
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         narrow = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
-    if isinstance(dropout_seed, torch.Tensor):
-        seed = dropout_seed.reshape(1).to(torch.int64)
-    elif dropout_seed is not None:
-        seed = torch.full((1,), dropout_seed, dtype=torch.int64)
-    else:
-        seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
     o, lse, _, _ = _op.attend(q, k, v, sinks, cu_seqlens, seed, mask, layout, schedule, _ring.group_name(group),
-                              float(scale or 0), float(soft_cap or 0), float(dropout), deterministic,
-                              bool(dropout) and dropout_seed is None)
+                              *numbers, deterministic, bool(dropout) and dropout_seed is None)
     if packed:
         o, lse = o.squeeze(0), lse.squeeze(0)
     return (split_again(o), split_again(lse.detach())) if return_lse else split_again(o)
+
+
+def _check(q, k, v, sinks, mask, layout, schedule, dropout, dropout_seed, cu_seqlens, deterministic):
+    """Raises Refused for what is not even of the right type; more is asked of tensors in _op."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks), ("cu_seqlens", cu_seqlens)):
+        if not isinstance(x, torch.Tensor) and not (x is None and name in ("sinks", "cu_seqlens")):
+            raise Refused(f"{name} is a {type(x).__name__}; it must be a tensor")
+    for name, x in (("mask", mask), ("layout", layout), ("schedule", schedule)):
+        if not isinstance(x, str):
+            raise Refused(f"{name} is {x!r}; it must be a name, one of ringlab.{name}s()")
+    if q.dim() == 3 and cu_seqlens is None:
+        raise Refused(f"q has shape {tuple(q.shape)}; without cu_seqlens it must be (batch, tokens, heads, head_dim)")
+    if not isinstance(deterministic, bool):
+        raise Refused(f"deterministic is {deterministic!r}; it must be True or False")
+    if dropout_seed is not None and not dropout:
+        raise Refused("dropout_seed is given without dropout")
+
+
+def _number(name, value):
+    try:
+        return float(value or 0)
+    except (TypeError, ValueError):
+        raise Refused(f"{name} is {value!r}; it must be a number") from None
+
+
+def _seed(dropout, given):
+    """A tensor of one int64."""
+    if given is None:
+        return torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.int64)
+    if not isinstance(given, (int, torch.Tensor)) or isinstance(given, torch.Tensor) and given.numel() != 1:
+        raise Refused(f"dropout_seed is {given!r}; it must be an int or a tensor of one")
+    if isinstance(given, torch.Tensor):
+        return given.reshape(1).to(torch.int64)
+    return torch.full((1,), given, dtype=torch.int64)
 
 
 def _place(group):

@@ -116,7 +116,12 @@ class _Call:
         if not refusal:
             (batch, length, query_heads, head_dim), (kv_heads, value_dim) = q.shape, v.shape[2:]
             spec, mask_tokens = joined_mask(mask, cu_seqlens)
-            dtype, files = DTYPES[q.dtype], contents_of_files(mask, layout)
+            dtype = DTYPES[q.dtype]
+            try:
+                files = contents_of_files(mask, layout)
+            except OSError as error:
+                refusal = f"a file that mask {mask} or layout {layout} names cannot be read: {error}"
+        if not refusal:
             call = {"pass": which, "mask": spec, "layout": layout, "schedule": schedule, "dtype": dtype, "batch": batch,
                     "heads": f"{query_heads}:{kv_heads}", "dims": f"{head_dim}/{value_dim}", "scale": scale,
                     "soft_cap": soft_cap, "dropout": dropout, "dropout_seed": "drawn" if own_seed else seed,

@@ -292,6 +292,13 @@ def group_name(group):
     return ALONE if found is None else found.group_name
 
 
+def refuse(group, why):
+    """Ends a call that this rank cannot even begin. The others come to agree on it, and hear why. Raises Refused."""
+    if not torch.compiler.is_compiling():
+        ring_of(group_name(group)).agree({}, 0, 0, str(why))
+    raise Refused(str(why))
+
+
 def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
     """The ring of a group; made, by all its ranks together, when it is first asked for."""
     group = _resolve_process_group(name) if name != ALONE else None

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import ringlab
-from ringlab.torch import _ring, connect, ring_attention
+from ringlab.torch import _ring, connect, ring_attention, shard
 
 TIMEOUT = 4.0  # seconds, of the ring
 MARGIN = 8.0   # for machines that are busy with other things
@@ -76,7 +76,7 @@ def check(found, ranks):
         assert seconds < TIMEOUT + MARGIN, (rank, message, seconds)
 
 
-@pytest.mark.parametrize("where", ["before a call", "between passes", "within a pass"])
+@pytest.mark.parametrize("where", ["before a call", "between passes", "within a pass", "within a backward pass"])
 def test_a_rank_that_dies(where, tmp_path):
     def body(rank, q):
         if rank == 1 and where == "before a call":
@@ -85,10 +85,44 @@ def test_a_rank_that_dies(where, tmp_path):
             _ring.Ring._send = lambda *_: os._exit(1)
         if where == "within a pass":
             connect_anew()
-        o = ring_attention(q, q, q)
+        if where == "within a backward pass":
+            send, sent = _ring.Ring._send, []
+
+            def send_until_backward(*arguments):
+                if rank == 1 and sent:
+                    os._exit(1)
+                return send(*arguments)
+
+            _ring.Ring._send = send_until_backward
+            connect_anew()
+            o = ring_attention(q, q, q)
+            sent.append("all of the forward pass")
+        else:
+            o = ring_attention(q, q, q)
+            if rank == 1:
+                os._exit(1)
+        o.sum().backward()
+
+    check(outcomes(body, tmp_path, 2), [0, 2])
+
+
+def test_survivors_go_on_in_a_ring_of_their_own(tmp_path):
+    def body(rank, q):
         if rank == 1:
             os._exit(1)
-        o.sum().backward()
+        whole = torch.randn(1, 24, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        expected = torch.nn.functional.scaled_dot_product_attention(*(whole.transpose(1, 2),) * 3, is_causal=True)
+        try:
+            ring_attention(q, q, q)
+        except ringlab.BrokenRing as error:
+            group = dist.new_group([0, 2], use_local_synchronization=True)
+            connect(group, timeout=TIMEOUT)
+            mine = shard(whole, group=group).requires_grad_()
+            o = ring_attention(mine, mine, mine, group=group)
+            o.sum().backward()
+            assert torch.allclose(o, shard(expected.transpose(1, 2), group=group), rtol=1e-12, atol=1e-14)
+            assert mine.grad.isfinite().all()
+            raise error
 
     check(outcomes(body, tmp_path, 2), [0, 2])
 

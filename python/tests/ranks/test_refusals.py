@@ -31,12 +31,73 @@ def test_ranks_that_call_with_other_arguments():
     refused("rank 1 calls with schedule merge, rank 0 with ring", here={"schedule": "merge"})
     refused("rank 1 calls with dropout 0.25, rank 0 with 0.5", dropout=0.5, dropout_seed=3, here={"dropout": 0.25})
     refused("rank 1 calls with dropout_seed 4, rank 0 with 3", dropout=0.5, dropout_seed=3, here={"dropout_seed": 4})
+    refused("rank 1 calls with layout contiguous, rank 0 with zigzag", here={"layout": "contiguous"})
+    refused("rank 1 calls with scale 0.5, rank 0 with 0.0", here={"scale": 0.5})
+    refused("rank 1 calls with soft_cap 3.0, rank 0 with 0.0", here={"soft_cap": 3.0})
+    refused("rank 1 calls with sinks True, rank 0 with False", here={"sinks": torch.zeros(4, dtype=torch.float64)})
+    refused("rank 1 calls with mask causal+documents:10x1,54x1, rank 0 with causal+documents:12x1,52x1",
+            cu_seqlens=torch.tensor([0, 12, 64]), here={"cu_seqlens": torch.tensor([0, 10, 64])})
+    refused("rank 1 calls with batch 2, rank 0 with 1",
+            here=lambda *tensors: {"tensors": [torch.cat([x, x]) for x in tensors]})
     refused("rank 1 calls with dtype fp32, rank 0 with fp64",
             here=lambda q, k, v: {"tensors": (q.float(), k.float(), v.float())})
     refused("rank 1 calls with deterministic True, rank 0 with False", here={"deterministic": True})
     refused("rank 1 calls with other arguments than rank 0 (they differ behind what is shown)",
             mask="causal+documents:" + ",".join(["1"] * 50 + ["14"]),
             here={"mask": "causal+documents:" + ",".join(["1"] * 49 + ["2", "13"])})
+
+
+@pytest.mark.parametrize("message, change", [
+    ("dropout_seed is given without dropout", {"dropout_seed": 3}),
+    ("dropout_seed is 'three'; it must be an int or a tensor of one", {"dropout": 0.5, "dropout_seed": "three"}),
+    ("deterministic is 1; it must be True or False", {"deterministic": 1}),
+    ("mask is None; it must be a name, one of ringlab.masks()", {"mask": None}),
+    ("scale is 'small'; it must be a number", {"scale": "small"}),
+    ("cu_seqlens is a list; it must be a tensor", {"cu_seqlens": [0, 64]}),
+    ("v is a ndarray; it must be a tensor", lambda q, k, v: {"tensors": (q, k, v.numpy())}),
+    ("q has shape (32, 4, 8); without cu_seqlens it must be (batch, tokens, heads, head_dim)",
+     lambda *tensors: {"tensors": [x[0] for x in tensors]}),
+])
+def test_an_argument_that_only_one_rank_gets_wrong(message, change):
+    refused(message if dist.get_rank() == 1 else f"rank 1 refuses the call: {message}", here=change)
+
+
+def test_a_file_that_one_rank_cannot_read(monkeypatch, tmp_path):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied", "lengths.txt")
+
+    if dist.get_rank() == 1:
+        monkeypatch.setattr(_op, "contents_of_files", denied)
+    q, k, v = (shard(x) for x in GOOD)
+    with pytest.raises(ringlab.Refused, match="a file that mask causal or layout zigzag names cannot be read: .*Perm"):
+        ring_attention(q, k, v)
+    monkeypatch.undo()
+    assert ring_attention(q, k, v).isfinite().all()
+
+
+def test_shards_that_are_not_what_a_layout_from_a_file_gives(tmp_path):
+    # The order that keeps every token where it is; the file's contents count, not its path.
+    (tmp_path / "order.txt").write_text("\n".join(map(str, range(64))))
+    names = [str(tmp_path / "order.txt")]
+    dist.broadcast_object_list(names)
+    cut = 30 if dist.get_rank() == 0 else 34
+    tensors = [x[:, :cut] for x in GOOD]
+    refused(f"rank 0 brings 30 tokens; layout file:{names[0]} gives it 32", tensors, layout=f"file:{names[0]}")
+
+
+def test_ranks_that_differentiate_different_calls():
+    q, k, v = (shard(x).requires_grad_() for x in GOOD)
+    calls = [ring_attention(q, k, v, mask=mask) for mask in ("causal", "full")]
+    expected = [torch.autograd.grad(o.sum(), (q, k, v), retain_graph=True) for o in calls]
+    with pytest.raises(ringlab.Refused, match="rank 1 calls with mask full, rank 0 with causal"):
+        torch.autograd.grad(calls[dist.get_rank()].sum(), (q, k, v), retain_graph=True)
+    with pytest.raises(ringlab.Refused, match="rank 1 calls with pass forward, rank 0 with backward"):
+        if dist.get_rank() == 0:
+            torch.autograd.grad(calls[0].sum(), (q, k, v), retain_graph=True)
+        else:
+            ring_attention(q, k, v)
+    for o, want in zip(calls, expected):  # nothing was lost
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(o.sum(), (q, k, v)), want))
 
 
 def test_files_that_differ(monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import dense
 import pytest
 import torch
+import torch.distributed as dist
 
 import ringlab
 from ringlab.torch import padded_tokens, positions, ring_attention, shard, unshard
@@ -68,5 +69,16 @@ def test_what_is_not_known_is_refused():
     ringlab.transformers.use(model)
     ids, padding = torch.zeros(1, 32, dtype=torch.int64), torch.ones(1, 32)
     padding[:, 30:] = 0
-    with pytest.raises(ringlab.Refused, match="attention_mask hides padding"):
+    with pytest.raises(ringlab.Refused, match="^attention_mask hides padding"):
         model(input_ids=ids, attention_mask=padding)
+
+
+def test_padding_that_lies_on_one_rank_is_refused_on_all():
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES))
+    ringlab.transformers.use(model)
+    everywhere = torch.ones(1, 64)
+    everywhere[:, 60:] = 0
+    where = "" if dist.get_rank() == 0 else "rank 0 refuses the call: "  # of zigzag rank 0 has the last chunk
+    with pytest.raises(ringlab.Refused, match=f"^{where}attention_mask hides padding"):
+        model(input_ids=torch.zeros(1, 32, dtype=torch.int64), attention_mask=shard(everywhere))
+    assert model(input_ids=torch.zeros(1, 32, dtype=torch.int64)).logits.isfinite().all()

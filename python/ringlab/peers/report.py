@@ -1,0 +1,216 @@
+"""What was measured, as rows, a table and an HDF5 record."""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import math
+import os
+import pathlib
+import platform
+import shlex
+import sys
+
+import torch
+
+from ringlab.peers.case import Case
+from ringlab.peers.timing import PASSES, SECONDS
+
+SCHEMA = 3
+PREFIX = {"sustained": "rate_", "burst": "burst_rate_"}
+SAMPLES = {"sustained": ("calls", "rounds", ("round", "call", "gpu"),
+                         "of one call, back to back with others of its turn, on each GPU"),
+           "burst": ("bursts", "burst", ("call", "gpu"), "of a single pass over new tensors, behind a cleared cache")}
+COLUMNS = {"": "median, per GPU, over visible pairs", "_seconds": "median", "_spread":
+           "distance of the quartiles over the median"}
+UNITS = {"": "FLOP/s", "_seconds": "s", "_spread": "1"}
+
+
+@dataclasses.dataclass
+class Row:
+    """One system in one case: its calls, or why it has none."""
+
+    name: str
+    case: Case
+    system: object = None  # systems.System; None where it could not be made
+    errors: dict = dataclasses.field(default_factory=dict)
+    calls: list = dataclasses.field(default_factory=list)
+    absent: str = ""
+
+    def seconds(self, protocol, which):
+        """timing.Typical, or None where this was not timed."""
+        for call in self.calls:
+            if call.which == which:
+                return SECONDS[protocol](call)
+        return None
+
+    def rate(self, protocol, which):
+        """FLOP/s per GPU over visible pairs, NaN where this was not timed."""
+        typical = self.seconds(protocol, which)
+        return self.case.flop(which) / self.case.ranks / typical.median if typical else math.nan
+
+    @property
+    def family(self):
+        return self.name.partition(":")[0]
+
+
+# ---- The table ----
+
+
+def _best(rows, protocol, which):
+    timed = [row for row in rows if not math.isnan(row.rate(protocol, which))]
+    return max(timed, key=lambda row: row.rate(protocol, which), default=None)
+
+
+def _cells(row, rows, protocol, which):
+    typical = row.seconds(protocol, which)
+    if typical is None:
+        return ["-"] * 4
+    rate = row.rate(protocol, which)
+    other = _best([x for x in rows if x.family != row.family], protocol, which)
+    return [f"{typical.median * 1e3:.4g}", f"{rate * 1e-12:.4g}",
+            "-" if math.isnan(typical.spread) else f"{typical.spread * 100:.1f} %",
+            f"{rate / other.rate(protocol, which):.3f}" if other else "-"]
+
+
+def table(rows, protocol, passes):
+    """Text of the rows of one case. "/ other": the rate divided by that of the best system of another family."""
+    short = {"forward": "fwd", "backward": "bwd", "both": "fwd+bwd"}
+    lines = [["system"] + [cell for which in passes
+                           for cell in (f"{short[which]} ms", "TFLOP/s", "spread", "/ other")]]
+    lines += [[row.name] + [cell for which in passes for cell in _cells(row, rows, protocol, which)]
+              for row in rows if row.calls]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    for which in passes:
+        ours = _best([row for row in rows if row.family == "ringlab"], protocol, which)
+        theirs = _best([row for row in rows if row.family != "ringlab"], protocol, which)
+        if ours and theirs:
+            ratio = ours.rate(protocol, which) / theirs.rate(protocol, which)
+            text.append(f"{PASSES[which]}: {ours.name} has {ratio:.3f} times the rate of the best other, {theirs.name}")
+    return "\n".join(text)
+
+
+# ---- The record ----
+
+
+def provenance(world):
+    """Of all ranks' devices and of what computes; collected by rank 0."""
+    def version(package):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return "none"
+
+    on_cuda = world.device.type == "cuda"
+    device = torch.cuda.get_device_name(world.device) if on_cuda else platform.processor() or platform.machine()
+    devices = world.everyones(device)
+    command = ["torchrun", f"--nproc_per_node={os.environ['LOCAL_WORLD_SIZE']}", "-m", "ringlab.peers", *sys.argv[1:]]
+    return {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command_line": shlex.join(command), "devices": devices, "torch": str(torch.__version__),
+            "cuda_runtime": str(torch.version.cuda), "python": platform.python_version(), "kernel": platform.platform(),
+            "cudnn": str(torch.backends.cudnn.version()) if on_cuda else "none",
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_cuda else "none",
+            "ringlab": version("ringlab"), "flash_attn_4": version("flash-attn-4"),
+            "ring_flash_attn": version("ring-flash-attn"),
+            "burst_times": "by CUDA events around a pass that the host has enqueued before the device begins it"
+            if on_cuda else "by the host's clock"}
+
+
+def _labels(row):
+    """Text columns."""
+    system, case = row.system, row.case
+    return {"name": f"{row.name} {case.name}".replace("/", "_"), "system": row.name,
+            "kind": "ring" if row.family == "ringlab" else "peer", "shape": case.shape, "mask": case.mask.spec,
+            "dtype": case.dtype, "layout": system.layout if system else "", "absent": row.absent,
+            "algorithm": system.algorithm if system else "", "kernels": system.kernels if system else ""}
+
+
+def _numbers(row):
+    case = row.case
+    return {"tokens": case.tokens, "ranks": case.ranks, "gpus": case.ranks, "batch": 1, "query_heads": case.query_heads,
+            "kv_heads": case.kv_heads, "head_dim": case.head_dim, "value_dim": case.head_dim}
+
+
+def write(path, rows, about, configuration):
+    """The record, in place of what was there: columns over runs as those of throughput, and raw samples."""
+    import h5py
+    import numpy
+
+    temporary = pathlib.Path(f"{path}.part")
+    with h5py.File(temporary, "w") as file:
+        file.attrs["ringlab_schema"] = SCHEMA
+        file.attrs["experiment"] = "peers"
+        file.attrs["description"] = "Attention of several systems on the ranks of one job, in turns, on the same tensors"
+        file.attrs["configuration"] = "".join(f"{key} = {value}\n" for key, value in configuration.items())
+        for key, value in about.items():
+            file.require_group("provenance/0").attrs[key] = value
+        text = h5py.string_dtype()
+        scales = {"run": file.create_dataset("run", data=[_labels(row)["name"] for row in rows], dtype=text)}
+        scales["run"].make_scale("run")
+
+        def dataset(name, values, dimensions, units, description, kind=None):
+            made = file.create_dataset(name, data=values, dtype=kind)
+            made.attrs["units"], made.attrs["description"] = units, description
+            for i, (dimension, size) in enumerate(zip(dimensions, made.shape)):
+                if dimension not in scales:
+                    scales[dimension] = file.create_dataset(dimension, data=numpy.arange(size, dtype="i4"))
+                    scales[dimension].make_scale(dimension)
+                made.dims[i].attach_scale(scales[dimension])
+
+        for name in _labels(rows[0]):
+            dataset(f"runs/{name}", [_labels(row)[name] for row in rows], ["run"], "1", _DESCRIPTIONS.get(name, name), text)
+        for name in _numbers(rows[0]):
+            dataset(f"runs/{name}", [_numbers(row)[name] for row in rows], ["run"], "1", _DESCRIPTIONS.get(name, name))
+        for which in ("forward", "backward"):
+            dataset(f"runs/flop_{which}", [float(row.case.flop(which)) for row in rows], ["run"], "FLOP",
+                    "of the visible pairs, all ranks and heads")
+        for result in ("o", "dq", "dk", "dv"):
+            dataset(f"runs/error_{result}", [row.errors.get(result, math.nan) for row in rows], ["run"], "1",
+                    "relative RMS difference from attention in fp64, over all ranks")
+        for protocol, prefix in PREFIX.items():
+            for which in PASSES:
+                timed = [row.seconds(protocol, which) for row in rows]
+                if not any(timed):
+                    continue
+                values = {"": [row.rate(protocol, which) for row in rows],
+                          "_seconds": [x.median if x else math.nan for x in timed],
+                          "_spread": [x.spread if x else math.nan for x in timed]}
+                for suffix, column in values.items():
+                    dataset(f"runs/{prefix}{which}{suffix}", column, ["run"], UNITS[suffix], COLUMNS[suffix])
+                folder, attribute, dimensions, description = SAMPLES[protocol]
+                samples = [next((getattr(call, attribute) for call in row.calls if call.which == which), [])
+                           for row in rows]
+                group = f"{folder}/{which}"
+                dataset(f"{group}/seconds", _padded(samples, len(dimensions)), ["run", *(
+                    f"{group}/call" if name == "call" else name for name in dimensions)], "s", description)
+    os.replace(temporary, path)
+
+
+_DESCRIPTIONS = {"name": "name of the run", "system": "as --systems names it", "mask": "who sees whom, as given",
+                 "layout": "which rank owns which tokens", "algorithm": "schedule of a ring, or how the system goes about it",
+                 "absent": "why it was not timed; empty if it was", "tokens": "of the whole sequence",
+                 "ranks": "ring size P", "batch": "sequences at a time", "query_heads": "heads of q, o and do",
+                 "kv_heads": "heads of k and v", "head_dim": "size of a query or key", "value_dim": "size of a value",
+                 "dtype": "of q, k, v and do"}
+
+
+def _padded(samples, depth):
+    """Nested lists of unequal lengths as one array, filled up with NaN."""
+    import numpy
+
+    def sizes(values, left):
+        inner = [sizes(value, left - 1) for value in values] if left > 1 else []
+        return (len(values), *(max(column) for column in zip(*inner))) if inner else (len(values),) + (0,) * (left - 1)
+
+    shape = sizes(samples, depth + 1)
+    array = numpy.full(shape, numpy.nan)
+
+    def fill(target, values, left):
+        for i, value in enumerate(values):
+            if left > 1:
+                fill(target[i], value, left - 1)
+            else:
+                target[i] = value
+
+    fill(array, samples, depth + 1)
+    return array

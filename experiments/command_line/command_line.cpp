@@ -6,6 +6,7 @@
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/record_files.hpp"
 #include "experiments/files/resources.hpp"
+#include "experiments/validation/published.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/record/provenance/provenance.hpp"
@@ -123,7 +124,7 @@ void guard_reads(Config& config, const Experiment& experiment) {
     if (experiment.groups.packs)
         config.output.files.reads("--lengths", find_resource(config.packing.lengths, "data", ".txt"));
     for (const auto& table : config.scoring.published)
-        config.output.files.reads("--published", find_resource(table, "published", ".toml"));
+        config.output.files.reads("--published", published_file(table));
     for (const auto& trace : config.scoring.kineto) config.output.files.reads("--kineto", trace);
     if (experiment.groups.predicts || experiment.groups.plans)
         for (const auto& machine : config.prediction.machines)

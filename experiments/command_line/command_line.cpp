@@ -6,7 +6,6 @@
 #include "experiments/files/files_read.hpp"
 #include "experiments/files/record_files.hpp"
 #include "experiments/files/resources.hpp"
-#include "experiments/validation/published.hpp"
 #include "experiments/inputs/inputs.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/record/provenance/provenance.hpp"

@@ -60,11 +60,6 @@ const char* to_string(PublishedTable::Unit unit) {
     return unit == PublishedTable::Unit::teraflops ? "TFLOP/s per GPU" : "share of one GPU";
 }
 
-std::string published_file(const std::string& name) {
-    const auto csv = resources("published", ".csv");
-    return find_resource(name, "published", std::ranges::count(csv, name) > 0 ? ".csv" : ".toml");
-}
-
 PublishedTable load_published(const std::string& name) {
     const auto file = find_resource(name, "published", ".toml");
     const auto root = parsed_table(file);

@@ -30,9 +30,6 @@ struct PublishedTable {
 
 const char* to_string(PublishedTable::Unit unit);
 
-/// The path of published figures that are given by path or name (see --list): a table (.toml) or a CSV file.
-std::string published_file(const std::string& name);
-
 /// Reads experiments/published/NAME.toml, or a file. Throws Error, one line, if it is no such table.
 PublishedTable load_published(const std::string& name);
 

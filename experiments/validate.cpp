@@ -12,6 +12,7 @@
 #include "experiments/study/study.hpp"
 #include "experiments/validation/ablation.hpp"
 #include "experiments/validation/all_records.hpp"
+#include "experiments/validation/context_parallel.hpp"
 #include "experiments/validation/explain.hpp"
 #include "experiments/validation/kineto/kineto_study.hpp"
 #include "experiments/validation/published.hpp"
@@ -121,9 +122,18 @@ int study_published(const Config& config, int argc, char** argv) {
                 config.scoring.published.front(), option);
     auto provenance = collect_provenance(argc, argv);
     std::vector<PublishedTable> tables;
+    std::optional<ContextParallelBenchmark> benchmark;
+    std::vector<std::pair<std::string, std::vector<ContextParallelRow>>> files;
     for (const auto& name : config.scoring.published) {
-        tables.push_back(load_published(name));
-        add_provenance(provenance, tables.back());
+        const auto file = published_file(name);
+        if (!file.ends_with(".csv")) {
+            tables.push_back(load_published(name));
+            add_provenance(provenance, tables.back());
+            continue;
+        }
+        if (!benchmark) add_provenance(provenance, benchmark.emplace(load_benchmark("cp_h100")));
+        files.emplace_back(std::filesystem::path(file).stem().string(), load_rows(file, *benchmark));
+        provenance.set_file("published_" + files.back().first, file);
     }
     Record record(config.output.path, record_opening(config.output),
                   {experiment.name, experiment.purpose, config.output.text}, std::move(provenance));
@@ -136,6 +146,17 @@ int study_published(const Config& config, int argc, char** argv) {
                           run);
         }
         fmt::print("{}\n", published_text(table, figures));
+    }
+    for (const auto& [name, rows] : files) {
+        const auto figures = predict_rows(rows, load_rows(benchmark->fitted_rows, *benchmark), *benchmark);
+        for (const auto& figure : figures) {
+            RunWriter run;
+            describe_row(run, *benchmark, figure);
+            record.commit(fmt::format("{}, {} {} {} P={}", name, figure.row.system, figure.row.mask,
+                                      to_string(figure.row.pass), figure.row.gpus),
+                          run);
+        }
+        fmt::print("{}\n", rows_text(name, *benchmark, figures));
     }
     record.finish();
     fmt::print("Record: {}\n", record.name());

@@ -27,7 +27,8 @@ void add_validated_rings(Options& options, Config& config) {
                  .target = &config.scoring.explain});
     options.add({.name = "published",
                  .value = "NAME",
-                 .help = "tables of published rings, by name (see --list) or path: predict them and run nothing",
+                 .help = "tables of published rings, or CSV files of published systems, by name (see --list) or path: predict them "
+                         "and run nothing",
                  .target = &config.scoring.published,
                  .absent = "none"});
     options.add({.name = "kineto",

@@ -55,6 +55,7 @@ void print_list() {
     for (const auto& kind : input_kinds()) print_entry(kind.name, kind.help);
     print_files("Machines", "machines", ".toml", machine_line);
     for (const auto& [title, folder, extension] : {std::tuple{"Published tables", "published", ".toml"},
+                                                   {"Published figures of systems", "published", ".csv"},
                                                    {"Stacks of layers", "stacks", ".stack"},
                                                    {"Presets", "presets", ".cfg"}})
         print_files(title, folder, extension,

@@ -37,6 +37,11 @@ std::string find_resource(const std::string& name, const std::string& folder, co
          hint.empty() ? ":" : hint + " Known:", fmt::join(known, ", "));
 }
 
+std::string published_file(const std::string& name) {
+    const auto csv = resources("published", ".csv");
+    return find_resource(name, "published", std::ranges::count(csv, name) > 0 ? ".csv" : ".toml");
+}
+
 std::string resource_name(const std::string& path) {
     const auto folder = data_directory() + "/";
     return path.starts_with(folder) ? path.substr(folder.size()) : path;

@@ -5,12 +5,11 @@
 #include "experiments/console/table.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/study/describe.hpp"
+#include "experiments/validation/published_reader.hpp"
 #include "experiments/validation/score.hpp"
-#include "layouts/basics/text_file.hpp"
 #include "sim/play/simulate.hpp"
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <map>
@@ -20,52 +19,6 @@ namespace ringlab::experiments {
 namespace {
 
 using layouts::Pass;
-
-/// What a table must say, from a parsed file.
-class PublishedReader {
-public:
-    PublishedReader(const toml::table& table, std::string file) : table_(table), file_(std::move(file)) {}
-
-    std::string text(const char* key) const {
-        const auto value = table_[key].value<std::string>();
-        require(value && !value->empty(), "{}: {} must be a text in quotes that is not empty", file_, key);
-        return *value;
-    }
-
-    template <class T>
-    std::vector<T> list(const char* key, double least, double most) const {
-        const auto* array = table_[key].as_array();
-        require(array, "{}: {} must be a list [..., ...]", file_, key);
-        std::vector<T> values;
-        for (const auto& node : *array) {
-            const auto value = node.value<double>();
-            require(value && *value >= least && *value <= most, "{}:{}: {} must have numbers from {} to {}", file_,
-                    node.source().begin.line, key, least, most);
-            values.push_back(static_cast<T>(*value));
-        }
-        return values;
-    }
-
-    std::vector<PublishedReader> tables(const char* key) const {
-        const auto* array = table_[key].as_array();
-        require(array && !array->empty() && array->is_array_of_tables(), "{}: there must be [[{}]]", file_, key);
-        std::vector<PublishedReader> readers;
-        for (const auto& node : *array) readers.emplace_back(*node.as_table(), file_);
-        return readers;
-    }
-
-private:
-    const toml::table& table_;
-    std::string file_;
-};
-
-toml::table parsed_table(const std::string& file) {
-    try {
-        return toml::parse(layouts::read_text(file, "published table"), file);
-    } catch (const toml::parse_error& error) {
-        fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, error.description());
-    }
-}
 
 PublishedTable::System system_from(const PublishedReader& reader, std::size_t sizes, const std::string& file) {
     constexpr double most = 1e6;
@@ -119,9 +72,7 @@ PublishedTable load_published(const std::string& name) {
     table.machine = reader.text("machine");
     table.shape = reader.text("shape");
     table.mask = reader.text("mask");
-    const auto ranks = root["ranks"].value<std::int64_t>();
-    require(ranks && *ranks >= 2 && *ranks <= most_ranks, "{}: ranks must be from 2 to {}", file, most_ranks);
-    table.ranks = static_cast<int>(*ranks);
+    table.ranks = static_cast<int>(reader.count("ranks", 2, most_ranks));
     table.tokens_per_rank = reader.list<std::int64_t>("tokens_per_rank", 1, most_tokens);
     table.fitted = reader.list<std::int64_t>("fitted", 1, most_tokens);
     const auto unit = reader.text("unit");

@@ -1,6 +1,6 @@
-// What must be summed and what averaged? A layer's parameters over rings side by side, their gradients put together
-// from what each rank has of its own tokens: by the rule that is right, and by the wrong ones that are easily taken for
-// it.
+// Which gradients must be summed, and which averaged? Takes the gradients of a layer's parameters, which each rank has
+// for its own tokens, over several rings side by side. Combines them by the right rule, and by wrong rules that are
+// easily mistaken for it.
 
 #include "experiments/console/table.hpp"
 #include "experiments/main/run_study.hpp"
@@ -60,7 +60,7 @@ constexpr std::array<Rule, 5> rules{
      {"replicas alike", "replicas averaged as if all had as many tokens in the loss"},
      {"ranks' own means", "each rank's loss the mean over its own tokens, ranks averaged"}}};
 
-/// Tokens of each replica that count in its loss: the first ones, the rest is padding.
+/// Number of tokens that count in the loss of each replica. These are its first tokens; the rest is padding.
 std::vector<std::int64_t> loss_tokens(const Config& config, std::int64_t tokens) {
     if (config.loss_tokens.empty()) {
         std::vector<std::int64_t> counts;
@@ -83,7 +83,8 @@ std::vector<double> first_ones(std::int64_t count, std::int64_t tokens) {
     return weight;
 }
 
-/// Each token of a rank with the others of that rank: 1 / (how many of its tokens count * P).
+/// Weights with which the loss is the mean over ranks of each rank's own mean: 1 / (number of the rank's tokens that
+/// count * P).
 std::vector<double> means_of_ranks(const layouts::Layout& layout, std::int64_t count, std::int64_t tokens) {
     std::vector<double> weight(static_cast<std::size_t>(tokens));
     for (int rank = 0; rank < layout.ranks(); ++rank) {
@@ -99,8 +100,7 @@ double norm(std::span<const double> values) {
     return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
 }
 
-/// What errors are measured by: where all gradients are 0, as of a loss whose tokens see nothing, they count as they
-/// are.
+/// The divisor of relative errors. If all gradients are 0 (in a loss whose tokens see nothing) errors are absolute.
 double unit_of(double norm) { return norm > 0 ? norm : 1; }
 
 double relative(const std::vector<double>& found, const std::vector<double>& expected) {
@@ -113,10 +113,11 @@ using ByParameter = std::array<double, layer_parameters.size()>;
 
 struct Errors {
     std::array<ByParameter, rules.size()> of_rule{};
-    ByParameter tolerance{}, norm{};  // norm: of the gradients themselves
+    ByParameter tolerance{}, norm{};  // norm: of the expected gradients
 };
 
-/// The error that counts of two by the same rule: the larger one by the right rule, the smaller one by a wrong rule.
+/// The worse of two errors of one rule for this experiment: the larger one if the rule is right, the smaller one if it
+/// is wrong.
 double further(std::size_t rule, double a, double b) { return rule == 0 ? worse(a, b) : std::min(a, b); }
 
 Errors further(Errors a, const Errors& b) {
@@ -126,7 +127,7 @@ Errors further(Errors a, const Errors& b) {
     return a;
 }
 
-/// All that one trial needs of its replicas.
+/// Executes one case and combines the gradients of its replicas by every rule.
 class LayerTrial {
 public:
     LayerTrial(Trial& trial, const Config& config)
@@ -135,7 +136,8 @@ public:
           counts_(loss_tokens(config, trial.which.tokens)),
           total_(static_cast<double>(std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}))) {}
 
-    /// Executes the passes twice, since the last rule weighs tokens otherwise; whether this is the root process.
+    /// Executes the passes twice, because the last rule gives tokens other weights. Returns whether this is the root
+    /// process.
     bool run() {
         const auto& problem = trial_.plan.problem;
         std::vector<reference::Inputs> own;
@@ -185,7 +187,7 @@ private:
         return positions;
     }
 
-    /// Each rank's part from its own tokens alone, summed over the ring.
+    /// The sum over the ring of each rank's gradient, which is computed from the rank's own tokens alone.
     ParameterGradients ring_sum(const reference::Inputs& features, std::span<const double> weight,
                                 const reference::Outputs& outputs) const {
         ParameterGradients sum;
@@ -194,7 +196,8 @@ private:
         return sum;
     }
 
-    /// |x^T e| <= |x| |e| for the error e of what it is multiplied with, and e is what the error model allows.
+    /// Adds the errors that the error model allows. A gradient is a product x^T y, and an error e of y changes it by
+    /// |x^T e| <= |x| |e|.
     void add_allowed(ByParameter& allowed, Judge& judge, std::size_t r, const reference::Outputs& exact) const {
         const auto& features = trial_.inputs[r].inputs;
         const auto name = fmt::format("{} {}", trial_.which.input, r);

@@ -34,7 +34,7 @@ double median(std::vector<double> values) {
     return *middle;
 }
 
-/// Sums and merges of partial results: bytes that are taken in, and processor time.
+/// A sum of gradients or a merge of partial results that was timed: bytes of its operand, and processor time.
 struct TimedSum {
     OpKind kind;
     double bytes = 0, seconds = 0;
@@ -42,7 +42,7 @@ struct TimedSum {
 
 /// A pass in which messages travel and nothing is computed.
 struct TimedMessages {
-    double bytes = 0;  ///< that a rank sends, and as many that it receives
+    double bytes = 0;  ///< that a rank sends; it receives as many
     double seconds = 0;
 };
 
@@ -55,8 +55,9 @@ std::vector<double> busy_of(const std::vector<std::vector<Measurement>>& repeats
     return seconds;
 }
 
-/// What is timed for one length and mask: the whole on one rank; blocks of ranks that take turns, whose rows go on from
-/// block to block; and partial results, which are merged. A rank's chunks are whole tiles: the model knows no others.
+/// The passes that are timed for each length and mask: one rank with the whole sequence; ranks that take turns and
+/// carry their rows from block to block; and ranks that merge partial results. A rank's chunks are whole tiles, because
+/// the model knows only these.
 struct Way {
     int ranks;
     int chunks;  ///< of all ranks
@@ -78,14 +79,16 @@ public:
         describe_machine();
     }
 
-    /// Lays everything out, to refuse now and not midway, and says how long it will take.
+    /// Lays out all cases, so that an impossible one is refused before anything is timed, and announces how long the
+    /// calibration will take.
     void prepare() {
         Forecast forecast(config_);
         std::set<std::string> names;
         std::size_t length = 0;
         for (const auto& mask : config_.sweep.masks)
             for (const auto tokens : config_.sweep.tokens) {
-                // Of every third mask and length what is new is held out: the fit is judged on what it has not seen.
+                // Every third combination of mask and length is held out, because a fit must be judged on attends that
+                // it has not seen.
                 const bool held_out = length++ % 3 == 1;
                 for (const auto& way : ways) {
                     const auto multiple = way.ranks == 1 ? 1 : way.chunks * reference::TileSizes{}.rows;
@@ -136,8 +139,8 @@ public:
 
     std::string text(const std::string& heading) const { return sim::machine_text(machine_, sources_, heading); }
 
-    /// A line for each mask, length and pass: all attends of all ways together. `worst`: of those held out, by single
-    /// attend, the 95th percentile.
+    /// The table of the fit: a line for each plan and pass, with the sum over its attends. Also sets the mean and the
+    /// 95th percentile (`worst`) of the relative errors of the attends that were held out.
     std::string table(double& mean, double& worst) const {
         Table table({"mask", "tokens", "P", "pass", "measured ms", "fitted ms", "error", ""});
         std::vector<double> errors;
@@ -206,9 +209,9 @@ private:
         }
     }
 
-    /// A ring of two whose tokens are padding, but for one on each rank: K and V travel, then their gradients too, and
-    /// attends have next to nothing to do. What is 16 bits wide takes longer by byte than what is 32, as it is
-    /// converted: the line is one for both.
+    /// Times the messages of a ring of two ranks. All tokens but one on each rank are padding, so K and V travel, and
+    /// in the backward pass their gradients, but attends have next to nothing to do. Messages of 16-bit numbers take
+    /// longer per byte than those of 32-bit numbers, because they are converted. One line is fitted to both.
     void time_messages(std::int64_t tokens) {
         const auto half = (tokens + 1) / 2;
         const Case which{config_.sweep.inputs.front(),
@@ -233,7 +236,8 @@ private:
         }
     }
 
-    /// Seconds of the pass in which the rank that ends last did not compute.
+    /// Seconds of a pass in which a rank did not compute, up to the rank's last span: the larger value of the two
+    /// ranks.
     static double outside_compute(const layouts::Timeline& timeline) {
         std::vector<layouts::Picoseconds> ends(2, 0), busy(2, 0);
         for (const auto& span : timeline.spans) {
@@ -258,7 +262,7 @@ private:
             cost.value_dim = problem_.value_dim;
             cost.tile_rows = tiles.rows;
             cost.tile_keys = tiles.keys;
-            cost.flops = 0;  // the best is yet to be seen
+            cost.flops = 0;  // time() keeps the highest rate
             const auto section = fmt::format("attention.{}", to_string(pass));
             source(section, "fitted to processor time of attends");
             for (const auto* key : {".head_dim", ".value_dim", ".item", ".tile_rows", ".tile_keys", ".groups"})
@@ -270,8 +274,9 @@ private:
         }
     }
 
-    /// A rank's own thread packs, copies and unpacks its messages, and computes nothing meanwhile. For the model the
-    /// processor's time is a resource, called memory there, of which attends and messages each want all.
+    /// Fits the cost of messages. A rank's own thread packs, copies and unpacks its messages, and cannot compute at the
+    /// same time. In the model the processor's time is therefore a shared resource (the one called memory), and attends
+    /// and messages each need all of it.
     void fit_messages() {
         auto& link = machine_.inside_host;
         source("gpu.attention_memory_gigabytes_per_second",
@@ -289,7 +294,7 @@ private:
         }
         const auto line = fit_rising_line(bytes, seconds);
         link.latency_seconds = line.constant;
-        // Each byte is sent and received, one behind the other.
+        // Each byte is sent and received, one after the other, by the same processor time.
         machine_.memory_bytes_per_second = machine_.attention_memory_bytes_per_second = 2 / line.slope;
         link.link_bytes_per_second = machine_.memory_bytes_per_second;
         link.send_memory_ratio = link.receive_memory_ratio = 1;
@@ -320,7 +325,8 @@ private:
             source(key, "not calibrated: as of a sum");
     }
 
-    /// The best of products as a latent is expanded by: rows of a block with a head's matrix.
+    /// Times matrix products such as those that expand a latent, rows of a block times a head's matrix, and keeps the
+    /// highest rate.
     template <class Real>
     void time_products() {
         constexpr std::int64_t rows = 512, columns = 128, inner = 512, repeats = 20;

@@ -17,7 +17,7 @@ namespace {
 
 using layouts::Pass;
 
-/// A line for each attend; `accuracy` about those held out.
+/// A line for each attend. `accuracy` describes the errors of those that were held out.
 std::string table_of(const FittedMachine& fitted, std::string& accuracy) {
     Table table({"mask", "layout", "rank", "block", "tokens", "call", "measured us", "fitted us", "error", ""});
     double sum = 0, worst = 0;

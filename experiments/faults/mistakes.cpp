@@ -29,7 +29,7 @@ void scale_by(Tensor& tensor, double factor) {
     for (auto& x : tensor) x *= factor;
 }
 
-/// The mask with no other keys than those of one rank.
+/// The mask restricted to the keys that one rank owns.
 layouts::Mask keys_of_rank_alone(const Plan& plan, int rank) {
     const auto& mask = plan.mask();
     auto own = plan.layout().positions(rank);
@@ -45,7 +45,8 @@ layouts::Mask keys_of_rank_alone(const Plan& plan, int rank) {
     return layouts::Mask(fmt::format("{}, keys of rank {}", mask.name(), rank), mask.tokens(), mask.segments(), valid);
 }
 
-/// 1. Each block's part of the gradients comes from a run that sees this block alone, and so has its lse and o.
+/// 1. Each block's part of the gradients is computed with the lse and o of this block: it comes from a run that sees
+/// only this block.
 Consequence per_block_statistics(const Scene& scene) {
     auto wrong = scene.right;
     for (auto* gradient : {&wrong.outputs.dq, &wrong.outputs.dk, &wrong.outputs.dv}) scale_by(*gradient, 0);
@@ -58,12 +59,12 @@ Consequence per_block_statistics(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
-/// 2.
+/// 2. In the backward pass every attend uses the rank's own K and V.
 Consequence stale_block(const Scene& scene) {
     return {.results = scene.run(broken(scene, BrokenSchedule::Break::stale_block, {Pass::backward}), scene.inputs)};
 }
 
-/// 3. Between threads, two rings side by side: whoever is not in the first waits for messages that went elsewhere.
+/// 3. Two rings side by side, on threads. Ranks of the second ring wait for messages that were sent to the first ring.
 Consequence misnumbered_peers(const Scene& scene) {
     if (scene.execution.backend != "cpu")
         return {.gate = "time-out",
@@ -88,7 +89,8 @@ Consequence misnumbered_peers(const Scene& scene) {
     return {.gate = "time-out", .measured = said.empty() ? 0 : took.count(), .bound = wait, .said = said};
 }
 
-/// 4. q and k are rotated before the run, by the positions that `wrong` gives, and dq and dk behind it.
+/// 4. q and k are rotated before the run by the wrong positions that `wrong` gives, and dq and dk are rotated back
+/// after it.
 Consequence rotated_by(const Scene& scene, const std::function<std::int64_t(int rank, std::int64_t place)>& wrong) {
     const auto& problem = scene.plan.problem;
     std::vector<std::int64_t> positions(static_cast<std::size_t>(problem.tokens));
@@ -113,12 +115,12 @@ Consequence rotary_by_place(const Scene& scene) {
     return rotated_by(scene, [](int, std::int64_t place) { return place; });
 }
 
-/// As if the ring were half of a world that was taken for it; of a layout that is striped.
+/// As if a striped layout were spread over a world that is twice as large as the ring.
 Consequence rotary_by_world(const Scene& scene) {
     return rotated_by(scene, [&](int rank, std::int64_t place) { return place * 2 * scene.which.ranks + rank; });
 }
 
-/// How many of the blocks that its rank attends to show a row nothing.
+/// Number of blocks that the rank attends to but of which this row sees no key.
 int empty_blocks(const Scene& scene, int rank, std::int64_t row) {
     int empty = 0;
     for (int owner = 0; owner < scene.which.ranks; ++owner)
@@ -134,12 +136,13 @@ void fill_token(Tensor& tensor, std::int64_t token, double value) {
         std::fill_n(&tensor(b, static_cast<std::size_t>(token), 0, 0), shape[2] * shape[3], value);
 }
 
-/// 5. A block that shows a row nothing has weight 1 in its merge: o = 0 and lse = +inf ever after, and so p = 0
-/// backward, as if there were no dO. At a second such block lse - lse is no number, nor is anything that comes of it.
+/// 5. A block of which a row sees no key has lse = +inf, and so weight 1 in the merge. The row then has o = 0 and lse =
+/// +inf, and p = 0 in the backward pass, as if its dO were 0. At a second such block lse - lse is NaN, and so is
+/// everything that follows from it.
 Consequence plus_infinity(const Scene& scene) {
     constexpr auto infinite = std::numeric_limits<double>::infinity();
     constexpr auto nothing = std::numeric_limits<double>::quiet_NaN();
-    std::vector<std::pair<std::int64_t, double>> erased;  // rows, and what becomes of their lse
+    std::vector<std::pair<std::int64_t, double>> erased;  // rows, and the lse that they get
     for (int rank = 0; rank < scene.which.ranks; ++rank)
         for (const auto row : scene.plan.layout().positions(rank))
             if (const int empty = empty_blocks(scene, rank, row); empty > 0)
@@ -161,7 +164,7 @@ Consequence plus_infinity(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
-/// 8. What the ring's ranks add to a block's gradient is averaged, as over replicas.
+/// 8. The contributions of a ring's ranks to dK and dV are averaged, as over replicas, and not summed.
 Consequence averaged_gradients(const Scene& scene) {
     auto wrong = scene.right;
     scale_by(wrong.outputs.dk, 1.0 / scene.which.ranks);
@@ -169,7 +172,7 @@ Consequence averaged_gradients(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
-/// 9. The newest token's position is taken from what the last rank's shard counts.
+/// 9. The position of the newest token is its index in the shard of the last rank.
 Consequence local_last_token(const Scene& scene) {
     auto problem = scene.plan.problem;
     const auto last = scene.plan.layout().shard_tokens(scene.which.ranks - 1) - 1;
@@ -177,7 +180,7 @@ Consequence local_last_token(const Scene& scene) {
     return {.results = scene.run(scene.plan_of(problem, scene.plan.mask()), scene.inputs)};
 }
 
-/// Every query head with a kv head of its own.
+/// The tensor with each kv head repeated for all query heads that read it.
 Tensor expanded(const Tensor& tensor, const layouts::Problem& problem) {
     auto shape = tensor.shape();
     shape[2] = static_cast<std::size_t>(problem.query_heads);
@@ -190,7 +193,7 @@ Tensor expanded(const Tensor& tensor, const layouts::Problem& problem) {
     return wide;
 }
 
-/// 10. Results would be right: only the traffic tells.
+/// 10. kv heads are expanded before they travel. The results are right, so only the traffic shows the mistake.
 Consequence expanded_heads(const Scene& scene) {
     auto problem = scene.plan.problem;
     problem.kv_heads = problem.query_heads;
@@ -214,7 +217,8 @@ void copy_token(const Tensor& from, std::int64_t token, Tensor& to) {
         std::copy_n(&from(b, at, 0, 0), from.shape(2) * from.shape(3), &to(b, at, 0, 0));
 }
 
-/// 11. Each rank's rows come from a run with a seed of that rank's own, in which no other row has a gradient.
+/// 11. Each rank draws dropout with its own seed. The rows of a rank are taken from a run with that seed, in which the
+/// dO of all other rows is 0.
 Consequence dropout_by_rank(const Scene& scene) {
     auto wrong = scene.right;
     auto& out = wrong.outputs;
@@ -245,8 +249,8 @@ Consequence doubled_gradients(const Scene& scene) {
     return {.results = std::move(wrong)};
 }
 
-/// 13. As where a keyword that a kernel does not know is dropped: no row's softmax has a sink's logit, and their
-/// gradient stays 0.
+/// 13. Sink logits are ignored, as by a kernel that does not know the argument: they are in no softmax, and their
+/// gradient is 0.
 Consequence dropped_sinks(const Scene& scene) {
     auto problem = scene.plan.problem;
     problem.sinks = {};

@@ -58,8 +58,8 @@ private:
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-/// A rename survives a power cut once its folder is on disk. Some network file systems cannot sync folders; they order
-/// renames themselves.
+/// Writes a folder to disk, because only then does a rename in it survive a power cut. Some network file systems cannot
+/// sync folders, but keep renames in order themselves.
 void sync_folder(const fs::path& folder) {
     const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
     if (::fsync(descriptor.value()) != 0)
@@ -83,11 +83,11 @@ fs::path put_beside(const fs::path& made, const fs::path& path) {
     }
 }
 
-/// move_into_place() but for what makes it durable; `own` is the state of `made`.
+/// move_into_place() without writing to disk. `own` is the state of `made`.
 ///
-/// Others may put a file there between a look and a rename. So a file that is there is swapped with `made`, looked at
-/// again where nobody else has it, and swapped back if it is not the expected one. File systems that cannot swap, as
-/// NFS, leave these microseconds.
+/// Another process may put a file there between the check and the rename. So an existing file is swapped with `made`,
+/// checked again under the name of `made`, which nobody else uses, and swapped back if it is not the expected one. On
+/// file systems that cannot swap, such as NFS, a window of microseconds remains.
 bool moved(const fs::path& made, const fs::path& path, const FileState& expected, const FileState& own) {
     const auto rename = [&](unsigned flags) {
         return ::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), flags) == 0;
@@ -107,7 +107,7 @@ bool moved(const fs::path& made, const fs::path& path, const FileState& expected
                  put_beside(made, path).string());
         }
         const int error = errno;
-        if (error == (swaps ? ENOENT : EEXIST) && state_of(made).is_there()) continue;  // it went, or came, just now
+        if (error == (swaps ? ENOENT : EEXIST) && state_of(made).is_there()) continue;  // it has just gone, or come
         const bool cannot_swap = error == EINVAL || error == ENOSYS || error == ENOTSUP;
         if (cannot_swap && rename(0)) return true;
         fail("cannot write {}: {}", path.string(), error_text());
@@ -116,7 +116,7 @@ bool moved(const fs::path& made, const fs::path& path, const FileState& expected
 
 }  // namespace
 
-// Sidecars have names that nobody gives a file, since they are replaced and removed without asking.
+// The names of sidecars are unlikely for any other file, because sidecars are replaced and removed without asking.
 fs::path WriterLock::sidecar_of(const fs::path& path) { return path.string() + ".ringlab-lock"; }
 
 WriterLock::WriterLock(const fs::path& path) : WriterLock(path, Unlocked{}) {
@@ -130,7 +130,7 @@ std::unique_ptr<WriterLock> WriterLock::if_free(const fs::path& path) {
 
 WriterLock::WriterLock(const fs::path& path, Unlocked) : path_(sidecar_of(path)) {}
 
-/// Whether no other process holds it.
+/// Takes the lock. Returns false if another process holds it.
 bool WriterLock::lock(const fs::path& path) {
     const auto folder = folder_of(path);
     require(fs::is_directory(folder), "{} cannot be written: there is no folder {}", path.string(), folder.string());

@@ -24,10 +24,10 @@
 namespace ringlab::experiments {
 namespace {
 
-/// In place of a piece's length: a failure's text follows.
+/// Sent in place of the length of a piece: the text of an error follows.
 constexpr auto failure = std::numeric_limits<std::uint64_t>::max();
 
-/// Lets this process use so many seconds of processor time from now on; the kernel ends it beyond.
+/// Limits this process to so many more seconds of processor time. The kernel ends it when it uses more.
 void allow_seconds(int seconds) {
     rusage used{};
     rlimit limit{};
@@ -37,13 +37,13 @@ void allow_seconds(int seconds) {
     setrlimit(RLIMIT_CPU, &limit);
 }
 
-/// Makes the child silent: nothing of it reaches the user except through the pipe, so no handlers, no core dump, no
-/// message of the C library.
+/// Makes the child silent, so that nothing of it reaches the user except through the pipe: no signal handlers, no core
+/// dump, no messages of the C library.
 void become_a_reader(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGXCPU, SIGINT, SIGTERM, SIGHUP})
-        if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);  // nohup's stays
+        if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);  // stays ignored: nohup
     std::signal(SIGPIPE, SIG_IGN);
     const rlimit no_core{0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
@@ -66,7 +66,7 @@ void become_a_reader(pid_t parent) {
     try {
         to_parent.put_failure(error);
     } catch (const std::exception&) {
-        // The parent has given up; there is nobody to tell.
+        // The parent has closed the pipe, so nobody reads the error.
     }
     _exit(1);
 }
@@ -77,14 +77,14 @@ public:
     Silence() : Error("the child process is silent") {}
 };
 
-/// The child has ended and told nothing of it.
+/// Thrown when the child has ended without sending a result or an error.
 class Ended : public Error {
 public:
     Ended() : Error("the child process has ended") {}
 };
 
-/// How long a reader whose limit of processor time is `limit_seconds` may be silent: it may have to wait for a disk, or
-/// for its turn on a busy machine.
+/// Seconds on the clock after which a silent reader is given up. They are more than its limit of processor time,
+/// `limit_seconds`, because it may wait for a disk or for a busy processor.
 constexpr int clock_seconds(int limit_seconds) { return 6 * limit_seconds; }
 
 std::string how_it_ended(int status, int limit_seconds) {
@@ -118,7 +118,8 @@ void PipeEnd::read_all(std::span<std::byte> bytes) {
     }
 }
 
-/// Counts seconds rather than looks at a clock: while this process is stopped, so may be its child.
+/// Waits until there is more to read. It counts waits of one second and does not read a clock, because the child may be
+/// stopped while this process is.
 void PipeEnd::wait_for_more() {
     pollfd pipe{descriptor_, POLLIN, 0};
     for (int second = 0; limit_seconds_ > 0; ++second) {
@@ -187,13 +188,14 @@ void read_untrusted(const std::filesystem::path& file, const std::function<void(
         } catch (...) {
             error = std::current_exception();
         }
-    }  // a child that still writes finds the pipe closed
+    }  // closes the pipe, so that a child that still writes ends
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
     require(!silent, "cannot read {}: nothing has come of it for {} s; its disk is not there, or it is damaged",
             file.string(), clock_seconds(limit_seconds));
-    // A status of 1 is that of a failure, if it told one; the sanitizers end it with 1, too.
+    // Status 1 is an error that the child has sent. Without such an error it is damage, because the sanitizers also end
+    // a child with 1.
     require(WIFEXITED(status) && WEXITSTATUS(status) <= (ended ? 0 : 1), "cannot read {}: it is damaged, {}",
             file.string(), how_it_ended(status, limit_seconds));
     if (error) std::rethrow_exception(error);

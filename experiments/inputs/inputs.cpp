@@ -17,7 +17,7 @@ namespace {
 using layouts::Problem;
 using reference::Tensor;
 
-/// The streams of random numbers; their values are part of what a seed means.
+/// The streams of random numbers. Their values must not change, because they decide what a seed produces.
 enum class Stream : std::uint32_t { q, k, v, dout, channels_of_q, channels_of_k, channels_of_v, direction };
 
 ElementIndex element(Stream stream, std::size_t batch, std::size_t head, std::size_t position, std::size_t dim) {
@@ -47,7 +47,7 @@ Tensor normal_tensor(std::uint64_t seed, Stream stream, const std::array<std::in
     return tensor;
 }
 
-/// The rows that a problem has, each as where every token has one.
+/// Keeps the rows that a problem has. Each is the same as if every token had a row.
 Tensor normal_rows(std::uint64_t seed, Stream stream, const Problem& problem, std::int64_t dim) {
     const auto size = [](std::int64_t count) { return static_cast<std::size_t>(count); };
     const auto positions = problem.row_positions();
@@ -58,7 +58,8 @@ Tensor normal_rows(std::uint64_t seed, Stream stream, const Problem& problem, st
     return tensor;
 }
 
-/// For every head, a gain per channel: `gain` for max(1, dims/64) channels, those with the smallest random numbers.
+/// A factor for every channel of every head: `gain` for max(1, dims/64) channels, those with the smallest random
+/// numbers, and 1 for the others.
 std::vector<std::vector<double>> channel_gains(std::uint64_t seed, Stream stream, std::size_t heads, std::size_t dims) {
     constexpr double gain = 10;
     constexpr std::size_t channels_per_outlier = 64;
@@ -119,7 +120,7 @@ void offset(InputData& data, std::uint64_t seed) {
 
 struct Generator {
     InputKind kind;
-    void (*shape)(InputData&, std::uint64_t seed);  // what the kind makes of normal numbers
+    void (*shape)(InputData&, std::uint64_t seed);  // turns normal numbers into inputs of this kind
 };
 
 const std::vector<Generator>& generators() {

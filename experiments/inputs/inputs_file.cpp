@@ -69,7 +69,7 @@ void require_equal(const Source& a, const Source& b, std::size_t dimension, cons
             a.shape[dimension], what, b.dataset.name(), b.shape[dimension]);
 }
 
-/// All that a file states, checked; tensors are still to be read.
+/// Everything that a file states, checked. The tensors are read later.
 struct OpenInputs {
     Source q, k, v;
     std::optional<Source> dout;
@@ -122,7 +122,7 @@ bool has_signature(const std::filesystem::path& path) {
     return std::string_view(begin.data(), begin.size()) == "\x89HDF\r\n\x1a\n";
 }
 
-/// Throws Error; of a file that is of another format, as NumPy's, with what makes one of this format.
+/// Throws Error. For a file of another format, such as NumPy's, the message says how to convert it.
 hdf5::File open_hdf5(const std::filesystem::path& path) {
     try {
         return hdf5::File::open(path);
@@ -187,8 +187,8 @@ void read_block(const Source& source, const Position& offset, const Position& co
     reference::from_bits(patterns, DType::bf16, values);
 }
 
-/// Throws Error naming the first value that is not finite, or no longer since it was rounded to the dtype. `rounded`
-/// are the values at `offset`, of which there are `count`.
+/// Throws Error that names the first value that is not finite, or that rounding to the dtype has made infinite.
+/// `rounded` has the `count` rounded values from `offset` on.
 void require_finite(const Source& source, const Position& offset, const Position& count,
                     std::span<const double> rounded, DType dtype) {
     const auto found = std::find_if(rounded.begin(), rounded.end(), [](double value) { return !std::isfinite(value); });
@@ -205,8 +205,8 @@ void require_finite(const Source& source, const Position& offset, const Position
          source.dataset.name(), value, at[0], at[1], at[2], at[3], layouts::to_string(dtype));
 }
 
-/// Blocks of consecutive tokens of one batch element that go through the pipe at a time: (offset, count) in the order
-/// of the tensor's elements.
+/// The blocks in which a tensor goes through the pipe, each of consecutive tokens of one batch element: (offset,
+/// count), in the order of the tensor's elements.
 template <class Visit>
 void for_each_block(const Position& shape, const Visit& visit) {
     constexpr std::int64_t block_elements = 1 << 21;
@@ -235,7 +235,7 @@ void put_tensor(PipeEnd& pipe, const Source& source, std::int64_t tokens, DType 
     });
 }
 
-// And here.
+// In this process: receives them.
 Tensor get_tensor(PipeEnd& pipe) {
     const auto shape = pipe.get<Position>();
     const auto size = [&](std::size_t i) { return static_cast<std::size_t>(shape[i]); };
@@ -313,7 +313,7 @@ InputData load_inputs(const std::filesystem::path& path, const LoadOptions& opti
         }
     };
     read_untrusted(path, look, take);
-    note_read(path);  // or others changed it meanwhile
+    note_read(path);  // throws Error if the file was changed in the meantime
     return data;
 }
 

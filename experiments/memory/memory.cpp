@@ -26,7 +26,7 @@ std::int64_t sum_of(const std::array<std::int64_t, layouts::pool_count>& bytes) 
     return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
-/// Statistics of one token and head that lie beside its row: the running softmax's maximum and sum, lse and delta.
+/// Number of statistics of one token and head in a pool: maximum and sum of the running softmax, lse, delta.
 std::int64_t cpu_statistics(const layouts::Problem& problem, Pool pool) {
     std::int64_t numbers = 0;
     for (const auto& tensor : layouts::tensors(pool))
@@ -34,8 +34,8 @@ std::int64_t cpu_statistics(const layouts::Problem& problem, Pool pool) {
     return numbers;
 }
 
-/// Bytes of the messages under way, one a lane: what a vector holds that is resized to each of them; and of K and V as
-/// others fetch them.
+/// Bytes of message buffers. Each lane has a vector that is resized to each of its messages, so its capacity counts. If
+/// ranks fetch, the rank also has a copy of its K and V for them.
 std::int64_t message_bytes(const Schedule& pass, int rank) {
     struct Buffer {
         std::int64_t size = 0, capacity = 0;
@@ -56,7 +56,7 @@ std::int64_t message_bytes(const Schedule& pass, int rank) {
     return sum;
 }
 
-/// The most rows that begin and end in one attend, whose running softmax lies in no slot.
+/// Largest number of rows that begin and end in one attend. Their running softmax is in no slot.
 std::int64_t rows_of_one_attend(const Schedule& forward, int rank) {
     std::int64_t most = 0;
     auto ops = forward.ops(rank);
@@ -65,7 +65,7 @@ std::int64_t rows_of_one_attend(const Schedule& forward, int rank) {
     return most;
 }
 
-/// The most tokens whose gradients are brought together to be compressed.
+/// Largest number of tokens whose gradients are gathered to be compressed in one operation.
 std::int64_t tokens_compressed_at_once(const Schedule& backward, int rank) {
     std::int64_t most = 0;
     auto ops = backward.ops(rank);
@@ -117,8 +117,9 @@ MemoryNeed cpu_need(const Schedule& forward, const Schedule* backward, int rank)
     return need;
 }
 
-/// What kernels know of the mask, with tiles of 128 x 128 as most have them: 16 bytes a row and an item, 4 a key, and 4
-/// for each tile of an item that is not empty, unless the item before has the same.
+/// Estimates the bytes of the lists that tell kernels about the mask, for tiles of 128 x 128, the commonest size: 16
+/// bytes for each row and for each work tile, 4 for each key, and 4 for each tile of a work tile that is not empty,
+/// unless the work tile before has the same tiles.
 class Lists {
 public:
     void add(const Schedule& pass, const layouts::Op& attend) {
@@ -151,11 +152,11 @@ private:
     static Key key_of(const Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
     static std::int64_t tiles(std::int64_t tokens) { return (tokens + tile - 1) / tile; }
 
-    /// Share of the row tiles that see other key tiles than the row tile before, from a sample.
+    /// Share of the row tiles that see other key tiles than the row tile before, estimated from a sample.
     static double share_that_differs(const Schedule& pass, const Part& rows, const Part& keys) {
         constexpr std::int64_t samples = 8;
         const auto row_runs = pass.runs(rows), key_runs = pass.runs(keys);
-        constexpr std::size_t many = 64;  // scattered tokens: neighbours differ
+        constexpr std::size_t many = 64;  // tokens are scattered: assume that all differ
         if (row_runs.size() > many || key_runs.size() > many) return 1;
         const layouts::KeyCounter counter(key_runs);
         const auto tokens = rows.tokens.size();

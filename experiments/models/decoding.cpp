@@ -13,7 +13,7 @@
 namespace ringlab::experiments {
 namespace {
 
-constexpr double garbage_value = 64;  // a number of every dtype, which no key, value or query comes near
+constexpr double garbage_value = 64;  // exact in every dtype, and far from any key, value or query
 
 /// The problem without rotary embedding: keys are rotated once, when they are written to the cache.
 layouts::Problem sizes_from(const ProblemConfig& config) {
@@ -75,7 +75,7 @@ layouts::Problem Decoding::problem(int step) const {
 }
 
 Plan Decoding::plan(const Case& which, int step) const {
-    // A row sees the positions up to its own: what was not yet written lies behind it.
+    // A row sees the positions up to its own. Positions that are not yet written come after it.
     std::vector<std::int64_t> rooms;
     for (const auto length : lengths_) rooms.push_back(length + steps_);
     const auto each = problem(step);

@@ -32,7 +32,7 @@ bool takes_list(const Option& option) {
 
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
 
-/// Whether a 0 in the target is what stands there without the option: then nobody can mean it who types it.
+/// Whether 0 in the target means that the option was not given. Then a user cannot ask for 0.
 bool zero_is_absence(const Option& option) {
     const bool is_number = std::holds_alternative<int*>(option.target) ||
                            std::holds_alternative<std::int64_t*>(option.target) ||
@@ -56,7 +56,7 @@ std::string range_text(const Option& option) {
     return text + (option.none.empty() ? "" : ", or " + option.none);
 }
 
-/// Throws Error on a 0 that would silently be taken for what is done without the option.
+/// Throws Error if the user gives a 0 that would silently mean the default.
 void require_meant(const Option& option, const std::string& text, bool is_zero) {
     require(!is_zero || !zero_is_absence(option), "--{} {}: must be a number{}; without the option: {}", option.name,
             text, range_text(option), option.absent);
@@ -131,7 +131,7 @@ void read_values(const Option& option, const Strings& values) {
         option.target);
 }
 
-/// What the target holds, as one would type it; empty if it holds nothing, or a 0 that stands for something else.
+/// The value of the target as a user would type it. Empty if there is none, or if it is a 0 that means the default.
 std::string text_of(const Option& option) {
     return std::visit(
         [&](auto* target) -> std::string {

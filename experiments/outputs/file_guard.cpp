@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether both lead to the same file, or would: by device and inode, so that names, hard and symbolic links do not
-/// matter; by place where there is no file yet.
+/// Whether both paths lead to the same file. Existing files are compared by device and inode, so hard and symbolic
+/// links do not matter. Files that do not exist yet are compared by their place.
 bool same_file(const fs::path& a, bool a_is_there, const fs::path& b) {
     std::error_code missing;
     return a.native() == b.native() || (a_is_there && fs::equivalent(a, b, missing));
@@ -32,7 +32,7 @@ fs::path place_of(const fs::path& path) {
     return place.empty() ? path : place;
 }
 
-/// Whether `holds` is true of the HDF5 file; not if the file cannot be read.
+/// Whether `holds` is true for the HDF5 file. False if the file cannot be read.
 bool hdf5_file_holds(const fs::path& path, const std::function<bool(const hdf5::File&)>& holds) {
     bool held = false;
     try {
@@ -121,7 +121,7 @@ void FileGuard::writes(const std::string& what, const fs::path& path, FileKind k
     const std::vector<fs::path> all{place, temporary_of(place), WriterLock::sidecar_of(place), unfinished_of(place)};
     for (const auto& made : all) {
         std::error_code missing;
-        const bool is_there = fs::exists(made, missing);  // asked once: there may be thousands of other files
+        const bool is_there = fs::exists(made, missing);  // asked once, not for each of thousands of files
         for (const auto& other : read_)
             require(!same_file(made, is_there, other.place),
                     "{} '{}' would replace the {} '{}' that this command reads; write elsewhere", what, path.string(),

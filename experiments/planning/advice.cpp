@@ -20,12 +20,14 @@ namespace {
 
 using Verdict = Advised::Verdict;
 
-// A candidate whose pairs alone, at the best rate, take so many times the best time is not looked into: large rings are
-// costly to lay out, small ones are looked at a little beyond what can win, so that their reasons can be read.
+// A candidate is skipped if its pairs alone, at the best rate, take longer than this factor times the best time so far.
+// Large rings are expensive to lay out. Small ones are looked at even if they cannot quite win, so that the report can
+// say why.
 constexpr double outrun_large = 1, outrun_small = 2.5;
-// Variants are tried of schedules up to so many times as slow as the best, and have to be faster by more than this.
+// Variants are tried for candidates within this factor of the best time. A variant is kept only if it is faster than
+// its candidate by more than the second number, a fraction.
 constexpr double near_the_best = 1.2, least_gain = 0.001;
-// Plays that tell where the time of a pass goes: itself, and without each cause.
+// Simulations that break_down() needs for a pass: one as it is, and one without each cause.
 constexpr std::int64_t plays_of_causes = 1 + static_cast<std::int64_t>(sim::causes.size());
 
 double infinity() { return std::numeric_limits<double>::infinity(); }
@@ -76,7 +78,7 @@ private:
         return some;
     }
 
-    /// The last of the first rows, as far as there are so many.
+    /// Time of the last row that the table will show; infinity if there are not enough rows yet.
     double last_of_the_first() {
         const auto ranked = with(Verdict::ranked);
         return ranked.size() < question_.rows ? infinity() : ranked[question_.rows - 1]->seconds();
@@ -94,8 +96,9 @@ private:
         return one.floor_seconds > (one.which.ranks > large_ring ? outrun_large : outrun_small) * best;
     }
 
-    /// From `first` on, on several threads, some of them ahead of what is known when their turn comes: what they then
-    /// need not have looked at is dropped, so that the advice is that of one thread.
+    /// Looks at all candidates from index `first` on, on several threads. Threads run ahead of the results that are
+    /// taken in order. A result that turns out to be unnecessary when its turn comes is dropped, so the advice is the
+    /// same as with one thread.
     void look_at_all(std::size_t first) {
         std::atomic<double> least = best();
         struct Looked {
@@ -125,7 +128,8 @@ private:
             });
     }
 
-    /// Whether it fits, and its time by one rank. Returns how many operations that took.
+    /// Finds whether a candidate fits into memory, and estimates its time from a few ranks. Returns the number of
+    /// operations that were played.
     std::int64_t look_at(Advised& one) const {
         try {
             const auto plan = plan_of(one);
@@ -159,8 +163,8 @@ private:
         one.method = method;
     }
 
-    /// The simulator's word on these, in this order, as far as the budget goes; if `by_estimate`, up to the first that
-    /// cannot be among the first rows. What is tried beyond that on other threads is dropped.
+    /// Simulates these candidates in order until the budget is used up. With `by_estimate` it stops at the first one
+    /// that cannot be among the first rows. Simulations beyond that on other threads are dropped.
     void simulate(const std::vector<Advised*>& order, bool by_estimate) {
         std::atomic<bool> over = false;
         std::atomic<std::int64_t> left = left_;
@@ -200,7 +204,8 @@ private:
         left_ = left;
     }
 
-    /// Rings side by side that share something with each other: none inside hosts; of whole hosts the spine alone.
+    /// Number of rings to simulate side by side: 1 if rings share nothing. Rings inside one host share nothing if they
+    /// fill it, and rings of whole hosts share only the spine.
     int rings_to_play(const Advised& one) const {
         const auto& machine = one.machine->machine;
         const auto ranks = one.which.ranks;
@@ -211,12 +216,12 @@ private:
         return shares ? static_cast<int>(std::clamp<std::int64_t>(affordable, 1, one.rings)) : 1;
     }
 
-    /// Simulates variants of those first candidates that are near the best.
+    /// Simulates variants of the first candidates that are near the best one.
     void simulate_variants() {
         auto first = with(Verdict::ranked);
         first.resize(std::min(first.size(), question_.rows));
         const auto known = all_.size();
-        std::vector<const Advised*> of;  // by variant
+        std::vector<const Advised*> of;  // by variant: the candidate that it is derived from
         for (const auto* one : first) {
             if (one->seconds() > near_the_best * first.front()->seconds()) break;
             for (auto& variant : variants(question_, *one, problem_)) {
@@ -239,7 +244,7 @@ private:
         }
     }
 
-    /// Corrects the estimate of each machine's best ring that is too large to be simulated.
+    /// Corrects, for each machine, the estimate of the best ring that was not simulated.
     void correct_the_first() {
         std::set<const AdvisedMachine*> done;
         for (auto* one : with(Verdict::estimated))
@@ -247,7 +252,7 @@ private:
                 advice_.operations += correct_by_recurrence(*one, plan_of(*one), config_.prediction.attend_clock());
     }
 
-    /// Where the time goes of what tables show, as far as a budget goes that is as large as the simulator's.
+    /// Finds where the time goes for all rows of the tables, within a second budget of the same size.
     void explain_the_first() {
         auto left = budget_;
         for (const auto verdict : {Verdict::ranked, Verdict::estimated}) {
@@ -276,8 +281,8 @@ private:
     const Question& question_;
     layouts::Problem problem_;
     const Config& config_;
-    std::int64_t budget_, left_;  // operations of the simulator
-    std::deque<Advised> all_;     // where what is added moves nothing
+    std::int64_t budget_, left_;  // operations to simulate
+    std::deque<Advised> all_;     // a deque, so that adding does not move the others
     Advice advice_;
 };
 

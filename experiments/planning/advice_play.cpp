@@ -12,7 +12,7 @@
 namespace ringlab::experiments {
 namespace {
 
-/// The rank that attends to most, in a ring that is not too large to ask all of them.
+/// The rank with the most FLOP of attends. Rank 0 if the ring is too large to look at all ranks.
 int busiest_rank(const Plan& plan) {
     const int ranks = plan.layout().ranks();
     std::pair<double, int> most{0, 0};
@@ -29,7 +29,8 @@ int busiest_rank(const Plan& plan) {
     return most.second;
 }
 
-/// Ranks among which the slowest is likely: the ends, the middle, those on both sides of a host's end, and the busiest.
+/// Ranks among which the slowest one is likely to be: the first, middle and last one, those on both sides of a host
+/// boundary, and the busiest.
 std::set<int> likely_slowest(const Advised& one, const Plan& plan) {
     const int ranks = one.which.ranks;
     const int gpus = one.machine->machine.gpus_per_host;
@@ -38,7 +39,8 @@ std::set<int> likely_slowest(const Advised& one, const Plan& plan) {
     return some;
 }
 
-/// Whether ranks have as many pairs in each attend, so that the recurrence asks for them once.
+/// Whether two sampled ranks have the same numbers of pairs in their attends. The recurrence then counts pairs only
+/// once.
 bool alike(const Plan& plan) {
     const auto pair_count = [&](int rank) {
         std::multiset<std::int64_t> found;
@@ -119,7 +121,7 @@ std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock cl
             ratio[pass] = layouts::to_seconds(*std::ranges::max_element(ends)) / alone.seconds[pass];
         }
     } catch (const Error&) {
-        return alone.looked_at;  // ranks that differ: what one of them says stands
+        return alone.looked_at;  // ranks differ: the estimate stays as it is
     }
     one.forward_seconds *= ratio[0];
     one.backward_seconds *= ratio[1];
@@ -130,7 +132,7 @@ std::int64_t correct_by_recurrence(Advised& one, const Plan& plan, sim::Clock cl
 std::int64_t operations_of(const Plan& plan) {
     std::int64_t most = 0;
     const int ranks = plan.layout().ranks();
-    for (const int rank : std::set{0, ranks / 2, ranks - 1}) {  // one that sees nothing may have none
+    for (const int rank : std::set{0, ranks / 2, ranks - 1}) {  // a rank that sees nothing may have no operations
         std::int64_t count = 0;
         for (const auto pass : advised_passes) {
             auto ops = plan.schedule(pass)->ops(rank);

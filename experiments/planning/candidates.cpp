@@ -36,10 +36,11 @@ std::vector<std::string> schedules_for(const ProblemConfig& problem, const sim::
     std::vector<std::string> names{"ring", "bidirectional", "all-gather", "pass-q", "ulysses"};
     if (problem.latent.is_given()) names = {"ring", "bidirectional", "all-gather", "ulysses", "expanded:ring"};
     if (ranks <= machine.gpus_per_host) names.emplace_back("pull");
-    // Over kernels a launch cannot wait for blocks inside.
+    // If messages are kernels, a fused launch cannot wait for blocks.
     const bool copies = !machine.inside_host.uses_kernels();
     if (ranks <= machine.gpus_per_host && copies) names.emplace_back("joined-ring");
-    // Of a causal mask there is little to leave out, but little may win: of rings that can be simulated.
+    // `seen` saves little under a causal mask. That can be enough to win, but it is worth trying only for rings that
+    // can be simulated.
     constexpr double hides_much = 0.8, hides_some = 1.5;
     constexpr int small_ring = 64;
     if (visible < (ranks <= small_ring ? hides_some : hides_much)) names.emplace_back("seen");
@@ -50,9 +51,9 @@ std::vector<std::string> schedules_for(const ProblemConfig& problem, const sim::
     return names;
 }
 
-/// Whether the layout makes a difference that may be for the better: where all ranks exchange heads each sees all
-/// tokens, and where groups do, stripes of their blocks are scattered for nothing. Rows of single tokens lie in every
-/// document, so that what a rank sees is all.
+/// Whether the layout can be an improvement with this schedule. If all ranks exchange heads, each sees all tokens and
+/// the layout does not matter, so one is enough. If groups exchange heads, stripes only scatter tokens. With stripes of
+/// one token every rank has rows in every document and sees all keys, so `seen` saves nothing.
 bool differs(const std::string& layout, const std::string& schedule) {
     if (schedule == "seen") return layout != "striped";
     if (schedule == "ulysses") return layout == "contiguous";

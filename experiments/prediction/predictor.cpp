@@ -163,7 +163,7 @@ void Predictor::write_by_rank(RunWriter& run, std::vector<Dimension> place, cons
     run.dataset(fmt::format("predicted/{}", name), std::move(seconds), place, "s", description);
 }
 
-/// What the ranks spend their time on, when the pass ends, and what one would guess without a simulator.
+/// Writes how the ranks spend their time, when the pass ends, and the naive guesses.
 void Predictor::write_totals(RunWriter& run, const std::vector<Dimension>& place,
                              const sim::Prediction& predicted) const {
     const auto total = [&](const char* name, auto member, const char* description) {

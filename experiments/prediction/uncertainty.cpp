@@ -34,7 +34,7 @@ std::vector<ScoredRing> rings_of(const std::vector<ScoredRing>& rings, auto&& co
     return some;
 }
 
-/// Without scored rings, because of `why`.
+/// An uncertainty without scored rings; `why` is the reason.
 Uncertainty not_scored(const sim::Machine& machine, std::string why) {
     if (machine.assumed_margin <= 0) return {{}, std::move(why)};
     return {{}, fmt::format("not measured by us: +- {:.3g} %", 100 * machine.assumed_margin), machine.assumed_margin};

@@ -144,7 +144,7 @@ void describe_pass(RunWriter& run, const std::vector<std::vector<Measurement>>& 
                   "the slowest rank's measured time for the pass, median of the repeats");
 }
 
-/// The larger of two errors; NaN, once met, stays.
+/// The larger of two errors; NaN if one of them is NaN.
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 /// The largest number of bytes that the first, the middle or the last rank sends or fetches.

@@ -29,20 +29,20 @@ namespace {
 
 // Operations of a rank at one step of both passes of a ring: 3 and 6.
 constexpr double operations_per_step = 9;
-// Held of each while a run is gathered from its ranks: in the rank's result, packed, unpacked, in the timeline, in the
-// record.
+// Copies of a span that are in memory at a time while a run is gathered: a span passes through the rank's result, the
+// packed and the unpacked message, the timeline and the record.
 constexpr double copies_of_spans = 3;
 constexpr double program_bytes = 6e7;
-// Of the simulator, on one core of a laptop: an operation with its share of events; its twin in the symmetric
-// recurrence; a tile that is classified.
+// Seconds of the simulator on one core of a laptop: for an operation with its share of events, for an operation in the
+// symmetric recurrence, and for a tile that is classified.
 constexpr double seconds_per_simulated = 0.6e-6, seconds_per_symmetric = 3e-9, seconds_per_tile = 3e-9;
-// The same where ranks fetch: more messages are on their way at once, whose rates are shared out anew at each event.
-// Measured with pull on a busy computer: 0.6 to 2.3 us with 64 to 512 ranks, 0.96 us with 1024. What has been read of a
-// rank's operations ahead of its host is kept: 20 to 21 bytes for each operation of both passes.
+// The same if ranks fetch. Then more messages are under way at a time, and their rates are solved again at each event.
+// Measured with pull on a busy computer: 0.6 to 2.3 us with 64 to 512 ranks, 0.96 us with 1024. Operations that were
+// read ahead of a rank's host stay in memory: 20 to 21 bytes for each operation of both passes.
 constexpr double seconds_per_fetching = 1e-6, bytes_per_fetching = 21;
 constexpr double seconds_per_generated = 30e-9;  // a random number
 constexpr double day = 86400, minute = 60;
-constexpr double announced_from = 4;  // seconds
+constexpr double announced_from = 4;  // seconds; shorter sweeps are not announced
 constexpr double longest_wait = 7 * day;
 constexpr double mebi = 1024.0 * 1024.0, gibi = 1024 * mebi;
 
@@ -65,14 +65,15 @@ double simulated_seconds(const std::string& engine, double operations, bool fetc
     return operations * (fetches ? seconds_per_fetching : seconds_per_simulated);
 }
 
-/// Operations of both passes of all ranks of a ring, from those of a few: under some masks the last ranks have most.
+/// Estimated number of operations of all ranks in both passes, from up to 16 ranks spread evenly over the ring, because
+/// under some masks the last ranks have most.
 double operations_of(const Plan& plan) {
     const int ranks = plan.forward->ranks(), counted = std::min(ranks, 16);
     double count = 0;
     for (const auto* schedule : {plan.forward.get(), plan.backward.get()}) {
         if (schedule == nullptr) continue;
         for (int i = 0; i < counted; ++i) {
-            // In the middle of each of as many parts of the ring.
+            // The rank in the middle of the i-th of `counted` equal parts of the ring.
             auto ops = schedule->ops(static_cast<int>((2 * i + 1) * std::int64_t{ranks} / (2 * counted)));
             while (ops.next()) ++count;
         }
@@ -98,7 +99,8 @@ double processes_here(const ExecutionConfig& config, int ranks) {
     return static_cast<double>(ranks) * config.replicas;
 }
 
-/// The quickest of three: the first warms caches and libraries up, and others may be at work.
+/// The shortest time of three runs, because the first one warms up caches and libraries, and other processes may
+/// disturb any of them.
 template <class Body>
 double seconds_for(Body body) {
     auto quickest = std::numeric_limits<double>::infinity();
@@ -110,7 +112,7 @@ double seconds_for(Body body) {
     return quickest;
 }
 
-/// Both passes over `ranks` ranks of this process.
+/// Executes both passes of a causal ring on `ranks` ranks of this process.
 void execute(const layouts::Problem& problem, const reference::Inputs& inputs, int ranks) {
     const auto mask = layouts::make_mask("causal", problem.tokens);
     const auto layout = layouts::make_layout("contiguous", problem.tokens, ranks);
@@ -123,7 +125,8 @@ void execute(const layouts::Problem& problem, const reference::Inputs& inputs, i
     reference::run(world, *forward, backward.get(), inputs, {});
 }
 
-/// Where the address space is limited (ulimit -v), OpenBLAS asks for room for ever once there is none.
+/// Throws Error if the address space is limited (ulimit -v) to less than the threads need. OpenBLAS retries a failed
+/// allocation for ever.
 void require_address_space(const Config& config) {
     rlimit limit{};
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
@@ -151,7 +154,7 @@ double free_memory() {
         if (line.starts_with("MemAvailable:")) bytes = std::strtod(line.c_str() + 13, nullptr) * 1024;
     const auto number_in = [](const char* path, double otherwise) {
         double number = 0;
-        return std::ifstream(path) >> number ? number : otherwise;  // "max" is none
+        return std::ifstream(path) >> number ? number : otherwise;  // "max" is not a number: no limit
     };
     const auto none = std::numeric_limits<double>::infinity();
     return std::min({bytes,
@@ -200,9 +203,9 @@ Forecast::Rates Forecast::measured_rates(const layouts::Problem& like) {
     problem.batch = problem.query_heads = problem.kv_heads = 1;
     problem.head_dim = std::min(like.head_dim, most_dims);
     problem.value_dim = std::min(like.value_dim, most_dims);
-    problem.rotary = {};  // of heads that large, and no part of a pass
-    problem.sinks = {};   // of other heads, and next to nothing
-    // Short sequences cost more for each pair, and so are measured as short as they are.
+    problem.rotary = {};  // does not fit the smaller heads, and is not part of a pass
+    problem.sinks = {};   // belong to other heads, and take hardly any time
+    // A short sequence is measured at its own length, because it takes longer for each pair.
     const auto affordable = static_cast<std::int64_t>(std::sqrt(2 * most_flop / flop_per_pair(problem)));
     problem.tokens = std::min(std::clamp<std::int64_t>(affordable, 16, 512), like.tokens);
     problem.queries.clear();
@@ -254,7 +257,7 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
     const auto tensors =
         static_cast<double>(layouts::tensor_bytes(problem, 8).value_or(0)) * replicas;  // half in, half out
 
-    // A small sweep is done before its forecast would be.
+    // No time is measured for a small sweep, which would be finished before its forecast.
     constexpr double little_flop = 2e8, few_steps = 2e3, few_ranks = 64, few_heads = 1e3;
     const auto flop = pairs * heads * (problem.forward_flop_per_pair() + problem.backward_flop_per_pair());
     double seconds = 0;
@@ -273,8 +276,8 @@ void Forecast::add_executed(const Case& which, const Plan& plan, std::size_t cou
             judged_ = judged;
         }
     }
-    // Inputs on every process; on root each rank's own, in messages and gathered, what was expected, and o twice.
-    // And inputs again, rotated or made of a latent.
+    // Memory: the inputs on every process. On root, in addition, each rank's own tensors, the results in messages,
+    // gathered and expected, with o twice; and the inputs again if they are rotated or made from a latent.
     const auto own = tensors / 2, results = tensors / 2;
     const auto rotated = config_.judging.judge && (problem.rotary.rotates() || problem.latent.is_given()) ? own : 0;
     const auto scratch = static_cast<double>(
@@ -304,9 +307,9 @@ void Forecast::add_predicted(const Case& which, const Plan& plan, std::size_t ma
         (which.ranks * config_.execution.replicas <= config_.prediction.span_ranks || !config_.trace.file.empty());
     const auto bytes = program_bytes + (spans ? span_bytes(operations) : 0) +
                        (fetches && config_.prediction.engine == "events"
-                            ? bytes_per_fetching * operations / static_cast<double>(machines)  // one after another
+                            ? bytes_per_fetching * operations / static_cast<double>(machines)  // one at a time
                             : 0);
-    // Runs go side by side, and so do the repeats of one; a play takes one thread.
+    // Runs are predicted in parallel, and so are the repeats of one run. A single simulation uses one thread.
     const auto at_once = std::min<double>(threads, processors()), runs = static_cast<double>(count);
     const auto repeats = play * (config_.prediction.disturbs() ? config_.execution.repeats : 0);
     const auto alone = seconds + repeats / at_once;
@@ -328,7 +331,7 @@ void Forecast::announce() const {
                return tokens < largest_.ranks ? std::string() : fmt::format("about {:.0f} tokens, or ", tokens);
            }()));
     const auto hint = [&](double wait) {
-        // Pairs grow with the square of tokens, steps with that of ranks.
+        // Pairs grow with the square of the tokens, and steps with the square of the ranks.
         const auto shrink = std::sqrt(wait / longest_seconds_);
         return fmt::format("about {:.0f} tokens over {} ranks would take {}, or fewer heads, repeats{}",
                            std::max(1.0, std::floor(static_cast<double>(longest_.tokens) * shrink)),

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t sample_size = 128;
 
-/// About sample_size positions over the sequence, the first and the last among them, at no fixed stride, so that no
-/// layout's chunks fall between them.
+/// About sample_size pseudo-random positions of the sequence, with the first and the last. A fixed stride could miss
+/// all chunks of some rank.
 std::vector<std::int64_t> sample_of(std::int64_t tokens) {
     std::vector<std::int64_t> sample{0, tokens - 1};
     std::uint64_t state = 1;
@@ -39,7 +39,8 @@ reference::Lse lse_of_tokens(const reference::Lse& from, const std::vector<std::
     return out;
 }
 
-/// dq and dk as gradients by rotated q and k; `rows` and `keys` as tokens of reference::rotated().
+/// Turns dq and dk into the gradients with respect to rotated q and k. `rows` and `keys`: see `tokens` of
+/// reference::rotated().
 void rotate_gradients(reference::Outputs& outputs, const layouts::Problem& problem, const layouts::Mask& mask,
                       std::span<const std::int64_t> rows, std::span<const std::int64_t> keys = {}) {
     const auto way = reference::Rotation::Way::inverse_of_back;
@@ -73,7 +74,7 @@ std::string to_string(Extent extent) {
 }
 
 Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, const JudgeLimits& limits) {
-    // Of more rows than these, evenly spread ones stand for the others: asking must not take long.
+    // With more rows than this, evenly spread rows represent the others, so that the estimate stays quick.
     constexpr std::int64_t rows_looked_at = 1 << 16;
     const bool whole = problem.tokens <= limits.whole_tokens;
     const auto sample = whole ? std::vector<std::int64_t>() : sample_of(problem.tokens);
@@ -83,7 +84,8 @@ Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, c
     for (const auto& rows : all)
         for (auto row = rows.begin; row < rows.end; row += stride) {
             const auto keys = mask.row(row);
-            // Where a sampled key lies between those that the row sees, the row is counted though it may not see it.
+            // A row is counted if a sampled key lies between the first and the last key that it sees, even if it does
+            // not see this key.
             const auto first = std::lower_bound(sample.begin(), sample.end(), keys.first());
             if (whole || (first != sample.end() && *first < keys.end))
                 pairs += static_cast<double>(stride * keys.count());
@@ -118,7 +120,8 @@ Verdict Judge::operator()(const layouts::Problem& problem, const layouts::Mask& 
     return compare(sampled, take_tokens(o_unrounded, rows), expected_);
 }
 
-/// The gradient of a sink is of all rows: what the run's own lse and o make of it, whose sampled rows are judged.
+/// Expected gradients of sinks. They depend on all rows, so they are computed from the run's own lse and o, whose
+/// sampled rows are judged.
 void Judge::sinks_by_own_rows(const layouts::Problem& problem, const reference::Inputs& inputs,
                               const reference::Outputs& measured, const reference::Tensor& o_unrounded) {
     expected_.dsinks = reference::sink_gradient(problem, measured.lse, reference::row_delta(inputs.dout, o_unrounded));

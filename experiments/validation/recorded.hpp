@@ -10,8 +10,8 @@
 
 namespace ringlab::experiments {
 
-/// Rings that `validate` or `throughput` measured, from its record: so that a model that has changed, or another
-/// machine file, is scored without the devices.
+/// Measured rings, read from a record of `validate` or `throughput`. With them another model or machine file can be
+/// scored without the devices.
 class RecordedRings : public Bench {
 public:
     /// All but those of the schedules that are keys of `without`. Throws Error, one line, if the file is no such record
@@ -27,12 +27,12 @@ public:
     bool agree(bool root_says) override { return root_says; }
     void add_provenance(Provenance& provenance) const override;
 
-    /// As they were measured. Throws Error if the record has no such ring.
+    /// The measured passes of a ring. Throws Error if the record has no such ring.
     RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
                      const std::string& kernels) override;
 
 private:
-    /// Row `run` of a dataset (run, repeat, rank), as far as it goes.
+    /// Row `run` of a dataset (run, repeat, rank), without missing values at its end.
     std::vector<std::vector<double>> samples(const std::string& pass, const std::string& name, std::size_t run,
                                              int ranks) const;
     PassSamples samples_of(layouts::Pass pass, std::size_t run, int ranks) const;

@@ -15,8 +15,8 @@ namespace {
 
 std::string signed_percent(double value) { return fmt::format("{:+.1f} %", 100 * value); }
 
-/// How many sets of rings that differ in their layout alone are ranked right: no layout that is predicted to be quicker
-/// than another is slower by more than the measurements vary.
+/// Counts how many sets of rings that differ only in their layout are ranked right. A set is ranked right if no layout
+/// that is predicted to be faster than another was slower by more than the measurement noise.
 struct Ranking {
     int right = 0, all = 0;
 };
@@ -52,7 +52,7 @@ Score score(std::vector<double> errors) {
 std::string score_text(const Record& record, const std::vector<ThroughputCase>& rings, const std::string& machine) {
     Table runs({"transport", "mask", "schedule", "layout", "tokens", "pass", "measured ms", "spread", "predicted ms",
                 "error", "max(c,t)", "c+t"});
-    std::map<std::string, std::map<std::string, std::vector<double>>> errors;  // by transport, then by who says so
+    std::map<std::string, std::map<std::string, std::vector<double>>> errors;  // by transport, then predictor
     std::map<std::string, std::map<std::string, std::vector<Ring>>> sets;      // by transport
     for (const auto& ring : rings)
         for (const auto* pass : {"forward", "backward"}) {

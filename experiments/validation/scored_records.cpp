@@ -14,7 +14,7 @@
 namespace ringlab::experiments {
 namespace {
 
-const std::string folder = "results", own_record = "scores";  // which is written here, and of which nothing is measured
+const std::string folder = "results", own_record = "scores";  // own_record is an output and holds no measurement
 
 /// Names of records, and why they are not scored; "RECORD SCHEDULE" for its rings of a schedule.
 std::map<std::string, std::string> not_scored() {

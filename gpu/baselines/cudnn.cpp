@@ -24,7 +24,7 @@ using layouts::DType;
 
 void require_good(fe::error_t status) { require(status.is_good(), "cuDNN: {}", status.get_message()); }
 
-/// How a mask is said to cuDNN: row i sees keys up to i if causal, and from i - left + 1 on if there is a bound.
+/// A mask in cuDNN's terms: row i sees keys up to i if causal, and only from i - left + 1 on if there is a left bound.
 struct Band {
     bool causal = false;
     std::optional<int> left = {};
@@ -97,7 +97,7 @@ private:
         return graph;
     }
 
-    /// (batch, heads, tokens, dim) to cuDNN, in our order in memory: (batch, tokens, heads, dim).
+    /// A tensor (batch, heads, tokens, dim) for cuDNN, whose order in memory is ours: (batch, tokens, heads, dim).
     std::vector<std::int64_t> shape(Uid uid) const { return {problem_.batch, heads(uid), problem_.tokens, dim(uid)}; }
     std::vector<std::int64_t> strides(Uid uid) const {
         const auto h = heads(uid), d = dim(uid);

@@ -10,8 +10,8 @@
 
 namespace ringlab::gpu {
 
-/// cuDNN's attention on one device, to stand beside our own. The library is loaded at run time; a program built without
-/// the headers of cuDNN and its frontend says so.
+/// cuDNN's attention on one device, for comparison with our own. The library is loaded at run time. In a program built
+/// without the headers of cuDNN and its frontend it is not available, with that reason.
 class Cudnn {
 public:
     /// `path` names the library, or is empty for the system's. Where there is none available() is false.

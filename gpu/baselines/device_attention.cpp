@@ -108,7 +108,7 @@ struct DeviceAttention::Work {
         for (const auto* tensor : {&q, &k, &v, &dout})
             fill_normal(tensor->buffer.data(), problem.dtype, elements(*tensor), ++seed, stream);
     }
-    /// What a backward pass takes from the forward pass: o in fp32, and lse.
+    /// What a backward pass needs from the forward pass: o in fp32, and lse.
     void keep_output(cudaStream_t stream) const {
         auto args = forward_args();
         args.result.o = o.view;
@@ -122,7 +122,7 @@ struct DeviceAttention::Work {
         if (!first || !last) args.carry = carry();
         attend_forward(args, forward_work, stream);
     }
-    /// As a rank ends its rows: o in fp32 too, for the backward pass.
+    /// The end of a rank's rows: writes o in fp32 as well, for the backward pass.
     void end_rows(bool first, cudaStream_t stream) const {
         auto args = forward_args();
         args.first = first;
@@ -135,7 +135,7 @@ struct DeviceAttention::Work {
     void prepare(cudaStream_t stream) const {
         prepare_backward({o.extent, o.view, dout.view, row_view(lse), statistics(), dq.view, problem.head_dim}, stream);
     }
-    /// With dk and dv in fp32, as a block's part of them.
+    /// With dk and dv in fp32, as one block's contribution to them.
     void backward_block(cudaStream_t stream) const {
         auto args = backward_args();
         args.dk = dk.view;

@@ -11,8 +11,8 @@
 
 namespace ringlab::gpu {
 
-/// Our own kernels on the current device, on normal numbers, with nothing else around them: query rows of a problem
-/// against a block of keys, as a rank of a ring has them, or a whole sequence.
+/// Our own kernels on the current device, on normally distributed numbers, with nothing around them. They attend from
+/// query rows to one block of keys, as a rank of a ring does, or over a whole sequence.
 class DeviceAttention {
 public:
     DeviceAttention(const layouts::Problem& problem, const layouts::Mask& mask, std::span<const layouts::Run> rows,

@@ -105,7 +105,7 @@ std::vector<LinkSamples> time_links_apart(int devices, const std::vector<std::in
             streams.push_back({end.stream, receives.back()});
         }
         const auto time = [&] {
-            // A device's last message has come when its receiving stream ends, which its other stream then waits for.
+            // A device's last message has arrived when its receiving stream ends. Its other stream waits for that.
             return time_once(ring, count, [&] {
                 send(count, streams);
                 for (auto& end : ring) {

@@ -49,7 +49,7 @@ std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const s
         }
         const auto send = nccl_ring(from, to, bytes);
         if (!send) return nullptr;
-        send(1, streams);  // connects them
+        send(1, streams);  // connects the devices
         return [=] { send(1, streams); };
     }
     return [&ring, bytes] {
@@ -102,7 +102,7 @@ BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_
             }
             if (!alone) record_into(end.message_ends, end.transfers);
         }
-        // As many messages as surely last for as long as the calls, at twice the speed that any link has.
+        // Enough messages to last longer than the calls, even on a link twice as fast as any that exists.
         const auto most =
             std::max(8, static_cast<int>(calls_in_a_row * call_seconds * 1e12 / static_cast<double>(message_bytes)));
         for (int message = 0; !alone && message < std::min(most, 400); ++message) {

@@ -99,7 +99,7 @@ private:
 std::function<void(int count, const std::vector<TwoStreams>&)> nccl_ring_apart(int devices, std::int64_t bytes,
                                                                                int most_blocks) {
     const auto size = static_cast<std::size_t>(bytes);
-    const auto memory = std::make_shared<const KnownMemory>(devices, 2 * size);  // what is sent, then what comes
+    const auto memory = std::make_shared<const KnownMemory>(devices, 2 * size);  // what is sent, then what is received
     std::map<NcclDirection, std::shared_ptr<const FewBlocks>> communicators;
     for (int device = 0; device < devices; ++device) {
         auto& one = communicators[nccl_direction(device, (device + 1) % devices)];

@@ -44,7 +44,7 @@ std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const Timi
     std::vector<std::size_t> counts;
     for (const auto& call : calls) {
         samples.push_back({call.name, {}});
-        burst(call, 2, stream, [] {});  // loads what is loaded at the first call
+        burst(call, 2, stream, [] {});  // so that modules are loaded, which happens at the first call
         const double once = median(burst(call, 3, stream, [] {}));
         const double least = options.rest > 0 ? 3 : 6, most = 300;
         counts.push_back(static_cast<std::size_t>(std::clamp(std::ceil(options.burst_seconds / once), least, most)));
@@ -80,7 +80,7 @@ std::vector<CallSamples> time_bursts(std::span<const TimedCall> calls, const Bur
         if (!call.refresh) continue;
         timed.push_back(&call);
         samples.push_back({call.name, {{}}});
-        call.call(stream);  // loads what is loaded at the first call
+        call.call(stream);  // so that modules are loaded, which happens at the first call
     }
     std::uint64_t seed = 1000;
     for (int pass = 0; pass < options.passes; ++pass)
@@ -119,7 +119,7 @@ std::optional<double> sustained_watts(const TimedCall& call, double call_seconds
     const auto since = [](Clock::time_point then) {
         return std::chrono::duration<double>(Clock::now() - then).count();
     };
-    // The first steps of the counter are of the time before; power has settled after a tenth of a second.
+    // The first steps of the counter still cover time before the call. After a tenth of a second the power has settled.
     const auto enough = [&] { return last && last->at - first->at >= std::chrono::duration<double>(seconds); };
     while (since(start) < 0.1 + 4 * seconds && !enough()) {
         for (int i = 0; i < batch; ++i) call.call(stream);

@@ -8,7 +8,7 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
     if (status == cudaSuccess) return;
     int device = -1;
     cudaGetDevice(&device);
-    cudaGetLastError();  // said here, it is not to be said again by the check behind somebody else's launch
+    cudaGetLastError();  // clears it, so that the check after a later launch does not report it again
     const auto text = fmt::format("CUDA error {} ({}) from {} at {}:{}, device {}", cudaGetErrorName(status),
                                   cudaGetErrorString(status), call, file, line, device);
     if (status == cudaErrorMemoryAllocation) throw NoMemory(text);

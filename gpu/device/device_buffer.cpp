@@ -26,7 +26,7 @@ DeviceBuffer::~DeviceBuffer() {
 void DeviceBuffer::upload(const void* host) {
     if (bytes_ == 0) return;
     RINGLAB_CUDA(cudaMemcpy(data_, host, bytes_, cudaMemcpyHostToDevice));
-    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));  // a small pageable copy may return before it is there
+    RINGLAB_CUDA(cudaStreamSynchronize(nullptr));  // a small copy from pageable memory may return early
 }
 
 void DeviceBuffer::download(void* host) const {

@@ -87,7 +87,7 @@ std::optional<ClockSample> Nvml::sample(int device, ClockSample::Moment moment) 
     sample.device = device;
     sample.moment = moment;
     sample.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-    // What a card does not tell stays 0.
+    // Values that the GPU does not report stay 0.
     unsigned value = 0;
     if (library_->clock(found->second, sm_clock, &value) == success) sample.sm_mhz = static_cast<int>(value);
     if (library_->clock(found->second, memory_clock, &value) == success) sample.memory_mhz = static_cast<int>(value);

@@ -46,7 +46,7 @@ void OccupiedMemory::watch() {
             std::this_thread::sleep_for(pause_between_looks);
         }
     } catch (const std::exception&) {
-        // A device that fails says so to whoever runs on it.
+        // Errors are ignored: the code that runs on a failed device reports the failure.
     }
 }
 

@@ -8,12 +8,13 @@ namespace ringlab::gpu {
 /// and caches and connections are cold.
 class Steady {
 public:
-    /// `least` seconds are always spent, four times as many at most.
+    /// The warm-up takes at least `least` seconds and at most four times as many.
     explicit Steady(double least) : least_(least) {}
 
     void add(double seconds);
 
-    /// Whether enough was spent and the medians of the last two quarters agree within 0.5 %, or the most was spent.
+    /// Whether the least time has passed and the medians of the last two quarters agree within 0.5 %, or the most has
+    /// passed.
     bool reached() const;
 
 private:
@@ -21,7 +22,7 @@ private:
     std::vector<double> samples_;
 };
 
-/// The middle one, or the mean of the two in the middle; there must be a value.
+/// The median; for an even number of values the mean of the two in the middle. There must be a value.
 double median(std::vector<double> values);
 
 }  // namespace ringlab::gpu

@@ -98,8 +98,8 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
             job.programs.push_back(
                 layouts::resolve(*schedule, served ? layouts::Fetches::served : layouts::Fetches::one_sided));
     }
-    // A transfer's kernel gets in where a block of an attend ends: every now and then in a backward pass. Forward,
-    // blocks go on from tile to tile, and transfers had better be there before an attend begins.
+    // A message kernel gets SMs when thread blocks of an attend end. In a backward pass they end now and then. In a
+    // forward pass they take one work tile after another, so a message should begin before the attend does.
     for (auto& program : job.programs) {
         if (options.transport == TransportKind::nccl && program.pass == Pass::backward) layouts::pace_messages(program);
     }
@@ -108,7 +108,8 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
 
     const auto fabric = make_fabric(team, {group, options.timeout}, programs);
     require(fabric->fetches() != served, "the transport and its fabric disagree about who moves fetched blocks");
-    // Here and not on their threads: after an error other members may still be using a member's memory.
+    // Members are made here and not on their threads, because after an error other members may still use a member's
+    // memory.
     std::vector<std::unique_ptr<MemberRun>> members;
     for (int i = 0; i < team.local_size(); ++i)
         members.push_back(make_member_run(job, *fabric, team.first_local() + i));
@@ -125,7 +126,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
             self.abort();
             throw;
         } catch (const std::exception& error) {
-            team.give_up(error.what());  // before the devices are let run dry: the others must stop as well for that
+            team.give_up(error.what());  // first, because abort() waits for work that needs the others to stop too
             self.abort();
             throw;
         }

@@ -42,11 +42,11 @@ void for_each_before(const layouts::Instruction& instruction, Visit visit) {
 
 }  // namespace
 
-/// Records a completion event behind an operation if one is needed. A CUDA call costs as much as a short message.
-/// Messages with an arrival flag (Message::has_arrival_flag) therefore get an event only if another operation waits for
-/// one. Besides, each lane gets one now and then, so that the host sees how far it has come. The last event of a lane
-/// stands for all of it: behind it there are at most messages whose flags attends wait for, and these messages have
-/// ended when the attends have.
+/// Chooses the operations that get a completion event. A CUDA call costs as much as a short message. Messages with an
+/// arrival flag (Message::has_arrival_flag) therefore get an event only if another operation waits for one. In
+/// addition, each lane gets one now and then, so that the host sees how far the lane has come. The last event of a lane
+/// stands for the whole lane: only messages with arrival flags may come after it. Attends wait for these flags, so the
+/// messages have ended when the attends have.
 void Issuer::mark(std::size_t rank) {
     constexpr std::size_t now_and_then = most_ahead / 4;
     auto& pass = passes_[rank];
@@ -54,7 +54,7 @@ void Issuer::mark(std::size_t rank) {
     const auto& code = pass.program->code;
     const bool all = !pass.events->begin.empty() || work.checks_finite();
     const auto nobody = code.size();
-    std::vector<std::size_t> looks_at(code.size(), nobody);  // by message: who computes with it
+    std::vector<std::size_t> looks_at(code.size(), nobody);  // by message: the operation that computes with it
     pass.marked.assign(code.size(), false);
     pass.shown_by.assign(code.size(), nobody);
     for (std::size_t i = 0; i < code.size(); ++i) {
@@ -100,7 +100,8 @@ void Issuer::enqueue() {
             since_progress_.restart();
             continue;
         }
-        // Lanes are as far ahead as they may be, or wait for another thread; or nothing can ever go on.
+        // No lane can go on. Either lanes are as far ahead as is allowed, or they wait for another thread, or this is a
+        // deadlock.
         const bool far_ahead = std::any_of(passes_.begin(), passes_.end(), [](const PassState& pass) {
             return std::any_of(pass.lanes.begin(), pass.lanes.end(),
                                [](const Lane& lane) { return lane.issued - lane.ended >= most_ahead; });
@@ -128,8 +129,8 @@ void Issuer::start(std::size_t rank) {
     pass.events->start.record(compute);
     self.work->clear(pass_, compute);
     if (self.work->moves_rows(pass_)) self.work->start(pass_, compute);
-    // finish is free until the end of the pass: until then it marks the point from which transfers may run. Lanes are
-    // held back as they come to their first operation, computing being issued before.
+    // The event `finish` is not needed until the end of the pass. Until then it marks the point from which transfers
+    // may run: a lane waits for it before its first operation.
     pass.events->finish.record(compute);
     if (!self.work->moves_rows(pass_)) self.work->start(pass_, compute);
 }
@@ -183,7 +184,7 @@ bool Issuer::issue_next(std::size_t rank) {
     }
 }
 
-/// Whether it could do anything for the lane's next operation.
+/// Issues the lane's next operation, or a part of it. Returns whether anything could be done.
 bool Issuer::issue(std::size_t rank, Lane& lane) {
     const auto& self = ranks_[rank];
     const auto& program = *passes_[rank].program;
@@ -219,7 +220,7 @@ bool Issuer::issue(std::size_t rank, Lane& lane) {
     } catch (const Cancelled&) {
         throw;
     } catch (const NoMemory&) {
-        throw;  // as what it is, for who can go on with less
+        throw;  // keep the type, for callers that can go on with less memory
     } catch (const Error& error) {
         fail("{}: {}", describe(self.rank, static_cast<layouts::OpIndex>(index), instruction), error.what());
     }
@@ -243,7 +244,7 @@ void Issuer::begin(std::size_t rank, std::size_t index) {
     if (!pass.events->begin.empty()) pass.events->begin[index].record(stream);
 }
 
-/// Lets an instruction's lane wait for what it comes after on others.
+/// Makes an instruction's lane wait for the operations on other lanes that the instruction depends on.
 void Issuer::hold_back(std::size_t rank, std::size_t index) {
     auto& pass = passes_[rank];
     const auto& work = *ranks_[rank].work;
@@ -302,7 +303,7 @@ bool Issuer::all_ended() const {
                        [](const PassState& pass) { return pass.events->finish.done(); });
 }
 
-/// Looks now and then: asking the driver costs more than asking the other threads.
+/// Calls look() at intervals, because asking the driver costs more than asking the other threads.
 void Issuer::wait_a_little() {
     constexpr auto interval = std::chrono::microseconds(50);
     if (Clock::now() - last_look_ < interval) return;
@@ -310,7 +311,7 @@ void Issuer::wait_a_little() {
     last_look_ = Clock::now();
 }
 
-/// Notes what has ended; throws if something has failed, or nothing has ended for too long.
+/// Notes which operations have ended. Throws Error if something has failed, or if nothing has ended for too long.
 void Issuer::look() {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
         auto& pass = passes_[rank];
@@ -360,7 +361,7 @@ void Issuer::fail_unissuable() const {
 
 void Issuer::fail_stalled() const {
     const auto seconds = std::chrono::duration<double>(options_.timeout).count();
-    // A transfer rather than the computing that waits for it.
+    // Names a transfer if there is one, rather than a compute operation that waits for it.
     for (const bool transfers : {true, false})
         for (std::size_t rank = 0; rank < passes_.size(); ++rank)
             for (const auto& lane : passes_[rank].lanes) {

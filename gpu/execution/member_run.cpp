@@ -35,7 +35,8 @@ public:
         for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::after);
         for (std::size_t i = 0; i < ranks_.size(); ++i) collect(ranks_[i], results[i]);
         results.front().clocks = samples_;
-        // Peers may still be reading this member's memory; and it must not go before they have let go of it.
+        // The first barrier: peers may still be reading this member's memory. The second: it is freed only after all
+        // peers have released it.
         job_.team.barrier(member_, patience_of(job_.options));
         for (auto& rank : ranks_) {
             const DeviceScope scope(rank.seat.device);
@@ -54,7 +55,7 @@ private:
         Seat seat;
         std::unique_ptr<Rank> work;
         std::unique_ptr<Transport> transport;
-        std::vector<std::unique_ptr<Stream>> lanes;  // its own ones
+        std::vector<std::unique_ptr<Stream>> lanes;  // those that the rank itself owns
         std::vector<cudaStream_t> lane_streams;
         std::vector<PassEvents> events;  // by repeat, of the pass that runs
     };
@@ -88,11 +89,11 @@ private:
 
     bool rotates() const { return job_.forward.problem().rotary.rotates(); }
 
-    /// Q and K before a forward pass, as they were loaded; or dQ and dK after a backward pass. Apart from the pass:
-    /// peers read K without a word, so all have to be done before one begins.
+    /// Rotates Q and K, loaded anew, before a forward pass, or dQ and dK after a backward pass. This is not a part of
+    /// the pass: peers read K without a message, so all ranks must have rotated before any rank begins.
     void rotate(int pass) {
         if (which(pass) == Pass::forward) {
-            job_.team.barrier(member_, patience_of(job_.options));  // who is late may still be reading
+            job_.team.barrier(member_, patience_of(job_.options));  // a slow peer may still be reading K
             for (const auto& rank : ranks_) {
                 const DeviceScope scope(rank.seat.device);
                 load(rank);
@@ -219,14 +220,15 @@ private:
         issuer_->run(underway);
     }
 
-    /// What the first member says.
+    /// The answer of the first member, for all members.
     bool agree(bool first_says) {
         if (job_.team.size() == 1) return first_says;
         return job_.team.all_gather(member_, {std::byte{first_says}}, patience_of(job_.options)).front().front() !=
                std::byte{0};
     }
 
-    /// All members throw the same error if any rank has found something: the one of the earliest step.
+    /// Throws the same error on all members if any rank has found a value that is not finite: the one of the earliest
+    /// step.
     void require_finite(int pass) {
         std::optional<NotFinite> first;
         const auto keep_earlier = [&](NotFinite found) {
@@ -297,8 +299,8 @@ private:
 
 }  // namespace
 
-/// Launches may hold a device while they wait for copies between devices, but not for what needs the device itself:
-/// NCCL's kernels, other ranks' launches, copies inside of it.
+/// A launch may occupy a device while it waits for copies from other devices. It must not occupy it while it waits for
+/// something that needs this device: NCCL's kernels, launches of other ranks, copies inside the device.
 FusedStart fused_start(TransportKind transport, Team& team, int member, int device, Clock::duration timeout) {
     if (transport == TransportKind::nccl) return FusedStart::local_before;
     if (transport == TransportKind::loopback) return FusedStart::all_arrived;

@@ -135,7 +135,7 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
         if (!job.backward) continue;
         place_rows(local.dq, rows, out.dq);
         place_rows(local.dk, positions, out.dk);
-        if (p.latent.is_given())  // of matrices that all ranks have
+        if (p.latent.is_given())  // all ranks have the matrices, so their gradient is a sum over ranks
             std::transform(local.dv.begin(), local.dv.end(), out.dv.values.begin(), out.dv.values.begin(), std::plus());
         else
             place_rows(local.dv, positions, out.dv);

@@ -23,7 +23,7 @@ void share_out(const layouts::RankProgram& program, const std::vector<std::size_
     const auto [begin, end] = intervals[attends.front()];
     double all = 0, done = 0;
     for (const auto attend : attends) all += work(attend);
-    std::vector<Picoseconds> latest(attends.size() + 1, end);  // that keeps the order of all that follow
+    std::vector<Picoseconds> latest(attends.size() + 1, end);  // latest end that keeps all later attends in order
     for (auto i = attends.size(); i-- > 0;) latest[i] = std::min(latest[i + 1], awaited[attends[i]]);
     auto now = begin;
     for (std::size_t i = 0; i < attends.size(); ++i) {
@@ -37,12 +37,12 @@ void share_out(const layouts::RankProgram& program, const std::vector<std::size_
     }
 }
 
-/// What waits for a message that tells of its arrival itself (Message::has_arrival_flag) goes on when it sees the flag, some
-/// microseconds before the lane that receives has noted an end. So such a message ended, at the latest, when the first
-/// operation that waited for it or the next one of its lane was there.
+/// Corrects the ends of messages with an arrival flag (Message::has_arrival_flag). An operation that waits for such a
+/// message goes on when it sees the flag, some microseconds before the receiving lane records the end. So the message
+/// has ended at the latest when the first operation that waited for it began, or the next one on its lane.
 void end_when_told(const Rank& rank, const layouts::RankProgram& program, const std::vector<Picoseconds>& awaited,
                    std::vector<Interval>& intervals) {
-    std::map<layouts::Lane, Picoseconds> next;  // by lane: when the operation behind it was there
+    std::map<layouts::Lane, Picoseconds> next;  // by lane: begin of the next operation
     for (auto i = program.operations; i-- > 0;) {
         const auto& instruction = program.code[i];
         auto& [begin, end] = intervals[i];

@@ -22,7 +22,7 @@ struct Written {
 };
 constexpr std::size_t most_written = 3;
 
-/// Statistics that travel with dO are left out: those of rows that see nothing are infinite.
+/// Statistics that travel with dO are not checked, because those of fully masked rows are infinite.
 std::array<Written, most_written> written_by(const Instruction& instruction, Pass pass, bool ends) {
     const auto& op = instruction.op;
     const auto of_pool = [](Pool pool) -> std::array<Written, most_written> {
@@ -30,7 +30,7 @@ std::array<Written, most_written> written_by(const Instruction& instruction, Pas
             case Pool::kv: return {{{"k", pool, 0}, {"v", pool, 1}}};
             case Pool::dkv: return {{{"dk", pool, 0}, {"dv", pool, 1}}};
             case Pool::q: return {{{"q", pool, 0}}};
-            case Pool::state: return {{{"o", pool, 0}, {"lse", pool, 2}}};  // before the end l stands for lse
+            case Pool::state: return {{{"o", pool, 0}, {"lse", pool, 2}}};  // before the end, l is where lse will be
             case Pool::output: return {{{"o", pool, 0}, {"lse", pool, 1, Infinity::negative}}};
             case Pool::dout: return {{{"dout", pool, 0}}};
             case Pool::dq: return {{{"dq", pool, 0}}};

@@ -141,7 +141,7 @@ void Rank::give_up() noexcept {
                 if (pass.program->code[i].receives() && has_arrival_flag(pass.program->pass, i))
                     write_value(other_stream_, memory_.arrival_flag(pass.program->pass, i), pass.number);
         } catch (const Error&) {
-            // Streams under way then wait for ever, as where a peer has died; the process ends.
+            // Streams then wait for ever, as they do for a dead peer. The process ends anyway.
         }
     }
 }

@@ -40,7 +40,7 @@ void Rank::clear(Pass which, cudaStream_t stream) {
     ++pass.number;
     if (which == Pass::backward && latent_) latent_->begin_gradient(stream);
     for (const auto pool : pass.program->needs_zeroed) {
-        const auto sum = pass.memory->field(pass.memory->own(pool));  // K and V parts of all heads, one behind another
+        const auto sum = pass.memory->field(pass.memory->own(pool));  // K and V parts of all heads, one after another
         const auto bytes = static_cast<std::size_t>(sum.extent.heads * sum.strides.head * bytes_of(sum.dtype));
         if (bytes > 0) RINGLAB_CUDA(cudaMemsetAsync(memory_.data() + sum.begin, 0, bytes, stream));
     }
@@ -53,7 +53,8 @@ void Rank::start(Pass which, cudaStream_t stream) {
     const auto extent = memory.field(output).extent;
     if (extent.tokens == 0) return;
     if (which == Pass::backward) {
-        // dq may lie where o does: then it is set to 0 row by row as o is read, or where rows differ afterwards.
+        // dq may share its memory with o. Then each row of dq is set to 0 when the row of o has been read, or all of dq
+        // is set to 0 afterwards if the rows of dq and o have different widths.
         const bool with_o = !backward_overwrites_output() || problem_.head_dim == problem_.value_dim;
         const auto dout = memory.own(Pool::dout), dq = memory.own(Pool::dq);
         prepare_backward(
@@ -68,7 +69,7 @@ void Rank::start(Pass which, cudaStream_t stream) {
                 stream);
         return;
     }
-    // Rows that nothing attends with see nothing: o = 0, lse = -inf.
+    // Rows that no attend covers see nothing: o = 0, lse = -inf.
     if (!pass.program->has_unwritten_output) return;
     memory_.fill(memory.field(output), 0, stream);
     if (memory_.map().rounds_output()) memory_.fill(memory_.rounded(Pool::output), 0, stream);
@@ -155,7 +156,8 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
     const auto dq = memory.place(instruction, Pool::dq);
     if (op.begins && dq.slot > 0) memory_.fill(memory.field(dq), 0, stream);  // slot 0 is 0 from the start of the pass
     if (op.rows().tokens.size() == 0) {
-        // A rank without query rows passes on gradients of keys that others see. They begin with 0; kernels want rows.
+        // A rank without query rows still passes on gradients of keys that others see. They start from 0, which is set
+        // here, because kernels need at least one row.
         if (!op.adds)
             for (const auto tensor : {std::size_t{0}, values}) memory_.fill(memory.field(dkv, tensor), 0, stream);
         return;
@@ -196,7 +198,8 @@ void Rank::add(const PassState& pass, const Instruction& instruction, cudaStream
     const auto& memory = *pass.memory;
     const auto to = memory.place(instruction, instruction.op.pool), from = memory.source(instruction);
     if (!of_rows(to.pool) && to.is_whole() && from.is_whole()) {
-        // K and V parts of a head lie together, padding included: both at once, in rows that are those of neither.
+        // The K and V parts of a head are adjacent, padding included. Both are added in one call, as rows of
+        // SlotMap::padding elements.
         const auto target = memory.field(to), source = memory.field(from);
         constexpr std::int64_t row = SlotMap::padding;
         const auto flat = [&](const Field& field) {
@@ -273,7 +276,7 @@ void Rank::rotate(Pass which, cudaStream_t stream) {
         if (from.extent.tokens == 0) continue;
         auto table = layouts::rotary_table(problem_.rotary, problem_.head_dim);
         if (latent_ && !of_rows(pool)) {
-            // Of a latent the numbers that heads share, as they lie behind a head's own dims.
+            // With a latent: the dims that heads share, which come after a head's own dims.
             table.first -= problem_.own_key_dim();
             for (auto* field : {&from, &to}) {
                 field->begin += static_cast<std::size_t>(problem_.latent.rank * bytes_of(field->dtype));
@@ -307,7 +310,7 @@ void Rank::finish(Pass which, cudaStream_t stream) {
             conversions.push_back({from.extent, memory_.view(memory_.rounded(pool, field)), memory_.view(from)});
     };
     if (which == Pass::forward) {
-        // Otherwise the last attends have written both, or what adds sinks has.
+        // Otherwise the last attends, or the launch that adds sinks, have written both.
         if (memory_.map().rounds_output() && pass.output_comes_late && !sinks_) round(Pool::output, 0);
     } else {
         round(Pool::dq, 0);

@@ -98,7 +98,7 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
     rounds_output_ = options.round_results && !rounds_running;
     dq_overwrites_output_ = backward && rounds_output_;
 
-    std::int64_t few = 0;  // bytes, of no account
+    std::int64_t few = 0;  // bytes; too few to be counted
     arrival_flag_bytes_ = options.arrival_flags * sizeof(std::uint32_t);
     take(static_cast<std::int64_t>(arrival_flag_bytes_), few);
     const bool lends_rows = options.lent == Lent::rounded_and_rows;
@@ -112,7 +112,7 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
 
     const bool dq_is_wider = dq_overwrites_output_ && problem_.head_dim > problem_.value_dim;
     Frame output{Pool::output, {}, {rounds_running ? dtype : DType::fp32, DType::fp32}};
-    // Where the fp32 output is lent, this is where the forward pass's state and dQ lie.
+    // If the caller lends the fp32 output, this memory holds the forward pass's state and dQ.
     output.begins[0] = field(dq_is_wider ? Pool::dq : Pool::output, 0, output.dtypes[0], memory_.results);
     if (!lends_rows) output.begins[1] = field(Pool::output, 1, DType::fp32, memory_.results);
     ahead[index(Pool::output)] = back[index(Pool::output)] = {output};
@@ -128,16 +128,16 @@ SlotMap::SlotMap(const Schedule& forward, const Schedule* backward, int rank, co
         for (const auto pool : {Pool::dkv, Pool::dlatent})
             if (forward.keeps(pool)) back[index(pool)] = {frame(pool, DType::fp32, memory_.results)};
     }
-    if (problem_.latent.is_given()) {  // LatentProducts has these, no place here
+    if (problem_.latent.is_given()) {  // held by LatentProducts, not in exchange memory
         const auto matrices = problem_.kv_heads * problem_.expanded_dim() * problem_.latent.rank;
         memory_.inputs += matrices * bytes_of(dtype);
         if (backward) memory_.results += matrices * bytes_of(DType::fp32);
         if (backward) memory_.work += elements_compressed_at_once(*backward, rank) * bytes_of(dtype);
     }
 
-    // From here on each pass has its own.
+    // From here on the two passes use the same memory, each for itself.
     const auto passes_begin = cursor_;
-    if (!partials)  // The unnormalised output lives where the result will be: whoever writes one has read the other.
+    if (!partials)  // The unnormalised output is kept where the result will be, which is written from it.
         ahead[index(Pool::state)] = {Frame{Pool::state,
                                            {output.begins[0], field(Pool::state, 1, DType::fp32, memory_.work),
                                             field(Pool::state, 2, DType::fp32, memory_.work)},
@@ -165,7 +165,7 @@ void SlotMap::place_scratch(const Schedule& pass) {
     std::array<std::int64_t, layouts::pool_count> of_pools{};
     for (const auto& group : pass.slots()) {
         auto& of_pool = frames(pass.options().pass)[index(group.pool)];
-        if (of_pool.empty()) of_pool.emplace_back();  // slot 0, of no use in this pass
+        if (of_pool.empty()) of_pool.emplace_back();  // slot 0, which this pass does not use
         for (int i = 0; i < group.count; ++i)
             of_pool.push_back(
                 make_frame(group.pool, group.dtype, group.heads, group.tokens, of_pools[index(group.pool)]));
@@ -247,10 +247,10 @@ std::vector<Piece> pieces_between(const SlotMap& from_map, const Frame& from, co
                                   const SlotMap& to_map, const Frame& to, const Place& to_place) {
     struct Ends {
         Field from, to;
-        std::int64_t stretch;  // elements of one head and batch element that go together
+        std::int64_t stretch;  // adjacent elements of one head and batch element
         std::int64_t batch;
     };
-    // Whole blocks go with the padding of their fields, so that heads stay together.
+    // Whole blocks are sent with the padding of their fields, so that all heads are one piece.
     const bool whole = from_place.is_whole() && to_place.is_whole();
     std::vector<Ends> fields;
     for (std::size_t field = 0; field < from_map.fields(from.pool); ++field) {

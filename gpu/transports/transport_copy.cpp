@@ -19,7 +19,8 @@
 namespace ringlab::gpu {
 namespace {
 
-/// Other processes map whole pages of device memory: what is laid open to them should share none with anything else.
+/// Other processes map whole pages of device memory. So memory that they may access should share no page with other
+/// data.
 constexpr std::size_t page_bytes = std::size_t{2} << 20;
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
@@ -72,9 +73,9 @@ private:
     EdgeCounts* counts_ = nullptr;
 };
 
-/// What a rank has made that its peers use: its memory, and one event for each end of an edge that it has. An event is
-/// used again for every message: a stream that waits for it waits for what it was recorded behind at that moment, and
-/// the next recording comes only after the counterpart has been enqueued.
+/// What a rank makes for its peers: its memory, and one event for each of its ends of edges. An event is reused for
+/// every message. That is safe: a stream that waits for an event waits for the latest recording at that moment, and the
+/// event is recorded again only after the counterpart has been enqueued.
 struct Card {
     std::array<char, 64> host{};
     int rank = 0;
@@ -262,7 +263,7 @@ public:
 
     void disconnect() override { peers_.clear(); }
 
-    /// Ends the waits of meetings; those of arrival flags are ended by Rank::give_up().
+    /// Ends all waits for meetings. Rank::give_up() ends those for arrival flags.
     void abort() noexcept override {
         if (!meeting_) return;
         constexpr std::uint32_t far_ahead = 1u << 30;
@@ -271,7 +272,7 @@ public:
                 write_value(meeting_->abort_stream, flag_of(own_memory(), meeting_->flags, rank),
                             meeting_->number + far_ahead);
         } catch (const Error&) {
-            // Streams under way then wait for ever, as where a peer has died.
+            // Streams then wait for ever, as they do for a dead peer.
         }
     }
 
@@ -309,7 +310,7 @@ private:
         if (card.rank != rank_) peers_.try_emplace(card.rank, own_, card, !directory_.across_processes());
     }
 
-    /// Peers of this process have all joined when the first message goes.
+    /// All ranks of this process have joined before the first message is sent.
     const Peer& peer(int rank) {
         const auto known = peers_.find(rank);
         if (known != peers_.end()) return known->second;
@@ -317,7 +318,7 @@ private:
         return peers_.at(rank);
     }
 
-    /// Both ways. Without peer access copies go by way of host memory.
+    /// Enables access in both directions. Without peer access copies go through host memory.
     void enable_access(const Card& other) const {
         if (other.device == own_.device) return;
         for (const auto& [from, to] : {std::pair(own_.device, other.device), std::pair(other.device, own_.device)}) {
@@ -361,8 +362,9 @@ public:
     }
 
 private:
-    /// A flag is written straight into another device's memory, which copies need not reach to get there. (Processes
-    /// that could not reach each other's memory could not have opened it.)
+    /// Whether all devices of this process have peer access to each other. Arrival flags need it, because a flag is
+    /// written directly into another device's memory. Copies do not. (Processes without access to each other's memory
+    /// could not have opened it.)
     static bool all_reach_each_other() {
         int devices = 0;
         RINGLAB_CUDA(cudaGetDeviceCount(&devices));

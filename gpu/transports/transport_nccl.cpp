@@ -31,7 +31,7 @@ private:
     void* handle_ = nullptr;
 };
 
-/// Messages of an edge, those that have time apart.
+/// An edge and whether its messages are overlapped, which have communicators of their own.
 struct Route {
     Edge edge;
     bool is_overlapped = false;
@@ -59,7 +59,7 @@ public:
             throw;
         }
     }
-    /// Without disconnect() something has gone wrong.
+    /// Aborts what is left: if disconnect() was not called, something has gone wrong.
     ~NcclTransport() override { abort(); }
 
     // NCCL's kernels meet their counterparts by themselves, each on a queue of its own communicator.
@@ -103,9 +103,10 @@ public:
         communicators_.clear();
     }
 
-    /// All communicators at once. NCCL tells a communicator's kernels to quit when its own rank aborts it; the last
-    /// rank of a process to do so then frees the memory of all of them there, for which CUDA can wait for every kernel
-    /// of their devices. So that one may only be waited for once the others have been told to quit too.
+    /// Aborts all communicators at the same time, each on a thread. When a rank aborts a communicator, NCCL tells its
+    /// kernels on that rank to quit. The last rank of a process then frees the communicator's memory of all these
+    /// ranks, for which CUDA may wait for every kernel of their devices. If communicators were aborted one after
+    /// another, this could wait for kernels that have not been told to quit.
     void abort() noexcept override {
         for (auto& registration : registrations_) registration.forget();
         std::vector<std::jthread> threads;
@@ -120,7 +121,7 @@ public:
     }
 
 private:
-    /// What does not lie together goes as messages of its own, in one launch.
+    /// Pieces that are not adjacent are separate NCCL calls, in one launch.
     template <class Visit>
     static void for_each_row(std::span<const Piece> pieces, Visit visit) {
         const bool several = pieces.size() > 1 || (pieces.size() == 1 && pieces.front().rows > 1);
@@ -153,8 +154,7 @@ private:
 
     NcclPool::End end_of(const NcclColour& colour) const { return {rank_, ranks_, device_, colour}; }
 
-    /// Takes up the communicators that an earlier run has left, where all ranks have an end of the same one, and starts
-    /// the others.
+    /// Reuses communicators that an earlier run has kept, if all ranks have an end of the same one. Starts the others.
     void start(Team& team, const JoiningRank& joining, const std::vector<NcclColour>& colours) {
         std::vector<NcclId> ids(colours.size(), NcclId{});
         for (std::size_t i = 0; i < colours.size(); ++i) {
@@ -187,7 +187,7 @@ private:
             registrations_.emplace_back(communicator->handle(), joining.memory.address, joining.memory.bytes);
     }
 
-    /// What every rank has, by rank.
+    /// The lists of all ranks, by rank.
     std::vector<std::vector<NcclId>> exchange(Team& team, const JoiningRank& joining,
                                               const std::vector<NcclId>& own) const {
         Bytes bytes(sizeof(rank_) + own.size() * sizeof(NcclId));
@@ -204,8 +204,9 @@ private:
         return all;
     }
 
-    /// A byte along every edge that is new, all at once: NCCL connects two ranks at their first message, and waits
-    /// there for the other one, which inside a pass could be waiting likewise for a third.
+    /// Sends one byte along every new edge, all at the same time. NCCL connects two ranks at their first message and
+    /// waits there for the other rank. Inside a pass that could be a deadlock, if the other rank waits for a third one
+    /// in the same way.
     void connect(const std::set<Route>& routes, const JoiningRank& joining) {
         struct Byte {
             bool sends;
@@ -220,7 +221,7 @@ private:
             auto* const last = static_cast<char*>(joining.memory.address) + joining.memory.bytes - 1;
             auto& communicator = *communicators_.at(colour_between(from, to, channel, is_overlapped));
             if (!communicator.connected().insert(edge).second) continue;
-            // Nothing is in this memory yet.
+            // This memory holds no data yet, so it may be overwritten.
             if (from == rank_) bytes.push_back({true, last, to, communicator.handle()});
             if (to == rank_) bytes.push_back({false, last, from, communicator.handle()});
             if (from == rank_ || to == rank_) waiting.insert(&communicator);
@@ -297,8 +298,8 @@ private:
 }  // namespace
 
 std::unique_ptr<Fabric> make_nccl_fabric(Team& team, const FabricOptions& options, const PassPrograms& programs) {
-    // NCCL's monitoring service (RAS) is of no use here. Its thread keeps account of every communicator that is made,
-    // and ends the process by an assertion where that account does not add up.
+    // Turns off NCCL's monitoring service (RAS), which is not needed. Its thread counts communicators, and ends the
+    // process by an assertion if its count is wrong.
     setenv("NCCL_RAS_ENABLE", "0", 0);
     return std::make_unique<NcclFabric>(team, options, programs);
 }

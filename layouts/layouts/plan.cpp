@@ -11,17 +11,17 @@ namespace {
 
 using Pieces = std::vector<std::vector<PlanPiece>>;  // by part
 
-/// How many tokens of a part a rank has.
+/// Number of tokens that a rank owns of a part.
 struct Share {
     int rank = 0;
     std::int64_t tokens = 0;
 };
 
-/// One way to lay the mask out: what a plan is made of before it is cut into pieces.
+/// A candidate for the plan, before its parts are cut into pieces.
 struct Draft {
-    std::vector<std::vector<Share>> shares;  // by part; of a whole part one
-    std::vector<bool> is_long;               // by part: spread for balance, not cut to fill up
-    std::vector<std::int64_t> room;          // by rank: tokens that it has room for yet
+    std::vector<std::vector<Share>> shares;  // by part; a whole part has one
+    std::vector<bool> is_long;               // by part: spread for balance, and not only cut to fill room
+    std::vector<std::int64_t> room;          // by rank: tokens that it can still take
 };
 
 class Planner {
@@ -55,12 +55,13 @@ public:
                 if (!even_out(d, std::move(cost.work))) break;
             }
         };
-        // What a rank may have to do, over the least: more lets long parts stay on fewer ranks, which saves traffic.
+        // The limit of a rank's work, relative to the least that is possible. A higher limit lets long parts stay on
+        // fewer ranks, which saves traffic.
         const auto least_work = least_that_fits();
         for (const double over : is_large()
                                      ? std::vector{1.0, 1.1, 1.3}
                                      : std::vector{1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.45, 1.7, 2.0, 2.5, 3.2}) {
-            if (over > 1 && !spreads(over * least_work)) break;  // more room changes nothing
+            if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
             try_draft(draft(over * least_work, false));
         }
         try_draft(draft(mean_, true));
@@ -69,7 +70,7 @@ public:
 
     std::vector<std::vector<Run>> shards(const Pieces& pieces) const {
         std::vector<std::vector<Interval>> owned(ranks_);
-        // Whole tiles first, so that tiles of long parts hold nothing else.
+        // Pieces of whole tiles come first, so that no other tokens lie in the tiles of long parts.
         for (const bool whole_tiles : {true, false})
             for (const auto& of_part : pieces)
                 for (const auto& piece : of_part)
@@ -89,11 +90,12 @@ public:
 
 private:
     static constexpr double too_much = 1e6;  // seconds
-    /// Whether there is time for a few drafts alone.
+    /// Whether there are so many ranks that there is time for a few drafts only.
     bool is_large() const { return ranks_ > 128; }
 
-    static constexpr int rounds = 2;  // of what makes a draft even
-    /// The best plan without a cut, and its price: by trying all, where parts and ranks are few; else none.
+    static constexpr int rounds = 2;  // of even_out() for each draft
+    /// The best plan in which no part is cut, and its price, found by trying all of them. Nothing, at an infinite
+    /// price, if there are too many to try.
     std::pair<Pieces, double> best_of_wholes() const {
         constexpr double most_plans = 100000;
         std::pair<Pieces, double> best{{}, std::numeric_limits<double>::infinity()};
@@ -131,7 +133,8 @@ private:
     }
     std::size_t host(std::size_t rank) const { return rank / static_cast<std::size_t>(prices_.ranks_per_host); }
 
-    /// What a rank has to do at least so that long parts find room, all others being spread as a fluid.
+    /// The smallest limit of a rank's work with which all long parts find room, if the other parts could be divided at
+    /// will.
     double least_that_fits() const {
         const auto fits = [&](double most) {
             const auto filler = filler_density(most);
@@ -151,7 +154,7 @@ private:
         return high;
     }
 
-    /// Seconds a token of what is not spread.
+    /// Mean seconds per token of the parts that are not spread.
     double filler_density(double most) const {
         double work = 0, tokens = 0;
         for (std::size_t part = 0; part < parts_.size(); ++part) {
@@ -162,13 +165,14 @@ private:
         return tokens > 0 ? work / tokens : 0;
     }
 
-    /// Ranks may have `most` to do; or all parts that have a tile for each rank are spread over all of them.
+    /// A draft in which a rank has at most `most` seconds of work. With `spreads_all`, every part that has a tile for
+    /// each rank is instead spread over all ranks.
     Draft draft(double most, bool spreads_all) const {
         Draft d;
         d.shares.resize(parts_.size());
         d.is_long.resize(parts_.size());
         d.room.assign(ranks_, share_);
-        std::vector<double> work(ranks_, most);  // that a rank may have yet
+        std::vector<double> work(ranks_, most);  // that a rank can still take
         std::vector<std::size_t> longs, shorts, blanks;
         for (std::size_t part = 0; part < parts_.size(); ++part) {
             const bool has_tiles = length(part) >= static_cast<std::int64_t>(ranks_) * grain_;
@@ -180,13 +184,13 @@ private:
         std::ranges::stable_sort(shorts, dearest_first);
 
         const auto filler = filler_density(most);
-        std::vector<double> free(ranks_, 1);  // of what a rank takes of long parts
+        std::vector<double> free(ranks_, 1);  // share of a rank that long parts can still take
         for (const auto part : longs) {
             if (spreads_all) std::ranges::fill(free, 1.0);
             const auto wanted = spreads_all ? static_cast<double>(ranks_) : ranks_wanted(part, most, filler);
             spread(d, part, wanted, free, work);
         }
-        // A short part that finds no room can wait until the crumbs of it are put together.
+        // A short part that finds no room waits until gather_room() has collected small leftovers of room.
         auto left = place(d, shorts, work, 4 * grain_);
         gather_room(d);
         left = place(d, left, work, share_);
@@ -196,7 +200,7 @@ private:
         return d;
     }
 
-    /// Both passes of a token of a part that so many ranks have pieces of.
+    /// Seconds of both passes for one token of a part, if `ranks` ranks have pieces of the part.
     double token_seconds(std::size_t part, double ranks) const {
         const auto tokens = static_cast<double>(length(part)), others = std::max(0.0, ranks - 1);
         auto seconds = whole_[part] / tokens;
@@ -207,8 +211,8 @@ private:
         return seconds;
     }
 
-    /// How many ranks' worth of room the part takes, if each has `most` to do and fills what is left with `filler`
-    /// seconds a token.
+    /// Number of ranks that the part takes up, as a fraction, if each rank works for `most` seconds and the rest of its
+    /// room is filled with tokens that take `filler` seconds each.
     double ranks_wanted(std::size_t part, double most, double filler) const {
         const auto tokens = static_cast<double>(length(part)), share = static_cast<double>(share_);
         double wanted = tokens / share;
@@ -225,7 +229,8 @@ private:
         return std::min(wanted, static_cast<double>(ranks_));
     }
 
-    /// Gives the part to ranks of few hosts: whole hosts first, then where it fits best.
+    /// Spreads the part over ranks of few hosts. While no host has room for the rest of the part, it takes the host
+    /// with the most room; then the one with the least room that suffices.
     void spread(Draft& d, std::size_t part, double wanted, std::vector<double>& free, std::vector<double>& work) const {
         constexpr double crumb = 1e-6;
         const auto per_host = static_cast<std::size_t>(prices_.ranks_per_host);
@@ -258,7 +263,8 @@ private:
         give(d, part, taken, work);
     }
 
-    /// Deals the part's tokens as `taken` says, in whole tiles, and what does not fit there to whoever has room.
+    /// Assigns the part's tokens to ranks in proportion to `taken`, in whole tiles. Tokens that do not fit there go to
+    /// any rank that has room.
     void give(Draft& d, std::size_t part, const std::vector<double>& taken, std::vector<double>& work) const {
         const auto all = std::accumulate(taken.begin(), taken.end(), 0.0);
         const auto tokens = length(part);
@@ -290,9 +296,9 @@ private:
         }
     }
 
-    /// Parts, the dearest first, each whole to the rank that has most to do yet for each token that it has room for, or
-    /// if it is longer than `longest_whole` in as few pieces as there must be to neighbours of a host. Returns those
-    /// that find no room so.
+    /// Assigns `parts`, the most expensive first. A part goes whole to the rank that can still take the most work for
+    /// each token of its room. If no rank has room and the part is longer than `longest_whole`, it goes to the fewest
+    /// neighbours in a host that have room together. Returns the parts that find no room in this way.
     std::vector<std::size_t> place(Draft& d, const std::vector<std::size_t>& parts, std::vector<double>& work,
                                    std::int64_t longest_whole) const {
         std::vector<std::size_t> left;
@@ -313,8 +319,8 @@ private:
         return left;
     }
 
-    /// The fewest neighbours of a host that have room for so many tokens, of those the ones with most to do for a
-    /// token.
+    /// The fewest neighbouring ranks of one host, [first, end), that have room for so many tokens. Of several such
+    /// ranges it is the one that can still take the most work per token. Empty if there is none.
     std::pair<std::size_t, std::size_t> window(const Draft& d, std::int64_t tokens,
                                                const std::vector<double>& work) const {
         std::pair<std::size_t, std::size_t> best{0, 0};
@@ -340,8 +346,9 @@ private:
         return best;
     }
 
-    /// Brings the room of all ranks of a spread part to one of them, which gives its tokens to the others; so on
-    /// through ranks that have pieces of several parts.
+    /// Collects small leftovers of room on one rank. Among the ranks of a spread part, the one with the most room hands
+    /// tokens of the part to the others, which have room for them. The room moves on through ranks that have pieces of
+    /// several parts.
     void gather_room(Draft& d) const {
         for (const bool again : {false, true})
             for (std::size_t part = 0; part < parts_.size(); ++part) {
@@ -362,7 +369,7 @@ private:
             }
     }
 
-    /// Cuts the part to fill what room ranks have, of the host that has most of it first.
+    /// Cuts the part into pieces that fill the room that is left, starting with the host that has the most.
     void fill_up(Draft& d, std::size_t part) const {
         auto tokens = length(part);
         auto& shares = d.shares[part];
@@ -385,8 +392,9 @@ private:
         std::ranges::sort(shares, {}, &Share::rank);
     }
 
-    /// The busiest rank gives tokens of a spread part to another of its ranks, and gets for them whole parts, which are
-    /// less work, or exchanges some; again until that helps no more. `work` is that of the ranks. Whether it helped.
+    /// Evens out the work of the ranks. The busiest rank gives tokens of a spread part to another rank of that part. In
+    /// return it takes a whole part that is less work, or exchanges one of its own whole parts for it. This is repeated
+    /// until it no longer helps. `work` is the work of each rank in seconds. Returns whether anything was improved.
     bool even_out(Draft& d, std::vector<double> work) const {
         std::vector<std::vector<std::size_t>> wholes(ranks_), spreads(ranks_);
         for (std::size_t part = 0; part < parts_.size(); ++part)
@@ -458,8 +466,8 @@ private:
         return pieces;
     }
 
-    /// A part is as many bands as it takes for ranks to have about as many pairs for each of its tokens: one if all
-    /// rows see as many keys, two if later rows see more.
+    /// Cuts the part into as many bands as are needed to give every rank about the same number of pairs per token: one
+    /// if all rows see equally many keys, two if later rows see more.
     std::vector<PlanPiece> in_even_bands(std::size_t part, const std::vector<Share>& shares) const {
         constexpr double even = 1.03;
         std::vector<PlanPiece> best;
@@ -472,7 +480,7 @@ private:
             double most = 0;
             for (const auto& share : shares)
                 most = std::max(most, pairs[static_cast<std::size_t>(share.rank)] / static_cast<double>(share.tokens));
-            if (most / mean >= least * 0.99) continue;  // more bands are more messages
+            if (most / mean >= least * 0.99) continue;  // because more bands mean more messages
             least = most / mean;
             best = std::move(pieces);
             if (least <= even) break;
@@ -480,11 +488,12 @@ private:
         return best;
     }
 
-    /// The part in so many bands, through which the ranks go to and fro: every band has about as much of each rank's
-    /// tokens, in whole tiles but for what a rank has over.
+    /// Cuts the part into `bands` bands. Each band has about the same share of every rank's tokens. The order of the
+    /// ranks is reversed from one band to the next. Pieces are whole tiles, except for a rank's remainder in the last
+    /// band.
     std::vector<PlanPiece> in_bands(std::size_t part, const std::vector<Share>& shares, int bands) const {
         const auto count = static_cast<std::size_t>(bands);
-        std::vector<std::vector<std::int64_t>> sizes(count);  // by band and place in shares
+        std::vector<std::vector<std::int64_t>> sizes(count);  // by band and index in `shares`
         std::vector<std::int64_t> dealt(count, 0);
         std::int64_t upto = 0;
         for (const auto& share : shares) {
@@ -524,7 +533,7 @@ private:
     std::int64_t share_, grain_;
     std::vector<PlanPart> parts_;
     PlanPricer pricer_;
-    std::vector<double> whole_;  // both passes of each part, if one rank has it all
+    std::vector<double> whole_;  // seconds of both passes of each part, if one rank owns all of it
     double mean_ = 0;
 };
 

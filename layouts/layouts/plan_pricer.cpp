@@ -4,15 +4,15 @@
 
 namespace ringlab::layouts {
 
-/// What a rank does in a pass, counted.
+/// Counts of what a rank does in a pass.
 struct PlanPricer::Load {
     double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
-    double owners = 0, visits = 0;              // other ranks' keys: ranks, and rows times ranks
-    double gathered = 0;                        // other ranks' keys
+    double owners = 0, visits = 0;              // other ranks that it attends to, and (row, rank) pairs
+    double gathered = 0;                        // keys of other ranks that it sees
     double readers = 0;                         // other ranks that see its keys
-    double keys_returned = 0;                   // of its keys, as often as a gradient comes back
-    std::array<double, 2> received{}, given{};  // keys of others, own keys: inside the host, between hosts
+    double keys_returned = 0;                   // gradients of its keys that come back
+    std::array<double, 2> received{}, given{};  // others' keys, own keys: inside the host, between hosts
 };
 
 double PlanPricer::seconds_of(const LinkPrices& link, double received, double given) {
@@ -45,7 +45,7 @@ double PlanPricer::whole(const PlanPart& part) const {
     return seconds;
 }
 
-/// From the first to the last key that the rows see.
+/// The interval from the first to the last key that any of the rows sees.
 Interval PlanPricer::keys_of(Interval rows) const {
     Interval seen{mask_.tokens(), 0};
     for (auto segment = mask_.segment_of(rows.begin);
@@ -84,7 +84,7 @@ PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ra
     return cost;
 }
 
-/// What ranks do with their own rows of a part, whoever has the keys.
+/// Adds the work on each rank's own rows of a part, which does not depend on who owns the keys.
 void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const {
     for (const auto& piece : pieces) {
         auto& load = loads[static_cast<std::size_t>(piece.rank)];
@@ -96,7 +96,7 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
     }
 }
 
-/// Keys of a part that its owners see of each other. Returns how many of them go between hosts.
+/// Adds the keys of a part that its owners see of each other. Returns the number of keys that cross between hosts.
 std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, std::span<Load> loads) const {
     if (pieces.size() < 2) return 0;
     std::vector<int> owners;
@@ -104,13 +104,13 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, s
     std::ranges::sort(owners);
     owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
     if (owners.size() < 2) return 0;
-    std::vector<std::size_t> owner_of(pieces.size());  // by piece: which of the owners
+    std::vector<std::size_t> owner_of(pieces.size());  // by piece: index of its owner
     std::vector<std::vector<Interval>> rows_of(owners.size());
     for (std::size_t j = 0; j < pieces.size(); ++j) {
         owner_of[j] = static_cast<std::size_t>(std::ranges::lower_bound(owners, pieces[j].rank) - owners.begin());
         rows_of[owner_of[j]].push_back(pieces[j].tokens);
     }
-    // By host and piece: whether a key has crossed to it. Only where that counts.
+    // By host and piece: whether its keys have crossed to that host already. Only with crosses_once.
     std::vector<std::vector<bool>> crossed;
     if (prices_.crosses_once) crossed.resize(static_cast<std::size_t>(host_of(static_cast<int>(loads.size()) - 1) + 1));
     std::int64_t between_hosts = 0;
@@ -131,7 +131,7 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, s
             const auto& piece = pieces[j];
             if (owner_of[j] == k) continue;
             double keys = 0;
-            for (const auto& one : seen)  // the widest: pieces of a rank see much the same
+            for (const auto& one : seen)  // the maximum, because a rank's pieces see nearly the same keys
                 keys = std::max(
                     keys,
                     static_cast<double>(
@@ -162,7 +162,7 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, s
     return between_hosts;
 }
 
-/// A host's ports share what crosses for any of its ranks.
+/// Divides what a host receives over the network equally among its ranks, because they pass keys on to each other.
 void PlanPricer::share_ports(std::span<Load> loads) const {
     for (std::size_t first = 0; first < loads.size();) {
         const auto host =

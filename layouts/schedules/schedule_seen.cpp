@@ -202,7 +202,8 @@ private:
         for (const auto& sum : own_sums) co_yield sum;
     }
 
-    /// The messages behind which sections [first, end) are there. Messages of a channel arrive in order.
+    /// The last message between hosts and the last one inside the host, by index, after which the sections [first, end)
+    /// have arrived. Messages of a channel arrive in order.
     std::array<OpIndex, 2> last_messages(const std::vector<OpIndex>& arrived, int first, int end) const {
         std::array<OpIndex, 2> last{-1, -1};  // between hosts, inside the host
         for (int section = first; section < end; ++section) {
@@ -212,8 +213,8 @@ private:
         return last;
     }
 
-    /// In the backward pass a relay attends to all keys that it holds. For keys that only others see this writes a
-    /// gradient of 0, to which theirs are added.
+    /// Whether the rank attends to a section. In the backward pass a relay attends to all keys that it holds. For keys
+    /// that only other ranks see this writes a gradient of 0, to which their gradients are added.
     bool attends_to(int rank, int section) const {
         const auto& keys = gathered_[index_of(rank, section)];
         if (section == 0) return needs(rank, rank);
@@ -226,11 +227,12 @@ private:
         return (host + hosts) % hosts * ranks_per_host_ + (number + ranks_per_host_) % ranks_per_host_;
     }
 
-    /// Section section of a rank is passed on to it by a relay, out of the relay's own section relay(section). If
-    /// section is relay(section), the owner sends it.
+    /// A rank receives `section` from a relay, for which the same keys are the section relay(section). If section ==
+    /// relay(section), the owner sends it directly.
     int relay(int section) const { return section - section % ranks_per_host_; }
 
-    /// The end of the sections that are attended to at once with `first`.
+    /// The end of the sections that are attended to in one launch with `first`: those of one host, or the rank's own
+    /// shard alone.
     int end_of_group(int first) const { return first == 0 ? 1 : std::min(ranks(), relay(first) + ranks_per_host_); }
     bool is_relayed(int section) const { return section > relay(section) && section > ranks_per_host_; }
 
@@ -239,7 +241,7 @@ private:
                        rank % ranks_per_host_ - section % ranks_per_host_);
     }
 
-    /// From whom a rank has section section, and who has section section from it.
+    /// The rank that sends this rank its `section`, and the rank whose `section` this rank sends.
     int provider(int rank, int section) const {
         return section % ranks_per_host_ == 0
                    ? owner(rank, section)
@@ -251,12 +253,13 @@ private:
                    : rank_at(rank / ranks_per_host_, rank % ranks_per_host_ + section % ranks_per_host_);
     }
 
-    /// Of section section: between hosts, or inside one; of keys or of gradients.
+    /// Channel of the messages with `section`: there are channels for messages between hosts and inside one, each for
+    /// keys and for gradients. With hosts of one rank there are only those for keys and for gradients.
     int channel(int section, int gradients) const {
         return ranks_per_host_ == 1 ? gradients : 2 * gradients + (section % ranks_per_host_ == 0 ? 0 : 1);
     }
 
-    /// What every rank holds of others, by rank and section.
+    /// The keys of other ranks that every rank holds, by rank and section.
     std::vector<Section> find_sections(std::int64_t gap) const {
         std::vector<Section> sections(static_cast<std::size_t>(ranks() * ranks()));
         for (int rank = 0; rank < ranks(); ++rank) {
@@ -327,7 +330,7 @@ private:
         return parts;
     }
 
-    /// The keys of sections [first, end) of one group in the rank's block, and what lies between them.
+    /// The smallest range of the rank's block that has the keys of sections [first, end) of one group.
     Part together(int rank, int first, int end) const {
         Interval tokens{std::numeric_limits<std::int64_t>::max(), 0};
         for (int section = first; section < end; ++section)
@@ -336,7 +339,7 @@ private:
         return {first_gathered_ + rank, kv_heads(), tokens};
     }
 
-    /// Where a relay holds a range of the owner's shard that belongs to section section of its consumer.
+    /// The place, in the block of a relay, of a range of the owner's shard that belongs to the consumer's `section`.
     Part relayed(int rank, int section, Interval range) const {
         const auto& keys = gathered_[index_of(rank, relay(section))];
         std::size_t i = 0;

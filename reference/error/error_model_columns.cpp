@@ -25,7 +25,8 @@ void ErrorModel::measure_columns(const SampledColumns& columns) {
             }
 }
 
-/// For every row of the statistics, the value of the nearest row of the sample.
+/// Values of rows of the sample, extended to all rows of the statistics: each gets the value of the nearest sampled
+/// row.
 std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows) const {
     std::vector<double> result;
     for (std::int64_t head = 0; head < problem_.batch * problem_.query_heads; ++head)
@@ -38,12 +39,12 @@ std::vector<double> ErrorModel::at_statistics(const std::vector<double>& of_rows
     return result;
 }
 
-/// Errors of roundings to 16 bits, element by element: of dk by rounded ds and by delta, of dv by rounded p. Of other
-/// types nothing.
+/// Squared errors that roundings to 16 bits cause in each element: in dk by rounded ds and by delta, in dv by rounded
+/// p. Not used for other types.
 struct ErrorModel::NarrowColumns {
     DType dtype;
     bool used;
-    double u2, step;                                // squared RMS of a rounding, and of one near 0
+    double u2, step;                                // squared RMS of a rounding, and that of subnormals
     Tensor q2, dout2;                               // squares
     Tensor dk, dk_by_delta, dv;                     // like k, k and v of the columns
     std::vector<double> of_ds, of_delta, of_p;      // of a tile's pairs

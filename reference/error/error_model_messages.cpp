@@ -15,7 +15,7 @@
 namespace ringlab::reference {
 namespace {
 
-/// Those of some positions that a rank owns, as indices into the list and as positions.
+/// The positions of a list that are among given positions, with their indices in the list.
 struct Owned {
     std::vector<std::size_t> indices;
     std::vector<std::int64_t> positions;
@@ -35,7 +35,7 @@ using TokensOf = std::tuple<int, std::int64_t, std::int64_t>;
 
 TokensOf tokens_of(const layouts::Part& part) { return {part.block, part.tokens.begin, part.tokens.end}; }
 
-/// Their global positions, sorted.
+/// The global positions of these tokens, sorted.
 std::vector<std::int64_t> positions_of(const layouts::Schedule& schedule, const TokensOf& tokens) {
     const auto [block, begin, end] = tokens;
     std::vector<std::int64_t> positions;
@@ -54,8 +54,8 @@ void for_each_op(const layouts::Schedule& schedule, Visit visit) {
     }
 }
 
-/// For each part of rows: the keys of each normalised partial result that is rounded, in the order in which they are
-/// merged. nullopt stands for all keys.
+/// For each part of rows: the keys behind each partial result that is normalised and rounded, in the order of the
+/// merges. nullopt stands for all keys.
 std::map<TokensOf, std::vector<std::optional<TokensOf>>> rounded_results(const layouts::Schedule& forward) {
     using layouts::Pool;
     std::map<TokensOf, std::set<std::pair<int, std::optional<TokensOf>>>> by_step;
@@ -76,8 +76,8 @@ struct Contribution {
     bool rounded;  // leaves its rank in the gradient's dtype
 };
 
-/// For all ranks: what is added to the gradients in the pool that travels, by keys, and the sums that are rounded to be
-/// sent on.
+/// Over all ranks: the contributions to each gradient in the pool that travels, by keys, and the sums that are rounded
+/// before they are sent on.
 struct Contributions {
     std::map<TokensOf, std::vector<Contribution>> by_keys;
     std::set<std::pair<TokensOf, int>> rounded_sums;  // (keys, step)

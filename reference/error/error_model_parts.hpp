@@ -9,7 +9,7 @@
 
 namespace ringlab::reference {
 
-/// What the pairs of a row have in common. q4, dout4: as Norms::four.
+/// What all pairs of a row share. q4, dout4: see Norms::four.
 struct ErrorModel::RowOperands {
     double scale, lse, delta, q4, dout4;
 };
@@ -36,16 +36,16 @@ struct ErrorModel::Row {
     double mean_key = 0;                                   // |sum p cap' k|^2
 
     // In units of squared roundings to 16 bits.
-    double pdp = 0;                                 // of delta by rounded p: sum p^2 dp^2 without the largest p
-    double pv_lost = 0;                             // of o by p below the smallest normal number
+    double pdp = 0;                                 // of delta, from rounded p: sum p^2 dp^2 without the largest p
+    double pv_lost = 0;                             // variance of o from subnormal p
     double o_of_rounded = 0, delta_of_rounded = 0;  // |o|^2 and delta without the largest p
     KnownRoundings p, ds;
 
-    // Variances by roundings of the accumulator.
+    // Variances that roundings of the accumulator cause.
     double pv_all = 0;                                     // sum p^2 |d v|^2, units of e^2
-    double scores_o = 0, scores_delta = 0, scores_dq = 0;  // by errors of s, exp, dp, and elements of K and V
-    double scores_lse = 0, largest_score = 0;              // sum p of those of log p, and the largest
-    double lost_dq = 0;                                    // of dq by numbers too small for the accumulator
+    double scores_o = 0, scores_delta = 0, scores_dq = 0;  // from errors of s, exp, dp, and elements of K and V
+    double scores_lse = 0, largest_score = 0;              // sum of p var(log p), and the largest var(log p)
+    double lost_dq = 0;                                    // loss of dq from numbers too small for the accumulator
 
     /// Squared change of o and delta if the keys up to some key get more weight and the later ones less, relative to
     /// that change of weight. With V = sum p |d v - o|^2 (a sink has value 0) it is at most V/4. For many keys in
@@ -57,7 +57,7 @@ struct ErrorModel::Row {
     void add(const Pair& pair, double value, double k2, const OperandErrors& operands);
 };
 
-/// What is needed of a row only until all of its keys are added.
+/// Sums of a row that are needed only until all of its keys have been added.
 struct ErrorModel::RowSums {
     struct Largest {  // p of the row
         double p = 0, dp = 0;
@@ -65,12 +65,14 @@ struct ErrorModel::RowSums {
     };
     Largest largest;
     double own_v = 0, own_p = 0, own_pv = 0;  // sums of var(p) (1 - p) times (1 - p) |d v|^2, 1, and p |d v|^2
-    double largest_score = -std::numeric_limits<double>::infinity();  // so far: p is rounded relative to its p
+    double largest_score =
+        -std::numeric_limits<double>::infinity();  // so far; p is rounded relative to the p of this score
 
     void add(const Pair& pair, double value, std::int64_t key);
 };
 
-/// For a key that is expanded from a latent: sums over all rows that see it of (d p)^2, (p (1 - p))^2, p^2, ds^2 |k|^2.
+/// For a key that is expanded from a latent: sums of (d p)^2, (p (1 - p))^2, p^2 and ds^2 |k|^2 over all rows that see
+/// it.
 struct ErrorModel::Key {
     double p = 0, score = 0, lse = 0, ds = 0;
 
@@ -92,25 +94,25 @@ struct ErrorModel::RowErrors {
 /// Errors of dk or dv by (batch, kv head, column).
 struct ErrorModel::ColumnErrors {
     std::vector<double> narrow, wide;
-    std::vector<double> parts;   // by roundings of gradients that travel, beside the above
-    std::vector<double> peak;    // as RowError has it
-    std::vector<double> shared;  // by row: of the above, what all columns have by that row's delta and lse
-    Tensor elements;             // `narrow`, element by element; of 16-bit dtypes
-    double own = 0;              // of parts, the largest of one element
+    std::vector<double> parts;   // from roundings of gradients that travel; not in `narrow`
+    std::vector<double> peak;    // see RowError::peak
+    std::vector<double> shared;  // by row: the part that all columns share, from that row's delta and lse
+    Tensor elements;             // `narrow` of each element; 16-bit dtypes only
+    double own = 0;              // the largest of `parts` in one element
     KnownError known;
 
     ColumnErrors(std::size_t columns, std::size_t rows);
 
-    /// Fills in the errors of roundings to 16 bits: of each element's own sum of `terms`, and those it shares with
-    /// rows.
+    /// Fills in the errors that roundings to 16 bits cause: from each element's own sum of `terms`, and from what it
+    /// shares with rows.
     void set_narrow(Tensor by_pairs, const Tensor* common, const std::vector<double>& terms);
 
-    /// Fills in the known part of these errors, from the roundings of each row times `of_rows`. `norm`: squared norm of
-    /// the result.
+    /// Fills in the known part of these errors: the roundings of each row, times `of_rows`. `norm` is the squared norm
+    /// of the result.
     void set_known(const std::vector<KnownRoundings>& roundings, const Tensor& of_rows, double scale2,
                    KnownErrors errors, double norm);
 
-    /// The error of one column; that of the accumulator is multiplied by `times`.
+    /// The error of one column. The part from the accumulator is multiplied by `times`.
     RowError at(std::size_t column, double times) const {
         return {narrow[column], times * wide[column], parts[column], peak[column]};
     }
@@ -118,13 +120,13 @@ struct ErrorModel::ColumnErrors {
 
 struct ErrorModel::Columns {
     ColumnErrors dk, dv;
-    std::vector<double> latent_parts;  // as `parts`, of a latent's gradient that travels, by (batch, column)
+    std::vector<double> latent_parts;  // the same for a latent's gradient that travels, by (batch, column)
 };
 
 struct ErrorModel::Blocks {
-    std::vector<double> o;      // by row and dim: what partials add to var(o)
-    std::vector<double> delta;  // by row: to var(delta)
-    std::vector<int> count;     // by row: blocks that were seen
+    std::vector<double> o;      // by row and dim: variance of o from partials
+    std::vector<double> delta;  // by row: the same of delta
+    std::vector<int> count;     // by row: number of blocks that it sees
 };
 
 /// Largest effect of one element of K or V that is rounded to the neighbouring number: on a single element of a result,

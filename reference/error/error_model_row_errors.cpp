@@ -9,7 +9,8 @@
 
 namespace ringlab::reference {
 
-/// Of o by roundings to 16 bits: of p, of partials, and so many of the result itself.
+/// The error of o from roundings to 16 bits: those of p, those of partial results, and `roundings` roundings of o
+/// itself.
 RowError ErrorModel::narrow_o(std::size_t at, int roundings, const Blocks& blocks) const {
     if (!is_narrow(problem_.dtype)) return {};
     const auto& row = row_[at];
@@ -22,14 +23,14 @@ RowError ErrorModel::narrow_o(std::size_t at, int roundings, const Blocks& block
         error.narrow += by_p + by_blocks + own;
         Peak peak;
         peak.add(by_p + u2 * row.pv_lost, row.keys);
-        if (by_blocks > 0) peak.add(by_blocks, 2 * blocks.count[at]);  // of a part, and of the sum with it
+        if (by_blocks > 0) peak.add(by_blocks, 2 * blocks.count[at]);  // each block rounds a part and a sum
         peak.add(own, roundings);
         error.peak = std::max(error.peak, peak.squared());
     }
     return error;
 }
 
-/// Of dq by roundings to 16 bits, `delta` being delta's variance by such.
+/// The error of dq from roundings to 16 bits. `delta` is the variance of delta that such roundings cause.
 RowError ErrorModel::narrow_dq(std::size_t at, double delta) const {
     if (!is_narrow(problem_.dtype)) return {};
     const auto width = size(problem_.head_dim);
@@ -50,16 +51,16 @@ ErrorModel::WideErrors ErrorModel::wide_errors(const Row& row, double merges) co
     const double e2 = square(unit_of(accumulator)), lost = square(smallest_of(accumulator));
     const double scale2 = square(problem_.effective_scale()), sinks = problem_.sinks.empty() ? 0 : 1;
     const auto value_dim = static_cast<double>(problem_.value_dim), head_dim = static_cast<double>(problem_.head_dim);
-    // An lse that matters is no further from 0 than this.
+    // Square of the largest |lse| of any partial result that matters.
     const double size2 = square(std::abs(row.lse) - std::log(std::max(row.mass, 1e-300)) + 1);
     const double rescaled = rescalings(row.keys), sums = e2 * sum_roundings(row.keys, problem_.dtype);
     const double of_total = row.keys / 2 * (1 + row.mass2);  // the softmax's denominator
 
-    // Relative errors that all keys seen before have in common.
+    // Relative errors of a rescaling, merge or sink, which all keys seen before share.
     const double regrouped = e2 * (rescaled * (exp_roundings + 1) + merges * (2 * size2 + exp_roundings + 6));
     const double by_sink = sinks * e2 * (3 * size2 + exp_roundings + 3);
 
-    // Of o element by element: sums, division by the denominator, rescaling, merging.
+    // Variance of an element of o: sums, division by the denominator, rescaling, merging.
     const double elements = sums * (row.pv_all + row.o) +
                             e2 * (row.pv_all + (of_total + 3) * row.o + 2 * rescaled * (row.pv_all + row.o) +
                                   9 * merges * row.largest_value) +
@@ -83,7 +84,7 @@ ErrorModel::RowErrors ErrorModel::row_errors(const Inputs& inputs, const layouts
     const auto dtype = problem_.dtype;
     const double u2 = is_narrow(dtype) ? square(unit_of(dtype)) : 0, step = square(subnormal_to_unit(dtype));
     const bool partials = forward.options().accumulation == layouts::Accumulation::partials;
-    // Without them, what is normalised elsewhere is rounded only if messages are.
+    // Without partials, a result that another rank normalises is rounded only if messages are.
     const bool arrives = is_narrow(dtype) && output_arrives(forward);
     const bool rounds_results = is_narrow(dtype) && (partials || arrives);
     const auto blocks = rounds_results ? forward_blocks(inputs, forward, round_running_output) : Blocks{};
@@ -93,9 +94,9 @@ ErrorModel::RowErrors ErrorModel::row_errors(const Inputs& inputs, const layouts
 
     RowErrors errors;
     KnownErrors known_o(unit_of(dtype), largest_o_), known_dq(unit_of(dtype), largest_dq_);
-    // Where p is rounded, the largest that a row has seen is exactly 1, times the factor of dropout. Results that are
-    // merged have such a p each, with the same error; a state that goes from block to block has the row's largest for
-    // certain and few others, as row.p has.
+    // If p is rounded, the largest p that a row has seen so far is exactly 1 times the dropout factor. Each result that
+    // is merged has such a p, with the same rounding error. A state that is carried from block to block has the row's
+    // largest p and few others, which row.p contains.
     const double factor = problem_.dropout.factor();
     const bool merged = rounds_results || std::ranges::any_of(merges, [](int count) { return count > 0; });
     const double of_factor = is_narrow(dtype) && merged ? std::abs(rounded(factor, dtype) / factor - 1) : 0;
@@ -105,12 +106,13 @@ ErrorModel::RowErrors ErrorModel::row_errors(const Inputs& inputs, const layouts
     for (std::size_t at = 0; at < row_.size(); ++at) {
         const auto& row = row_[at];
         const double lse2 = std::isfinite(row.lse) ? square(row.lse) : 0;
-        // A row that sees no key has the sink's lse and an o of 0.
+        // A row that sees no key has o = 0 and the lse of the sink.
         const auto wide = row.keys > 0 ? wide_errors(row, std::min<double>(merges[at % rows_.size()], row.keys - 1))
                                        : WideErrors{.lse = sinks * square(unit_of(accumulator_of(dtype))) * lse2};
-        // A single partial is the output, and rounded already; so is a running one; but not what a sink makes of them.
+        // A single partial result is the output and is already rounded, and so is a running output. A sink changes
+        // them, so its result is rounded again.
         const bool is_rounded = (rounds_results && blocks.count[at] == 1) || round_running_output;
-        const bool arrival = arrives && !is_rounded;  // of a sum of partials that comes as a message
+        const bool arrival = arrives && !is_rounded;  // the output is a sum of partials that arrives as a message
         auto o_unrounded = narrow_o(at, arrival, blocks), o = narrow_o(at, arrival + (sinks || !is_rounded), blocks);
         o_unrounded.wide = o.wide = both * wide.o;
         const double in_common =
@@ -124,8 +126,8 @@ ErrorModel::RowErrors ErrorModel::row_errors(const Inputs& inputs, const layouts
         errors.o.add(o);
         errors.lse.add({.wide = both * wide.lse});
         errors.dq.add(dq);
-        // Of numbers that are rounded alike, others may stand between them: a part of a sum is as large as the sum, or
-        // as a random walk of its terms.
+        // Numbers with equal roundings need not be neighbours in a sum. So their part of it is taken as the larger of
+        // the whole sum and a random walk of its terms.
         known_o.add(row.p, part_of(row.o_of_rounded, row.pv_all));
         known_dq.add(row.ds, part_of(row.dq, square(problem_.effective_scale()) * row.dsk));
         errors.delta_narrow.push_back(delta);

@@ -151,11 +151,11 @@ void ErrorModel::measure_pairs(const Inputs& inputs, const Tensor& q, const Tens
     for (std::size_t at = 0; at < row_.size(); ++at) finish_row(at, sums[at], inputs, v2);
 }
 
-/// Takes the largest p of a row, which is exact when it is rounded, out of the sums over all of its keys.
+/// Removes the largest p of a row from the sums over all of its keys, because it is not changed by rounding.
 void ErrorModel::finish_row(std::size_t at, const RowSums& sums, const Inputs& inputs, const Tensor& v2) {
     auto& row = row_[at];
     const double step = square(subnormal_to_unit(problem_.dtype));
-    // A dropout factor that is no power of 2 leaves no p exact.
+    // With dropout no p is exact, because the dropout factor need not be a power of 2.
     const auto exact = problem_.dropout.drops() ? RowSums::Largest{} : sums.largest;
     const auto head_dim = size(problem_.head_dim), value_dim = size(problem_.value_dim);
     row.mean_key = norms_of(mean_key_.data() + at * head_dim, head_dim).two;
@@ -173,8 +173,8 @@ void ErrorModel::finish_row(std::size_t at, const RowSums& sums, const Inputs& i
         row.delta_of_rounded = row.delta - exact.p * exact.dp;
         row.pv_lost = step * square(sums.largest.p) * row.all_values;
     }
-    // An error of p moves o by that times d v - o = (1 - p) (d v - o'), o' being the mean of all other keys; by
-    // Cauchy and Schwarz (1 - p) |o'|^2 is at most the sum of their p |d v|^2.
+    // An error e of p changes o by e (d v - o) = e (1 - p) (d v - o'), where o' is the mean over all other keys. By
+    // Cauchy and Schwarz (1 - p) |o'|^2 is at most the sum of p |d v|^2 over these keys.
     row.scores_o += 2 * (sums.own_v + std::max(0.0, sums.own_p * row.values - sums.own_pv));
 }
 

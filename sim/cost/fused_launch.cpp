@@ -12,9 +12,9 @@ namespace {
 using layouts::OpKind;
 using FusedAttend = TileModel::FusedAttend;
 
-/// Prices a fused launch as two launches: attends that wait for nothing, and the rest. The time of each is given to one
-/// attend, the first of the one and the last of the other: the last one has waited for everything that its launch waits
-/// for.
+/// Prices a fused launch as two launches: one of the attends that wait for nothing, and one of the rest. Each launch's
+/// time is assigned to a single attend: that of the first launch to its first attend, and that of the second to its
+/// last attend, because this one has waited for everything that its launch waits for.
 void price_split_launch(std::span<const FusedAttend> attends, TileModel& tiles, double launch_seconds,
                         std::span<double> times) {
     for (const bool waits : {false, true}) {
@@ -147,12 +147,12 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
     up_to.push_back(launch(parts, position, nullptr, 0));
 
     std::vector<double> times;
-    double done = 0;  // part of the launch that is done
+    double done = 0;  // seconds of the launch so far
     for (std::size_t i = 0; i < known.size(); ++i) {
         const auto [longest, group] = known[i];
         const bool begins = i == 0 || known[i - 1].group != group;
         const bool ends = i + 1 == known.size() || known[i + 1].group != group;
-        // Work tiles of later groups run beside these, so this is at most the time of the group.
+        // Limited to the time of the group, because work tiles of later groups may run beside these.
         const auto first_items = done + longest - (begins ? 0 : cost_.work_tile_seconds);
         const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
         times.push_back(now - done);

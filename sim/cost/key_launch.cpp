@@ -42,7 +42,7 @@ void KeyLaunches::ended(Picoseconds now) {
 
 void ArrivalTracker::arrived(std::int64_t transfer, bool gradient, Picoseconds now) {
     arrivals_[transfer] = {now, gradient};
-    constexpr std::size_t enough = 64;  // what arrived longer ago delays nothing
+    constexpr std::size_t enough = 64;  // older arrivals delay nothing
     if (arrivals_.size() > enough) arrivals_.erase(arrivals_.begin());
 }
 

@@ -9,7 +9,7 @@ using layouts::Pool;
 
 std::int64_t pieces_of(const layouts::Schedule& schedule, const layouts::Op& transfer) {
     const auto tensors = static_cast<std::int64_t>(layouts::tensors(transfer.pool).size());
-    // Of whole blocks the tensors of rows lie apart, and those of keys together.
+    // In a whole block each tensor of rows is a piece of its own, and the tensors of keys are one piece.
     if (!is_split_by_heads(schedule, transfer)) return of_rows(transfer.pool) ? tensors : 1;
     return tensors * transfer.part.heads.count() * schedule.problem().batch;
 }

@@ -10,10 +10,11 @@ namespace {
 
 using layouts::Pass;
 
-/// A rate may be infinite, and a machine may leave out the network.
+/// 0 for an infinite rate, and for a machine without a network (rate 0).
 double seconds_of(double bytes, double rate) { return std::isfinite(rate) && rate > 0 ? bytes / rate : 0; }
 
-/// Power goes as the cube of the clock, at which FLOP and power for each follow.
+/// The clock at which a kernel of full tiles uses the power that is allowed. FLOP/s grow with the clock and energy per
+/// FLOP with its square, so power grows with its cube.
 double sustained_clock(const AttentionCost& cost, const Machine& machine, double flop_per_pair) {
     const auto pairs = static_cast<double>(cost.tile_rows * cost.tile_keys) * machine.sms;
     const auto rate = pairs * flop_per_pair / cost.full_tile_seconds;
@@ -32,14 +33,14 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     const auto full = cost.full_tile_seconds * slower, partial = cost.partial_tile_seconds * slower;
     const auto item = cost.work_tile_seconds / clock, resume = cost.resume_seconds / clock;
     const auto rows = static_cast<double>(cost.tile_rows), keys = static_cast<double>(cost.tile_keys);
-    // What all heads take of the device, of what one takes of a multiprocessor.
+    // Factors from the time of one head on one SM to the time of all heads on the device.
     const auto of_heads = heads / machine.sms, of_kv_heads = kv_heads / machine.sms;
 
     layouts::PassPrices prices;
     prices.pair = full * of_heads / (rows * keys);
-    if (!(prices.pair > 0)) prices.pair = 1e-12;  // where work is free, what is left to even out is pairs
-    // Along a diagonal a row meets tiles half of whose pairs it sees; and parts end within tiles, whose other rows and
-    // keys are another part's.
+    if (!(prices.pair > 0)) prices.pair = 1e-12;  // free work: the plan then balances pairs
+    // Wasted pairs of a row: on the diagonal it meets tiles of which it sees half of the pairs, and at the end of a
+    // part it shares tiles with rows and keys of another part.
     const auto hidden = (rows + keys) / 2;
     const auto diagonal = (partial - full) * of_heads * (rows + keys) / (rows * keys);
     prices.row = diagonal + (hidden / 2 + std::min(rows, keys) / 2) * prices.pair;
@@ -52,7 +53,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
         const auto idle = cost.idle_work_tile_seconds + cost.idle_tile_seconds_per_byte * of_o;
         prices.again = (idle + cost.resume_seconds + cost.finish_seconds) / clock * of_heads / rows;
         prices.visit = (item + resume) * of_heads / rows;
-        constexpr double tiles_of_an_item = 8;  // half of the last items is waited for
+        constexpr double tiles_of_an_item = 8;  // of which half is the mean wait for the last work tiles
         prices.owner += (item + resume + tiles_of_an_item * full) / 2;
     } else {
         prices.key = item * of_kv_heads / keys;
@@ -66,8 +67,8 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     prices.inside = {seconds_of(key_bytes, machine.inside_host.link_bytes_per_second),
                      seconds_of(gradient_bytes, machine.inside_host.link_bytes_per_second)};
     prices.between = {seconds_of(key_bytes, port), seconds_of(gradient_bytes, port)};
-    // The best of a few values, by simulated passes of `seen` over six packings on 64 GPUs. With half of both values the
-    // mean time of twenty packings changes by less than 0.5 %.
+    // Tried: the best of a few values in simulated passes of `seen` over six packings on 64 GPUs. If both values are
+    // halved, the mean time of twenty packings changes by less than 0.5 %.
     prices.exposed = forward ? 0.3 : 0.5;
     if (forward) return prices;
     prices.sum = machine.accumulate_launch_seconds;
@@ -85,7 +86,8 @@ layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& 
     prices.ranks_per_host = std::min(machine.gpus_per_host, ranks);
     prices.tile = machine.forward.tile_rows;
     if (machine.device_memory_bytes > 0) {
-        // A rank's Q, O, dO and dQ, K and V and their gradients with two more that come in; all of others that it sees.
+        // A rank holds its Q, O, dO and dQ; its K and V, their gradients, and two more gradients that arrive. The rest
+        // is for other ranks' K, V and gradients.
         const auto share = static_cast<double>(problem.tokens / ranks);
         const auto element = static_cast<double>(bytes_of(problem.dtype));
         const auto gradient = static_cast<double>(bytes_of(gradient_dtype));

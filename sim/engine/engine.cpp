@@ -77,8 +77,8 @@ ActivityId Engine::start(const Activity& activity) {
     return id;
 }
 
-// There are few different delays and time only grows. So a line for each delay is sorted by itself, and faster than the
-// queue.
+// There are few different delays, and time only grows. So the activities with one delay form a line that is sorted
+// without any work, which is faster than the queue.
 void Engine::wait(ActivityId id, Picoseconds delay) {
     auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& one) { return one.delay == delay; });
     if (line == lines_.end()) line = lines_.insert(line, Line{delay});
@@ -113,9 +113,9 @@ void Engine::begin(ActivityId id) {
     unset_speeds_.push_back(id);
 }
 
-// Speeds change more often than activities end. An activity that becomes slower stays where it is in the queue; when it
-// comes up too early, it is put back. So compute that several copies slow down and leave again moves once, not for each
-// copy.
+// Speeds change more often than activities end. An activity that becomes slower keeps its place in the queue, and is
+// put back when it comes up too early. So compute that several copies slow down, one after another, moves once and not
+// for each copy.
 EventQueue::EventOrder Engine::first_valid_end() {
     while (!queue_.empty()) {
         const auto [event_order, id] = queue_.first();

@@ -39,7 +39,7 @@ constexpr Pass forward{.name = "forward",
                        .begin_ratio = 0.0095464,
                        .end = 0.10007,
                        .end_ratio = 1.01e-05};
-// Its tiles have 64 rows, so a tile of 128 rows is two of them.
+// H200's backward tiles have 64 rows, so a tile of 128 rows costs as much as two of them.
 constexpr Pass backward{.name = "backward",
                         .flop_of_pair = 10,
                         .launch = 5.1764,
@@ -56,7 +56,7 @@ constexpr Pass backward{.name = "backward",
 
 }  // namespace h200
 
-constexpr const char* derived = "derived: ";  // sources begin with it
+constexpr const char* derived = "derived: ";  // sources of derived figures begin with it
 
 bool is_derived(const Figure& figure) { return figure.source.starts_with(derived); }
 
@@ -77,7 +77,7 @@ public:
     }
 
 private:
-    /// What a complete file must have, except what the machine must be described with.
+    /// Adds the keys that every complete file has, except those with which a user must describe the machine.
     void required() {
         text("name", std::string(name_));
         text("description", "described by a few keys, the others derived");
@@ -115,7 +115,8 @@ private:
             link("between_hosts", 8, 2, "as h200_cluster.toml, where NCCL is assumed");
     }
 
-    /// As the file says, or the SMs that it says messages hold; else copy engines inside a host, kernels between hosts.
+    /// Whether messages are kernels: as the file's `carrier` says; without one, if messages hold SMs; without that,
+    /// between hosts but not inside one.
     bool uses_kernels(const std::string& section) const {
         if (const auto carrier = root_[section]["carrier"].value<std::string>()) return *carrier == "kernels";
         const auto held = root_[section]["multiprocessors_per_channel"]["value"].value<double>();
@@ -138,8 +139,8 @@ private:
         number("device_memory.reserved_gigabytes", 0.6, "as H200: CUDA context and loaded kernels");
     }
 
-    /// H200's prices of work tiles times one factor, with which a work tile over 32Ki keys runs at `teraflops`. Who
-    /// gives a price of tiles must give them all.
+    /// Adds H200's prices of work tiles, times one factor with which a work tile over 32Ki keys runs at `teraflops`. A
+    /// file with any price of tiles must have all of them, so nothing is added to it.
     void tiles(const h200::Pass& pass) {
         const auto section = fmt::format("attention.{}.", pass.name);
         if (root_.at_path(section + "full_tile_us") || root_.at_path(section + "partial_tile_us")) return;
@@ -163,8 +164,8 @@ private:
         price("finish_us", pass.finish);
     }
 
-    /// A figure of the file, derived or not; `otherwise` if it is none that can be computed with. The reader refuses it
-    /// then.
+    /// A figure of the file, derived or not; `otherwise` if it is missing or not a positive number. The reader refuses
+    /// the latter.
     double given(const std::string& key, double otherwise) const {
         const auto value = root_.at_path(key)["value"].value<double>();
         return value && *value > 0 ? *value : otherwise;
@@ -183,8 +184,8 @@ private:
         add(key, std::move(figure));
     }
 
-    /// Adds a key that is missing, and its sections. Where the file has something else in the place of a section, the
-    /// reader refuses that.
+    /// Adds a key, if it is missing, and the sections that it lies in. If the file has something else in the place of a
+    /// section, the reader refuses the file later.
     template <class Value>
     void add(const std::string& key, Value value) {
         if (root_.at_path(key)) return;

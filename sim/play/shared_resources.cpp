@@ -54,9 +54,9 @@ SharedResources::Demands SharedResources::of_compute(int rank, bool attends, dou
     return demands;
 }
 
-/// Whether a message has its link to itself. If all messages are sent on one channel, they follow each other, so each
-/// has its sender's way out and its receiver's way in alone, provided that no GPUs share a port. Several ranks may
-/// fetch from one rank at a time.
+/// Whether a message has its links to itself. If all messages are sent on one channel, they follow each other. Then
+/// each has its sender's outgoing and its receiver's incoming link alone, unless GPUs share a port. This does not hold
+/// for fetches, because several ranks may fetch from one rank at a time.
 bool SharedResources::has_link_alone(int id, int source, Route route) {
     if (!one_channel_) return false;
     (id == source ? sends_ : fetches_) = true;

@@ -17,8 +17,8 @@ std::shared_ptr<TileModel> tiles_of(const layouts::Schedule& schedule, const Mac
     return options.compute == ComputeModel::tiles ? std::make_shared<TileModel>(schedule, machine) : nullptr;
 }
 
-/// Plays one or more rings at given clocks, by rank; empty: that of the calibration. Folds ranks where possible. If
-/// they turn out to differ, plays all of them, now and from then on.
+/// Plays one or more rings at the given clocks, by rank (empty: that of the calibration). Folds ranks if possible. If
+/// folded ranks turn out to differ, it plays all ranks, this time and from then on.
 class Player {
 public:
     Player(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,

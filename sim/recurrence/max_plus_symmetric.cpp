@@ -28,7 +28,7 @@ struct OpRow {
     std::unique_ptr<Row> times;  // when it is ready; once it runs, when it ends
 };
 
-/// Walks the operations of rank 0 for all ranks: one row of times per operation.
+/// Walks the operations of rank 0 for all ranks at once, with a row of times, one for each rank, per operation.
 class SymmetricRecurrence : public IssuedWalk<SymmetricRecurrence> {
 public:
     /// `clocks` are by rank; empty means that of the calibration.
@@ -63,7 +63,7 @@ public:
         return ends;
     }
 
-    /// The pass that run() played, for find_sustained_clocks().
+    /// The pass that run() has played, in the form that find_sustained_clocks() takes.
     PlayedPass played(const Row& ends, const Machine& machine) const {
         PlayedPass pass{{}, {}, sustained_flops_by_rank(schedule_, machine, cost_.topology(), ranks_)};
         for (const auto& busy : of_rank_) {
@@ -199,7 +199,7 @@ private:
         busy.flop += cost_.computed_flop(op);
     }
 
-    /// Adds to an upper bound of all times, which detects overflow: no path is longer than all operations in a row.
+    /// Adds to an upper bound of all times, which detects overflow. The bound is the sum of all durations.
     void extend_latest(Picoseconds duration) { latest_possible_ = layouts::checked_sum(latest_possible_, duration); }
 
     /// Durations of a send or fetch, by the rank that has the operation. Kept, because they are the same from step to
@@ -258,7 +258,7 @@ private:
 
     int ranks_;
     bool same_clock_;            // all ranks run at the same clock
-    Busy of_all_;                // if ranks are alike
+    Busy of_all_;                // used if ranks are alike
     std::vector<Busy> of_rank_;  // by rank, if they differ
     Row starts_;
     SymmetricOps ops_;

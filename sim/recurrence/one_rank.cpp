@@ -12,7 +12,7 @@ namespace {
 /// The recurrence of one rank, which stands for all its peers.
 class RecurrenceOfRank : public Recurrence<RecurrenceOfRank> {
 public:
-    /// With all ranks at one clock.
+    /// All ranks run at the same clock.
     RecurrenceOfRank(const Schedule& schedule, const Machine& machine, const SimOptions& options, int rank,
                      double clock, std::shared_ptr<TileModel> tiles)
         : Recurrence(schedule, machine, options, std::vector<double>(static_cast<std::size_t>(schedule.ranks()), clock),
@@ -28,7 +28,8 @@ public:
         }
         Picoseconds end = 0;
         for (const auto& node : rank_.nodes) end = std::max(end, node.end);
-        // All messages of one direction of the link follow each other on it, whatever the lanes say.
+        // Messages of one direction share the link, also if they are on different lanes. So the pass takes at least
+        // their sum.
         for (const auto busy : link_time_) end = std::max(end, busy);
         found_.seconds = layouts::to_seconds(layouts::checked_sum(end, cost_.end_of_pass(id_)));
         found_.operations = static_cast<std::int64_t>(rank_.nodes.size());
@@ -85,8 +86,8 @@ private:
         ended_.push(rank, lane);
     }
 
-    /// Runs lane after lane as far as it can; returns whether anything has ended. The order matters where force() was
-    /// needed.
+    /// Runs each lane as far as possible, one lane after another. Returns whether anything has ended. The order of
+    /// lanes matters only if force() was needed.
     bool advance_lanes() {
         bool any = false;
         for (Lane lane = 0; lane < lanes_; ++lane)
@@ -100,8 +101,8 @@ private:
         return any;
     }
 
-    /// A half of a message begins with the rank's own other half of the same number on its channel, in place of the
-    /// peer's. It begins alone if there is none.
+    /// Starts a half of a message. In place of the peer's half it waits for this rank's own opposite half with the same
+    /// number on the channel. If there is none, it starts alone.
     void meet(int rank, Lane lane, const PendingOp&) {
         const auto other_lane = layouts::counterpart(lane);
         const auto number = ended_by_lane_[static_cast<std::size_t>(lane)];
@@ -116,7 +117,7 @@ private:
         self.ready = other.ready = std::max(self.ready, other.ready);
         if (other.end == unknown)
             start(rank, other_lane);
-        else  // it was forced to begin too early
+        else  // force() has started it too early
             other.end = layouts::checked_sum(other.ready, other.duration);
         start(rank, lane);
     }
@@ -129,7 +130,8 @@ private:
         }
     }
 
-    /// If ranks do not all do the same, halves may wait for each other. The first that waits then begins alone.
+    /// Resolves a cycle of halves that wait for each other, which can happen if ranks differ: the first one that waits
+    /// starts alone.
     bool force() {
         for (Lane lane = 0; lane < lanes_; ++lane) {
             const auto head = rank_.window.head(lane);
@@ -144,7 +146,7 @@ private:
     int id_;
     layouts::Ops ops_;
     Rank rank_;
-    std::vector<std::size_t> ended_by_lane_;  // how many operations
+    std::vector<std::size_t> ended_by_lane_;  // number of operations that have ended
     std::array<Picoseconds, 2> link_time_{};  // out, in
     OneRank found_;
     double computed_flop_ = 0;

@@ -20,12 +20,12 @@ using Id = std::uint64_t;
 
 std::size_t at(std::int64_t number) { return static_cast<std::size_t>(number); }
 
-/// Numbers of fields and values of et_def.proto that we write.
+/// Field numbers and enum values of et_def.proto, those that are written here.
 namespace chakra {
 constexpr int metadata_version = 1, metadata_attribute = 2;
 constexpr int node_id = 1, node_name = 2, node_type = 3, node_data_deps = 5, node_duration_micros = 7, node_attr = 10;
 constexpr int attribute_name = 1;
-// The member of an attribute's value that readers expect depends on the attribute.
+// Members of an attribute's value. Which one readers expect depends on the attribute.
 constexpr int value_int32 = 7, value_int64 = 9, value_uint64 = 13, value_bool = 27, value_string = 29;
 constexpr std::uint64_t comp_node = 4, comm_send_node = 5, comm_recv_node = 6;
 constexpr const char* version = "0.0.4";
@@ -39,10 +39,10 @@ ProtobufMessage attribute(std::string_view name, std::string_view value) {
     return std::move(ProtobufMessage().text(chakra::attribute_name, name).text(chakra::value_string, value));
 }
 
-/// Rounds durations that follow one another to whole microseconds, such that their sums stay true.
+/// Rounds consecutive durations to whole microseconds so that every partial sum is right to within one.
 class MicrosecondRounder {
 public:
-    /// At least `least`, because ASTRA-sim refuses work that takes no time.
+    /// Returns at least `least`, because ASTRA-sim refuses work that takes no time.
     std::uint64_t operator()(Picoseconds duration, std::uint64_t least) {
         constexpr Picoseconds per_microsecond = 1000000;
         exact_ = layouts::checked_sum(exact_, duration);
@@ -124,7 +124,7 @@ std::uint64_t bytes_touched(const layouts::Schedule& schedule, const layouts::Op
     return static_cast<std::uint64_t>(bytes);
 }
 
-/// By instruction: its id. Sends come first, otherwise the order is that of the program.
+/// The id of each instruction. Sends come first; otherwise ids follow the order of the program.
 std::vector<Id> ids_of(const RankProgram& program) {
     std::vector<Id> ids(program.code.size());
     Id next = 0;
@@ -137,7 +137,7 @@ std::vector<Id> ids_of(const RankProgram& program) {
 std::vector<std::vector<std::uint64_t>> message_tags(const layouts::Program& program) {
     std::vector<std::vector<std::uint64_t>> tags;
     for (const auto& rank : program.ranks) tags.emplace_back(rank.code.size());
-    std::map<std::pair<int, int>, std::uint64_t> count;  // of messages, by source and destination
+    std::map<std::pair<int, int>, std::uint64_t> count;  // number of messages, by source and destination
     for (const auto& rank : program.ranks)
         for (std::size_t i = 0; i < rank.code.size(); ++i) {
             const auto& send = rank.code[i];
@@ -168,7 +168,7 @@ ChakraTraces::ChakraTraces(const layouts::Schedule& schedule, const Machine& mac
       prediction_(simulate(schedule, machine, with_free_links(options))),
       tags_(message_tags(program_)) {
     auto same = with_free_links(options);
-    same.compute = ComputeModel::rate;  // no attend is priced here
+    same.compute = ComputeModel::rate;  // attends are not priced here, and this is fastest
     const CostModel cost(schedule, machine, same, prediction_.clocks);
     std::size_t spans = 0;
     for (int rank = 0; rank < ranks(); ++rank) {

@@ -30,11 +30,11 @@ Owner owner_of(OpKind kind) {
     return Owner::attends;
 }
 
-/// How an owner's effects on all sets of the other `others` owners count if all orders are equally likely: by the size
-/// of the set.
+/// Shapley weights: the weight of an owner's effect when it joins a set of other owners, by the size of that set, if
+/// all orders are equally likely. `others` is the number of other owners.
 std::vector<double> shapley_weights(std::size_t others) {
     std::vector<double> weights;
-    double sets = 1;  // of this size
+    double sets = 1;  // number of sets of this size
     for (std::size_t size = 0; size <= others; ++size) {
         weights.push_back(1 / (static_cast<double>(others + 1) * sets));
         sets = sets * static_cast<double>(others - size) / static_cast<double>(size + 1);
@@ -42,7 +42,7 @@ std::vector<double> shapley_weights(std::size_t others) {
     return weights;
 }
 
-/// Whether two times of the host differ by at most a percent.
+/// Whether two host times differ by at most one percent of the first.
 bool is_near(Picoseconds time, double other) {
     return std::abs(static_cast<double>(time) - other) <= 0.01 * static_cast<double>(time);
 }
@@ -143,10 +143,10 @@ Picoseconds Replay::can_start(const layouts::Timeline& timeline, std::size_t ran
     return std::max({own, ready(timeline, peer, partner), issued(peer, partner)});
 }
 
-/// Sets delays of issue, lags of operations that compute, and begins of passes.
+/// Finds issue delays, lags of compute operations, and begins of passes.
 void Replay::find_waits(const layouts::Timeline& measured) {
     double all_started = 0, all_issued = 0;
-    std::vector<double> slower_host(first_.size(), 0);  // by rank: time of issue, measured over predicted
+    std::vector<double> slower_host(first_.size(), 0);  // by rank: measured over predicted issue times
     for (std::size_t rank = 0; rank < first_.size(); ++rank) {
         double rank_started = 0, rank_issued = 0;
         for (std::size_t op = 0; op < program_.ranks[rank].operations; ++op) {
@@ -168,8 +168,8 @@ void Replay::find_waits(const layouts::Timeline& measured) {
         all_started += rank_started;
         all_issued += rank_issued;
     }
-    // The first operation of the compute lane waits for the host and for the begin of the pass. The messages beside it
-    // tell how fast the host was.
+    // The first compute operation waits both for the host and for the begin of the pass. The rank's messages show how
+    // fast the host was, which tells the two apart.
     for (std::size_t rank = 0; rank < first_.size(); ++rank)
         for (std::size_t op = 0; op < program_.ranks[rank].operations; ++op) {
             if (program_.ranks[rank].code[op].op.lane() != compute_lane || before_[rank][op] >= 0) continue;
@@ -191,15 +191,15 @@ void Replay::find_waits(const layouts::Timeline& measured) {
         }
 }
 
-/// Finds factors, and lags of messages.
+/// Finds the factors of all operations, and the lags of messages.
 void Replay::find_prices(const layouts::Timeline& measured) {
     std::vector<std::vector<Picoseconds>> lags;  // by rank and operation, in the last replay
     for (const auto& rank : prices_.ranks) {
         auto& of_rank = lags.emplace_back();
         for (const auto& price : rank.ops) of_rank.push_back(price.lag);
     }
-    // A message waits for SMs beside an attend, so how long it waits depends on factors of attends. What is left of its
-    // wait when factors have settled is a lag.
+    // A message may wait for SMs beside an attend, and this wait depends on the factors of attends. So lags of messages
+    // are found only when the factors have settled: a lag is the wait that the replay does not reproduce.
     constexpr int most_rounds = 30, rounds_without_lags = 10;
     bool has_lags = false;
     constexpr double enough = 1e-7;  // of the pass
@@ -227,7 +227,7 @@ void Replay::find_prices(const layouts::Timeline& measured) {
                 const auto wanted = std::max<Picoseconds>(1, end - begin);
                 const auto got = played.end - played.begin - lags[rank][op];
                 lags[rank][op] = price.lag;
-                if (got <= 0) continue;  // the model says that it costs nothing
+                if (got <= 0) continue;  // free by the model, so there is nothing to scale
                 price.factor *= static_cast<double>(wanted) / static_cast<double>(got);
                 worst = std::max(worst, std::abs(static_cast<double>(wanted - got)) / whole);
             }
@@ -247,7 +247,7 @@ void Replay::find_prices(const layouts::Timeline& measured) {
 }
 
 Attribution Replay::attribute(double seconds, const std::vector<Picoseconds>& ends, double price_ratio) const {
-    // What of a factor on an attend is its price, and by how much clocks differ from the predicted ones.
+    // The part of an attend's factor that is an error of its price. The rest is an error of the clock.
     const auto of_price = power_limits() ? price_ratio / attend_ratio_ : 1;
     auto clocks = prices_.clocks;
     if (power_limits()) {
@@ -277,7 +277,7 @@ Attribution Replay::attribute(double seconds, const std::vector<Picoseconds>& en
         }
         return layouts::to_seconds(play(prices, false).makespan);
     };
-    // Owners that can have an effect.
+    // The owners that can have an effect: the clock only if power limits it.
     std::uint32_t active = 0;
     for (const auto owner : owners)
         if (owner != Owner::clock || power_limits()) active |= 1u << static_cast<unsigned>(owner);

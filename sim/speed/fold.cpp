@@ -6,7 +6,7 @@
 namespace ringlab::sim {
 namespace {
 
-/// Whether options treat all ranks the same.
+/// Whether the options treat all ranks alike.
 bool options_treat_ranks_alike(const SimOptions& options) {
     const auto& jitter = options.jitter;
     return options.measured == nullptr && options.placement.empty() && options.start.empty() && jitter.slow_gpus == 0 &&
@@ -34,11 +34,12 @@ bool equal_work_gives_equal_clocks(const Machine& machine, const SimOptions& opt
            std::all_of(powers.begin(), powers.end(), [&](double power) { return power == powers.front(); });
 }
 
-/// Smallest number of ranks after which the machine looks the same.
+/// Period of the machine: the smallest number of ranks after which everything repeats.
 int period(const Schedule& schedule, const Machine& machine, const Topology& topology) {
     if (topology.hosts() == 1 || machine.gpus_per_host % schedule.ranks() == 0) return 1;
     const auto& network = machine.network;
-    // No message uses the spine if all hosts are on one leaf. From rail to rail it is used by any hosts.
+    // If all hosts are on one leaf, no message uses the spine. With rails, messages between different rails use it in
+    // any case.
     const bool has_spine = network.hosts_per_leaf > 0 &&
                            (network.leaves == Network::Leaves::rails || topology.hosts() > network.hosts_per_leaf);
     return machine.gpus_per_host * (has_spine ? std::min(network.hosts_per_leaf, topology.hosts()) : 1);

@@ -14,8 +14,8 @@
 namespace ringlab::sim {
 namespace {
 
-/// Appends to `ranges` the ranges of row tiles that a tile of keys meets. Returns how many of them are full and
-/// partial.
+/// Appends to `ranges` the ranges of row tiles that a key tile meets. Returns how many of these tiles are full, and how
+/// many are partial.
 layouts::TileCounts add_ranges(std::span<const layouts::RowHull> rows, const layouts::KeyTile& column,
                                std::vector<layouts::Interval>& ranges) {
     layouts::TileCounts found;
@@ -37,7 +37,7 @@ std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + 
 
 }  // namespace
 
-/// Sorts the tiles of keys as the kernel's work list does, longest first.
+/// Lists the key tiles in the order of the kernel's work list, longest first.
 void TileModel::list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
                                std::span<const layouts::KeyTile> columns) const {
     std::vector<layouts::TileCounts> tiles;
@@ -80,8 +80,8 @@ layouts::SmGroup TileModel::sharing_of(std::span<const KeyTilesOfBlock> parts) c
     return layouts::choose_sm_group(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
 }
 
-/// In a fused launch whose blocks do not walk in lockstep, each work tile is given out for all heads before the next
-/// one.
+/// In a fused launch whose blocks do not walk in lockstep, each work tile is assigned for all heads before the next
+/// work tile.
 layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const {
     const auto sms = static_cast<std::int64_t>(machine_.sms);
     const auto& first = *parts.front().items;
@@ -111,7 +111,7 @@ double TileModel::l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, con
     const auto gradient = static_cast<double>(layouts::bytes_of(schedule_.accumulator()));
     const auto tile_bytes = static_cast<double>(cost_.tile_rows) *
                             (static_cast<double>((p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype)) +
-                             static_cast<double>(p.head_dim) * gradient);  // of Q and dO, then of dQ
+                             static_cast<double>(p.head_dim) * gradient);  // bytes of Q and dO, then of dQ
     std::vector<CachedBlock> blocks;
     for (const auto& [items, first_head, first_tile] : parts) {
         auto& block = blocks.emplace_back();

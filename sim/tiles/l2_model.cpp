@@ -80,7 +80,8 @@ private:
     std::size_t range_ = 0;
 };
 
-/// The work tiles of a launch that meet any rows, in order. Others take hardly any time.
+/// The work tiles of a launch that meet any rows, in launch order. Idle ones are left out, because they take hardly any
+/// time.
 class Units {
 public:
     Units(std::span<const CachedBlock> blocks, const layouts::WorkTileOrder& order) {

@@ -6,9 +6,9 @@
 
 namespace ringlab::sim {
 
-/// Assigns most of a very large group at once, with the result of assigning one by one: each processor takes the work
-/// tiles that it can begin before a common time. Returns how many were assigned. Small groups are assigned one by one,
-/// which keeps sums the same to the last bit.
+/// Assigns most work tiles of a very large group at once: each SM takes the work tiles that it can begin before a
+/// common time. The result is that of assigning them one by one. Returns how many were assigned. Small groups are
+/// always assigned one by one, which keeps sums the same to the last bit.
 std::int64_t ListScheduler::assign_large_group(const WorkTileGroup& items) {
     constexpr std::int64_t few = 1 << 16;
     if (items.count <= few || items.seconds == 0) return items.seconds == 0 ? items.count : 0;
@@ -31,7 +31,7 @@ std::int64_t ListScheduler::assign_large_group(const WorkTileGroup& items) {
     }
     auto given = static_cast<std::int64_t>(assigned(low));
     for (auto& some : free_) some.time += assigned_by(some.time, low) * items.seconds;
-    if (items.count - given > 2 * few) {  // work tiles so short that rounding hides them
+    if (items.count - given > 2 * few) {  // the work tiles are so short that rounding hides them
         for (auto& some : free_)
             some.time += static_cast<double>(items.count - given) / static_cast<double>(count_) * items.seconds;
         given = items.count;

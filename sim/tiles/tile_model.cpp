@@ -18,7 +18,8 @@ using layouts::Bound;
 
 namespace {
 
-// With more pairs of (piece of rows, run of keys), a block's memo key is its parts, not its description.
+// Up to this many pairs of (piece of rows, run of keys) a block's memo key describes how the mask cuts it. With more,
+// the key is the block itself.
 constexpr std::size_t max_described_pairs = 64;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
@@ -73,7 +74,7 @@ TileModel::TileModel(const Schedule& schedule, const Machine& machine)
     cost_.partial_tile_seconds += std::max(0.0, cost_.dropout_tile_seconds);
 }
 
-/// The runs of a whole block exist; those of a part are made in `storage`.
+/// The runs of a part. Those of a whole block exist already; others are made in `storage`.
 std::span<const Run> TileModel::runs(const Part& part, std::vector<Run>& storage) const {
     if (schedule_.is_whole(part)) return schedule_.block(part.block);
     return storage = schedule_.runs(part);
@@ -232,11 +233,11 @@ std::int64_t TileModel::concurrent_work_tiles(const layouts::SmGroup& sharing, d
     return std::max(std::int64_t{1}, static_cast<std::int64_t>(left));
 }
 
-/// Work tiles of queries of all `parts` in one launch, while `missing` SMs are missing. If they are of one block, of
-/// `keys`, they come longest first for some heads, then for others.
+/// Time of one launch with the query work tiles of all `parts`, while `missing` SMs are missing. If they belong to one
+/// block, `keys`, the kernel takes them longest first for some heads, then for the next heads.
 TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosition position, const Part* keys,
                                     double missing) const {
-    // A kernel in the middle of its rows' blocks leaves work tiles without tiles out of its work list.
+    // A launch that is neither the first nor the last of its rows leaves idle work tiles out of its work list.
     const bool visits_idle = position.begins || position.ends;
     const auto missed = l2_miss_share(parts, position);
     const auto [read, written] = row_bytes(position);
@@ -262,7 +263,7 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
         found.tiles += tile_seconds(part);
     }
     std::ranges::stable_sort(groups, std::greater{}, &WorkTileGroup::seconds);
-    // The order of heads is known only for kernels whose machine file gives the cache.
+    // The order of heads is known only if the machine file gives the size of L2.
     if (keys && keys->heads.count() > 0 && machine_.cache_bytes > 0) {
         const auto& p = schedule_.problem();
         const auto tiles = static_cast<std::int64_t>(groups.size());

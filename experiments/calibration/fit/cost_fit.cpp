@@ -18,8 +18,8 @@ using sim::AttentionCost;
 using sim::Attends;
 using Price = sim::Price<AttentionCost>;
 
-/// Prices that are fitted to timed attends, by importance: of prices that always occur together, the first is found and
-/// the others are 0.
+/// The prices that are fitted to timed attends, the most important first. If several prices always occur together, the
+/// first one is fitted and the others are 0.
 std::vector<Price> fitted_prices() {
     std::vector<Price> all;
     sim::for_each_price<AttentionCost>([&](const Price& price) {
@@ -32,7 +32,8 @@ bool is_of(const Price& price, sim::WorkTile tiles) {
     return price.fitted_to != (tiles == sim::WorkTile::query_tile ? Attends::of_key_tiles : Attends::of_query_tiles);
 }
 
-// The simulator knows no shorter times. What is found to be 0 is halved from round to round and gets no further.
+// The shortest time of the simulator. A price whose solution is 0 is halved in each round, and below this it counts as
+// 0.
 constexpr double tick = 1e-12;
 
 std::vector<const TimedAttend*> used(std::span<const TimedAttend> attends) {
@@ -60,8 +61,8 @@ double predicted_seconds(const TimedAttend& attend, Pass pass, const sim::Machin
     return sim::attention_cost(machine, schedule).launch_seconds + model.attend(rows, keys, attend.position).alone;
 }
 
-/// A launch takes a sum of the times, each as often as it occurs on the SM that ends last. Which one that
-/// is depends on the times, so counts and times are found in turns: counts by differences, times by linear least
+/// A launch takes a sum of the fitted times, each multiplied by how often it occurs on the SM that ends last. Which SM
+/// that is depends on the times. So counts and times are found in turns: counts by differences, times by linear least
 /// squares.
 SourcesOfZeros fit_attention(sim::Machine& machine, Pass pass, std::span<const TimedAttend> attends) {
     return fit_attention(machine, pass == Pass::forward ? machine.forward : machine.backward, pass, attends);
@@ -71,7 +72,7 @@ SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, P
                              std::span<const TimedAttend> attends) {
     const auto fitted = used(attends);
     require(!fitted.empty(), "no attend was timed, so no time can be fitted");
-    double slowest = 0, tiles = 0;  // for a first guess: as if the longest launch were nothing but full tiles
+    double slowest = 0, tiles = 0;  // first guess: the longest launch has full tiles only
     for (const auto* attend : fitted) {
         if (attend->seconds <= slowest) continue;
         slowest = attend->seconds;
@@ -108,7 +109,7 @@ SourcesOfZeros fit_attention(const sim::Machine& machine, AttentionCost& cost, P
         const auto found = nonnegative_least_squares(counts, ones, asked.size());
         const auto determined = static_cast<std::size_t>(std::ranges::count(found.determined, true));
         require(fitted.size() > determined, "{} timed attends do not determine {} times", fitted.size(), determined);
-        // Half a step, because whole steps oscillate where another SM becomes the last one.
+        // Half a step, because whole steps oscillate if another SM becomes the last one.
         for (std::size_t i = 0; i < asked.size(); ++i) {
             auto& time = cost.*asked[i].value;
             time = found.determined[i] ? (time + found.values[i]) / 2 : 0;

@@ -13,7 +13,7 @@ namespace {
 
 const char* const run_name = "samples";
 
-// Every column of the table once, for whoever writes or reads it.
+// All columns of the table, in one place for writing and reading.
 template <class Samples, class Visit>
 void for_each_sample_column(Samples& all, Visit visit) {
     visit(
@@ -148,7 +148,7 @@ GpuSamples read_samples(const std::filesystem::path& path) {
     all.samples.resize(static_cast<std::size_t>(file.dataset("samples/seconds").shape().at(1)));
     for_each_sample_column(all, [&](const char* name, const char*, const char*, auto field) {
         using Value = std::remove_cvref_t<decltype(field(all.samples.front()))>;
-        if (!file.contains(std::string("samples/") + name)) return;  // of before there was such a column
+        if (!file.contains(std::string("samples/") + name)) return;  // a record from before this column existed
         const auto dataset = file.dataset(std::string("samples/") + name);
         const auto put = [&](const auto& values) {
             require(values.size() == all.samples.size(), "{}: samples/{} has {} values, others {}", path.string(), name,
@@ -162,7 +162,7 @@ GpuSamples read_samples(const std::filesystem::path& path) {
         else
             put(dataset.integers());
     });
-    for (auto& sample : all.samples)  // older records have kinds of several words
+    for (auto& sample : all.samples)  // in older records a kind may be several words
         std::replace(sample.kind.begin(), sample.kind.end(), ' ', '_');
     return all;
 }

@@ -11,7 +11,7 @@
 
 namespace ringlab::experiments {
 
-/// One thing that `calibrate` has timed on GPUs.
+/// A sample: one thing that `calibrate` has timed on GPUs.
 struct GpuSample {
     /// - "attend": one call of a kernel or what surrounds it, in short runs with rests
     /// - "sustained": the same without rests

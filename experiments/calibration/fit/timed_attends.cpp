@@ -15,8 +15,8 @@ const std::map<std::string, AttendPosition> forward_calls{{"forward_kept", {true
                                                           {"forward_carried", {false, false}},
                                                           {"forward_last_kept", {false, true}}};
 
-/// Windows of half and of an eighth of the tokens are fitted: of all that are timed, they alone have items without
-/// tiles that no longer ones hide.
+/// Whether an attend under a window is used for the fit: with windows of half and of an eighth of the tokens. Of all
+/// timed attends, only these have idle work tiles whose time is not hidden by longer ones.
 bool is_held_out(const GpuSample& sample) {
     const auto fitted = fitted_documents(sample.tokens_per_rank);
     if (std::ranges::find(fitted, sample.mask) != fitted.end()) return false;
@@ -42,7 +42,7 @@ std::optional<SampledAttend> sampled_attend(const GpuSample& sample, std::shared
 }
 
 std::optional<double> power_flops(const TimedAttend& sustained, layouts::Pass pass, const sim::Machine& machine) {
-    constexpr double free = 0.95;  // above such a clock it is not power that bounds it
+    constexpr double free = 0.95;  // above this clock power does not limit the rate
     const double clock = predicted_seconds(sustained, pass, machine) / sustained.seconds;
     if (clock > free) return std::nullopt;
     const auto& schedule = *sustained.plan->schedule(pass);

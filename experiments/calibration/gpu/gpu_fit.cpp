@@ -76,7 +76,8 @@ private:
         return known;
     }
 
-    /// Longer passes are slowed down by power, and so are launches by themselves, though they rest before.
+    /// Tokens of a rank, and seconds of a launch, up to which power does not limit the clock. Longer launches are
+    /// slowed down by power even after a rest.
     static constexpr std::int64_t short_pass = 4096;
     static constexpr double short_launch = 0.01;
 
@@ -101,8 +102,8 @@ private:
         }
     }
 
-    /// Attends that the executor launches find other things in caches and begin after a seam: they take longer by about
-    /// the same time each, whatever their length, than those that are timed in a row. That much is part of a launch.
+    /// Adds to the launch time what attends take longer inside a pass. There they find other data in caches and begin
+    /// after the gap between two kernels. This costs about the same time for every attend, whatever its length.
     void add_seam(Pass pass) {
         std::vector<double> more;
         auto& executed = in_passes_[pass];
@@ -119,7 +120,7 @@ private:
                            longer * 1e6));
     }
 
-    /// From the end of one kernel to the begin of the next, on the same stream.
+    /// Median seconds from the end of one kernel to the begin of the next on the same stream.
     double gap_between_kernels() const {
         std::vector<double> gaps;
         for (const auto& pass : passes_) {
@@ -132,7 +133,7 @@ private:
         return std::max(0.0, median_of(std::move(gaps)));
     }
 
-    /// What passes of which every operation is timed take longer, for each that computes.
+    /// Seconds per compute operation by which a pass takes longer if every operation is timed.
     double cost_of_timing() const {
         std::vector<double> more;
         for (const auto& pass : passes_) {
@@ -149,8 +150,8 @@ private:
         return static_cast<double>(plan.problem.batch * plan.layout().shard_tokens(0) * numbers);
     }
 
-    /// The rate of memory by the sum of two gradients, whose bytes are counted; sums, merges and copies as the executor
-    /// launched them.
+    /// Fits memory bandwidth to sums of two gradients, whose traffic is counted. Then fits sums, merges and copies to
+    /// those that the executor launched.
     void fit_accumulation() {
         std::vector<double> rows_dkv, sums;
         for (const auto* sample : of("attend", "backward_add")) {
@@ -159,7 +160,7 @@ private:
                 bytes_of_rows(one, one.problem.kv_heads * (one.problem.head_dim + one.problem.value_dim) * 4));
             sums.push_back(sample->seconds);
         }
-        constexpr double add_traffic = 3;  // both read, one written
+        constexpr double add_traffic = 3;  // bytes per byte: both operands are read, one is written
         auto& m = machine();
         m.memory_bytes_per_second = add_traffic / fit_rising_line(rows_dkv, sums).slope;
         source("gpu.memory_gigabytes_per_second", "fitted: sums of gradients, three times their bytes");
@@ -195,7 +196,7 @@ private:
                    "counted: per byte of a 16-bit partial, 1 read, and 2 read and 2 written of the fp32 result");
     }
 
-    /// What is before the first attend of a pass of one rank, and behind the last.
+    /// Fits the time before the first attend of a pass, and after the last one, to passes of one rank.
     void fit_surroundings() {
         for (const auto pass : {Pass::forward, Pass::backward}) {
             std::vector<double> rows_q, rows_all, begins, ends;
@@ -245,7 +246,8 @@ private:
         }
     }
 
-    /// What never rests takes longer than the fitted costs say, by the clock that it has.
+    /// Fits power. An attend that is repeated without rests takes longer than the fitted prices say, because its clock
+    /// is lower.
     void fit_clocks() {
         for (const auto pass : {Pass::forward, Pass::backward}) {
             const auto* call = pass == Pass::forward ? "forward_kept" : "backward_block";
@@ -278,8 +280,8 @@ private:
     const std::vector<ExecutedPass> passes_;
     std::map<Pass, std::vector<TimedAttend>> in_passes_;
     std::map<Pass, SourcesOfZeros> zeros_;
-    std::map<Pass, double> longer_;  // a launch in a pass, than one alone
-    double seam_ = 0;                // between two kernels, less what timing an operation adds
+    std::map<Pass, double> longer_;  // seconds by which an attend takes longer in a pass than alone
+    double seam_ = 0;                // seconds between two kernels, without what timing adds
     FittedMachine fitted_;
     std::map<std::string, std::shared_ptr<const Plan>> plans_;
 };

@@ -17,8 +17,8 @@
 namespace ringlab::experiments {
 namespace {
 
-constexpr double long_message = 4 << 20;       // bytes from which on the rate tells
-constexpr std::int64_t next_to_nothing = 512;  // tokens of passes that the host is longer at than the GPU
+constexpr double long_message = 4 << 20;       // bytes from which on the rate dominates
+constexpr std::int64_t next_to_nothing = 512;  // tokens up to which a pass takes the host longer than the GPU
 
 bool has_messages(const std::vector<ExecutedPass>& passes, const std::string& transport) {
     return std::any_of(passes.begin(), passes.end(), [&](const ExecutedPass& pass) {
@@ -26,13 +26,14 @@ bool has_messages(const std::vector<ExecutedPass>& passes, const std::string& tr
     });
 }
 
-/// Sizes of messages and their times.
+/// Sizes and times of messages.
 struct Messages {
     std::vector<double> bytes, seconds;
 
     Line line() const { return fit_rising_line(bytes, seconds); }
 
-    /// The rate by long ones, then what short ones take besides: their times are uncertain by some microseconds.
+    /// Fits the slope to long messages alone, because the times of short ones are uncertain by some microseconds. The
+    /// constant is then what short messages take in addition.
     Line line_of_long_and_short() const {
         Messages longer;
         for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -49,7 +50,8 @@ struct Messages {
     }
 };
 
-/// `alone`: of passes whose messages are on one channel, so that a way out has one of them at a time.
+/// `alone`: only from passes whose messages are all on one channel, so that each has its sender's outgoing link to
+/// itself.
 Messages messages_over(const std::vector<ExecutedPass>& passes, const std::string& transport, bool alone) {
     Messages found;
     for (const auto& pass : passes) {
@@ -66,7 +68,7 @@ Messages messages_over(const std::vector<ExecutedPass>& passes, const std::strin
     return found;
 }
 
-/// Messages beside attends, if no others were timed.
+/// Messages beside attends, for samples in which no others were timed.
 Messages messages_beside_attends(const GpuSamples& samples, const std::string& transport) {
     Messages found;
     for (const auto& sample : samples.samples) {
@@ -89,9 +91,9 @@ void fit_copy_engines(FittedMachine& fitted, double slower) {
         fmt::format("fitted: attends beside copies take {:.3f} times as long", slower);
 }
 
-/// Kernels of both directions take SMs from attends, half of them for each direction. What a kernel
-/// moves is bounded by its channels; the link, by what copy engines move over it. `share`: of the SMs, that
-/// messages of both directions hold.
+/// Fits messages that are kernels. The kernels of both directions take SMs from attends, half of these SMs for each
+/// direction. The channels limit the rate of a kernel. The rate of the link is that of copy engines. `share`: the
+/// fraction of all SMs that messages of both directions hold together.
 void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& copies, const std::string& kernels) {
     auto& m = fitted.machine;
     auto& sources = fitted.sources;
@@ -116,13 +118,14 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
             "reported: 2 to 3 times the link bytes in all, taken as 2.5 and halved";
     sources["gpu.attention_memory_gigabytes_per_second"] = "none: what attends lose is in the multiprocessors";
     m.attention_memory_bytes_per_second = 0;
-    // Whose blocks take item after item: those of the family for sm_90a, forward.
+    // Thread blocks of the forward kernels for sm_90a take one work tile after another, so no SM is free before the
+    // attend ends.
     using TransferStart = sim::AttentionCost::TransferStart;
     m.forward.transfer_start = kernels == "hopper" ? TransferStart::at_the_end : TransferStart::as_items_end;
     m.backward.transfer_start = TransferStart::as_items_end;
 }
 
-/// Messages that have time: by size, neighbours that are about as quick together.
+/// Fits hidden messages: a rate for each range of sizes. Neighbouring sizes with about the same rate share a range.
 void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
     auto& link = fitted.machine.inside_host;
     constexpr double alike = 1.2;
@@ -133,7 +136,7 @@ void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
     std::ranges::sort(hidden, {}, &GpuSample::bytes);
     for (const auto* sample : hidden) {
         const auto bytes = static_cast<double>(sample->bytes);
-        constexpr double tiny = 1 << 20;  // whose time is all latency
+        constexpr double tiny = 1 << 20;  // a smaller message's time is latency only
         if (bytes < tiny) continue;
         const auto rate = bytes / std::max(sample->seconds / 2, sample->seconds - link.latency_seconds) * 1e-9;
         auto& rates = link.hidden.rates;
@@ -153,7 +156,7 @@ void fit_hidden(FittedMachine& fitted, const GpuSamples& samples) {
         "measured: messages in kernels of so many blocks, a kernel for each direction, beside nothing";
 }
 
-/// Messages of several pieces, beside what one of a single piece takes.
+/// Fits what a message of several pieces takes in addition to a message of one piece.
 void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
     auto& link = fitted.machine.inside_host;
     std::vector<double> matrix, more;
@@ -183,10 +186,10 @@ void fit_pieces(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) 
     if (!found.determined[1]) fitted.sources["pieces.gigabytes_per_second"] = not_determined_by(measured);
 }
 
-/// With which value of `figure`, a time of the machine's hosts, passes of next to nothing would be as long as they
-/// were.
+/// The values of `figure`, a host time of the machine, with which nearly empty passes are predicted to take as long as
+/// they did.
 struct IssueTimes {
-    double median, low, high;  // and quartiles
+    double median, low, high;  // median and quartiles, seconds
     std::size_t count;
 };
 
@@ -235,7 +238,8 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
     }
     require(ones.size() >= 3, "the samples hold {} short passes on one GPU; they must hold 3", ones.size());
     const auto found = nonnegative_least_squares(matrix, ones, 3);
-    // What is not by operation is mostly at the end of a pass; an empty pass tells what is before its first launch.
+    // The constant of this fit is mostly time at the end of a pass. The host time before the first launch follows from
+    // the begin of a pass of one rank.
     const auto launch = found.values[1];
     m.transfer_issue_seconds = found.values[2];
     m.pass_issue_seconds = std::max(0.0, m.forward.begin_seconds - launch);
@@ -248,7 +252,7 @@ void fit_host(FittedMachine& fitted, const std::vector<ExecutedPass>& passes) {
 void fit_transfer_issue(FittedMachine& fitted, const std::vector<ExecutedPass>& passes, const std::string& transport) {
     const auto is_split_by_heads = [](const ExecutedPass& pass) { return pass.algorithm() == "ulysses"; };
     auto& m = fitted.machine;
-    const auto calls_alone = m.transfer_issue_seconds;  // by fit_host(), of copies that wait for no other host
+    const auto calls_alone = m.transfer_issue_seconds;  // from fit_host(): for copies that wait for no other host
     if (const auto found =
             issue_times(m, m.transfer_issue_seconds, passes, transport, std::not_fn(is_split_by_heads))) {
         m.transfer_issue_seconds = found->median;

@@ -82,8 +82,8 @@ void fit_rotation(FittedMachine& fitted, const GpuSamples& samples) {
         fmt::format("measured: rotations of q and k, and of dq and dk, of {} tokens, beside two launches", largest);
 }
 
-/// Whether reading all of K and V or what one block reads takes longer depends on the rates, so both are found in
-/// turns.
+/// Fits split-KV attends. Whether the memory or the busiest thread block limits an attend depends on the rates. So the
+/// rates, and which of the two limits each attend, are found in turns.
 void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
     auto& few = fitted.machine.split_kv;
     const auto timed = samples_of(samples, "few_rows");
@@ -93,7 +93,7 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
     few.block_bytes_per_second = of_a_block;
     few.launch_seconds = 0;
     struct Timing {
-        double seconds, by_memory, by_block;  // measured; and predicted with rates of 1 B/s, without a launch
+        double seconds, by_memory, by_block;  // seconds measured; others predicted at 1 B/s, without a launch
     };
     std::vector<Timing> timings;
     for (const auto* sample : timed) {
@@ -122,7 +122,7 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
         if (found[1] > 0) few.bytes_per_second = 1 / found[1], knows_memory = true;
         if (found[2] > 0) few.block_bytes_per_second = 1 / found[2], knows_block = true;
     }
-    // What takes no time has no end to its rate.
+    // A rate that no sample determines is infinite.
     if (!knows_memory) few.bytes_per_second = endless;
     if (!knows_block) few.block_bytes_per_second = endless;
     double most = 0;

@@ -21,7 +21,7 @@ constexpr Pass passes_of_kernels[] = {Pass::forward, Pass::backward};
 constexpr const char* never_rests = "kernel_without_rests";
 
 GpuSample first_of(const AttentionKernel& kernel, const std::string& kind) {
-    constexpr double some_cap = 50;  // the time does not depend on it
+    constexpr double some_cap = 50;  // any value: the time does not depend on it
     return {.kind = kind,
             .layout = "contiguous",
             .head_dim = kernel.forward.head_dim,
@@ -48,7 +48,7 @@ AttentionCost& cost_of_kernel(AttentionKernel& kernel, Pass pass) {
     return pass == Pass::forward ? kernel.forward : kernel.backward;
 }
 
-/// `own` in what a kernel has of its own, and its times; the rest as `base`.
+/// The prices of `base`, with the dims, work tiles and clusters of `own`.
 AttentionCost with_own(const AttentionCost& base, const AttentionCost& own) {
     auto cost = base;
     cost.head_dim = own.head_dim;
@@ -87,12 +87,12 @@ std::vector<std::vector<GpuSample>> wanted_of_kernels(const sim::Machine& machin
             for (const auto window : {tokens / part / 2, tokens / part / 8})
                 add(fmt::format("window:{},0", window), "contiguous", 2, 1, 0, tokens / part, true);
         add(fitted_documents(tokens).front(), "contiguous", 1, 0, 0, tokens, false);
-        // Held out.
+        // Held out of the fit.
         add("causal", "zigzag", 4, 2, 1, tokens / 2, true);
         add(fmt::format("causal+documents:{0},{1},{1}", tokens / 8, tokens / 16), "contiguous", 1, 0, 0, tokens / 4,
             true);
         add(fmt::format("window:{},0", tokens / 8), "contiguous", 2, 1, 0, tokens / 2, true);
-        if (kernel.scores != sim::Scores::plain) continue;  // where scores are capped, it is not power that bounds
+        if (kernel.scores != sim::Scores::plain) continue;  // power does not limit kernels with capped scores
         auto one = first_of(kernel, never_rests);
         one.mask = "causal";
         one.tokens_per_rank = tokens;

@@ -16,7 +16,8 @@ namespace {
 
 using layouts::Pass;
 
-/// Rows of a rank against keys of a block, as a ring would have them; nothing of a ring is timed.
+/// An attend of a rank's rows to a block of keys, with the shapes that it has in a ring. It is timed alone; no ring is
+/// timed.
 struct Spot {
     std::string mask, layout;
     int ranks, rank, block;
@@ -28,12 +29,12 @@ std::vector<Spot> spots(const SweepConfig& sweep) {
     for (const auto tokens : sweep.tokens) {
         for (const auto& mask : sweep.masks) all.push_back({mask, "contiguous", 1, 0, 0, tokens});
         if (tokens < 512) continue;
-        // Half of the rows see everything, and all rows see half of the keys.
+        // Rank 0: half of the rows see all keys of the block. Rank 1: all rows see half of the keys.
         all.push_back({"causal", "zigzag", 2, 0, 1, tokens});
         all.push_back({"causal", "zigzag", 2, 1, 0, tokens});
         all.push_back({"causal", "zigzag", 4, 2, 1, tokens});
         all.push_back({"causal", "striped:64", 4, 1, 2, tokens});
-        // Of three quarters and seven eighths of the rows nothing is seen, where that many are timed.
+        // Windows in which only the first half, quarter or eighth of the rows see any key of the block.
         for (const auto part : {2, 4, 8}) {
             const auto window = tokens / part;
             if (window < 128) continue;
@@ -47,7 +48,8 @@ std::vector<Spot> spots(const SweepConfig& sweep) {
     return all;
 }
 
-/// Whole passes: of one rank, and of ranks that take turns, whose rows go on from block to block.
+/// Whole passes that are timed on one GPU: of one rank, and of ranks that take turns and carry their rows from block to
+/// block.
 std::vector<Spot> turns(const SweepConfig& sweep) {
     std::vector<Spot> all;
     for (const auto tokens : sweep.tokens) {
@@ -93,7 +95,7 @@ public:
         for (const auto& spot : turns(sweep_))
             steps.push_back(
                 {"passes on one GPU: " + name_of(spot), [=, this] { time_passes(spot, "ring", "loopback"); }});
-        // Copies, merges and sums are there too.
+        // Schedules whose passes also contain copies, merges and sums.
         const auto turn = [&](const Spot& spot, const char* algorithm) {
             steps.push_back({fmt::format("passes on one GPU: {}, {}", algorithm, name_of(spot)),
                              [=, this] { time_passes(spot, algorithm, "loopback"); }});
@@ -121,14 +123,14 @@ public:
                     {fmt::format("dropout: {}, {} tokens", mask, tokens), [=, this] { time_dropout(mask, tokens); }});
         steps.push_back({"matrix products", [this] { time_products(); }});
         for (const auto& transport : probe_.transports()) {
-            // A token of each rank is valid, the others travel for it: next to nothing is computed.
+            // Only one token of each rank is valid, so whole blocks travel but next to nothing is computed.
             const auto mask = fmt::format("valid:0-{}", probe_.gpus());
             for (const std::int64_t tokens : {16, 64, 256, 512, 1024, 2048, 4096, 8192, 32768}) {
                 const Spot spot{mask, "striped", probe_.gpus(), 0, 0, tokens};
                 steps.push_back({fmt::format("messages over {}: {} tokens", transport, tokens),
                                  [=, this] { time_passes(spot, "ring", transport); }});
             }
-            // Messages of several pieces: heads of rows and keys that other tokens lie between.
+            // Messages of several pieces: parts of rows and keys that are not adjacent in memory.
             for (const std::int64_t tokens : {64, 512, 2048, 8192})
                 for (const auto* algorithm : {"ulysses", "pass-q"}) {
                     const Spot spot{mask, "striped", probe_.gpus(), 0, 0, tokens};
@@ -136,7 +138,7 @@ public:
                                      [=, this] { time_passes(spot, algorithm, transport); }});
                 }
             if (transport == "nccl") steps.push_back({"messages that attends hide", [this] { time_hidden(); }});
-            // The host's time of a transfer differs from run to run more than within one: many runs of little.
+            // Many short runs, because the host's time of a transfer varies more from run to run than within a run.
             for (const std::int64_t tokens : {16, 64, 256})
                 for (const auto* algorithm : {"all-gather", "pull", "joined-ring", "bidirectional"}) {
                     const Spot little{mask, "striped", probe_.gpus(), 0, 0, tokens};
@@ -224,7 +226,7 @@ private:
         }
     }
 
-    /// As `one` the only attend of a pass of one rank by the executor.
+    /// Adds a sample like `one`, with the time of the only attend of a pass of one rank that the executor ran.
     void add_attend(GpuSample one, const layouts::Schedule& schedule, const TimedPass& pass) {
         auto ops = schedule.ops(0);
         for (layouts::OpIndex i = 0; const auto* op = ops.next(); ++i) {
@@ -272,7 +274,7 @@ private:
                                     .spread = timed.spread,
                                     .blocks = static_cast<double>(found.blocks),
                                     .flop_per_byte = found.flop_per_byte});
-        // Beside a backward pass, whose blocks end now and then and leave them room.
+        // Messages beside backward attends, whose thread blocks end now and then and so leave SMs to messages.
         const Spot spot{"causal", "contiguous", 1, 0, 0, largest_tokens()};
         for (const auto& one : probe_.busy_links(*plan(spot), "backward_block", "nccl", true, {64 * mebibyte}))
             for (const auto& [call, timed] :

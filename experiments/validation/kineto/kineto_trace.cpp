@@ -55,7 +55,7 @@ struct Event {
     Activity activity = Activity::other;
 };
 
-/// What of a file counts, before it is judged.
+/// The parts of a file that count, before they are checked.
 struct Contents {
     std::vector<Event> of_gpu, of_cpu;
     json job;  // distributedInfo
@@ -151,7 +151,7 @@ Contents parsed(const std::string& file) {
     return contents;
 }
 
-/// Operators of attention that contain another one are left out, as what they do besides is no attention.
+/// Leaves out operators of attention that contain another one, because the rest of their time is not attention.
 void keep_innermost_attention(std::vector<Event>& events) {
     const auto is_attention = [](const Event& event) {
         return event.activity == Activity::attention_forward || event.activity == Activity::attention_backward;
@@ -215,7 +215,7 @@ KinetoTrace read_kineto(const std::string& file) {
     if (const auto groups = job.find("pg_config"); groups != job.end() && groups->is_array())
         for (const auto& group : *groups) {
             const auto ranks = group.is_object() ? group.value("ranks", json()) : json();
-            // A group of one rank exchanges nothing: its trace does not stand for a job of several.
+            // A group of one rank exchanges nothing, so its trace is not enough for a job of several ranks.
             if (ranks.is_array() && ranks.size() > 1 &&
                 std::ranges::all_of(ranks, [](const json& one) { return one.is_number_integer(); }))
                 trace.groups.push_back(ranks.get<std::vector<int>>());
@@ -231,8 +231,7 @@ KinetoTrace read_kineto(const std::string& file) {
             "'{}' has no attention among its {} {}, by their names; profile steps that attend", file, events.size(),
             what);
 
-    // From the first to the last event of attention or of a message; what else the job did before and behind is left
-    // out.
+    // From the first to the last event of attention or of a message. What the job did before and after is left out.
     double first = INFINITY, last = -INFINITY;
     for (const auto& event : events)
         if (event.activity != Activity::other) {
@@ -283,7 +282,7 @@ MeasuredRanks join_ranks(std::vector<KinetoTrace> traces) {
             missing.front(), whole_job.size());
     }
 
-    // One clock, if it can be one.
+    // Uses one clock for all ranks if their times overlap.
     double earliest = INFINITY, latest_begin = -INFINITY, earliest_end = INFINITY;
     for (const auto& trace : traces) {
         Picoseconds end = 0;

@@ -29,8 +29,8 @@ void note_signal(int) {
 
 }  // namespace
 
-Guardian::Guardian(LastWord& last_word, Clock::duration patience)
-    : last_word_(last_word),
+Guardian::Guardian(FirstError& first_error, Clock::duration patience)
+    : first_error_(first_error),
       patience_(patience),
       interval_(
           std::clamp<Clock::duration>(patience / 20, std::chrono::milliseconds(5), std::chrono::milliseconds(200))),
@@ -102,8 +102,8 @@ void Guardian::run() {
             if (found.empty()) continue;
             found += advice_;
         }
-        last_word_.say(found);
-        last_word_.exit();
+        first_error_.say(found);
+        first_error_.exit();
     }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "processes/watching/last_word.hpp"
+#include "processes/watching/first_error.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -21,7 +21,7 @@ public:
     /// What is wrong, or nothing; called every interval() with the time since the last call.
     using Look = std::function<std::string(Clock::duration)>;
 
-    Guardian(LastWord& last_word, Clock::duration patience);
+    Guardian(FirstError& first_error, Clock::duration patience);
     ~Guardian();
     Guardian(const Guardian&) = delete;
     Guardian& operator=(const Guardian&) = delete;
@@ -50,7 +50,7 @@ private:
     std::string complaint(Clock::duration elapsed);
     std::string reason_to_end() const;
 
-    LastWord& last_word_;
+    FirstError& first_error_;
     const Clock::duration patience_, interval_;
     std::mutex mutex_;
     std::string advice_;

@@ -7,12 +7,12 @@ namespace ringlab::processes {
 
 /// The one line that a run leaves when it fails: of all processes that a launcher has started on a host, and all
 /// threads of a process, the first that comes says it. Any thread, any time.
-class LastWord {
+class FirstError {
 public:
     /// `program` begins the line.
-    explicit LastWord(std::string program) : program_(std::move(program)) {}
+    explicit FirstError(std::string program) : program_(std::move(program)) {}
 
-    /// Prints the line on stderr, unless somebody has had the last word; whether this was the first. Returns in one
+    /// Prints the line on stderr, unless somebody has said one; whether this was the first. Returns in one
     /// thread of a process alone: the others are left to end with it.
     bool say(const std::string& message);
 
@@ -34,6 +34,6 @@ private:
 
 /// Prints a program's last line; among processes that an MPI launcher has started, only the first one's. For errors
 /// that come before there is a session, and to all processes alike.
-void say_last(const std::string& program, const std::string& message);
+void say_first_error(const std::string& program, const std::string& message);
 
 }  // namespace ringlab::processes

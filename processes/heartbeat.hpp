@@ -11,12 +11,12 @@ namespace ringlab::processes {
 
 /// Signs of life that all processes exchange with the root, so that the root can name who is gone. The guardian's
 /// thread beats; the main thread says what it does.
-class Pulse {
+class Heartbeat {
 public:
     /// On a communicator of its own. `mutex` is held during any call of MPI; `interval` lies between two beats.
-    Pulse(std::mutex& mutex, MPI_Comm comm, Clock::duration interval);
-    Pulse(const Pulse&) = delete;
-    Pulse& operator=(const Pulse&) = delete;
+    Heartbeat(std::mutex& mutex, MPI_Comm comm, Clock::duration interval);
+    Heartbeat(const Heartbeat&) = delete;
+    Heartbeat& operator=(const Heartbeat&) = delete;
 
     /// Says that this process lives and hears the others, `elapsed` after the last time. Returns who has been silent
     /// for longer than `patience`.

@@ -15,7 +15,8 @@ Heartbeat::Heartbeat(std::mutex& mutex, MPI_Comm comm, Clock::duration interval)
 }
 
 std::optional<int> Heartbeat::beat(Clock::duration elapsed, Clock::duration patience) {
-    // The main thread asks MPI again and again while it waits; it holds the mutex longer only where it is watched.
+    // While the main thread waits, it takes the mutex for one short call of MPI after another, so a few attempts are
+    // enough. It holds the mutex longer only in calls that the Guardian watches.
     for (int attempt = 0; attempt < 20; ++attempt) {
         const std::unique_lock lock(mutex_, std::try_to_lock);
         if (lock) {
@@ -54,7 +55,8 @@ void Heartbeat::exchange(Link& link) {
     MPI_Isend(&link.outgoing, 1, MPI_INT, link.peer, 0, comm_, &link.send);
 }
 
-/// What the root says, it says of all others too, and it is the last to leave: until then it can hear of them.
+/// Process 0 speaks for all others too: it says that it computes if any other one does. It leaves last, so that it can
+/// receive the states of all others until then.
 Heartbeat::State Heartbeat::state_for(const Link& link) const {
     const auto left = [](const Link& other) { return other.they == leaves; };
     const auto working = [&](const Link& other) { return &other != &link && other.they == computes; };

@@ -39,17 +39,18 @@ struct Session::Impl {
     MPI_Comm comm = MPI_COMM_NULL, heartbeat_comm = MPI_COMM_NULL;
     int rank = 0, size = 1, rank_on_host = 0, on_host = 1;
 
-    Siblings siblings;  // until there are
+    Siblings siblings;  // used until `neighbours` are known
     std::vector<Neighbour> neighbours;
     std::vector<Host> hosts;
-    std::optional<SharedMemory> board;  // where processes of this host count themselves when they are done with MPI
+    std::optional<SharedMemory> board;  // a counter of the processes of this host that are done with MPI
     std::optional<Heartbeat> heartbeat;
     std::optional<Guardian> guardian;
 
     static inline Impl* at_exit = nullptr;  // what say_who_is_gone() speaks for
 };
 
-/// At exit(). Nobody here calls it while there is a session, but MPI libraries do when they find a process gone.
+/// Runs at exit(). Ringlab does not call exit() while there is a session, but MPI libraries do when they find that a
+/// process is gone.
 void Session::Impl::say_who_is_gone() {
     if (!at_exit) return;
     const auto suspects = suspects_among(at_exit->neighbours);
@@ -58,7 +59,7 @@ void Session::Impl::say_who_is_gone() {
     at_exit->first_error.exit();
 }
 
-/// Who else is on this host.
+/// Finds the other processes of this host.
 void Session::Impl::find_neighbours(Session& session) {
     MPI_Comm host = MPI_COMM_NULL;
     blocking(session, "MPI_Comm_split_type",
@@ -73,7 +74,7 @@ void Session::Impl::find_neighbours(Session& session) {
     blocking(session, "MPI_Allgather",
              [&] { return MPI_Allgather(own.data(), 3, MPI_INT64_T, cards.data(), 3, MPI_INT64_T, host); });
     for (const auto& [other, process, descriptor] : cards)
-        // Processes in containers of their own have numbers that mean others here, or nobody.
+        // The number of a process in another container means another process here, or none.
         if (other != rank && exists(process)) neighbours.push_back({static_cast<int>(other), process});
     find_hosts(session, static_cast<int>(cards[0][0]));
     share_board(session, host, {cards[0][1], static_cast<std::int32_t>(cards[0][2])});
@@ -101,7 +102,7 @@ void Session::Impl::find_hosts(Session& session, int first_rank) {
     if (first_rank != first_ranks.front()) first_error.let_another_host_begin();
 }
 
-/// All processes of the host have it afterwards, or none: it cannot be reached from a container of its own.
+/// Afterwards all processes of the host have the board, or none has: a process in another container cannot reach it.
 void Session::Impl::share_board(Session& session, MPI_Comm host, const SharedMemory::Address& address) {
     try {
         if (!board) board.emplace(address, sizeof(std::atomic<int>));
@@ -116,9 +117,9 @@ void Session::Impl::share_board(Session& session, MPI_Comm host, const SharedMem
         board.reset();
 }
 
-/// The guardian's thread comes here every interval.
+/// The check of the Guardian.
 std::string Session::Impl::look(Clock::duration elapsed) {
-    // Once all have said that they leave, others may be gone before this one is.
+    // Once all processes have said that they will end, one that is gone is no error.
     if (!heartbeat->over())
         for (const auto& [other, process] : neighbours)
             if (!exists(process)) return fmt::format("rank {} (process {}) has died", other, process);
@@ -134,8 +135,9 @@ std::string Session::Impl::silence_of(int peer) const {
                        peer, patience);
 }
 
-/// MPI_Finalize() lets go of the others before it is over, and a launcher waits for ever for a process that is stopped
-/// in it: so all stay until all are through, and one until the others have ended.
+/// A process may leave MPI_Finalize() before the others. If one of these is then stopped inside it, the launcher waits
+/// for ever. Therefore all processes of a host stay until all of them have left MPI_Finalize(), and the first one stays
+/// until the others have ended.
 void Session::Impl::see_neighbours_off() {
     if (!board) return;
     const auto wait_until = [&](const char* where, auto done) {
@@ -192,7 +194,7 @@ Session::Session(int& argc, char**& argv, Clock::duration patience)
 
 Session::~Session() {
     current_session = nullptr;
-    std::fflush(nullptr);  // should another process die while this one waits for it
+    std::fflush(nullptr);  // another process may die while this one waits for it, and that ends this one too
     impl_->heartbeat->leave();
     impl_->guardian->look_by({});
     try {
@@ -236,9 +238,9 @@ void Session::end(const std::string& message) {
     const bool first = impl_->first_error.say(suspects.empty() ? message : message + "; " + suspects);
     int running = 0;
     MPI_Initialized(&running);
-    // A process of its own has nobody to end, and MPI_Abort() would say so in eight lines.
+    // A single process has no others to end, and MPI_Abort() would print eight lines.
     if (first && running && impl_->size > 1) {
-        // It ends the processes of other hosts at once, but may wait for one that is stopped.
+        // MPI_Abort() ends the processes of other hosts at once, but it may wait for one that is stopped.
         std::thread([impl = impl_.get()] {
             std::this_thread::sleep_for(std::chrono::seconds(3));
             impl->first_error.exit();

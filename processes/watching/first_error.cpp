@@ -19,7 +19,7 @@ namespace ringlab::processes {
 bool FirstError::say(const std::string& message) {
     if (said_.exchange(true))
         for (;;) pause();
-    // Longer than launchers take to end what runs elsewhere.
+    // Launchers take less time than this to end the processes of other hosts.
     if (waits_) std::this_thread::sleep_for(std::chrono::seconds(5));
     // MPI libraries can fill the pipe with complaints of their own; another process may get through.
     pollfd errors{STDERR_FILENO, POLLOUT, 0};
@@ -42,7 +42,7 @@ void say_first_error(const std::string& program, const std::string& message) {
 
 void FirstError::exit() const {
     using std::chrono::seconds;
-    // Whoever was not the first waits for the launcher to end it, which then has one process less to complain about.
+    // A process that was not the first waits for the launcher to end it. The launcher then reports one failure less.
     if (!first_ || must_stay_) std::this_thread::sleep_for(first_ ? seconds(1) : seconds(3));
     _exit(EXIT_FAILURE);
 }
@@ -59,8 +59,8 @@ bool FirstError::claim() {
         if (made >= 0) close(made);
         if (made >= 0 || errno == EEXIST) return made >= 0;
     }
-    // Elsewhere a name in the kernel that one of a launcher's children can hold: one that begins with a zero lies in no
-    // folder.
+    // Other launchers: a socket name that only one of the launcher's children can bind. A name that begins with a zero
+    // byte is abstract: it is no file, and is free again when the process ends.
     must_stay_ = true;
     sockaddr_un address{};
     address.sun_family = AF_UNIX;

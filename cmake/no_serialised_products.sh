@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# no_serialised_products.sh COMPILER ARGUMENTS...: runs the compiler and fails if ptxas says that it waits for every
-# tensor-core product before it goes on (messages C7510 to C7519), or leaves registers as they are (C7508): such a kernel
-# is right and several times slower, and small changes to a kernel at its last register bring it about.
+# no_serialised_products.sh COMPILER ARGUMENTS...: runs the compiler, and fails if ptxas says that a kernel waits for each
+# tensor-core product before it goes on (messages C7510 to C7519), or that it ignores a change of the number of registers
+# (C7508). Such a kernel gives right results but is several times slower. A small change can cause this in a kernel that
+# uses almost all registers.
 messages=$("$@" 2>&1)
 status=$?
 [ -z "$messages" ] || printf '%s\n' "$messages" >&2

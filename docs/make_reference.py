@@ -60,11 +60,12 @@ def pages(programs, root):
         purposes.append(f"| [{name}]({name}.md) | {re.split(r'(?<=[.]) ', purpose)[0].replace('|', '/')} |\n")
         for heading, lines in sections(printed(program, "--list", root)):
             lists.setdefault(heading, {}).setdefault("\n".join(lines).rstrip(), []).append(name)
-    page = NOTE + "# What `--list` shows\n"
+    page = NOTE + "# What `--list` shows\n\nEvery program shows a section in the same way, unless the section names its programs.\n"
     for heading, texts in lists.items():
         page += f"\n## {heading}\n"
         for text, names in texts.items():
-            page += f"\nShown by {', '.join(f'`{name}`' for name in names)}.\n\n" + block(text)
+            shown_by = "" if len(names) == len(purposes) else f"Shown by {', '.join(f'`{name}`' for name in names)}.\n\n"
+            page += f"\n{shown_by}" + block(text)
     found["lists.md"] = page
     index = "# What the programs print\n\n" + "| program | what it does |\n|---|---|\n" + "".join(purposes)
     found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n"

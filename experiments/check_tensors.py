@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Recomputes attention from a file of --save-tensors and compares: an outside check with NumPy and h5py alone, or with
-PyTorch, whose own attention and automatic gradients are then the judge.
+"""Computes attention again from a file of --save-tensors, and compares it with the results in the file. It needs no code of
+Ringlab: only NumPy and h5py or, with --by torch, PyTorch's own attention and automatic gradients.
 
     python3 experiments/check_tensors.py FILE.h5 [--tolerance T] [--by torch]
 
@@ -36,7 +36,7 @@ def tensor(file, name):
 
 
 def rotated(file, name, x, back=False):
-    """Rotary embedding of q or k, or the transpose of it of dq or dk, over (batch, token, head, dim)."""
+    """Rotary embedding of q or k, or its transpose for dq or dk. Shapes are (batch, token, head, dim)."""
     position = file["rotary_position"][()]
     if name in ("q", "dq") and "row_position" in file:
         position = position[file["row_position"][()]]
@@ -49,7 +49,7 @@ def rotated(file, name, x, back=False):
 
 
 def rounded(x, dtype):
-    """To the nearest number of a type, ties to even."""
+    """Rounds to the nearest number of a type, ties to even."""
     if dtype != "bf16":
         return x.astype({"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}[dtype]).astype(np.float64)
     step = 2.0 ** (np.frexp(x)[1] - 8)
@@ -57,7 +57,7 @@ def rounded(x, dtype):
 
 
 def expanded(file, latent, matrices):
-    """K and V of all heads, of latents (batch, token, 1, number) and matrices (1, head, row, column)."""
+    """Computes K and V of all heads from latents (batch, token, 1, number) and matrices (1, head, row, column)."""
     rank, shared = map(int, file.attrs["latent"].split("+"))
     own = matrices.shape[2] - file["value_dim"].size
     made = np.einsum("btr,hdr->bthd", latent[:, :, 0, :rank], matrices[0])
@@ -66,7 +66,7 @@ def expanded(file, latent, matrices):
 
 
 def compressed(file, dk, dv):
-    """Gradients by K and V of all heads, as gradients by the latent and the matrices."""
+    """Turns gradients of K and V of all heads into gradients of the latent and of the matrices."""
     rank = int(file.attrs["latent"].split("+")[0])
     latent, matrices = tensor(file, "k"), tensor(file, "v")
     own = matrices.shape[2] - dv.shape[3]
@@ -76,7 +76,7 @@ def compressed(file, dk, dv):
 
 
 def philox(counter, key):
-    """Philox4x32-10 (Salmon et al., SC 2011): four words for each counter, which is four arrays."""
+    """Philox4x32-10 (Salmon et al., SC 2011): four random words for each counter. A counter is given as four arrays."""
     c, key = [np.asarray(x, np.uint64) for x in counter], list(key)
     for _ in range(10):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
@@ -87,7 +87,7 @@ def philox(counter, key):
 
 
 def factors(file, batch, head, rows, keys):
-    """d of the pairs of these global positions: 0 or 1/(1 - probability); 1 without dropout."""
+    """Dropout factor of each pair of these global positions: 0 or 1/(1 - probability); 1 without dropout."""
     probability = file.attrs.get("dropout", 0.0)
     if probability == 0:
         return 1.0
@@ -124,7 +124,7 @@ def seen_by(rows, key, begin, end, valid):
 
 
 def torch_attention(file):
-    """What PyTorch makes of the same: scaled_dot_product_attention and its automatic gradients, in float64."""
+    """The results of PyTorch: scaled_dot_product_attention and its automatic gradients, in float64."""
     import torch
 
     q, k, v, do, begin, end, valid, scale, cap = read(file)
@@ -199,7 +199,7 @@ def attention(file):
 
 
 def errors(found, expected):
-    """Relative to norm and to largest element; infinite where an infinity or NaN has no counterpart."""
+    """Errors relative to the norm and to the largest element. Infinite if only one side has an infinity or a NaN."""
     if not np.array_equal(np.isfinite(found), np.isfinite(expected)) or np.isnan(found).any():
         return np.inf, np.inf
     finite = np.isfinite(expected)

@@ -40,7 +40,7 @@ def save(path, q, k, v, do=None, **attributes):
 
 
 def without_copies(heads):
-    """(batch, head, token, dim) without heads that models repeat so that every query head has a K and V of its own."""
+    """Removes repeated kv heads from a (batch, head, token, dim) tensor. Some models repeat them, one for each query head."""
     count = heads.shape[1]
     for distinct in (d for d in range(1, count) if count % d == 0):
         kept = heads[:, :: count // distinct]
@@ -50,7 +50,7 @@ def without_copies(heads):
 
 
 def causality(mask, rows, keys):
-    """What a mask (True or 0: seen) says: True for causal, False for full, None for anything else."""
+    """Which mask this is (True or 0 means visible): True for causal, False for full, None for anything else."""
     sees = (mask if mask.dtype == torch.bool else mask == 0).expand(*mask.shape[:-2], rows, keys)
     if sees.all():
         return False
@@ -59,8 +59,8 @@ def causality(mask, rows, keys):
 
 @contextlib.contextmanager
 def recorded_attention(path, call=0):
-    """Writes q, k, v of the `call`-th attention within the block, and dO if backward passes through it there, to `path`.
-    Raises RuntimeError where there was no such call; what a file cannot say is a warning on standard error."""
+    """Writes q, k and v of the `call`-th attention within the block to `path`, and dO if its backward pass runs there too.
+    Raises RuntimeError if there was no such call. Warns on standard error of everything that the file cannot hold."""
     original, seen, found = torch.nn.functional.scaled_dot_product_attention, 0, {}
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options):

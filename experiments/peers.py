@@ -82,7 +82,7 @@ class Cell:
         return self.pairs() * self.query_heads * (2 * (d + v) if is_forward else 2 * (3 * d + 2 * v))
 
     def tensors(self):
-        """q, k, v, dout as (1, tokens, heads, dim); the same numbers for every peer."""
+        """q, k, v and dout, each (1, tokens, heads, dim); every peer gets the same numbers."""
         generator = torch.Generator(device=DEVICE)
         generator.manual_seed(3)
         return [torch.randn(1, self.tokens, heads, dim, device=DEVICE, dtype=torch.bfloat16, generator=generator)
@@ -165,7 +165,7 @@ PEERS = {"fa4": fa4, "cudnn": cudnn, "fa2": fa2}
 
 
 class Energy:
-    """The energy counter of the GPU, in joules; None where there is no NVML."""
+    """The energy counter of the GPU, in joules; None without NVML."""
 
     def __init__(self):
         self.handle = None
@@ -235,7 +235,7 @@ def words(error):
 
 
 def prepare(name, cell, tensors):
-    """Results of a peer for comparison, its passes, and why it has no backward pass or ""."""
+    """Results of a peer for comparison, its passes, and the reason why it has no backward pass ("" if it has one)."""
     forward, backward = PEERS[name](cell, *tensors)
     o, rest = forward()
     results, why_not = [o], ""
@@ -277,7 +277,8 @@ def times(call, count):
 
 
 def time_bursts(passes, rest=0.02, count=10):
-    """Single passes in turns, inputs drawn anew, L2 cleared, everything enqueued before the device gets there."""
+    """Times single passes of the peers in turns. Before each pass, inputs are drawn anew, L2 is cleared, and the host has
+    enqueued everything before the device reaches the pass."""
     l2 = torch.cuda.get_device_properties(DEVICE).L2_cache_size
     other = torch.empty(8 * l2, dtype=torch.uint8, device=DEVICE)
     for i in range(count):
@@ -296,7 +297,7 @@ def time_bursts(passes, rest=0.02, count=10):
 
 
 def time_sustained(passes, seconds, warm_up, energy, rounds=5):
-    """Back to back and in turns; the first third of each turn is not counted."""
+    """Times calls of the peers back to back, in turns; the first third of each turn is not counted."""
     counts = []
     for one in passes:
         once = sorted(times(one.call, 3))[1]
@@ -312,7 +313,7 @@ def time_sustained(passes, seconds, warm_up, energy, rounds=5):
 
 
 def typical(values):
-    """Median, and the distance of the quartiles over it."""
+    """The median, and the distance of the quartiles divided by it."""
     low, middle, high = numpy.quantile(values, [0.25, 0.5, 0.75])
     return float(middle), float((high - low) / middle)
 

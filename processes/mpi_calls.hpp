@@ -3,7 +3,7 @@
 #include "processes/session.hpp"
 #include "processes/waiting.hpp"
 
-#define OMPI_SKIP_MPICXX 1  // the C interface alone: the C++ one is gone from newer MPI libraries
+#define OMPI_SKIP_MPICXX 1  // only the C interface: newer MPI libraries have no C++ interface
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
@@ -14,10 +14,10 @@
 
 namespace ringlab::processes {
 
-/// What files that call MPI share. MPI may be called by one thread at a time, and the session has one of its own:
-/// every call is made by once(), blocking() or wait().
+/// Helpers of the files that call MPI. Only one thread may call MPI at a time, and the Guardian's thread calls it too.
+/// Therefore every call of MPI is made through once(), blocking() or wait(), which hold mpi_mutex().
 
-/// A communicator of all processes, whose errors are returned.
+/// A communicator of all processes. Its calls return errors instead of ending the program.
 MPI_Comm communicator(Session& session);
 
 /// Held during any call of MPI.
@@ -33,7 +33,8 @@ void once(Session& session, const char* name, Call call) {
     check(call(), name);
 }
 
-/// A call that waits for other processes, which come to it at the same time; the run ends if they do not.
+/// Makes a call that all processes make at the same time, and that waits for them. The Guardian ends the run if it
+/// takes too long.
 class Blocking {
 public:
     Blocking(Session& session, const char* name);
@@ -52,8 +53,8 @@ void blocking(Session& session, const char* name, Call call) {
     check(call(), name);
 }
 
-/// Waits for a request; after `limit` in which no other process computed the run ends, as the buffers of the request
-/// cannot be given back. `what` ends the sentence "rank 1 has waited 10 s for".
+/// Waits for a request. Time in which another process computes does not count. After `limit` the run ends, because MPI
+/// may still use the buffers of the request. what() gives the end of the sentence "rank 1 has waited 10 s for".
 template <class What>
 void wait(Session& session, MPI_Request& request, Clock::duration limit, What what) {
     constexpr auto eager = std::chrono::milliseconds(1);
@@ -72,8 +73,8 @@ void wait(Session& session, MPI_Request& request, Clock::duration limit, What wh
     }
 }
 
-/// Messages are cut into parts, as MPI counts in int: calls start(offset, bytes) for each; an empty message is one
-/// empty part.
+/// Cuts a message into parts, because MPI counts bytes in an int. Calls start(offset, bytes) for each part; an empty
+/// message is one empty part.
 template <class Start>
 void for_each_part(std::size_t bytes, Start start) {
     constexpr std::size_t part_bytes = std::size_t{1} << 30;

@@ -1,6 +1,6 @@
+#include "processes/heartbeat.hpp"
 #include "processes/mpi_calls.hpp"
 #include "processes/peers.hpp"
-#include "processes/pulse.hpp"
 #include "processes/shared_memory.hpp"
 #include "processes/watching/guardian.hpp"
 #include "processes/watching/neighbours.hpp"
@@ -24,7 +24,7 @@ Session* current_session = nullptr;
 
 struct Session::Impl {
     Impl(const char* program, Clock::duration patience)
-        : last_word(program), guardian(std::in_place, last_word, patience) {}
+        : first_error(program), guardian(std::in_place, first_error, patience) {}
 
     void find_neighbours(Session& session);
     void find_hosts(Session& session, int first_rank);
@@ -34,31 +34,32 @@ struct Session::Impl {
     void see_neighbours_off();
     static void say_who_is_gone();
 
-    LastWord last_word;
+    FirstError first_error;
     std::mutex mutex;  // held during any call of MPI
-    MPI_Comm comm = MPI_COMM_NULL, pulse_comm = MPI_COMM_NULL;
+    MPI_Comm comm = MPI_COMM_NULL, heartbeat_comm = MPI_COMM_NULL;
     int rank = 0, size = 1, rank_on_host = 0, on_host = 1;
 
-    Siblings siblings;  // until there are
+    Siblings siblings;  // used until `neighbours` are known
     std::vector<Neighbour> neighbours;
     std::vector<Host> hosts;
-    std::optional<SharedMemory> board;  // where processes of this host count themselves when they are done with MPI
-    std::optional<Pulse> pulse;
+    std::optional<SharedMemory> board;  // a counter of the processes of this host that are done with MPI
+    std::optional<Heartbeat> heartbeat;
     std::optional<Guardian> guardian;
 
     static inline Impl* at_exit = nullptr;  // what say_who_is_gone() speaks for
 };
 
-/// At exit(). Nobody here calls it while there is a session, but MPI libraries do when they find a process gone.
+/// Runs at exit(). Ringlab does not call exit() while there is a session, but MPI libraries do when they find that a
+/// process is gone.
 void Session::Impl::say_who_is_gone() {
     if (!at_exit) return;
     const auto suspects = suspects_among(at_exit->neighbours);
-    at_exit->last_word.say(fmt::format("rank {} is ended by a library that it uses; {}", at_exit->rank,
-                                       suspects.empty() ? "another process may have died" : suspects));
-    at_exit->last_word.exit();
+    at_exit->first_error.say(fmt::format("rank {} is ended by a library that it uses; {}", at_exit->rank,
+                                         suspects.empty() ? "another process may have died" : suspects));
+    at_exit->first_error.exit();
 }
 
-/// Who else is on this host.
+/// Finds the other processes of this host.
 void Session::Impl::find_neighbours(Session& session) {
     MPI_Comm host = MPI_COMM_NULL;
     blocking(session, "MPI_Comm_split_type",
@@ -73,7 +74,7 @@ void Session::Impl::find_neighbours(Session& session) {
     blocking(session, "MPI_Allgather",
              [&] { return MPI_Allgather(own.data(), 3, MPI_INT64_T, cards.data(), 3, MPI_INT64_T, host); });
     for (const auto& [other, process, descriptor] : cards)
-        // Processes in containers of their own have numbers that mean others here, or nobody.
+        // The number of a process in another container means another process here, or none.
         if (other != rank && exists(process)) neighbours.push_back({static_cast<int>(other), process});
     find_hosts(session, static_cast<int>(cards[0][0]));
     share_board(session, host, {cards[0][1], static_cast<std::int32_t>(cards[0][2])});
@@ -98,10 +99,10 @@ void Session::Impl::find_hosts(Session& session, int first_rank) {
         names.emplace_back(sign.name.data());
     }
     hosts = hosts_from(first_ranks, names);
-    if (first_rank != first_ranks.front()) last_word.let_another_host_begin();
+    if (first_rank != first_ranks.front()) first_error.let_another_host_begin();
 }
 
-/// All processes of the host have it afterwards, or none: it cannot be reached from a container of its own.
+/// Afterwards all processes of the host have the board, or none has: a process in another container cannot reach it.
 void Session::Impl::share_board(Session& session, MPI_Comm host, const SharedMemory::Address& address) {
     try {
         if (!board) board.emplace(address, sizeof(std::atomic<int>));
@@ -116,13 +117,13 @@ void Session::Impl::share_board(Session& session, MPI_Comm host, const SharedMem
         board.reset();
 }
 
-/// The guardian's thread comes here every interval.
+/// The check of the Guardian.
 std::string Session::Impl::look(Clock::duration elapsed) {
-    // Once all have said that they leave, others may be gone before this one is.
-    if (!pulse->over())
+    // Once all processes have said that they will end, one that is gone is no error.
+    if (!heartbeat->over())
         for (const auto& [other, process] : neighbours)
             if (!exists(process)) return fmt::format("rank {} (process {}) has died", other, process);
-    const auto silent = pulse->beat(elapsed, guardian->patience());
+    const auto silent = heartbeat->beat(elapsed, guardian->patience());
     return silent ? silence_of(*silent) : std::string();
 }
 
@@ -134,8 +135,9 @@ std::string Session::Impl::silence_of(int peer) const {
                        peer, patience);
 }
 
-/// MPI_Finalize() lets go of the others before it is over, and a launcher waits for ever for a process that is stopped
-/// in it: so all stay until all are through, and one until the others have ended.
+/// A process may leave MPI_Finalize() before the others. If one of these is then stopped inside it, the launcher waits
+/// for ever. Therefore all processes of a host stay until all of them have left MPI_Finalize(), and the first one stays
+/// until the others have ended.
 void Session::Impl::see_neighbours_off() {
     if (!board) return;
     const auto wait_until = [&](const char* where, auto done) {
@@ -176,11 +178,11 @@ Session::Session(int& argc, char**& argv, Clock::duration patience)
         impl_->guardian->set_name(fmt::format("rank {}", impl_->rank));
         impl_->find_neighbours(*this);
         impl_->guardian->suspect_by([impl = impl_.get()] { return suspects_among(impl->neighbours); });
-        for (auto* comm : {&impl_->comm, &impl_->pulse_comm}) {
+        for (auto* comm : {&impl_->comm, &impl_->heartbeat_comm}) {
             blocking(*this, "MPI_Comm_dup", [&] { return MPI_Comm_dup(MPI_COMM_WORLD, comm); });
             once(*this, "MPI_Comm_set_errhandler", [&] { return MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN); });
         }
-        impl_->pulse.emplace(impl_->mutex, impl_->pulse_comm, impl_->guardian->interval());
+        impl_->heartbeat.emplace(impl_->mutex, impl_->heartbeat_comm, impl_->guardian->interval());
     } catch (const std::exception& error) {
         end(error.what());
     }
@@ -192,11 +194,11 @@ Session::Session(int& argc, char**& argv, Clock::duration patience)
 
 Session::~Session() {
     current_session = nullptr;
-    std::fflush(nullptr);  // should another process die while this one waits for it
-    impl_->pulse->leave();
+    std::fflush(nullptr);  // another process may die while this one waits for it, and that ends this one too
+    impl_->heartbeat->leave();
     impl_->guardian->look_by({});
     try {
-        for (auto* comm : {&impl_->comm, &impl_->pulse_comm})
+        for (auto* comm : {&impl_->comm, &impl_->heartbeat_comm})
             blocking(*this, "MPI_Comm_free", [&] { return MPI_Comm_free(comm); });
         blocking(*this, "MPI_Finalize", [] { return MPI_Finalize(); });
     } catch (const std::exception& error) {
@@ -227,26 +229,26 @@ std::vector<std::string> Session::tell_all(const std::string& own) {
 }
 
 void Session::advise(const std::string& advice) { impl_->guardian->advise(advice); }
-void Session::set_computing(bool computing) { impl_->pulse->set_computing(computing); }
-bool Session::others_compute() const { return impl_->pulse->others_compute(); }
+void Session::set_computing(bool computing) { impl_->heartbeat->set_computing(computing); }
+bool Session::others_compute() const { return impl_->heartbeat->others_compute(); }
 
 void Session::end(const std::string& message) {
     Impl::at_exit = nullptr;
     const auto suspects = suspects_among(impl_->neighbours);
-    const bool first = impl_->last_word.say(suspects.empty() ? message : message + "; " + suspects);
+    const bool first = impl_->first_error.say(suspects.empty() ? message : message + "; " + suspects);
     int running = 0;
     MPI_Initialized(&running);
-    // A process of its own has nobody to end, and MPI_Abort() would say so in eight lines.
+    // A single process has no others to end, and MPI_Abort() would print eight lines.
     if (first && running && impl_->size > 1) {
-        // It ends the processes of other hosts at once, but may wait for one that is stopped.
+        // MPI_Abort() ends the processes of other hosts at once, but it may wait for one that is stopped.
         std::thread([impl = impl_.get()] {
             std::this_thread::sleep_for(std::chrono::seconds(3));
-            impl->last_word.exit();
+            impl->first_error.exit();
         }).detach();
         const std::lock_guard lock(impl_->mutex);
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     }
-    impl_->last_word.exit();
+    impl_->first_error.exit();
 }
 
 MPI_Comm communicator(Session& session) { return session.impl().comm; }

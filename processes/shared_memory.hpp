@@ -5,11 +5,11 @@
 
 namespace ringlab::processes {
 
-/// Zeroed memory that processes of one host share. It has no name, so nothing is left of it, however they end. Throws
-/// Error where the system gives none.
+/// Memory that processes of one host share, filled with zeros. It has no name in the file system, so nothing of it
+/// remains, however the processes end. Throws Error if the system does not provide it.
 class SharedMemory {
 public:
-    /// Where another process of the same host finds it, while its maker lives and has not called all_have_it().
+    /// How another process of the same host opens it. Valid until its maker ends or calls all_have_it().
     struct Address {
         std::int64_t process = 0;
         std::int32_t descriptor = -1;
@@ -23,7 +23,7 @@ public:
 
     Address address() const;
 
-    /// Nobody else will open it.
+    /// To be called when all processes have opened it: nobody can open it afterwards.
     void all_have_it();
 
     void* data() const { return memory_; }

@@ -7,21 +7,21 @@ namespace ringlab::processes {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long something has been waited for. Whoever waits looks again and again; if a second or more lies between two
-/// looks, this process was stopped itself (Ctrl-Z, a machine that slept): a second of it counts, as what is waited for
-/// could perhaps not go on meanwhile.
+/// Measures how long this process has waited. A loop that waits calls so_far() again and again. If more than a second
+/// lies between two calls, this process itself was stopped (Ctrl-Z, or a machine that slept), and what it waits for may
+/// have been stopped as well. Of such a pause only one second counts.
 class Waiting {
 public:
     static constexpr Clock::duration longest_step = std::chrono::seconds(1);
 
-    /// What counts since the beginning or the last restart().
+    /// The time that counts, since the object was made or since the last restart().
     Clock::duration so_far() {
         const auto step = std::min(Clock::now() - last_, longest_step);
         waited_ += step;
         return skip();
     }
 
-    /// The same, but the time since the last look does not count.
+    /// The same, but the time since the last call does not count.
     Clock::duration skip() {
         last_ = Clock::now();
         return waited_;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the tree to its structure: folders_test.py [ROOT] prints a line for each thing that is wrong; it then exits
-with 1.
+"""Checks the structure of the tree: folders_test.py [ROOT] prints a line for each thing that is wrong, and then exits
+with status 1. It checks these rules:
 
   - No circle among folders, by what C++ and CUDA files include: neither among the folders that lie in the same folder,
     each with all that is in it, nor between a folder's own files and the folders in it.
@@ -51,7 +51,7 @@ def files_of(root):
 
 
 def includes(root, files):
-    """(including file, included file) of the tree; libraries' headers and generated ones are none of its files."""
+    """Pairs (including file, included file) of files of the tree, without headers of libraries and generated ones."""
     known = set(files)
     for file in files:
         if not file.endswith(SOURCES):
@@ -90,9 +90,8 @@ def strongly_connected(arrows):
 
 
 def circles_at_every_depth(pairs):
-    """Circles of (including folder, included folder) pairs, looked for inside every folder: there a node is a folder
-    with all that is in it, or the outer folder for its own files. A circle at any depth is one at the depth where its
-    paths part."""
+    """Circles in pairs (including folder, included folder). Each folder is searched by itself. There a node is an inner
+    folder with everything in it, or the folder's own files. This finds every circle, at the depth where its paths part."""
     levels = collections.defaultdict(lambda: collections.defaultdict(set))
     for a, b in pairs:
         above, parts_a, parts_b = [], a.split("/"), b.split("/")

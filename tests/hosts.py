@@ -298,7 +298,7 @@ class Trials:
         for word in ("--tokens", "480"):
             command.remove(word)
         ending = self.run(({"left": 3, "right": 1}, command), during=after_a_second)
-        # On the other host the root is silent for as long, and the last word is left to others for 5 s.
+        # On the other host the root is silent for as long, and processes of other hosts have 5 s to say the first error.
         ending.seconds = self.seconds
         self.check("the cable is cut", ending, all_end_in_time=self.seconds < PATIENCE + 5 + GRACE,
                    one_line=len(ending.lines) == 1,

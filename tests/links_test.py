@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the links of the documentation: links_test.py [ROOT] prints a line for each link in a Markdown file that leads
-nowhere; it then exits with 1.
+"""Checks the links of the documentation: links_test.py [ROOT] prints a line for each link in a Markdown file that leads
+nowhere, and then exits with status 1.
 
 A link is right if its file or folder is one of the tree's, and if its anchor is one of the headings of that file.
 Links to other hosts are not followed. Every page of docs/ must be reachable from docs/README.md.

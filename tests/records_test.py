@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds the records of experiments/results: records_test.py [ROOT] prints a line for each record that no row of the
-table of uses in experiments/results/README.md has, for each row without a record, and for each use that is none; it then
-exits with 1.
+"""Checks that every record of experiments/results is used: records_test.py [ROOT] compares them with the table "What uses
+them" of experiments/results/README.md. It prints a line for each record without a row, for each row without a record, and
+for each file or section that does not use the record of its row. It then exits with status 1.
 
 A row is `NAME.h5` and what uses it: paths from the root, and headings of that README. A file or section uses a record
 if it names it, in full or by a pattern such as `faults_*.h5`.

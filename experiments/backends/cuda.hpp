@@ -4,7 +4,7 @@
 
 namespace ringlab::experiments {
 
-/// What this backend alone can be asked for.
+/// The options that only this backend has.
 struct CudaOptions {
     std::string transport = "auto";
     std::string kernels = "auto";
@@ -16,11 +16,11 @@ struct CudaOptions {
 std::unique_ptr<Backend> make_cuda_backend(const ExecutionConfig& config, const std::string& arithmetic,
                                            const CudaOptions& asked, int ranks);
 
-/// What times them. Throws Error also where there are fewer GPUs than the most ranks.
+/// Times rings on GPUs. Throws Error as above, and if there are fewer GPUs than the largest of `ranks`.
 std::unique_ptr<Bench> make_cuda_bench(const ExecutionConfig& config, const TimingConfig& timing,
                                        const std::vector<int>& ranks);
 
-/// What measures parts of a pass on the first GPU, or all of them, with a family of kernels by name.
+/// Measures parts of a pass on the first GPU or on all GPUs, with a family of kernels by name.
 std::unique_ptr<GpuProbe> make_cuda_probe(const std::string& kernels);
 
 /// Devices, driver and versions of CUDA and NCCL. Only in a program built with CUDA.

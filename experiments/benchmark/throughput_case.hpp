@@ -44,8 +44,8 @@ std::string shape_text(const layouts::Problem& problem);
 /// with the square of the tokens under the masks full and causal. Other masks have no such rule: the whole sequence.
 std::int64_t same_work_tokens(const std::string& mask, std::int64_t tokens, int ranks);
 
-/// Ceilings first, then size by size: kernels alone where a ring of one rank is asked for, and for others the same work
-/// on one GPU followed by the rings.
+/// The cases in the order in which they run. Upper limits of the machine come first. Then, for each size: kernels
+/// alone, if a ring of one rank is asked for; otherwise as much work on one GPU, followed by the rings.
 std::vector<ThroughputCase> throughput_cases(const ProblemConfig& problem, const SweepConfig& sweep,
                                              const TimingConfig& timing);
 

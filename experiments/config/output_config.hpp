@@ -6,7 +6,7 @@
 
 namespace ringlab::experiments {
 
-/// Where results go, and what a record says of how they came about.
+/// Where results are written, and what a record keeps about how they were made.
 struct OutputConfig {
     std::string path;
     std::string default_path;  ///< of which `path` is the first free one of the numbered names; empty: it was given
@@ -18,7 +18,8 @@ struct OutputConfig {
     /// record keeps, and what --resume compares.
     std::string text;
 
-    /// All that parse() knows this command reads and writes; whoever writes more asks it first.
+    /// All files that parse() knows to be read or written by this command. Code that writes another file must ask it
+    /// first.
     FileGuard files;
 };
 

@@ -7,21 +7,21 @@
 
 namespace ringlab::experiments {
 
-// What a person who presses Ctrl-C, a scheduler (SIGTERM) or a closed terminal (SIGHUP) leaves behind: one line on
-// stderr, no lock and no half-written file, exit status 128 + signal.
+// How a program ends by Ctrl-C, by a scheduler (SIGTERM) or by a closed terminal (SIGHUP): with one line on stderr and
+// exit status 128 + signal, and without leaving a lock or a half-written file.
 
-/// From now on, whatever handlers libraries have set before main(). A signal that the caller of the program had set to
-/// be ignored stays ignored (nohup).
+/// Sets the handlers, in place of any that libraries have set before main(). A signal that the caller of the program
+/// has set to be ignored (nohup) stays ignored.
 void end_on_signals();
 
 /// As end_on_signals(), for SIGHUP alone: to be called after loading libraries that may have changed its handler.
 /// SIGTERM stays as it is.
 void end_on_hangup();
 
-/// The line that such an end prints: what is done and how to go on. Processes that never say one end in silence.
+/// Sets the line that is printed at such an end: what is done, and how to go on. Without it nothing is printed.
 void say_when_interrupted(const std::string& line);
 
-/// A file that such an end removes, from watch() on and for as long as this lives.
+/// A file that is removed at such an end, from watch() on and as long as this object exists.
 class RemovedWhenInterrupted {
 public:
     RemovedWhenInterrupted() = default;

@@ -4,12 +4,12 @@
 
 namespace ringlab::experiments {
 
-/// The text of an error as a user gets it: what it quotes, a word or a list of thousands of characters, without its
-/// middle. Beginning and end stay, as they say what it is about and what would be right. A byte that
-/// belongs to no character of UTF-8 is a '?'.
+/// The text of an error as it is shown to users. If it quotes a word or a list of thousands of characters, the middle
+/// is left out. Beginning and end stay, because they say what the error is about and what would be right. A byte that
+/// is not part of a UTF-8 character becomes '?'.
 std::string shortened(const std::string& message);
 
-/// What errno says.
+/// The text of errno.
 std::string error_text();
 
 }  // namespace ringlab::experiments

@@ -20,7 +20,7 @@
 
 namespace ringlab::experiments {
 
-/// What executing a forward and a backward pass of one ring gave.
+/// Results and times of a forward and a backward pass of one ring.
 struct Measurement {
     /// o rounded to the problem's dtype; gradients as accumulated. Of the last repeat only, and empty where nothing is
     /// judged or saved.
@@ -53,17 +53,17 @@ public:
     virtual std::vector<std::vector<Measurement>> run(const Plan& plan, const Policy& policy,
                                                       std::span<const reference::Inputs> inputs, int repeats) = 0;
 
-    /// What it has to say of the devices, once for an invocation, and of the last run.
+    /// Writes what it knows of the devices (once for each invocation), and of the last run.
     virtual void add_provenance(Provenance&) const {}
     virtual void describe(RunWriter& run) const = 0;
 };
 
-/// A backend as a user chooses it: the options that it alone has, and what it makes of them.
+/// A backend that a user can choose by name: its own options, and the objects that it makes for experiments.
 class BackendKind {
 public:
     virtual ~BackendKind() = default;
 
-    /// Their targets are this object's.
+    /// Options that only this backend has. Their targets are members of this object.
     virtual std::vector<Option> options() { return {}; }
 
     /// Sets up the environment of this process, before anything that belongs to MPI or a device is used.
@@ -118,8 +118,8 @@ bool is_recorded(const ExecutionConfig& config, Asked& asked, bool root_says) {
     return recorded;
 }
 
-/// Calls `body`, inside an MPI session if the configuration asks for MPI: an error of one process then ends all of
-/// them, as does another `configuration` than the others have, in words.
+/// Calls `body`, inside an MPI session if the configuration asks for MPI. An error of one process then ends all
+/// processes. So does a process whose `configuration` (a text) differs from that of the others.
 int run_in_session(const ExecutionConfig& config, const std::string& configuration, int argc, char** argv,
                    const std::function<int()>& body);
 

@@ -76,8 +76,8 @@ struct MemoryTrial {
     double forward_seconds = 0, backward_seconds = 0;
 };
 
-/// The result of `run`, or why memory did not suffice for it. Any other error is thrown, because it says nothing about
-/// what fits.
+/// The result of `run`, or the reason why there was too little memory for it. Any other error is thrown, because it
+/// says nothing about what fits.
 MemoryTrial trial_unless_full(const std::function<MemoryTrial()>& run);
 
 /// Times rings on a device for each rank, and the devices themselves.
@@ -95,7 +95,7 @@ public:
     virtual RingSamples ring(const Plan& plan, const layouts::RingGroup& group, const std::string& transport,
                              const std::string& kernels) = 0;
 
-    // What only accelerators have; others throw Error. Random inputs are made on the devices.
+    // Only for accelerators; other backends throw Error. Random inputs are made on the devices.
 
     /// Kernels and baselines in turns, on the root process's first device; the plan has one rank.
     virtual DeviceSamples device(const Plan& plan, const std::string& kernels);

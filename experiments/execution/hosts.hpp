@@ -18,7 +18,7 @@ struct ProcessCard {
     std::vector<std::string> gpus = {};  ///< PCI addresses of those that it sees, in its order
 };
 
-/// The card of every process, by rank. All processes call it.
+/// The ProcessCard of every process, by rank. All processes call it.
 std::vector<ProcessCard> exchange(processes::Session& session, const ProcessCard& own);
 
 /// Throws Error that names rank, host and both values if a process is of another version than rank 0, or was given

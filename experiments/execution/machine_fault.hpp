@@ -7,7 +7,7 @@
 
 namespace ringlab::experiments {
 
-/// A fault of the machine that a run is to meet, as --fault says it: "KIND:RANK".
+/// A fault of the machine that is made on purpose during a run. --fault gives it as "KIND:RANK".
 struct MachineFault {
     enum class Kind {
         slow,  ///< all that the rank computes takes four times as long
@@ -24,11 +24,11 @@ struct MachineFault {
 /// The fault that `text` names; none for "". Throws Error that says what would be right.
 std::optional<MachineFault> parse_machine_fault(const std::string& text, int world);
 
-/// A backend whose process stops or kills itself soon after its first run has begun, if it is the fault's rank, and
-/// says so before. Only under MPI.
+/// Wraps a backend. If this process is the rank of the fault, it prints a line and then stops or kills itself, soon
+/// after its first run has begun. Only under MPI.
 std::unique_ptr<Backend> struck(std::unique_ptr<Backend> backend, const MachineFault& fault);
 
-/// Begins the line in which it says so.
+/// The beginning of this line.
 inline constexpr const char* struck_text = "[fault] ";
 
 /// A rank that computes more slowly than the others.
@@ -37,9 +37,10 @@ struct SlowRank {
     double factor = 1;  ///< of the others' median time for the same work
 };
 
-/// The slowest rank, if it takes at least twice as long as the others: two threads that share a processor's core take
-/// less than twice as long as one that has it to itself. Compared are attends to as many visible pairs as other ranks
-/// attend to at a time, for 0.2 ms or longer; of each rank the quickest, which nothing has disturbed.
+/// The slowest rank, if it takes at least twice as long as the others. (Two threads that share a core of a processor
+/// take less than twice as long as one that has it to itself.) Only attends of 0.2 ms or longer are compared, and only
+/// those to the same number of visible pairs. The quickest attend of each rank counts, because nothing has disturbed
+/// it.
 std::optional<SlowRank> slow_rank(const std::vector<std::vector<Measurement>>& repeats);
 
 }  // namespace ringlab::experiments

@@ -7,11 +7,12 @@
 
 namespace ringlab::experiments {
 
-/// A schedule with a mistake in what interpreters make of it, which its own rules do not let it make.
+/// Wraps a schedule so that interpreters make a mistake. A schedule itself cannot make these mistakes, because its
+/// rules are checked.
 class BrokenSchedule : public layouts::Schedule {
 public:
     enum class Break {
-        stale_block,  ///< every attend takes the rank's own K and V for those that came
+        stale_block,  ///< every attend uses the rank's own K and V instead of the block that arrived
         local_mask,   ///< the mask is asked with positions inside the block
     };
 

@@ -8,7 +8,7 @@ namespace ringlab::experiments {
 /// How a program that was launched ended.
 struct Launched {
     int status = -1;         ///< of exit(); minus the signal's number if a signal ended it
-    bool timed_out = false;  ///< it was killed, with all that it had started
+    bool timed_out = false;  ///< it ran too long and was killed, with all processes that it had started
     double seconds = 0;      ///< from its start to its end
     /// Seconds from its first line that begins with `mark` to its end; `seconds` if there was no such line.
     double seconds_since_mark = 0;

@@ -77,7 +77,7 @@ std::vector<std::string> command(const Config& config, int ranks, const MachineT
     return words;
 }
 
-/// The program's last word, or its note of a slow rank.
+/// The program's line of error, or its note of a slow rank.
 std::string said_in(const std::vector<std::string>& lines) {
     for (const auto& line : lines)
         if (line.find(fmt::format("{}: ", program)) != std::string::npos ||

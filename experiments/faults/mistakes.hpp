@@ -11,7 +11,7 @@
 
 namespace ringlab::experiments {
 
-/// What a mistake is made on: a case with everything in place, and what its right run gave.
+/// What a mistake is made on: a case with its plan and inputs, and the results of the correct run.
 struct Scene {
     const ExecutionConfig& execution;
     const Case& which;
@@ -28,12 +28,12 @@ struct Scene {
     Plan plan_of(const layouts::Problem& problem, const layouts::Mask& mask) const;
 };
 
-/// What came of a mistake. Either results, for the gate of fp64 to judge; or what another gate has to say.
+/// The outcome of a mistake: either results, which are compared with fp64, or what another check (gate) says.
 struct Consequence {
     std::optional<Measurement> results = {};
-    std::string gate = "fp64";       ///< the check that has to see it
+    std::string gate = "fp64";       ///< the check that must notice it
     double measured = 0, bound = 0;  ///< measured value and limit of a check other than fp64, in that check's unit
-    std::string said = {};           ///< what that check said, or why the mistake cannot be made here
+    std::string said = {};           ///< the text of that check, or why the mistake cannot be made here
 };
 
 /// A mistake that another system shipped with, numbered as in docs/explanation/mistakes.md.

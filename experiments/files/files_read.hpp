@@ -16,11 +16,11 @@ struct FileDigest {
     std::string sha256;
 };
 
-/// The account of all files from which a command takes what decides its results; run_main() keeps one. Texts come to it
-/// through layouts::read_text(), and whoever reads anything else calls note_read(). Any thread.
+/// A list of all files whose contents influence the results of a command; run_main() keeps one. Texts enter it through
+/// layouts::read_text(). Code that reads any other file calls note_read(). Any thread may call it.
 ///
-/// A text is read once: whoever asks again gets what was read first, so that all runs of a sweep have the same, and its
-/// digest is that of what was used.
+/// A text is read only once. Later calls get the same text, so that all runs of a sweep use the same contents, and the
+/// digest is that of the contents that were used.
 class FilesRead {
 public:
     FilesRead();
@@ -28,7 +28,7 @@ public:
     FilesRead(const FilesRead&) = delete;
     FilesRead& operator=(const FilesRead&) = delete;
 
-    /// The account of this command; null if none is kept.
+    /// The list of this command; null if none is kept.
     static FilesRead* current();
 
     /// See note_read().
@@ -57,11 +57,11 @@ private:
     std::vector<File> files_;
 };
 
-/// Notes that a file other than a text, whose contents decide results, is read now. Throws Error if it was read before
-/// and somebody has changed it since. Does nothing if no account is kept.
+/// Adds a file that is not a text, and whose contents influence results, to the list. Throws Error if it was read
+/// before and has changed since. Does nothing if no list is kept.
 void note_read(const std::filesystem::path& path);
 
-/// How many files were read so far; 0 where nobody keeps account.
+/// Number of files in the list so far; 0 if no list is kept.
 std::size_t count_read();
 
 }  // namespace ringlab::experiments

@@ -9,11 +9,11 @@
 
 namespace ringlab::experiments {
 
-/// One end of the pipe between a child process and its parent. The other end gets what one end puts, piece by piece.
+/// One end of the pipe between a child process and its parent. What one end puts, piece by piece, the other end gets.
 class PipeEnd {
 public:
-    /// With a limit, each piece that is put grants this process so many more seconds of processor time, and each piece
-    /// that is got is waited for so many times six seconds at most.
+    /// With a limit of N seconds, this process gets N more seconds of processor time with each piece that it puts, and
+    /// waits at most 6 N seconds for each piece that it gets.
     explicit PipeEnd(int descriptor, int limit_seconds = 0) : descriptor_(descriptor), limit_seconds_(limit_seconds) {}
     ~PipeEnd();
     PipeEnd(const PipeEnd&) = delete;
@@ -30,7 +30,7 @@ public:
     }
     void put_text(const std::string& text);
 
-    /// Throws Error if the other end has ended, or says that it failed; with its words then.
+    /// Throws Error if the other end has ended, or reports that it failed; the message is then that of the other end.
     template <class T>
     T get() {
         T value{};
@@ -57,20 +57,21 @@ private:
     int limit_seconds_;
 };
 
-/// Reads a file that may be damaged, or made to do harm: `look` runs in a child process and alone touches the file;
-/// `take` runs here and gets what it puts. An Error of `look` is thrown here.
+/// Reads a file that may be damaged or malicious. `look` runs in a child process, and only this process opens the file.
+/// `take` runs in this process and gets what `look` puts into the pipe. An Error of `look` is thrown here.
 ///
-/// HDF5 trusts what it reads: one wrong byte of metadata can make it follow wild pointers, allocate without bound or
-/// not return, in the releases that distributions have as in newer ones. Checks before use would be a second HDF5
-/// library; a child that only validates would read everything twice and still leave the bytes to HDF5 in here. So no
-/// file of unknown origin is opened in this process. If HDF5 ends the child, or takes `limit_seconds` of processor time
-/// between two pieces, this throws Error of one line that calls the file damaged; one too if the child comes to nothing
-/// for six times as long on the clock, whatever holds it. The child does not outlive this process.
+/// The reason: HDF5 trusts what it reads. One wrong byte of metadata can make it follow wild pointers, allocate without
+/// bound or never return, in old and new releases. Checks before use would amount to a second HDF5 library. A child
+/// process that only validates would read everything twice, and HDF5 would still read the bytes in this process.
+///
+/// If HDF5 ends the child, or takes `limit_seconds` of processor time between two pieces, this throws an Error that
+/// calls the file damaged. It also does so if no piece comes for six times as long on the clock. The child ends with
+/// this process.
 void read_untrusted(const std::filesystem::path& file, const std::function<void(PipeEnd& to_parent)>& look,
                     const std::function<void(PipeEnd& from_child)>& take, int limit_seconds = 10);
 
-/// Throws Error if `path` is there and no regular file: a FIFO would wait for a writer, perhaps for ever. `what` is
-/// what to call it: "input".
+/// Throws Error if there is something at `path` that is not a regular file, such as a FIFO, which could block for ever.
+/// `what` names the kind of file in the message: "input".
 void require_regular_file(const std::filesystem::path& path, const std::string& what);
 
 }  // namespace ringlab::experiments

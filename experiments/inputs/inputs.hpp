@@ -11,7 +11,7 @@
 
 namespace ringlab::experiments {
 
-/// What attention is computed from, and where it came from.
+/// The inputs of attention, and where they come from.
 struct InputData {
     layouts::Problem problem;
     reference::Inputs inputs;                    ///< every value is a number of problem.dtype

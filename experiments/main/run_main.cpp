@@ -3,7 +3,7 @@
 #include "experiments/console/interrupt.hpp"
 #include "experiments/console/message.hpp"
 #include "experiments/files/files_read.hpp"
-#include "processes/watching/last_word.hpp"
+#include "processes/watching/first_error.hpp"
 
 #include <fmt/format.h>
 
@@ -23,9 +23,9 @@ int run_main(const std::string& name, const std::function<int(int, char**)>& bod
         if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
         fmt::print(stderr, "{}: {}\n", name, not_printed);
     } catch (const std::bad_alloc&) {
-        processes::say_last(name, "out of memory; fewer tokens, heads or ranks would need less");
+        processes::say_first_error(name, "out of memory; fewer tokens, heads or ranks would need less");
     } catch (const std::exception& error) {
-        processes::say_last(name, std::ferror(stdout) ? not_printed : shortened(error.what()));
+        processes::say_first_error(name, std::ferror(stdout) ? not_printed : shortened(error.what()));
     }
     return 1;
 }

@@ -10,9 +10,9 @@
 
 namespace ringlab::experiments {
 
-/// Sequences that were prefilled, padded and sharded, and now grow by one token each at every step. Their keys and
-/// values lie where layouts::cache_layout() has them; a token that is appended is written to its own place, and nothing
-/// else changes. What lies in places not yet written is garbage.
+/// Sequences that were prefilled, padded and sharded, and that grow by one token each at every step. Keys and values
+/// are stored at the places of layouts::cache_layout(). A new token is written to its own place, and nothing else
+/// changes. Places that are not written yet hold garbage.
 class Decoding {
 public:
     /// Starts with sequences of lengths_of(tokens, sequences). Values are seeded normal numbers.

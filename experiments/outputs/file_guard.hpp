@@ -12,25 +12,26 @@
 
 namespace ringlab::experiments {
 
-/// What programs write, and may replace when asked to.
+/// The kinds of files that programs write, and may replace when they are asked to.
 enum class FileKind { record, tensors, machine, trace, execution_trace, advice };
 
-/// How a JSON file of advice begins, by which it is known again.
+/// The beginning of a JSON file of advice, by which it is recognised.
 inline constexpr std::string_view advice_begin = "{\n  \"ringlab_advice\": ";
 
-/// What becomes of a file that is there already.
+/// What to do with a file that exists already.
 enum class IfThere {
     refuse,   ///< it is an error
     replace,  ///< if it is a file of the same kind
     keep,     ///< the writer adds to it, and checks it itself
 };
 
-/// All files that one command reads and writes. Whatever it writes goes through writes() before the first byte of
-/// anything is written, so that no command destroys what it reads, or what is not of Ringlab's making.
+/// All files that one command reads and writes. A command passes all its output files to writes() before it writes the
+/// first byte. So it cannot overwrite a file that it reads, or one that Ringlab has not made.
 class FileGuard {
 public:
-    /// A file that the command reads; `what` is what to call it: "input". Throws Error if it is a folder, a device, or
-    /// a FIFO, which could block for ever. A path that leads nowhere is left to whoever reads it.
+    /// Adds a file that the command reads; `what` names its kind in messages: "input". Throws Error if it is a folder,
+    /// a device, or a FIFO, which could block for ever. A path that leads nowhere is no error here, but when it is
+    /// read.
     void reads(const std::string& what, const std::filesystem::path& path);
 
     /// A file that the command will write; `what` names the option. Throws Error, one line, if
@@ -40,11 +41,11 @@ public:
     ///     or damaged.
     void writes(const std::string& what, const std::filesystem::path& path, FileKind kind, IfThere if_there);
 
-    /// What lay at `path` when writes() was asked for it; none if it was not.
+    /// State of the file at `path` at the time of writes(); none if writes() was not called for it.
     std::optional<FileState> found(const std::filesystem::path& path) const;
 
-    /// Writes a file that writes() was asked for or, if others have put another one there since, beside it, and says so
-    /// on stderr. Returns where it is. Throws Error if the disk is not writable.
+    /// Writes a file that was passed to writes(). If somebody has put another file there since, it writes to a name
+    /// beside it, with a note on stderr. Returns the path. Throws Error if the disk is not writable.
     std::filesystem::path write(const std::filesystem::path& path, std::span<const std::byte> bytes) const;
 
 private:

@@ -37,9 +37,9 @@ inline constexpr double operations_per_second = 100'000;
 /// One layout, schedule and ring size on a machine, and what is known of it.
 struct Advised {
     enum class Verdict {
-        ranked,      ///< it fits, and the simulator has its word
+        ranked,      ///< it fits, and was simulated
         estimated,   ///< it fits and may be among the first; it was not simulated
-        outrun,      ///< it cannot be among the first, by its pairs alone or by what one rank says
+        outrun,      ///< it cannot be among the first: its pairs alone, or the estimate from one rank, take too long
         too_large,   ///< it does not fit
         impossible,  ///< sizes do not divide, or the schedule cannot
     };

@@ -6,9 +6,9 @@
 
 namespace ringlab::experiments {
 
-/// A record that somebody hands over, to read. Not all end in the checksum of their contents: whoever cuts or copies
-/// one with another program leaves it out. So a child process first reads all that is in it (files/untrusted.hpp), and
-/// HDF5 does in this one what it has just done there. Throws Error of one line if that fails.
+/// Opens a record of unknown origin for reading. Not all records end in a checksum: other programs leave it out when
+/// they cut or copy one. So a child process reads everything in it first (files/untrusted.hpp). If that succeeds, HDF5
+/// does the same in this process. Throws Error of one line if it fails.
 hdf5::File open_record(const std::filesystem::path& path);
 
 }  // namespace ringlab::experiments

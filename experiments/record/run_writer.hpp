@@ -17,7 +17,7 @@ struct Dimension {
     Dimension(std::string dimension_name, std::int64_t dimension_length = unknown)
         : name(std::move(dimension_name)), length(dimension_length) {}
 
-    /// The place of `label` in a dimension of named things: values for this one machine, or this pass.
+    /// The index `label` of a dimension of named things, for values of one machine or one pass.
     static Dimension at(std::string dimension_name, std::string label) {
         Dimension dimension(std::move(dimension_name), 1);
         dimension.label = std::move(label);
@@ -30,7 +30,7 @@ struct Dimension {
     std::string label;    ///< "" but from at()
 };
 
-/// Everything one run has to say, gathered in memory until Record::commit() makes it visible.
+/// The columns and datasets of one run, collected in memory until Record::commit() writes them.
 ///
 /// Units are as people write them ("s", "B", "FLOP"; "1" for a plain number).
 class RunWriter {

@@ -44,7 +44,7 @@ public:
     double bytes() const { return bytes_; }
 
 private:
-    /// Measured seconds for units of work.
+    /// Measured seconds for each unit of work.
     struct Rates {
         double pair = 0;         ///< a visible pair of one head, both passes, on one processor
         double judged_pair = 0;  ///< the same for the reference

@@ -66,15 +66,17 @@ Judging judging_of(const layouts::Problem& problem, const layouts::Mask& mask, c
 
 /// Judges results against the fp64 reference, which is computed once for each problem, mask and input in a row.
 ///
-/// Where K and V are made of a latent, the reference makes them first, and its dk and dv are those of the latent and of
-/// its matrices, judged whole. Where q and k are rotated, the reference attends to them rotated and rounded, and dq and
-/// dk are compared with its own after a rotation, which changes no norm: a gradient that was not rotated back, or not
-/// by the right position, is as far off as it was, and errors are those that the error model speaks of.
+/// With a latent, the reference computes K and V from it first. Its dk and dv are then the gradients of the latent and
+/// of its matrices, and they are judged whole.
+///
+/// With rotary embedding, the reference uses q and k after they were rotated and rounded. dq and dk are rotated before
+/// they are compared with its own. A rotation changes no norm, so errors are as large as the error model assumes, and a
+/// gradient that was not rotated back, or by a wrong position, is as wrong as before.
 class Judge {
 public:
     explicit Judge(const JudgeLimits& limits) : limits_(limits) {}
 
-    /// `input_name` tells inputs apart that differ in values only.
+    /// `input_name` distinguishes inputs that differ only in their values.
     Verdict operator()(const layouts::Problem& problem, const layouts::Mask& mask, const reference::Inputs& inputs,
                        const std::string& input_name, const reference::Outputs& measured,
                        const reference::Tensor& o_unrounded);

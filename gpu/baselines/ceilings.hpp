@@ -52,9 +52,10 @@ struct BusyLinkSamples {
     std::vector<double> messages;                   ///< seconds of its messages, beside its calls
 };
 
-/// Calls in a row on each device, one call for each, alone and while every device sends to its right neighbour by
-/// `transport` ("copy" or "nccl"); with a rest before each of 2 * `rounds` rows, so that clocks are high. No samples
-/// where the program was built without the transport. `few_blocks` above 0: over NCCL as time_links_apart() has it.
+/// Times `calls` (one for each device), several in a row, both alone and while every device sends to its right
+/// neighbour by `transport` ("copy" or "nccl"). There is a pause before each of 2 * `rounds` rows, so that clocks are
+/// high. Returns no samples if the program was built without the transport. `few_blocks` above 0: NCCL messages as in
+/// time_links_apart().
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
                                 const std::string& transport = "copy", int few_blocks = 0);
 

@@ -43,9 +43,9 @@ struct CallSamples {
     std::vector<std::vector<double>> seconds;
 };
 
-/// Times calls on the current device, back to back and in turns: round after round each has a burst, of which the first
-/// third is not counted. So all meet the same clocks and temperature, and what a device loses over time is lost to all.
-/// Clock samples are taken while a burst runs, one each.
+/// Times calls on the current device, back to back and in turns. In each round every call runs for one burst, of which
+/// the first third is not counted. So all calls meet the same clocks and temperatures, and a device that becomes slower
+/// over time is slower for all of them. One clock sample is taken during each burst.
 std::vector<CallSamples> time_calls(std::span<const TimedCall> calls, const TimingOptions& options, const Nvml& nvml,
                                     std::vector<ClockSample>& clocks);
 

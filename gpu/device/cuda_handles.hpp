@@ -26,8 +26,8 @@ private:
 /// Owns a stream of the device that was current when it was made. It does not synchronise with the default stream.
 class Stream {
 public:
-    /// Kernels that transfer have priority over those that compute, because the next block should not wait for the end
-    /// of a grid that fills the device.
+    /// Kernels that transfer have priority over those that compute. Otherwise the next block would wait until a grid
+    /// that fills the device has ended.
     enum class Use { computing, transfers };
 
     explicit Stream(Use use = Use::computing) {

@@ -7,7 +7,7 @@
 
 namespace ringlab::gpu {
 
-/// A library that is looked for when it is needed, never linked; stays loaded, as CUDA's libraries do not like to go.
+/// A library that is loaded at run time and not linked. It is never unloaded, because CUDA's libraries may fail then.
 class SharedLibrary {
 public:
     /// Loads the first of these names that can be loaded. If there is none, loaded() is false and why_not() is the

@@ -66,15 +66,15 @@ private:
     void make_rank(const MapOptions& memory, FusedStart start);
     /// Joins the fabric and makes the issuer.
     void connect();
-    /// Makes the compute stream wait until every rank's stream has come to the same meeting.
+    /// Makes the compute stream wait at a barrier of all ranks' streams.
     void meet();
-    /// All ranks rehearse a pass if one of their processes has not yet launched its kernels.
+    /// Finds whether any rank's process has not launched the kernels of a pass yet. If so, all ranks call rehearse().
     void agree_on_rehearsals();
-    /// Launches all kernels of a pass once, without messages, on whatever is in memory. CUDA loads a kernel when it is
-    /// first launched, and may wait for an idle device to do so. In a real pass this could deadlock: the device can be
-    /// waiting for a peer whose host waits in the same way.
+    /// Warm-up: launches all kernels of a pass once, without messages, on whatever is in memory. CUDA loads a kernel at
+    /// its first launch, and may wait for an idle device to do so. In a real pass this could be a deadlock, because the
+    /// device may be waiting for a peer whose host waits in the same way.
     void rehearse(layouts::Pass pass, const CallerTensors& tensors);
-    /// A flight for the next pass, with events of one that has landed if there is one.
+    /// A Flight for the next pass. Takes the events of a pass that has ended, if there is one.
     Flight take_flight(layouts::Pass pass);
     /// Forgets passes that have ended, and notes a failure that shows only at the end of a pass.
     void land_flights();
@@ -102,9 +102,9 @@ private:
     std::size_t meeting_flags_ = 0;
     std::uint32_t meetings_ = 0;
 
-    std::mutex mutex_;  // of all that follows, and of passes against who watches them
+    std::mutex mutex_;  // guards all members below, and passes against the watcher thread
     std::deque<Flight> flights_;
-    std::vector<Flight> landed_;  // to be used again
+    std::vector<Flight> landed_;  // of passes that have ended; their events are used again
     std::string failure_;
     std::condition_variable_any stopped_;
     std::jthread watcher_;  // the last member: it uses all others

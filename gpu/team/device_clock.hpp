@@ -10,10 +10,11 @@ namespace ringlab::gpu {
 
 /// Turns a device's event times into times of the team's common clock (the root process's host clock).
 ///
-/// Events of one device can be compared with each other alone, so each device gets two anchors, before and after what
-/// is measured: an event on an idle stream, between two readings of the host clock. The event happened between them,
-/// taken to be in the middle; of many tries the one with the closest readings counts. Between the anchors the device's
-/// clock is taken to run evenly, which also takes its drift against the host's out.
+/// An event can only be compared with events of the same device. So each device gets two anchors, one before and one
+/// after what is measured. An anchor is an event on an idle stream between two readings of the host clock. The event is
+/// assumed to have happened in the middle between the readings; of many tries the one with the closest readings counts.
+/// Between the anchors the device's clock is assumed to run evenly, which also corrects its drift against the host
+/// clock.
 class DeviceClock {
 public:
     explicit DeviceClock(const Team& team) : team_(&team) {}

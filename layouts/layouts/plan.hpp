@@ -11,40 +11,43 @@
 
 // The layout `planned`: made for the documents of a packing and for a table of prices.
 //
-// Terms: a part of a mask is an interval of tokens whose rows see no key outside it and whose keys no row outside it
-// sees, as a packed document; a piece is an interval of a part that one rank owns; a whole part has one owner.
+// Words used here:
+//   part        an interval of tokens whose rows see no key outside it, and whose keys no row outside it sees: a packed
+//               document
+//   piece       an interval of a part that one rank owns
+//   whole part  a part with a single owner
 
 namespace ringlab::layouts {
 
-/// What travels over a link, in seconds for each token of K and V, and of their gradients on the way back.
+/// Seconds that a link takes for each token: of K and V, and of their gradients on the way back.
 struct LinkPrices {
     double key = 0;
     double gradient = 0;  ///< 0 in a forward pass
 };
 
-/// What one pass of attention costs one rank, all heads and batch elements, in seconds.
+/// Prices of one pass on one rank, in seconds, over all heads and batch elements. Each comment says what is counted.
 struct PassPrices {
-    double pair = 0;   ///< of each visible pair
-    double row = 0;    ///< of each query row beside its pairs: tiles that are not full, loads and stores of tiles
-    double piece = 0;  ///< of each piece of a part
-    double again = 0;  ///< of each row of a rank that attends to keys of any other rank: its state is kept and resumed
-    double owner = 0;  ///< of each other rank whose keys it attends to: a launch, and what it leaves idle
-    double visit = 0;  ///< of each of its rows and other rank whose keys of the same part it attends to
-    double key = 0;    ///< of each key of other ranks that it attends to
-    double sum = 0;    ///< of each other rank that returns gradients of its keys
-    double sum_key = 0;              ///< of each key that a gradient comes back for
+    double pair = 0;   ///< for each visible pair
+    double row = 0;    ///< for each query row, besides its pairs: tiles that are not full, loads and stores of tiles
+    double piece = 0;  ///< for each piece
+    double again = 0;  ///< for each row of a rank that attends to another rank's keys: its state is stored and resumed
+    double owner = 0;  ///< for each other rank whose keys it attends to: a launch, and SMs that it leaves idle
+    double visit = 0;  ///< for each pair of a row and another rank that owns keys of the row's part
+    double key = 0;    ///< for each key of other ranks that it attends to
+    double sum = 0;    ///< for each other rank that returns gradients of this rank's keys
+    double sum_key = 0;              ///< for each key whose gradient comes back
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
-    /// Of the time that links take, what adds to that of the work: 0 where a schedule hides all of it, 1 where it hides
-    /// nothing, above 1 where ranks also wait for each other.
+    /// The share of the links' time that is added to the time of the work: 0 if the schedule hides all of it, 1 if it
+    /// hides nothing, above 1 if ranks also wait for each other.
     double exposed = 1;
     friend bool operator==(const PassPrices&, const PassPrices&) = default;
 };
 
-/// What a plan is made for. `layouts/` knows no machine: whoever knows one makes such a table of it.
+/// The prices that a plan is made for. `layouts/` knows no machine, so the caller makes this table from one.
 struct PlanPrices {
     std::array<PassPrices, 2> passes;  ///< by Pass
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
-    std::int64_t tile = 128;  ///< rows that kernels take up at a time: pieces are whole tiles where they can be
+    std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
     /// A key that several ranks of a host see crosses the network once and then goes around inside the host.
     bool crosses_once = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
@@ -53,10 +56,10 @@ struct PlanPrices {
 };
 
 /// Attention with 64:8 heads of 128 in bf16 on hosts of eight H200 with a network port of 400 Gb/s for each
-/// (`plan_prices()` of h200_cluster.toml): what a plan is made for where nobody says for what.
+/// (`plan_prices()` of h200_cluster.toml). Plans use these prices if no others are given.
 const PlanPrices& default_plan_prices();
 
-/// Every price with its name, a line each, to the last digit: what records keep a digest of.
+/// Every price with its name and all its digits, one a line. Records keep a digest of this text.
 std::string text_of(const PlanPrices& prices);
 
 /// An interval of tokens that sees only itself.
@@ -65,12 +68,12 @@ struct PlanPart {
     double pairs = 0;  ///< that its rows see
 };
 
-/// The parts of a mask in order; together all of its tokens. Tokens that see nothing and that nobody sees are parts
-/// without pairs, as long as possible.
+/// The parts of a mask in order, which together have all of its tokens. Consecutive tokens that see nothing and are not
+/// seen form one part without pairs.
 std::vector<PlanPart> plan_parts(const Mask& mask);
 
-/// What a layout costs, by the closed form that a plan minimises: of each pass, the time of the rank that takes
-/// longest. That is its work and what is exposed of its busier link, but no less than that link takes.
+/// The cost of a layout, by the closed form that a plan minimises: for each pass the time of the slowest rank. A rank's
+/// time is that of its work, plus the part of its busier link's time that is not hidden, and at least that link's time.
 struct PlanCost {
     std::array<double, 2> seconds{};  ///< by pass
     std::vector<double> work;         ///< of each rank, both passes, without waiting for any link
@@ -82,10 +85,9 @@ struct PlanCost {
 /// Throws Error unless all runs of the layout have stride 1.
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices);
 
-/// Every rank gets as many tokens; `name` is the layout's. Parts shorter than a share stay whole where balance lets
-/// them; longer ones are spread over as few ranks as balance needs, neighbours and so hosts first, in chunks that have
-/// as many pairs for each token; what remains evens out the work. The same arguments give the same layout. Throws Error
-/// unless the tokens divide by `ranks`.
+/// Makes a plan, as docs/how-to/packed-documents.md describes it. Every rank gets the same number of tokens. `name`
+/// becomes the name of the layout. The same arguments always give the same layout. Throws Error unless the number of
+/// tokens is a multiple of `ranks`.
 Layout planned_layout(const Mask& mask, int ranks, const PlanPrices& prices, std::string name = "planned");
 
 }  // namespace ringlab::layouts

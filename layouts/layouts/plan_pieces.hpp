@@ -8,7 +8,7 @@
 
 namespace ringlab::layouts {
 
-/// What one rank owns of a part.
+/// The interval of a part that one rank owns.
 struct PlanPiece {
     Interval tokens;
     int rank = 0;

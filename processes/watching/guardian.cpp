@@ -29,8 +29,8 @@ void note_signal(int) {
 
 }  // namespace
 
-Guardian::Guardian(LastWord& last_word, Clock::duration patience)
-    : last_word_(last_word),
+Guardian::Guardian(FirstError& first_error, Clock::duration patience)
+    : first_error_(first_error),
       patience_(patience),
       interval_(
           std::clamp<Clock::duration>(patience / 20, std::chrono::milliseconds(5), std::chrono::milliseconds(200))),
@@ -91,7 +91,7 @@ void Guardian::run() {
         char signal = 0;
         const bool rung = read(alarm_pipe[0], &signal, 1) == 1;
         const auto now = Clock::now();
-        // Longer, and this process was stopped itself; a busy machine alone is not as late as that.
+        // If more time has passed, this process itself was stopped. A busy machine alone does not cause such a delay.
         const auto elapsed = std::min<Clock::duration>(now - last, interval_ + std::chrono::seconds(1));
         last = now;
         std::string found;
@@ -102,12 +102,12 @@ void Guardian::run() {
             if (found.empty()) continue;
             found += advice_;
         }
-        last_word_.say(found);
-        last_word_.exit();
+        first_error_.say(found);
+        first_error_.exit();
     }
 }
 
-/// SIGTERM: a launcher whose process has died asks the others to end before they miss it.
+/// SIGTERM: when a process has died, a launcher asks the others to end, often before they notice.
 std::string Guardian::reason_to_end() const {
     if (const auto suspects = suspects_ ? suspects_() : std::string(); !suspects.empty())
         return fmt::format("{}: {}", name_, suspects);

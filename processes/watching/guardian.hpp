@@ -1,6 +1,6 @@
 #pragma once
 
-#include "processes/watching/last_word.hpp"
+#include "processes/watching/first_error.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -13,15 +13,17 @@ namespace ringlab::processes {
 
 using Clock = std::chrono::steady_clock;
 
-/// A thread that ends this process, with one line that says why and without running any destructor, when the process
-/// waits too long in a call that cannot be given a time-out, when it is asked to end (SIGTERM), or when something else
-/// that it looks at is wrong. Time in which the process itself was stopped does not count.
+/// A thread that watches this process. It prints one line and ends the process, without running any destructor, in
+/// three cases: the process waits too long in a call that has no time-out of its own, it is asked to end (SIGTERM), or
+/// a check that was given to look_by() reports an error. Time during which the process itself was stopped does not
+/// count.
 class Guardian {
 public:
-    /// What is wrong, or nothing; called every interval() with the time since the last call.
+    /// A check. Returns what is wrong, or an empty text. It is called every interval(), with the time since the last
+    /// call.
     using Look = std::function<std::string(Clock::duration)>;
 
-    Guardian(LastWord& last_word, Clock::duration patience);
+    Guardian(FirstError& first_error, Clock::duration patience);
     ~Guardian();
     Guardian(const Guardian&) = delete;
     Guardian& operator=(const Guardian&) = delete;
@@ -29,20 +31,20 @@ public:
     Clock::duration patience() const { return patience_; }
     Clock::duration interval() const { return interval_; }
 
-    /// From now on `look` is called too; returns when it is no longer called if it is empty.
+    /// Replaces the check; an empty one removes it. When this returns, the check before is not running any more.
     void look_by(Look look);
 
-    /// Which processes are stopped or gone, in words, or nothing: asked when a wait was too long, or when this process
-    /// is asked to end.
+    /// Sets the function that says, as a text, which processes are stopped or gone (empty: none). It is called when a
+    /// wait was too long, or when this process is asked to end.
     void suspect_by(std::function<std::string()> suspects);
 
-    /// What is said after anything else, from now on.
+    /// Sets a text that is appended to every line.
     void advise(std::string advice);
 
-    /// How this process calls itself; "process 1234" until it is known better.
+    /// Sets the name of this process in the line; at first it is "process 1234".
     void set_name(std::string name);
 
-    /// What the process waits for, in words, from now on for `limit`; nothing if it is null.
+    /// From now on the process waits in `call`, which may take at most `limit`. Null: it waits for nothing.
     void watch(const char* call, Clock::duration limit);
 
 private:
@@ -50,7 +52,7 @@ private:
     std::string complaint(Clock::duration elapsed);
     std::string reason_to_end() const;
 
-    LastWord& last_word_;
+    FirstError& first_error_;
     const Clock::duration patience_, interval_;
     std::mutex mutex_;
     std::string advice_;

@@ -13,27 +13,30 @@ struct Neighbour {
     std::int64_t process = 0;
 };
 
-/// "rank 3", as the launcher has told this process, before MPI can be asked; "process 1234" if none has.
+/// The name of this process before MPI is started: "rank 3" if the launcher has set an environment variable that says
+/// so, otherwise "process 1234".
 std::string name_by_launcher();
 
-/// Whether there is such a process, be it one that has ended and whose parent has not asked for its status.
+/// Whether there is a process with this number. A process that has ended still exists until its parent asks for its
+/// status.
 bool exists(std::int64_t process);
 
-/// Whether it runs no more.
+/// Whether the process has ended, whether or not it still exists().
 bool has_ended(std::int64_t process);
 
-/// Those that are stopped or gone, in words; empty if there are none.
+/// The processes that are stopped or gone, as a text; empty if there are none.
 std::string suspects_among(const std::vector<Neighbour>& processes);
 
-/// The processes that have the same launcher, by what it has told them, before MPI says who takes part: whoever was
-/// seen once is missed when it is gone. One thread at a time.
+/// The processes of the same launcher on this host, for the time before MPI says which processes take part. They are
+/// found by the environment variables that the launcher has set. A process that was seen once and is gone counts as
+/// dead. Only one thread at a time may use it.
 class Siblings {
 public:
-    /// Looks who is there now.
+    /// Looks for processes that are there now, and remembers them.
     void look();
 
-    /// Those that are stopped or have died, in words; but for those that the launcher has asked to end. Where all
-    /// processes are on this host, also ranks that were never seen.
+    /// The processes that are stopped or have died, as a text, without those that the launcher has asked to end. If all
+    /// processes of the run are on this host, ranks that were never seen are named too.
     std::string suspects();
 
 private:

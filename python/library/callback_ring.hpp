@@ -10,8 +10,8 @@
 
 namespace ringlab::python {
 
-/// A rank's way to the others through somebody else's messages: what the C functions' ring is made of. What is under
-/// way is known by number, so that whoever carries a message may be late without touching memory that is gone.
+/// The transport of a CPU rank whose messages the caller of the C functions carries, through callbacks. Each request
+/// has a number, so that a callback that comes late cannot touch memory that no longer exists.
 class CallbackRing : public reference::Transport {
 public:
     CallbackRing(const ringlab_transport& calls, int rank, int ranks, reference::Clock::duration timeout);
@@ -23,17 +23,17 @@ public:
     std::unique_ptr<reference::Transfer> send(std::span<const std::byte> from, int peer, int channel) override;
     std::unique_ptr<reference::Transfer> receive(std::span<std::byte> into, int peer, int channel) override;
 
-    /// A request has ended, well if `error` is null; from any thread.
+    /// A request has ended; `error` is null if it succeeded. May be called by any thread.
     void done(std::uint64_t request, std::span<const std::byte> received, const char* error);
 
-    /// The pass is over: what is still under way is nobody's any more.
+    /// The pass has ended: requests that are still under way are forgotten.
     void forget();
 
     /// Sleeps until a request ends. Throws Error if the caller wants the pass to stop.
     void wait(reference::Clock::duration limit) override;
 
-    // No rank reads another's memory here: programs are resolved with Fetches::served. Messages keep ranks together,
-    // and times are a rank's own.
+    // Functions without use here. No rank reads another's memory, because programs are resolved with Fetches::served.
+    // Messages alone keep ranks in step, and each rank has its own clock.
     void expose(std::span<const std::byte>) override {}
     void withdraw() override {}
     std::unique_ptr<reference::Transfer> fetch(std::span<std::byte>, int, std::size_t) override;
@@ -42,7 +42,7 @@ public:
     void set_computing(bool) override {}
     bool others_compute() const override { return false; }
 
-    /// Why the ring can be used no more; empty if it can.
+    /// Why the ring cannot be used any more; empty if it can.
     std::string broken;
 
 private:

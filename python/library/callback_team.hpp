@@ -7,8 +7,8 @@
 
 namespace ringlab::python {
 
-/// One member in each process; what they say to each other is carried by the caller of the C functions, whose own
-/// time-out holds. Their clocks are their own.
+/// A team with one member in each process. The caller of the C functions carries what members send to each other, with
+/// its own time-out. Clocks are not aligned.
 class CallbackTeam : public gpu::Team {
 public:
     CallbackTeam(const ringlab_cuda_exchange& exchange, int rank, int ranks)
@@ -22,7 +22,7 @@ public:
     std::vector<gpu::Bytes> gather_to_root(gpu::Bytes bytes, gpu::Clock::duration timeout) override;
     bool agree(bool root_says) override;
 
-    /// The others find out by their time-outs.
+    /// Does nothing for other processes: these notice by their time-outs.
     void give_up(const std::string&) override { cancel(); }
     void cancel() noexcept override { cancelled_ = true; }
     bool cancelled() const noexcept override { return cancelled_; }

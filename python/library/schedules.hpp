@@ -6,7 +6,8 @@
 #include <array>
 #include <memory>
 
-// From the structs of the C interface to what they describe. All functions throw Error where that means nothing.
+// Converts the structs of the C interface to the objects that they describe. All functions throw Error if a value is
+// invalid.
 
 namespace ringlab::python {
 
@@ -15,7 +16,7 @@ layouts::Mask mask_from(const ringlab_choices& choices);
 layouts::Layout layout_from(const ringlab_choices& choices, const layouts::Mask& mask);
 void require_rank(int rank, int ranks);
 
-/// By pass; with `sinks` a logit of 0 for each query head stands for those that calls bring.
+/// The schedules by pass. With `sinks`, each query head has a logit of 0 for now; every call gives the real ones.
 using Schedules = std::array<std::unique_ptr<layouts::Schedule>, 2>;
 Schedules schedules_from(const ringlab_problem& problem, const ringlab_choices& choices, bool sinks = false);
 

@@ -11,7 +11,7 @@ namespace ringlab::python {
 /// Why the last call of this thread failed.
 inline thread_local std::string last_message;
 
-/// The boundary: what is thrown becomes a status and a message.
+/// The boundary to C: turns an exception into a status and a message.
 template <class Body>
 ringlab_status guarded(ringlab_status otherwise, Body body) {
     try {

@@ -139,8 +139,8 @@ public:
     /// Sum of the squares of what is rounded.
     double squares() const { return weights_; }
 
-    /// The relative error that all have in common, as fits them best in the least squares, beyond the 3 standard
-    /// deviations that independent ones of relative RMS `unit` leave by chance.
+    /// The relative error that all numbers have in common (least squares), minus the 3 standard deviations that
+    /// independent errors of relative RMS `unit` may show by chance.
     double in_common(double unit) const {
         return weights_ > 0 ? std::max(0.0, std::abs(errors_) - 3 * unit * std::sqrt(squares_)) / weights_ : 0;
     }

@@ -6,8 +6,8 @@
 
 namespace ringlab::sim {
 
-/// What the layout `planned` is made for: prices of attention on a machine as the schedule `seen` has them, from its
-/// prices of tiles, at the clock that power allows without end. `ranks` are those of one ring, rank r on GPU r.
+/// The prices for which the layout `planned` is made on a machine. They follow from its prices of tiles, for the
+/// schedule `seen`, at the sustained clock. `ranks` is the number of ranks of one ring, rank r on GPU r.
 layouts::PlanPrices plan_prices(const Machine& machine, const layouts::Problem& problem, int ranks,
                                 layouts::DType gradient_dtype = layouts::DType::fp32);
 

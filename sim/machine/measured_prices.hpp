@@ -7,8 +7,8 @@
 
 namespace ringlab::sim {
 
-/// Prices of single operations and ranks in the place of the model's, so that a pass that was measured can be replayed.
-/// What is not given keeps the model's price.
+/// Prices of single operations and ranks that replace the model's, to replay a measured pass. Everything that is not
+/// given keeps the price of the model.
 struct MeasuredPrices {
     struct OfOp {
         double factor = 1;                     ///< on the time that the operation takes alone

@@ -16,10 +16,10 @@ struct OneRank {
     std::int64_t operations = 0;
 };
 
-/// Plays one rank alone, by the recurrence of max_plus(): a message begins when this rank's own other half on its
-/// channel is ready too, in place of its peer's. Exact where all ranks do the same and share nothing; with a fixed
-/// number of sampled ranks it takes time for P operations, where all of them take P^2. What the rank's messages take
-/// of its link in all is a bound; that flows of others share it is not seen.
+/// Plays one rank alone, by the recurrence of max_plus(). The peer of a message is assumed to be as far as this rank: a
+/// send begins when this rank's own receive on the same channel is ready too, and the other way round. This is exact if
+/// all ranks do the same and share nothing. It takes time for P operations, where all ranks take P^2. The total time of
+/// the rank's messages on its link is a lower bound. Sharing of links with other ranks is ignored.
 OneRank play_one_rank(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options, int rank);
 
 }  // namespace ringlab::sim

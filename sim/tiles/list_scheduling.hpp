@@ -12,14 +12,15 @@ struct WorkTileGroup {
     std::int64_t count = 0;
 };
 
-/// List scheduling: processors (SMs, or groups of SMs) take work tiles in the given order, each as soon as it is free.
+/// List scheduling of work tiles: each SM, or group of SMs, takes the next work tile of a list as soon as it is free.
+/// In this file a "processor" is an SM or such a group.
 class ListScheduler {
 public:
     explicit ListScheduler(std::int64_t count, double free_from = 0)
         : count_(count), free_{{free_from, static_cast<double>(count)}} {}
 
-    /// Assigns the work tiles and returns when the last of them ends. A processor waits in place: no work tile starts
-    /// before `begin`, and none ends before `end`.
+    /// Assigns the work tiles and returns when the last of them ends. No work tile starts before `begin` and none ends
+    /// before `end`; a processor that must wait for these times stays occupied.
     double give(const WorkTileGroup& items, double begin = 0, double end = 0);
 
     /// Every processor becomes free `seconds` later.
@@ -53,8 +54,8 @@ struct ProcessorsFrom {
     std::int64_t count = 1;
 };
 
-/// The same while processors come and go. `counts` is sorted by time and begins at 0. A processor leaves when it has
-/// finished its work tile; those that are free first leave first.
+/// The same with a number of processors that changes. `counts` is sorted by time and begins at time 0. A processor that
+/// has to leave first finishes its work tile. Of several, those that are free first leave.
 double list_schedule(std::span<const WorkTileGroup> items, std::span<const ProcessorsFrom> counts);
 
 }  // namespace ringlab::sim

@@ -22,7 +22,7 @@ struct Ending {
 
 /// Runs `body` in `count` children of a process of their own, all at once; they end with 0 after a while if nothing
 /// else ends them. The status is the sum of theirs.
-Ending run_children(int count, void (*body)(LastWord&)) {
+Ending run_children(int count, void (*body)(FirstError&)) {
     int ends[2];
     BOOST_REQUIRE(pipe(ends) == 0);
     const pid_t parent = fork();
@@ -30,8 +30,8 @@ Ending run_children(int count, void (*body)(LastWord&)) {
         dup2(ends[1], STDERR_FILENO);
         for (int i = 0; i < count; ++i)
             if (fork() == 0) {
-                LastWord last_word("prog");
-                body(last_word);
+                FirstError first_error("prog");
+                body(first_error);
                 _exit(0);
             }
         int sum = 0, status = 0;
@@ -57,8 +57,8 @@ bool is_stopped(pid_t process) {
     return stat.find(") T ") != std::string::npos;
 }
 
-void wait_in_a_call(LastWord& last_word) {
-    Guardian guardian(last_word, milliseconds(100));
+void wait_in_a_call(FirstError& first_error) {
+    Guardian guardian(first_error, milliseconds(100));
     guardian.advise("; advice");
     guardian.set_name("rank 3");
     guardian.watch("MPI_Something", milliseconds(100));
@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(a_call_that_does_not_return_ends_the_process_with_one_line)
                "or dead; advice\n");
 }
 
-BOOST_AUTO_TEST_CASE(one_of_several_processes_has_the_last_word) {
+BOOST_AUTO_TEST_CASE(one_of_several_processes_says_the_first_error) {
     // Both where the launcher gives a folder for the run and where it does not.
     const auto folder = std::string("/tmp/ringlab-guardian-") + std::to_string(getpid());
     for (const bool given : {false, true}) {
@@ -96,8 +96,8 @@ BOOST_AUTO_TEST_CASE(one_of_several_processes_has_the_last_word) {
 }
 
 BOOST_AUTO_TEST_CASE(a_call_that_returns_in_time_and_one_that_is_not_watched_end_nothing) {
-    const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, milliseconds(200));
+    const auto ending = run_children(1, [](FirstError& first_error) {
+        Guardian guardian(first_error, milliseconds(200));
         for (int i = 0; i < 10; ++i) {
             guardian.watch("MPI_Something", milliseconds(200));
             std::this_thread::sleep_for(milliseconds(40));
@@ -110,8 +110,8 @@ BOOST_AUTO_TEST_CASE(a_call_that_returns_in_time_and_one_that_is_not_watched_end
 }
 
 BOOST_AUTO_TEST_CASE(time_in_which_the_process_was_stopped_itself_does_not_count) {
-    const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, std::chrono::seconds(4));
+    const auto ending = run_children(1, [](FirstError& first_error) {
+        Guardian guardian(first_error, std::chrono::seconds(4));
         guardian.watch("MPI_Something", std::chrono::seconds(4));
         const pid_t self = getpid();
         if (fork() == 0) {
@@ -129,8 +129,8 @@ BOOST_AUTO_TEST_CASE(time_in_which_the_process_was_stopped_itself_does_not_count
 }
 
 BOOST_AUTO_TEST_CASE(a_request_to_end_leaves_a_line) {
-    const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, std::chrono::seconds(20));
+    const auto ending = run_children(1, [](FirstError& first_error) {
+        Guardian guardian(first_error, std::chrono::seconds(20));
         guardian.set_name("rank 0");
         kill(getpid(), SIGTERM);
         std::this_thread::sleep_for(std::chrono::seconds(20));
@@ -142,8 +142,8 @@ BOOST_AUTO_TEST_CASE(a_request_to_end_leaves_a_line) {
 }
 
 BOOST_AUTO_TEST_CASE(a_request_to_end_after_another_process_has_died_names_it) {
-    const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, std::chrono::seconds(20));
+    const auto ending = run_children(1, [](FirstError& first_error) {
+        Guardian guardian(first_error, std::chrono::seconds(20));
         guardian.set_name("rank 0");
         guardian.suspect_by([] { return std::string("rank 2 (process 17) has died"); });
         kill(getpid(), SIGTERM);
@@ -154,8 +154,8 @@ BOOST_AUTO_TEST_CASE(a_request_to_end_after_another_process_has_died_names_it) {
 }
 
 BOOST_AUTO_TEST_CASE(what_it_is_told_to_look_at_ends_the_process) {
-    const auto ending = run_children(1, [](LastWord& last_word) {
-        Guardian guardian(last_word, milliseconds(200));
+    const auto ending = run_children(1, [](FirstError& first_error) {
+        Guardian guardian(first_error, milliseconds(200));
         guardian.look_by([seen = 0](Clock::duration) mutable { return std::string(++seen < 3 ? "" : "no more"); });
         std::this_thread::sleep_for(std::chrono::seconds(20));
     });

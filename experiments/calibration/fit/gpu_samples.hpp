@@ -21,9 +21,8 @@ struct GpuSample {
     /// - "kernel": as "attend", of another kernel, which head_dim, value_dim and soft_cap tell; "kernel_without_rests"
     /// - "dropout": an attend of one rank with dropout
     /// - "product": FLOP/s of matrix products, in place of seconds
-    /// - "hidden": a message over NCCL that has time, `blocks` thread blocks, which it has beside as many FLOP a byte
-    /// as
-    ///   `flop_per_byte`; beside nothing
+    /// - "hidden": an NCCL message in only `blocks` thread blocks, as messages have behind attends of at least
+    ///   `flop_per_byte` FLOP a byte; timed with no attend beside it
     /// - "hidden_beside": such messages beside attends ("message"), and those attends "alone" and "beside" them
     /// - "rotation": of q and k ("forward"), or of dq and dk, of one rank
     /// - "message": between all GPUs at once beside attends; "alone" and "beside": those attends

@@ -7,9 +7,9 @@
 
 namespace ringlab::experiments {
 
-/// Writes a machine file that was calibrated. Throws Error, and writes nothing, if no prediction could be made with it:
-/// a computer that is busy with other work can seem to do things in no time. Returns where it is, see
-/// FileGuard::write().
+/// Writes a calibrated machine file. Returns its path, see FileGuard::write(). If no prediction could be made with the
+/// file, it writes nothing and throws Error. This happens on a computer that is busy with other work, where some
+/// operations can seem to take no time.
 std::filesystem::path write_machine_file(const FileGuard& files, const std::filesystem::path& output,
                                          const std::string& text);
 

@@ -7,21 +7,32 @@
 
 // Backward pass of one attend on sm_90a; the formulas are those of the portable backward.cuh.
 //
-// A thread block stays on a tile of 128 keys of one kv head and goes over the query tiles of all query heads that read
-// it. Two warpgroups compute, 64 keys each: S^T = K Q^T and dP^T = V dO^T, whose results, rounded, are the left
-// operands of dV += P^T dO and dK += dS^T Q as they lie in registers; so dK and dV stay in registers and are written
-// once. dQ sums over keys: dS goes through shared memory to dQ^T = K^T dS^T, of which each warpgroup computes a part
-// over all keys; fp32 parts go through shared memory to global memory, added there by the bulk copy engine. A third
-// warpgroup feeds them: warp 0 loads Q, dO and the rows' statistics, warps 1 and 2 add the parts of dQ.
+// A thread block stays on a tile of 128 keys of one kv head, and goes over the query tiles of all query heads that read
+// it.
 //
-// Where dims are split (head dim 256), dK and dV of 64 keys fill the registers of both warpgroups: they work on the
-// same 64 keys, both compute S and dP, and each has half of the dims of dK, dV and dQ. Nothing goes between them but
-// that they are done with a stage: each puts its parts of dQ into the half of dO and Q that it alone reads last.
+// Two warpgroups compute, 64 keys each. They compute S^T = K Q^T and dP^T = V dO^T. In registers, the rounded results
+// are already the left operands of dV += P^T dO and dK += dS^T Q. So dK and dV stay in registers and are written once.
+// dQ is a sum over keys: dS goes through shared memory, and each warpgroup computes a part of dQ^T = K^T dS^T over all
+// keys. These fp32 parts go to shared memory, from where the bulk copy engine adds them to global memory.
 //
-// What runs under what: products are issued in the order S, dQ of the step before, dP, dV, dK. exp2 runs under that dQ,
-// dQ's way to shared memory under dP, dS under dV; and the other warpgroup's dS, which dQ wants as well, has long been
-// there. Where dims are split there are no registers for that: S, dP, dV, dQ, dK, exp2 under dP and dQ's way under dK.
-// While one warpgroup waits, the other's products run.
+// A third warpgroup serves the other two: warp 0 loads Q, dO and the statistics of rows, the other warps add the parts
+// of dQ.
+//
+// Split dims (head dim 256): dK and dV of 64 keys take all registers of both warpgroups. Both warpgroups work on the
+// same 64 keys and compute all of S and dP, and each has half of the dims of dK, dV and dQ. They exchange nothing, but
+// tell each other when they have finished with a stage. Each puts its parts of dQ into that half of dO and Q that only
+// it still reads.
+//
+// Overlap: a warpgroup issues its products in the order S, dQ of the step before, dP, dV, dK.
+//
+//     while this product runs     the warpgroup computes or copies
+//     dQ of the step before       exp2
+//     dP                          the part of dQ, to shared memory
+//     dV                          dS
+//
+// The dS of the other warpgroup, which dQ needs too, was stored long before. With split dims there are not enough
+// registers for this order. It is then S, dP, dV, dQ, dK, with exp2 during dP and the copy of dQ during dK. While one
+// warpgroup waits, the products of the other run.
 
 namespace ringlab::gpu::hopper {
 
@@ -58,7 +69,7 @@ __global__ void __launch_bounds__(backward_threads, 1)
         grow_registers<240>();
         compute<T, Config, rewrite>(all, base, load_share(base + Layout::share), warp / 4 - 1);
         tell_end(all, load_share(base + Layout::share));
-        if (!all.joined.blocks) device::let_next_launch_begin();  // one that is joined waits for other streams
+        if (!all.joined.blocks) device::let_next_launch_begin();  // a fused launch waits for other streams
     }
 }
 

@@ -46,17 +46,18 @@ __device__ inline float4 load_cluster_4(std::uint32_t address) {
     return x;
 }
 
-/// Without an answer: no register waits for it.
+/// Adds to global memory without reading the old value, so no register waits for it.
 __device__ inline void add_pair(float2* to, float2 x) {
     asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 
-/// What belongs to element i, of columns 2 t and 2 t + 1 of eight after eight: `x` is of two eights.
+/// The value for element i of an accumulator, which holds columns 2 t and 2 t + 1 of each eight. `x` has the values of
+/// two eights.
 __device__ inline float of_element(const float4& x, int i) {
     return i % 8 < 4 ? (i % 2 ? x.y : x.x) : (i % 2 ? x.w : x.z);
 }
 
-/// Whether 16 bytes of 16-bit elements at multiples of 8 are aligned.
+/// Whether 16-byte accesses to 16-bit elements at multiples of 8 are aligned.
 __device__ inline bool has_chunks(const Elements& x) {
     return (reinterpret_cast<std::uintptr_t>(x.data) / 2 | static_cast<std::uintptr_t>(x.strides.batch) |
             static_cast<std::uintptr_t>(x.strides.token) | static_cast<std::uintptr_t>(x.strides.head)) %
@@ -79,7 +80,7 @@ __device__ __forceinline__ void transpose(std::uint32_t (&x)[4], int t) {
     }
 }
 
-/// One warpgroup's half of the keys, or of the dims: its dk and dv, and its part of dq.
+/// The work of one computing warpgroup: dk and dv of half of the keys (or of the dims), and its part of dq.
 template <class T, class Config, bool rewrite>
 __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
     const BackwardParams& params = all.params;
@@ -109,7 +110,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 
     const int steps = share.steps;
     if (steps > 0) {
-        pin(dk);  // or the zeros come behind the first product, which ptxas then serialises
+        pin(dk);  // otherwise the zeros are written after the first product, and ptxas serialises it
         pin(dv);
         const Operand<Order::rows_outer> own_k(base + Layout::k, keys, first_key);
         const Operand<Order::rows_outer> own_v(base + Layout::v, keys, first_key);
@@ -123,7 +124,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
         const auto tile_of_ds = [&](int step) {
             return (Config::split_dims ? warpgroup : step & 1) * Layout::ds_bytes;
         };
-        // This thread's place of dq^T's element 0 of each 8 queries; 1 is a row on, 2 and 3 are 8 dims on: two chunks.
+        // Where this thread stores element 0 of dq^T for each 8 queries. Element 1 is one row further, elements 2 and 3
+        // are 8 dims (two chunks) further.
         const std::uint32_t dq_place =
             base + (Config::split_dims ? warpgroup * Part::bytes : Layout::dq_of(warpgroup)) +
             warp / 2 * Part::box_bytes + 2 * t * 128 + (((warp % 2 * 4 + g / 4) ^ (2 * t)) << 4) + g % 4 * 4;
@@ -199,7 +201,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
             if (load_shared_int(row_data + Layout::entry) & 1) {
                 const int2 positions =
                     make_int2(__ldg(geometry.key_positions + own_key), __ldg(geometry.key_positions + own_key + 8));
-                // As bits first, in a loop, since so many bounds have no place in registers beside the accumulators.
+                // The tests give bits first, in a loop: so many bounds do not fit into registers beside the
+                // accumulators.
                 std::uint32_t visible = 0;
 #pragma unroll 1
                 for (int n = 0; n < rows / 8; ++n)

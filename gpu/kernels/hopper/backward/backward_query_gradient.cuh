@@ -3,21 +3,22 @@
 #include "gpu/kernels/hopper/backward/backward_shared.cuh"
 #include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
 
-// The other warps of the third warpgroup of the backward kernel: they add the parts of dQ, in any order or in a fixed
-// one.
+// Warps of the third warpgroup of the backward kernel that add the parts of dQ to global memory: in any order, or in a
+// fixed order that semaphores give (deterministic dQ).
 
 namespace ringlab::gpu::hopper {
 
-/// A flag counts the parts that one place of dq has taken.
+/// Waits for a semaphore: `flag` counts the work tiles that have added to this tile of dq, and this one is number
+/// `turn`.
 __device__ inline void await_turn(const int* flag, int turn) {
-    constexpr int most_polls = 1 << 28;  // minutes: only items launched earlier are waited for
+    constexpr int most_polls = 1 << 28;  // minutes; it waits only for work tiles that were launched earlier
     for (int polls = 0;; ++polls) {
         int taken;
         asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(taken) : "l"(flag) : "memory");
         if (taken == turn) break;
         if (polls == most_polls) __trap();
     }
-    fence_all_for_async();  // the part before came by a bulk copy, and so does this one
+    fence_all_for_async();  // the part before was added by a bulk copy, and so is this one
 }
 
 __device__ inline void end_turn(int* flag, int turn) {
@@ -26,7 +27,7 @@ __device__ inline void end_turn(int* flag, int turn) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(turn + 1) : "memory");
 }
 
-/// Adds 64 dims of rows of dq, as they lie from `place` on. Called by one thread.
+/// Adds 64 dims of some rows to dq, from shared memory at `place`. Called by one thread.
 template <class Config>
 __device__ inline void add_dims(const BackwardKernelParams& all, std::uint32_t place, int dim, int token, int rows,
                                 int head, int batch) {
@@ -36,7 +37,7 @@ __device__ inline void add_dims(const BackwardKernelParams& all, std::uint32_t p
             add_box(all.dq, place + i * Part::box_bytes + row * 128, dim + 32 * i, token + row, head, batch);
 }
 
-/// Adds a warpgroup's parts of dq, where they are handed over at once. Called by one thread.
+/// Adds all parts of a warpgroup to dq, if dims are not split. Called by one thread.
 template <class Config>
 __device__ inline void add_parts(const BackwardKernelParams& all, std::uint32_t base, int warpgroup, int tile, int head,
                                  int batch) {
@@ -50,7 +51,8 @@ __device__ inline void add_parts(const BackwardKernelParams& all, std::uint32_t 
     commit_stores();
 }
 
-/// Adds the part of dq in a warpgroup's half of a stage, which may then be overwritten. Called by one thread.
+/// Adds the part that lies in a warpgroup's half of a stage to dq. The stage may be overwritten afterwards. Called by
+/// one thread.
 template <class Config>
 __device__ inline void add_from_stage(const BackwardKernelParams& all, std::uint32_t stage, int warpgroup, int dim,
                                       int tile, int head, int batch) {
@@ -60,7 +62,7 @@ __device__ inline void add_from_stage(const BackwardKernelParams& all, std::uint
     wait_stores_read<0>();
 }
 
-/// Adds the parts of dq of a warpgroup. Called by one thread for each warpgroup.
+/// Adds the parts of a warpgroup to dq, step by step. Called by one thread for each warpgroup.
 template <class Config>
 __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t base, const Share& share, int warpgroup) {
     using Layout = BackwardLayout<Config>;
@@ -92,7 +94,7 @@ __device__ inline void add_dq(const BackwardKernelParams& all, std::uint32_t bas
     }
 }
 
-/// Warps that add dq in order.
+/// Number of warps that add to dq in a fixed order.
 template <class Config>
 constexpr int adders_in_order = Config::q_stages;
 

@@ -9,8 +9,8 @@
 #include "gpu/kernels/hopper/units/joined.cuh"
 #include "gpu/kernels/hopper/units/unit_order.cuh"
 
-// What the warps of the backward kernel have in common: parameters, shared memory and its barriers, and the work of a
-// thread block.
+// What the warps of the backward kernel share: parameters, shared memory and its barriers, and the work of a thread
+// block.
 
 namespace ringlab::gpu::hopper {
 
@@ -20,19 +20,22 @@ struct BackwardKernelParams {
     Joined joined;
     WorkTileOrder order;
     const int* turns;
-    int* flags;  // to take turns by
+    int* flags;  // deterministic dq: semaphores, one for each query tile of a head
 };
 
-/// What a warpgroup computes of a step's dq: `rows` query rows x 64 dims over all keys. Of head dim 192 each does half
-/// of the rows of the last 64 dims too; of head dim 256 each does 64 dims more; of head dim 64 each does half of the
-/// rows.
+/// The part of a step's dq that a warpgroup computes, over all keys:
+///
+///     head dim 64     half of the rows, all dims
+///     head dim 128    all rows, 64 dims
+///     head dim 192    all rows, 64 dims; and half of the rows of the last 64 dims
+///     head dim 256    all rows, 2 x 64 dims
 template <class Config>
 struct DqPart {
     static constexpr bool split_by_dim = Config::head > 64;
     static constexpr bool has_second = Config::head > 128, second_by_rows = Config::head == 192;
     static constexpr int rows = split_by_dim ? Config::rows : Config::rows / 2, count = rows / 2;  // registers
     static constexpr int second_rows = second_by_rows ? rows / 2 : rows, second_count = second_rows / 2;
-    static constexpr int added_rows = second_rows;  // by a bulk copy, 32 dims of each
+    static constexpr int added_rows = second_rows;  // that one bulk copy adds, 32 dims of each
     static constexpr int box_bytes = rows * 128, bytes = 2 * box_bytes;
 
     __device__ static int first_dim(int warpgroup) { return split_by_dim ? Config::head / 128 * 64 * warpgroup : 0; }
@@ -41,7 +44,7 @@ struct DqPart {
     __device__ static int first_row(int warpgroup) { return split_by_dim ? 0 : rows * warpgroup; }
 };
 
-/// The barriers of a thread block. A warp arrives by one lane.
+/// The barriers of a thread block. One lane arrives for its warp.
 template <class Config>
 struct BackwardBarriers {
     std::uint32_t first;
@@ -56,8 +59,8 @@ struct BackwardBarriers {
     __device__ Barrier dq_empty(int warpgroup) const { return at(4 + warpgroup); }
     __device__ Barrier q_full(int stage) const { return at(6 + stage); }
     __device__ Barrier q_empty(int stage) const { return at(6 + q_stages + stage); }
-    // Of the step whose Q lies in that stage, so that several threads may take steps in turns. Where dims are split, of
-    // the part of dq that lies in the warpgroup's half of it; and the other part in that of dO.
+    // dq_full has a barrier for each stage of Q, so that several threads may take steps alternately. With split dims it
+    // is for the part of dq in the warpgroup's half of that stage, and dq_full_in_dout for the part in its half of dO.
     __device__ Barrier dq_full(int warpgroup, int stage) const { return at(6 + (2 + warpgroup) * q_stages + stage); }
     __device__ Barrier dout_full(int stage) const { return at(6 + 4 * q_stages + stage); }
     __device__ Barrier dout_empty(int stage) const { return at(6 + 4 * q_stages + dout_stages + stage); }
@@ -69,7 +72,7 @@ struct BackwardBarriers {
         constexpr int warps = 8, warpgroup_warps = 4, lanes = 32;
         keys_full().initialise(1);
         scores_ended().initialise(warps);
-        constexpr int emptying = Config::split_dims ? 2 : warps;  // threads that add dq, or warps that read
+        constexpr int emptying = Config::split_dims ? 2 : warps;  // arrivals: threads that add dq, or warps that read
         for (int i = 0; i < 2; ++i) {
             ds_full(i).initialise(Config::split_dims ? warpgroup_warps : warps);
             dq_empty(i).initialise(1);
@@ -89,14 +92,14 @@ struct BackwardBarriers {
     }
 };
 
-/// Places in shared memory, in bytes. Every tile is stretches of 64 columns (32 of dq), as bulk copies leave them.
+/// Byte offsets in shared memory. A tile is stored as stretches of 64 columns (dq: 32), as bulk copies write them.
 template <class Config>
 struct BackwardLayout {
     static constexpr int q_bytes = Config::rows * Config::head * 2, dout_bytes = Config::rows * Config::value * 2;
     static constexpr int k_bytes = Config::keys * Config::head * 2, v_bytes = Config::keys * Config::value * 2;
-    // Of each row lse, delta and its bounds (in a partial tile), and of the step its entry of the work list. A thread
-    // reads lse, or delta, of the rows 2 t and 2 t + 1 of each eight, t = lane % 4: they lie together, by fours, and
-    // t's part begins in other banks than those of the other t.
+    // For each row lse, delta and, in a partial tile, its bounds; for each step its entry of the work list. A thread
+    // reads lse (or delta) of rows 2 t and 2 t + 1 of each eight, with t = lane % 4. Rows with the same t are stored
+    // together, and the four groups begin in different banks.
     static constexpr int thread_rows_bytes = Config::rows + 16, delta = 4 * thread_rows_bytes;
     static constexpr int bounds = 2 * delta, entry = bounds + Config::rows * 16, rows_bytes = entry + 16;
     __device__ static int place_of_row(int row) { return row % 8 / 2 * thread_rows_bytes + row / 8 * 8 + row % 2 * 4; }
@@ -104,10 +107,11 @@ struct BackwardLayout {
     static_assert(Config::rows <= 64);
     static constexpr int ds_bytes = Config::keys * 128;
 
-    // Two of dS: a warpgroup writes the next while the other still reads the last; or one for each.
+    // Two buffers of dS: a warpgroup writes the next dS while the other still reads the last. Split dims: one for each.
     static constexpr int k = 0, v = k + k_bytes, q = v + v_bytes, dout = q + Config::q_stages * q_bytes;
     static constexpr int ds = dout + Config::dout_stages * dout_bytes, dq = ds + 2 * ds_bytes;
-    // A warpgroup's parts of dq; where dims are split, they lie in the halves of dO and Q that it alone reads last.
+    // A warpgroup's parts of dq. With split dims they lie in the halves of dO and Q that only this warpgroup still
+    // reads.
     static constexpr int part_bytes = DqPart<Config>::bytes;
     static constexpr int dq_bytes = Config::split_dims ? 0 : (DqPart<Config>::has_second ? 2 : 1) * part_bytes;
     static_assert(!Config::split_dims || (2 * part_bytes == q_bytes && 2 * part_bytes == dout_bytes));
@@ -122,7 +126,7 @@ struct BackwardLayout {
 
 constexpr int backward_threads = 3 * 128, computing_threads = 2 * 128;
 
-/// A place in a ring of stages: which, and the parity of its phase.
+/// A position in a ring of stages: its index, and the parity of its phase.
 template <int stages>
 struct Stage {
     int index = 0;
@@ -136,26 +140,27 @@ struct Stage {
     }
 };
 
-/// What a thread block does: query tiles of an item for the query heads of its group, `steps` in all.
+/// The work of a thread block: the query tiles that its work tile meets, for all query heads of the group, in `steps`.
 struct Share {
     int4 item;
     int batch, kv_head, steps;
     int from_end;  // rows from the last tile to the first
 };
 
-/// From shared memory, where the first thread puts it: asked for anew, nothing of it takes a register meanwhile.
+/// Reads the Share from shared memory, where the first thread has put it. It is read again whenever it is needed, so
+/// that it takes no registers in between.
 __device__ inline Share load_share(std::uint32_t address) {
     const int4 rest = load_shared_int4(address + 16);
     return {load_shared_int4(address), rest.x, rest.y, rest.z, rest.w};
 }
 
-/// Not inlined: what it changes about registers serialised products of D 64.
+/// Not inlined: inlined it changes the use of registers, and ptxas then serialises the products of head dim 64.
 __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& all) {
     const auto& geometry = all.params.geometry;
     const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
     const int blocks = blocks_of_cluster();
     int unit = static_cast<int>(blockIdx.x) / blocks, first_item = 0;
-    if (all.joined.blocks && all.order.in_lockstep) {  // of each block in turn
+    if (all.joined.blocks && all.order.in_lockstep) {  // one K/V block after another
         const int units = all.order.leading_tiles * heads * geometry.batch;
         first_item = unit / units * all.order.leading_tiles;
         unit %= units;
@@ -169,10 +174,12 @@ __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& 
     return share;
 }
 
-/// The query tiles of a share. Blocks that share an item take steps in turns.
+/// The steps of a Share, in order. Thread blocks of a cluster share a work tile and take its steps alternately.
 ///
-/// Head by head; or, in step with other blocks (WorkTileOrder), all heads of a tile. So do items that add to dq in
-/// order, from the last tile to the first, which most have in common: each is a step or two behind the one before it.
+/// The order is head by head. In lockstep with other thread blocks (WorkTileOrder) it is tile by tile: all heads of a
+/// query tile, then the next query tile. Work tiles that add to dq in a fixed order also go tile by tile, from the last
+/// query tile to the first. Most work tiles have the last one in common, so each is a step or two behind its
+/// predecessor.
 struct QueryTiles {
     const int *entries, *turns;
     int begin, end, group, first_head;

@@ -7,24 +7,28 @@
 
 #include <algorithm>
 
-// Forward pass of one attend on sm_90a, the work of gpu/kernels/portable/forward.cuh in the manner of FlashAttention-3
-// (Shah et al. 2024, arXiv 2407.08608): one thread of the producer warpgroup fetches tiles by bulk copies; consumer
-// warpgroups of 64 query rows multiply and take softmax, one warpgroup's softmax under the products of the other, and
-// within a warpgroup the softmax of a tile under the product of P and V of the tile before.
+// Forward pass of one attend on sm_90a. It computes what gpu/kernels/portable/forward.cuh computes, in the manner of
+// FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608). One thread of the producer warpgroup loads tiles by bulk
+// copies. Each consumer warpgroup computes products and softmax of 64 query rows. The softmax of one warpgroup runs
+// while the other multiplies. Within a warpgroup, the softmax of a tile runs during the product of P and V of the tile
+// before.
 //
-// A block goes from unit to unit, a unit being a query tile of one head, in sections of heads whose K and V L2 holds,
-// longest tile first, by a counter in global memory: whichever block is free takes the next. Partial key tiles come
-// first in a unit; the loop over full ones has no test of elements.
+// Work tiles (class Unit): a work tile is a query tile of one head. A thread block that is free takes the next work
+// tile from a counter in global memory. The order is: sections of heads whose K and V fit into L2, and in a section the
+// longest work tile first. Partial key tiles come first in a work tile, so the loop over full ones does not test
+// elements.
 //
-// Where several blocks are one launch, a unit has a part for each of them, which the consumers are told one by one; O,
-// m and l stay in registers from part to part. The producer waits for a block before it loads from it first.
+// Fused launches: the launch goes over several K/V blocks. A work tile then has a part for each K/V block. The producer
+// announces the parts to the consumers one by one, and O, m and l stay in registers from part to part. The producer
+// waits for a K/V block before it first loads from it.
 //
-// Two blocks may make a pair (a cluster): each does one of two query heads that read the same kv head, at the same
-// query tile. They need the same K and V at the same time, of which each fetches half for both: a tile comes out of L2
-// once. The first block of a pair asks the counter and tells the second.
+// Pairs: two thread blocks may form a cluster. Both process the same query tile, for two query heads that read the same
+// kv head, so they need the same K and V at the same time. Each loads half of a tile for both, and the tile is read
+// from L2 once. The first thread block of a pair takes the next work tile from the counter and sends its number to the
+// second.
 //
-// Every unit starts from nothing, and takes in the carry at its end: that is one merge, at the time of the store, and
-// its rows are prefetched into L2 meanwhile.
+// Carry: a work tile starts without the state of earlier launches. It merges this state (the carry) at its end, when it
+// stores its results. The carry's rows are prefetched into L2 before that.
 
 namespace ringlab::gpu::hopper {
 
@@ -60,7 +64,7 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
         Barrier{shared + Shared::next_empty}.initialise(1);
         fence_barrier_initialisation();
     }
-    pairs ? sync_cluster() : __syncthreads();  // the other block's barriers, too
+    pairs ? sync_cluster() : __syncthreads();  // pairs: the barriers of both thread blocks are initialised
 
     if (group == 0) {
         shrink_registers<Config::producer_registers>();
@@ -73,10 +77,10 @@ __global__ void __launch_bounds__(128 * (1 + Config::consumers), 1)
             {launch, lane, 64 * (group - 1) + thread / 32 * 16 + lane / 4}, shared, units, group - 1, 2 * (lane % 4)};
         consumer.run();
     }
-    if constexpr (pairs) sync_cluster();  // the other block has no more to tell this one
+    if constexpr (pairs) sync_cluster();  // pairs: the other thread block sends nothing more to this one
 }
 
-/// Multiprocessors of the current device.
+/// Number of SMs of the current device.
 inline int multiprocessors() {
     int device = 0, count = 0;
     RINGLAB_CUDA(cudaGetDevice(&device));

@@ -12,7 +12,8 @@ struct ForwardConfig : Dims<C> {
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static constexpr int rows = 64 * consumers;
     static constexpr int q_stages = C == DimClass::d128 ? 2 : 1;
-    static constexpr bool pairs = C == DimClass::d128;  // of blocks that share K and V; measured for this class alone
+    static constexpr bool pairs =
+        C == DimClass::d128;  // pairs of thread blocks that share K and V; only measured to be faster for this class
 };
 // Exponentials cost as much as products here: three warpgroups keep both busy.
 template <>

@@ -8,7 +8,7 @@
 
 namespace ringlab::gpu::hopper {
 
-/// Multiplies and takes softmax: a warpgroup of 64 query rows.
+/// One consumer warpgroup: products and softmax of 64 query rows.
 template <class T, class Config, bool rewrite, bool pairs>
 struct ForwardConsumer : ForwardRows<Config> {
     using Shared = ForwardShared<Config>;
@@ -20,7 +20,7 @@ struct ForwardConsumer : ForwardRows<Config> {
 
     std::uint32_t shared;
     const Unit* units;
-    int group;  // among the consumers
+    int group;  // index among the consumer warpgroups
     int first_column;
 
     Ring<Config::q_stages> q_ring;
@@ -36,13 +36,14 @@ struct ForwardConsumer : ForwardRows<Config> {
     __device__ __forceinline__ void release(int barrier) {
         if (lane == 0) Barrier{shared + barrier}.arrive();
     }
-    /// What both blocks of a pair fill.
+    /// Releases a stage that both thread blocks of a pair fill.
     __device__ __forceinline__ void release_both(int barrier) {
         release(barrier);
         if (pairs && lane == 1) Barrier{shared + barrier}.arrive_at(block_of_cluster() ^ 1);
     }
 
-    // ---- products. Where their tiles lie is known to be uniform, or descriptors would be made in threads' registers.
+    // ---- products. The compiler must know that places of tiles are the same in all threads. Otherwise it keeps
+    // descriptors in registers of each thread.
 
     __device__ __forceinline__ void issue_scores() {
         const Operand<Order::rows_outer> q(uniform(shared + Shared::q + q_ring.place * Shared::q_bytes), Config::rows,
@@ -104,7 +105,7 @@ struct ForwardConsumer : ForwardRows<Config> {
         return __ldg(reinterpret_cast<const int2*>(first) + 4 * n);
     }
 
-    /// Takes away what a row does not see of a partial tile. Staged positions go with the tile's K.
+    /// Sets scores of a partial tile that the mask hides to -inf. Positions that were staged lie beside the tile's K.
     __device__ __forceinline__ void hide(const Unit& unit, int key_tile) {
         int4 bounds[2];
 #pragma unroll
@@ -143,17 +144,17 @@ struct ForwardConsumer : ForwardRows<Config> {
 
     // ---- tiles
 
-    /// Of a partial tile, where its tests are not staged.
+    /// The key tile of an entry; needed for partial tiles whose tests are not staged.
     __device__ __forceinline__ int key_tile(int entry) const {
         return staged ? 0 : __ldg(launch.params.work.entries + entry) >> 1;
     }
-    /// Behind a tile's scores; where hide() does not.
+    /// Releases K after a tile's scores, unless hide() does that later.
     template <bool partial>
     __device__ __forceinline__ void release_k_of() {
         if constexpr (!partial || !staged) release_k();
     }
 
-    /// A unit's first tile when there is no other product to go with.
+    /// The first key tile of a work tile, when there is no other work tile whose product could run at the same time.
     __device__ __forceinline__ void first_tile(const Unit& unit) {
         const int tile = key_tile(unit.begin);
         wait_q();
@@ -187,7 +188,7 @@ struct ForwardConsumer : ForwardRows<Config> {
         release_k_of<partial>();
     }
 
-    /// Scores of a tile, and the output of the one before.
+    /// A further key tile: its scores, together with the output of the tile before.
     template <bool partial>
     __device__ __forceinline__ void next_tile(const Unit& unit, int entry) {
         const int tile = partial ? key_tile(entry) : 0;
@@ -201,7 +202,8 @@ struct ForwardConsumer : ForwardRows<Config> {
         pack_scores();
     }
 
-    /// The same where the tile is the next unit's first: the unit before ends while the other warpgroups multiply.
+    /// The first key tile of the next work tile: its scores, together with the last output of the work tile before. The
+    /// work tile before is then stored while the other warpgroups multiply.
     template <bool partial>
     __device__ __forceinline__ void first_tile_after(const Unit& before, const Unit& unit) {
         const int tile = partial ? key_tile(unit.begin) : 0;

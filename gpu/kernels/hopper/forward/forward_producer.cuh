@@ -9,14 +9,14 @@
 
 namespace ringlab::gpu::hopper {
 
-/// What a block does at a time: items of the list, one for each part.
+/// A work tile of a thread block: its range of entries (items) in the work list, one for each part.
 struct Work {
-    int item, end;  // -1: nothing more
-    int4 first;     // the first item
+    int item, end;  // item -1: there is no work tile left
+    int4 first;     // the entry at `item`
     int head, batch;
 };
 
-/// Fetches, by one thread, what the consumers of a block multiply.
+/// One thread that loads what the consumers of its thread block multiply.
 template <class Config, bool pairs>
 struct ForwardProducer {
     using Shared = ForwardShared<Config>;
@@ -27,15 +27,15 @@ struct ForwardProducer {
     Unit* units;
     Ring<Config::q_stages> q_ring;
     Ring<Config::stages> k_ring, v_ring;
-    // The block that it loads from.
+    // The K/V block that it loads from now.
     const CUtensorMap *k, *v;
     int first_tile = 0;
-    std::uint64_t opened = 0;  // bits of the first blocks of the table
+    std::uint64_t opened = 0;  // one bit for each of the first 64 K/V blocks: it has arrived
     std::uint32_t next_parity = 0;
 
     static __device__ __forceinline__ int in_pair() { return pairs ? block_of_cluster() : 0; }
 
-    /// `more_bytes`: that the caller loads besides, to the same barrier.
+    /// `more_bytes`: bytes that the caller loads as well, and that the same barrier counts.
     __device__ __forceinline__ void load(const CUtensorMap& map, std::uint32_t tile, int rows, int columns,
                                          Barrier full, int token, int head, int batch, Keep keep, int more_bytes) {
         full.arrive_and_expect(rows * columns * 2 + more_bytes);
@@ -43,7 +43,8 @@ struct ForwardProducer {
             load_box(tile + column * rows * 2, map, full, column, token, head, batch, keep);
     }
 
-    /// A tile of K or V; of a pair each block loads every second stretch of columns for both. `place`: who is first.
+    /// Loads a tile of K or V. In a pair, each thread block loads every second stretch of 64 columns for both. `place`
+    /// decides which of the two begins.
     __device__ __forceinline__ void load_keys(const CUtensorMap& map, std::uint32_t tile, int columns, Barrier full,
                                               int place, int token, int head, int batch, int more_bytes = 0) {
         constexpr int stretch_bytes = Config::keys * 128;
@@ -95,12 +96,12 @@ struct ForwardProducer {
         const auto& params = launch.params;
         const auto& joined = launch.joined;
         if (index >= launch.units) return {-1, -1, {}, 0, 0};
-        // Pairs of heads where blocks go in pairs.
+        // In pairs, a work tile stands for two query heads.
         const int query_heads = params.geometry.query_heads / blocks, group = params.geometry.group / blocks;
         const int heads = query_heads * params.geometry.batch;
         auto [tile, head] = place_of(index, launch.order, heads);
         if (index < joined.head_by_head * heads) {
-            // Head by head, all batch elements of one together.
+            // Head by head; all batch elements of a head come together.
             const int together = group * params.geometry.batch, rest = index % (joined.head_by_head * together);
             tile = rest / together;
             head = rest % together;
@@ -112,17 +113,18 @@ struct ForwardProducer {
                 head / query_heads};
     }
 
-    /// The next unit's number: asked for a little before it is wanted, since the answer takes a while; not earlier, or
-    /// the last units are given to blocks that have much to do still.
+    /// Takes the number of the next work tile from the counter. The answer takes a while, so it is asked for a little
+    /// before it is needed. It must not be asked for earlier, or the last work tiles go to thread blocks that still
+    /// have much to do.
     __device__ __forceinline__ int ask_for_next() const {
         return in_pair() == 0 ? static_cast<int>(gridDim.x) / blocks + static_cast<int>(atomicAdd(launch.counter, 1u))
                               : 0;
     }
-    /// Tells it to the second block of a pair.
+    /// Sends the number to the second thread block of a pair, and returns it in both.
     __device__ __forceinline__ int tell_next(int next) {
         const Barrier full{shared + Shared::next_full}, empty{shared + Shared::next_empty};
         if (in_pair() == 0) {
-            // The last one to ask puts the counter back.
+            // The last thread block that asks sets the counter back to 0.
             if (next == launch.units + static_cast<int>(gridDim.x) / blocks - 1) *launch.counter = 0;
             if constexpr (!pairs) return next;
             empty.wait(next_parity ^ 1);
@@ -131,13 +133,14 @@ struct ForwardProducer {
             full.arrive_and_expect(sizeof(next));
             full.wait(next_parity);
             next = load_shared_int(shared + Shared::next);
-            empty.arrive_released_at(0);  // or the first block's next number may be there before this one is read
+            empty.arrive_released_at(0);  // with release: otherwise the next number could overwrite this one unread
         }
         next_parity ^= 1;
         return next;
     }
 
-    /// Before the first load from a block. Returns the kv head as its maps count.
+    /// Waits until a K/V block has arrived, and loads from it from now on. Returns the index of the kv head in this
+    /// block.
     __device__ __forceinline__ int open(int place, int kv_head) {
         const auto& joined = launch.joined;
         if (!joined.blocks) return kv_head;
@@ -164,7 +167,7 @@ struct ForwardProducer {
         const int* entries = params.work.entries;
         Ring<Shared::unit_slots> slot;
         Work work = work_at(static_cast<int>(blockIdx.x) / blocks);
-        bool has_q = false;  // the work at hand
+        bool has_q = false;  // Q of the current work tile is loaded or being loaded
         while (work.item >= 0) {
             bool next_has_q = false;
             int next = 0;
@@ -178,8 +181,8 @@ struct ForwardProducer {
                 if (!is_last) item = __ldg(params.work.items + i + 1);
                 tell(unit, slot);
 
-                // Tiles of its own that are still to be loaded when the next unit is asked for, and when it is looked
-                // up.
+                // The number of the next work tile is asked for when so many key tiles of this one are still to be
+                // loaded, and is looked up when so many are.
                 constexpr int asking = 4, looking_up = 2;
                 const int ask_at = is_last ? max(unit.begin, unit.end - asking) : -1;
                 const int look_up_at = is_last ? max(unit.begin, unit.end - looking_up) : -1;
@@ -201,7 +204,7 @@ struct ForwardProducer {
                     }
                     if (e == look_up_at) {
                         next_work = work_at(tell_next(next));
-                        if constexpr (staged) {  // Q comes from memory, which takes longer than K out of L2
+                        if constexpr (staged) {  // Q comes from device memory, which takes longer than K from L2
                             next_has_q = next_work.item >= 0 && next_work.first.y < next_work.first.z;
                             if (next_has_q) load_q(next_work.first.x % tiles, next_work.head, next_work.batch);
                         }

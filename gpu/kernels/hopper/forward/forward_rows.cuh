@@ -6,8 +6,9 @@
 
 namespace ringlab::gpu::hopper {
 
-/// A thread's part of a consumer's rows: their softmax, and what becomes of them at a unit's end. Of an accumulator a
-/// thread has rows row_in_tile and row_in_tile + 8, and of each eight columns two.
+/// One thread's part of the rows of a consumer warpgroup: their softmax, and how they are merged and stored at the end
+/// of a work tile. A thread holds rows row_in_tile and row_in_tile + 8 of an accumulator, and two of each eight
+/// columns.
 template <class Config>
 struct ForwardRows {
     static constexpr int keys = Config::keys, value = Config::value;
@@ -37,7 +38,8 @@ struct ForwardRows {
         for (int i = 0; i < value / 2; ++i) o[i] *= rescale[i / 2 % 2];
     }
 
-    /// Scores times factor, in units of log2, become p; m and l go on, and rescale says by what o is to.
+    /// Replaces scores by p = exp2(score * factor - m). Updates m and l, and sets `rescale`, by which o must be
+    /// multiplied.
     template <bool partial>
     __device__ __forceinline__ void take_softmax(float factor) {
 #pragma unroll
@@ -70,9 +72,9 @@ struct ForwardRows {
         }
     }
 
-    // ---- a unit's end
+    // ---- the end of a work tile
 
-    // Registers of O that take in their part of the carry at a time.
+    // Number of registers of O that are merged with the carry at a time.
     static constexpr int carry_part = value <= keys ? value / 2 : 32;
 
     __device__ __forceinline__ bool exists(const Unit& unit, int r) const {
@@ -85,18 +87,20 @@ struct ForwardRows {
         return device::value_of(rows, unit.batch, row(unit, r), unit.head);
     }
 
-    // A lane's two columns of eight are 8 bytes of fp32, and every instruction is of eight rows: so lanes 2 i and 2 i +
-    // 1 change columns, the one to have four of eight and the other of the next eight; of 16 bits, four lanes do. Value
-    // dims are multiples of 8, so columns exist or not by eights.
+    // A lane holds two columns of each eight, 8 bytes of fp32, and one store instruction covers eight rows. For 16-byte
+    // stores lanes 2 i and 2 i + 1 exchange columns: afterwards one has four columns of these eight, and the other four
+    // of the next eight. With 16-bit elements four lanes exchange columns. Value dims are multiples of 8, so either all
+    // or none of eight columns exist.
 
-    /// The lane, asked for where a unit ends: what follows from it is not to be kept in registers over the loop.
+    /// The lane. It is read again at the end of a work tile, so that nothing computed from it is kept in registers
+    /// during the main loop.
     __device__ __forceinline__ int lane_anew() const {
         int x;
         asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));
         return x;
     }
 
-    /// For each two columns of two eights four of one, or the other way round.
+    /// Exchanges two columns each of two eights for four columns of one eight, and back.
     __device__ __forceinline__ void exchange(float2& a, float2& b, bool is_odd) const {
         const float2 sent = is_odd ? a : b;
         const float2 got = make_float2(__shfl_xor_sync(~0u, sent.x, 1), __shfl_xor_sync(~0u, sent.y, 1));
@@ -150,7 +154,7 @@ struct ForwardRows {
             }
     }
 
-    /// What a unit leaves behind, from o, m and l. Uses the registers of the scores.
+    /// Merges and stores the results of a work tile from o, m and l. Overwrites the registers of the scores.
     __device__ __forceinline__ void finish(const Unit& unit) {
         sum_rows();
         if (!launch.params.first) merge_carry(unit);
@@ -167,7 +171,7 @@ struct ForwardRows {
 
     __device__ __forceinline__ void merge_carry(const Unit& unit) {
         const auto& params = launch.params;
-        float old[2];  // factor of the carry; rescale is the one of what this unit has
+        float old[2];  // factor of the carry; `rescale` is the factor of this work tile's own o
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float carry_m = exists(unit, r) ? value_of(params.carry_m, unit, r) : device::minus_infinity();

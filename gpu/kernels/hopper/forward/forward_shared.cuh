@@ -1,12 +1,13 @@
 #pragma once
 
-// What the producer and the consumers of the forward kernel have in common: shared memory, and how they go round in it.
+// What the producer and the consumers of the forward kernel share: the layout of shared memory, and its rings of
+// buffers.
 
 #include <cstdint>
 
 namespace ringlab::gpu::hopper {
 
-/// Places of a ring of buffers, with the parity of the current round.
+/// A position in a ring of buffers, and the parity of the current round.
 template <int count>
 struct Ring {
     int place = 0;
@@ -20,9 +21,10 @@ struct Ring {
     }
 };
 
-/// Whether what tests of elements need is staged: bounds of a unit's rows come with its Q, positions of a partial
-/// tile's keys with its K, and Q as soon as its unit is known, for which there must be a second stage. Else all
-/// warpgroups wait for them at once where a unit begins. Pairs lose by it: their producer has no registers left.
+/// Whether the data that tests of elements need is loaded into shared memory beforehand ("staged"): the bounds of rows
+/// come with Q of a work tile, and the positions of keys with K of a partial tile. Q is then loaded as soon as its work
+/// tile is known, which needs a second stage of Q. Without staging, all warpgroups wait for these loads at once when a
+/// work tile begins. Pairs become slower with staging, because their producer has no registers left.
 template <class Config, bool pairs>
 constexpr bool stages_tests = Config::q_stages > 1 && !pairs;
 
@@ -49,12 +51,12 @@ struct ForwardShared {
     static constexpr int bytes = stages_tests<Config, false> ? positions + Config::stages * positions_bytes : bounds;
 };
 
-/// What the producer tells the consumers: a unit, or a part of one.
+/// What the producer announces to the consumers: a work tile or, in a fused launch, a part of one.
 struct __align__(32) Unit {
-    int tile;                     // of queries; -1: no more units
-    int begin, partial_end, end;  // of the list's entries
+    int tile;                     // query tile; -1: there is no work tile left
+    int begin, partial_end, end;  // range of entries of the work list; partial tiles come first
     int head, batch;
-    bool last;  // part of its unit
+    bool last;  // whether it is the last part of its work tile
 };
 
 }  // namespace ringlab::gpu::hopper

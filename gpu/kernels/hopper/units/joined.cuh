@@ -21,9 +21,9 @@ __device__ inline void store_released(std::uint32_t* flag, std::uint32_t value) 
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
-/// Waits until a flag has the pass's number, but no longer than agreed. Then it tells the host `late`, and the launch
-/// goes on with whatever there is: a launch always ends, and the host says why. All that it looks at is in this
-/// device's memory: where every thread block kept reading host memory, copies came 10 times later.
+/// Waits until a flag has the number of this pass, for a limited time. After that time it reports `late` to the host,
+/// and the launch goes on with whatever data there is. So a launch always ends, and the host throws the error. All that
+/// it polls is in this device's memory: when every thread block polled host memory, copies arrived 10 times later.
 __device__ inline void await_flag(const Joined& joined, const std::uint32_t* flag, std::uint32_t late) {
     if (!flag || load_acquired(flag) == joined.pass) return;
     constexpr int polls_between_looks = 64;

@@ -9,29 +9,29 @@
 
 namespace ringlab::processes {
 
-/// Signs of life that all processes exchange with the root, so that the root can name who is gone. The guardian's
-/// thread beats; the main thread says what it does.
-class Pulse {
+/// Heartbeats that every process exchanges with process 0, so that each can say which process is gone. The thread of
+/// the Guardian calls beat(); the main thread calls set_computing() and leave().
+class Heartbeat {
 public:
-    /// On a communicator of its own. `mutex` is held during any call of MPI; `interval` lies between two beats.
-    Pulse(std::mutex& mutex, MPI_Comm comm, Clock::duration interval);
-    Pulse(const Pulse&) = delete;
-    Pulse& operator=(const Pulse&) = delete;
+    /// `comm` must be used for nothing else. `mutex` is held during any call of MPI. beat() is called every `interval`.
+    Heartbeat(std::mutex& mutex, MPI_Comm comm, Clock::duration interval);
+    Heartbeat(const Heartbeat&) = delete;
+    Heartbeat& operator=(const Heartbeat&) = delete;
 
-    /// Says that this process lives and hears the others, `elapsed` after the last time. Returns who has been silent
-    /// for longer than `patience`.
+    /// Sends and receives heartbeats, `elapsed` after the call before. Returns the rank of a process that has sent none
+    /// for longer than `patience`, if there is one.
     std::optional<int> beat(Clock::duration elapsed, Clock::duration patience);
 
-    /// This process begins to compute, or is done with it.
+    /// Tells the others that this process computes, or that it no longer does.
     void set_computing(bool computing) { computing_ = computing; }
 
-    /// Whether another one is known to; some beats late.
+    /// Whether another process computes, as far as is known: the answer is some heartbeats old.
     bool others_compute() const { return others_compute_; }
 
-    /// Says that this process leaves; returns when all have.
+    /// Tells the others that this process will end, and waits until all have said so.
     void leave();
 
-    /// Whether all have said that they leave: the guardian's thread asks.
+    /// Whether all have said that they will end. For the thread of the Guardian.
     bool over() const;
 
 private:
@@ -42,8 +42,8 @@ private:
         int incoming = rests, outgoing = rests;  // buffers
         MPI_Request receive = MPI_REQUEST_NULL, send = MPI_REQUEST_NULL;
         Clock::duration silence{};
-        int they = rests, we = rests;  // what was heard and said last
-        bool sent = false;             // that this process leaves
+        int they = rests, we = rests;  // states last received and last sent
+        bool sent = false;             // the state `leaves` was sent
 
         bool over() const { return they == leaves && sent; }
     };

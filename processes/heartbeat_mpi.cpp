@@ -1,8 +1,8 @@
-#include "processes/pulse.hpp"
+#include "processes/heartbeat.hpp"
 
 namespace ringlab::processes {
 
-Pulse::Pulse(std::mutex& mutex, MPI_Comm comm, Clock::duration interval)
+Heartbeat::Heartbeat(std::mutex& mutex, MPI_Comm comm, Clock::duration interval)
     : mutex_(mutex), comm_(comm), interval_(interval) {
     const std::lock_guard lock(mutex_);
     int size = 1;
@@ -14,8 +14,9 @@ Pulse::Pulse(std::mutex& mutex, MPI_Comm comm, Clock::duration interval)
         check(MPI_Irecv(&link.incoming, 1, MPI_INT, link.peer, 0, comm_, &link.receive), "MPI_Irecv");
 }
 
-std::optional<int> Pulse::beat(Clock::duration elapsed, Clock::duration patience) {
-    // The main thread asks MPI again and again while it waits; it holds the mutex longer only where it is watched.
+std::optional<int> Heartbeat::beat(Clock::duration elapsed, Clock::duration patience) {
+    // While the main thread waits, it takes the mutex for one short call of MPI after another, so a few attempts are
+    // enough. It holds the mutex longer only in calls that the Guardian watches.
     for (int attempt = 0; attempt < 20; ++attempt) {
         const std::unique_lock lock(mutex_, std::try_to_lock);
         if (lock) {
@@ -37,7 +38,7 @@ std::optional<int> Pulse::beat(Clock::duration elapsed, Clock::duration patience
     return {};
 }
 
-void Pulse::exchange(Link& link) {
+void Heartbeat::exchange(Link& link) {
     for (int done = 0; link.they != leaves; done = 0) {
         MPI_Test(&link.receive, &done, MPI_STATUS_IGNORE);
         if (!done) break;
@@ -54,8 +55,9 @@ void Pulse::exchange(Link& link) {
     MPI_Isend(&link.outgoing, 1, MPI_INT, link.peer, 0, comm_, &link.send);
 }
 
-/// What the root says, it says of all others too, and it is the last to leave: until then it can hear of them.
-Pulse::State Pulse::state_for(const Link& link) const {
+/// Process 0 speaks for all others too: it says that it computes if any other one does. It leaves last, so that it can
+/// receive the states of all others until then.
+Heartbeat::State Heartbeat::state_for(const Link& link) const {
     const auto left = [](const Link& other) { return other.they == leaves; };
     const auto working = [&](const Link& other) { return &other != &link && other.they == computes; };
     const std::lock_guard lock(leave_mutex_);
@@ -63,13 +65,13 @@ Pulse::State Pulse::state_for(const Link& link) const {
     return computing_ || std::ranges::any_of(links_, working) ? computes : rests;
 }
 
-void Pulse::leave() {
+void Heartbeat::leave() {
     if (links_.empty()) return;
     std::unique_lock lock(leave_mutex_);
     may_leave_ = true;
     left_.wait(lock, [&] { return all_left_; });
 }
 
-bool Pulse::over() const { return std::ranges::all_of(links_, &Link::over); }
+bool Heartbeat::over() const { return std::ranges::all_of(links_, &Link::over); }
 
 }  // namespace ringlab::processes

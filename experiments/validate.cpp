@@ -12,10 +12,10 @@
 #include "experiments/study/study.hpp"
 #include "experiments/validation/ablation.hpp"
 #include "experiments/validation/all_records.hpp"
-#include "experiments/validation/context_parallel.hpp"
 #include "experiments/validation/explain.hpp"
 #include "experiments/validation/kineto/kineto_study.hpp"
-#include "experiments/validation/published.hpp"
+#include "experiments/validation/published/context_parallel.hpp"
+#include "experiments/validation/published/published.hpp"
 #include "experiments/validation/recorded.hpp"
 #include "experiments/validation/score.hpp"
 

@@ -1,7 +1,7 @@
 // CSV files of published context-parallel attention: what is refused, what is fitted, and how predictions are scored.
 
+#include "experiments/validation/published/context_parallel.hpp"
 #include "experiments/files/resources.hpp"
-#include "experiments/validation/context_parallel.hpp"
 
 #include <fmt/format.h>
 #include <boost/test/unit_test.hpp>
@@ -59,7 +59,8 @@ ContextParallelFigure figure(const std::string& mask, const std::string& system,
 BOOST_AUTO_TEST_SUITE(context_parallel)
 
 BOOST_AUTO_TEST_CASE(a_file_of_figures_is_read_with_comments_and_either_line_end) {
-    const TextFile file(".csv", "# from a chart\r\n" + columns + "\nfull,bwd,usp,16,512.5\r\n# more\nvarlen_full,fwd,usp,64,3e2\n");
+    const TextFile file(
+        ".csv", "# from a chart\r\n" + columns + "\nfull,bwd,usp,16,512.5\r\n# more\nvarlen_full,fwd,usp,64,3e2\n");
     const auto rows = load_rows(file.path, benchmark());
     BOOST_REQUIRE(rows.size() == 2u);
     BOOST_TEST(rows[0].mask == "full");
@@ -85,7 +86,8 @@ BOOST_AUTO_TEST_CASE(a_file_of_figures_that_is_wrong_is_refused_in_one_line_that
     BOOST_TEST(error_of(columns + "full,both,usp,8,500\n") == ":2: pass is 'both'; it must be fwd or bwd");
     BOOST_TEST(
         error_of(columns + "full,fwd,ups,8,500\n").starts_with(":2: unknown system 'ups', did you mean 'usp'? Known:"));
-    BOOST_TEST(error_of(columns + "full,fwd,usp,1,500\n") == ":2: gpus is '1'; it must be a whole number from 2 to 16384");
+    BOOST_TEST(error_of(columns + "full,fwd,usp,1,500\n") ==
+               ":2: gpus is '1'; it must be a whole number from 2 to 16384");
     BOOST_TEST(error_of(columns + "full,fwd,usp,8.5,500\n").starts_with(":2: gpus is '8.5'"));
     for (const std::string value : {"", "nan", "inf", "0", "-3", "500x", " 500"})
         BOOST_TEST(error_of(columns + "full,fwd,usp,8," + value + "\n") ==
@@ -110,7 +112,8 @@ BOOST_AUTO_TEST_CASE(figures_that_cannot_be_predicted_or_scaled_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(figures_are_scaled_by_the_published_figure_of_the_gpus_fitted_to) {
-    const ContextParallelRow eight{"full", Pass::forward, "usp", 8, 500}, sixteen{"full", Pass::forward, "usp", 16, 400};
+    const ContextParallelRow eight{"full", Pass::forward, "usp", 8, 500},
+        sixteen{"full", Pass::forward, "usp", 16, 400};
     const auto figures = predict_rows({eight, sixteen}, {eight}, benchmark());
     BOOST_REQUIRE(figures.size() == 2u);
     BOOST_TEST(figures[0].fitted);
@@ -130,10 +133,10 @@ BOOST_AUTO_TEST_CASE(figures_are_scaled_by_the_published_figure_of_the_gpus_fitt
 // Of three pairs one differs by 4 %, which is no pair, and both others are right. Packed: published 50 and 100,
 // predicted 75 and 50, off by 0.5 and 0.5, the pair wrong, which is the only one that the copied figures have right.
 BOOST_AUTO_TEST_CASE(scores_are_means_over_what_was_not_fitted_to_and_pairs_that_differ) {
-    const auto score = score_rows({figure("causal", "a", 100, 55, 2, 100), figure("causal", "b", 104, 50, 2, 104),
-                                   figure("causal", "c", 200, 90, 2, 100), figure("causal", "d", 7, 700, 2, 7, true),
-                                   figure("varlen_causal", "a", 50, 25, 3, 50),
-                                   figure("varlen_causal", "b", 100, 50, 1, 80)});
+    const auto score =
+        score_rows({figure("causal", "a", 100, 55, 2, 100), figure("causal", "b", 104, 50, 2, 104),
+                    figure("causal", "c", 200, 90, 2, 100), figure("causal", "d", 7, 700, 2, 7, true),
+                    figure("varlen_causal", "a", 50, 25, 3, 50), figure("varlen_causal", "b", 100, 50, 1, 80)});
     BOOST_TEST(score.plain_figures == 3);
     BOOST_TEST(score.packed_figures == 2);
     BOOST_TEST(score.pairs == 3);

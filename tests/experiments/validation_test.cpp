@@ -9,7 +9,7 @@
 #include "experiments/record/hdf5/hdf5.hpp"
 #include "experiments/study/describe.hpp"
 #include "experiments/validation/all_records.hpp"
-#include "experiments/validation/published.hpp"
+#include "experiments/validation/published/published.hpp"
 #include "experiments/validation/score.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/play/simulate.hpp"

@@ -1,4 +1,4 @@
-#include "experiments/validation/context_parallel.hpp"
+#include "experiments/validation/published/context_parallel.hpp"
 #include "layouts/basics/require.hpp"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ std::int64_t sum(const std::vector<std::int64_t>& documents) {
 
 }  // namespace
 
-/// Every document is spread in zigzag order over groups of `group` ranks, as rings of Megatron and TransformerEngine do;
-/// the ranks of a group divide its tokens in order, as Ulysses does.
+/// Every document is spread in zigzag order over groups of `group` ranks, as rings of Megatron and TransformerEngine
+/// do; the ranks of a group divide its tokens in order, as Ulysses does.
 layouts::Layout document_zigzag(const std::vector<std::int64_t>& documents, int ranks, int group) {
     require(group >= 1 && ranks % group == 0, "document-zigzag with groups of {} ranks, but {} ranks are no multiple",
             group, ranks);

@@ -1,4 +1,4 @@
-#include "experiments/validation/context_parallel.hpp"
+#include "experiments/validation/published/context_parallel.hpp"
 
 #include "experiments/benchmark/throughput_case.hpp"
 #include "experiments/config/case.hpp"
@@ -6,7 +6,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/files/resources.hpp"
 #include "experiments/study/describe.hpp"
-#include "experiments/validation/published_reader.hpp"
+#include "experiments/validation/published/published_reader.hpp"
 #include "layouts/basics/text_file.hpp"
 #include "layouts/basics/typed_names.hpp"
 #include "sim/play/simulate.hpp"
@@ -117,8 +117,8 @@ auto key_of(const ContextParallelRow& row) {
 }
 
 layouts::Layout layout_of(const ContextParallelBenchmark& benchmark, const ContextParallelBenchmark::System& system,
-                          const std::string& mask_name, const layouts::Mask& mask, const Documents& documents,
-                          int gpus, const layouts::Problem& problem, layouts::DType gradient_dtype) {
+                          const std::string& mask_name, const layouts::Mask& mask, const Documents& documents, int gpus,
+                          const layouts::Problem& problem, layouts::DType gradient_dtype) {
     const auto& name = mask_name == "full" ? system.full : mask_name == "causal" ? system.causal : system.packed;
     const auto spec = layouts::Spec::parse(name);
     if (spec.name == "groups") return document_groups(documents, gpus, benchmark.tokens_per_gpu);
@@ -160,13 +160,16 @@ PassTime pass_time(const ContextParallelBenchmark& benchmark, const ContextParal
     auto problem = problem_from(with_shape(benchmark.shape, {}));
     problem.tokens = benchmark.tokens_per_gpu * row.gpus;
     const auto lengths = fmt::format("documents:{}", fmt::join(documents, ","));
-    const auto spec = row.mask == "varlen_full" ? lengths : row.mask == "varlen_causal" ? "causal+" + lengths : row.mask;
+    const auto spec = row.mask == "varlen_full"     ? lengths
+                      : row.mask == "varlen_causal" ? "causal+" + lengths
+                                                    : row.mask;
     const auto mask = layouts::make_mask(spec, problem.tokens);
     const auto policy = policy_from(row.packed() ? system.packed_policy : system.policy, problem.dtype);
     const auto layout =
         layout_of(benchmark, system, row.mask, mask, documents, row.gpus, problem, policy.gradient_dtype);
-    const auto schedule = layouts::make_schedule(
-        problem, mask, layout, {row.packed() ? system.packed_schedule : system.schedule, row.pass, policy.accumulation, policy.gradient_dtype});
+    const auto schedule = layouts::make_schedule(problem, mask, layout,
+                                                 {row.packed() ? system.packed_schedule : system.schedule, row.pass,
+                                                  policy.accumulation, policy.gradient_dtype});
     PassTime time{layouts::to_seconds(sim::simulate(*schedule, machine).makespan), pass_flop(*schedule) / row.gpus};
     if (row.pass == Pass::backward && system.keeps_exchanged) time.seconds -= exchange;
     return time;
@@ -228,8 +231,7 @@ ContextParallelBenchmark load_benchmark(const std::string& name) {
     benchmark.packings = load_packings(benchmark.packings_file, benchmark.tokens_per_gpu);
     for (const auto& system : reader.tables("systems"))
         benchmark.systems.push_back({system.text("name"), system.text("implementation"), system.text("schedule"),
-                                     system.text("policy"),
-                                     system.text_or("packed_schedule", system.text("schedule")),
+                                     system.text("policy"), system.text_or("packed_schedule", system.text("schedule")),
                                      system.text_or("packed_policy", system.text("policy")), system.text("full"),
                                      system.text("causal"), system.text("packed"), system.flag("keeps_exchanged")});
     return benchmark;
@@ -318,7 +320,8 @@ void describe_row(RunWriter& run, const ContextParallelBenchmark& benchmark, con
     run.attribute("machine", benchmark.machine, "1", "file of the machine");
     run.attribute("implementation", system.implementation, "1", "file of what the machine runs");
     run.attribute("system", figure.row.system, "1", "what ran");
-    run.attribute("schedule", figure.row.packed() ? system.packed_schedule : system.schedule, "1", "who sends what to whom, and when");
+    run.attribute("schedule", figure.row.packed() ? system.packed_schedule : system.schedule, "1",
+                  "who sends what to whom, and when");
     run.attribute("mask", figure.row.mask, "1", "who sees whom; varlen: packed documents");
     run.attribute("pass", to_string(figure.row.pass), "1", "direction of the pass");
     run.attribute("shape", benchmark.shape, "1", "heads, dims and arithmetic");
@@ -361,9 +364,10 @@ std::string rows_text(const std::string& name, const ContextParallelBenchmark& b
     add("prediction", score.scaled);
     add("model without scales", score.unscaled);
     add(fmt::format("figure of {} GPUs", benchmark.fitted_gpus), score.copied);
-    return text + fmt::format("\nMean error of figures that were not fitted to; a pair is two systems that differ by "
-                              "more than {:.0f} %:\n{}",
-                              100 * least_difference, scores.text());
+    return text + fmt::format(
+                      "\nMean error of figures that were not fitted to; a pair is two systems that differ by "
+                      "more than {:.0f} %:\n{}",
+                      100 * least_difference, scores.text());
 }
 
 }  // namespace ringlab::experiments

@@ -1,4 +1,4 @@
-#include "experiments/validation/published_reader.hpp"
+#include "experiments/validation/published/published_reader.hpp"
 
 #include "layouts/basics/text_file.hpp"
 

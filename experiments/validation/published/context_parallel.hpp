@@ -57,9 +57,9 @@ std::vector<ContextParallelRow> load_rows(const std::string& file, const Context
 struct ContextParallelFigure {
     ContextParallelRow row;
     bool fitted = false;
-    double model = 0;      ///< TFLOP/s per GPU as the simulator predicts it
-    double scale = 1;      ///< published over `model` of the same system, mask and pass on the GPUs fitted to
-    double copied = 0;     ///< the figure published for the GPUs fitted to
+    double model = 0;   ///< TFLOP/s per GPU as the simulator predicts it
+    double scale = 1;   ///< published over `model` of the same system, mask and pass on the GPUs fitted to
+    double copied = 0;  ///< the figure published for the GPUs fitted to
     double predicted() const { return model * scale; }
     double error() const { return predicted() / row.teraflops - 1; }
     double error_unscaled() const { return model / row.teraflops - 1; }

@@ -25,12 +25,14 @@ void add_validated_rings(Options& options, Config& config) {
                      "with --measured: replay each ring with measured times in place of predicted ones, and say which "
                      "part of the cost model owns the error (sim/README.md)",
                  .target = &config.scoring.explain});
-    options.add({.name = "published",
-                 .value = "NAME",
-                 .help = "tables of published rings, or CSV files of published systems, by name (see --list) or path: predict them "
-                         "and run nothing",
-                 .target = &config.scoring.published,
-                 .absent = "none"});
+    options.add(
+        {.name = "published",
+         .value = "NAME",
+         .help =
+             "tables of published rings, or CSV files of published systems, by name (see --list) or path: predict them "
+             "and run nothing",
+         .target = &config.scoring.published,
+         .absent = "none"});
     options.add({.name = "kineto",
                  .value = "FILE",
                  .help = "traces of torch.profiler, a JSON file of each rank: say where the time of context-parallel "

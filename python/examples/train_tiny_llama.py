@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ringlab.transformers
-from parts import Trained, sequences
+from parts import Trained, save, sequences, token_losses
 from ringlab.torch import loss_weights, next_token_labels, positions, shard
 
 # Both models do the same sums in another order: gradients differ by about 1e-15 of the largest. Adam divides each by
@@ -38,11 +38,8 @@ def arguments():
     parser.add_argument("--tokens", type=int, help="of a sequence, over all processes [512, with --device cuda 8192]")
     parser.add_argument("--layout", default="zigzag")
     parser.add_argument("--schedule", default="ring")
+    parser.add_argument("--output", help="losses, times and memory of the steps, as HDF5 (needs h5py)")
     return parser.parse_args()
-
-
-def token_losses(logits, labels):
-    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
 
 
 def main():
@@ -109,9 +106,10 @@ def main():
                   f"apart {abs(total - mean):.1e} of {allowed:.1e}", flush=True)
 
     if alone:
-        print(ring.summary(f"ring of {dist.get_world_size()}"))
-        for one, kernel in zip(alone, kernels):
-            print(one.summary(f"alone, {kernel.name}"))
+        trained = {f"ring of {dist.get_world_size()}": ring, **{k.name: one for k, one in zip(kernels, alone)}}
+        print("\n".join(one.summary(name) for name, one in trained.items()))
+        if options.output:
+            save(options.output, options, trained)
     # 4. All ranks end alike.
     verdict = torch.tensor([worst])
     dist.broadcast(verdict, 0)

@@ -34,7 +34,7 @@ const std::vector<std::string> known_masks{"full", "causal", "varlen_full", "var
 constexpr int most_gpus = 1 << 14;
 constexpr double least_difference = 0.05;  ///< of two systems that are ranked
 
-std::vector<std::string> split(const std::string& text, char at) {
+std::vector<std::string> parts_between(const std::string& text, char at) {
     std::vector<std::string> parts{""};
     for (const char letter : text)
         if (letter == at)
@@ -68,7 +68,7 @@ std::vector<std::pair<int, std::string>> lines_of(const std::string& file, const
 auto load_packings(const std::string& file, std::int64_t tokens_per_gpu) {
     std::map<int, std::vector<Documents>> packings;
     for (const auto& [number, line] : lines_of(file, "packings")) {
-        const auto parts = split(line, ':');
+        const auto parts = parts_between(line, ':');
         const auto gpus = number_in<int>(parts[0]);
         require(parts.size() == 2 && gpus && *gpus >= 2 && *gpus <= most_gpus,
                 "{}:{}: a packing must be GPUS: LENGTH LENGTH ..., with 2 to {} GPUs", file, number, most_gpus);
@@ -89,7 +89,7 @@ auto load_packings(const std::string& file, std::int64_t tokens_per_gpu) {
 
 ContextParallelRow row_from(const std::string& line, const std::string& place,
                             const ContextParallelBenchmark& benchmark) {
-    const auto cells = split(line, ',');
+    const auto cells = parts_between(line, ',');
     require(cells.size() == 5, "{}: {} cells; there must be 5: {}", place, cells.size(), columns);
     ContextParallelRow row;
     row.mask = cells[0];

@@ -118,8 +118,8 @@ void describe(RunWriter& run, const Search& search, const layouts::Problem& prob
 }
 
 /// Runs what was found where everything else that it counts is taken, and writes how that went.
-void describe_confirmation(RunWriter& run, const Search& search, const layouts::Problem& problem, const Config& config,
-                           bool with_backward, const Longest& found, Bench& bench) {
+void describe_confirmation(RunWriter& run, const Search& search, const layouts::Problem& problem, bool with_backward,
+                           const Longest& found, Bench& bench) {
     auto which = search.which;
     which.tokens = found.tokens;
     auto plan = make_plan(which, problem);
@@ -204,7 +204,7 @@ int body(int argc, char** argv) {
                     longest_context(search.which, problem, config->memory, kept, search.device->capacity);
                 describe(run, search, problem, kept, config->memory.model_layers, found);
                 if (bench && found.tokens > 0)
-                    describe_confirmation(run, search, problem, *config, kept.with_backward, found, *bench);
+                    describe_confirmation(run, search, problem, kept.with_backward, found, *bench);
                 record.commit(search.name(), run);
             }
             progress.finish();

@@ -9,7 +9,6 @@
 namespace ringlab::experiments {
 namespace {
 
-using reference::size;
 using reference::Tensor;
 
 /// out(b, t, h, j) = sum_i x(b, t, h, i) w(0, i, h, j), or with w transposed.

@@ -11,7 +11,8 @@ namespace {
 constexpr int calls_in_a_row = 6;
 constexpr std::chrono::milliseconds rest{30};  // so that clocks are high again
 
-struct End {
+/// A device's end of a ring whose devices compute meanwhile.
+struct BusyEnd {
     int device;
     DeviceBuffer out, in;
     Stream compute = Stream(), transfers{Stream::Use::transfers}, receives{Stream::Use::transfers};
@@ -29,7 +30,8 @@ void record_into(std::vector<Event>& events, cudaStream_t stream) {
 }
 
 /// Sends one message from each device to the next; null without the transport.
-std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const std::string& transport, int few_blocks) {
+std::function<void()> sender(std::vector<BusyEnd>& ring, std::int64_t bytes, const std::string& transport,
+                             int few_blocks) {
     if (transport == "nccl" && few_blocks > 0) {
         std::vector<TwoStreams> streams;
         for (const auto& end : ring) streams.push_back({end.transfers, end.receives});
@@ -68,7 +70,7 @@ std::function<void()> sender(std::vector<End>& ring, std::int64_t bytes, const s
 BusyLinkSamples time_busy_links(const std::vector<TimedCall>& calls, std::int64_t message_bytes, int rounds,
                                 const std::string& transport, int few_blocks) {
     const auto devices = static_cast<int>(calls.size());
-    std::vector<End> ring;
+    std::vector<BusyEnd> ring;
     for (int device = 0; device < devices; ++device) {
         const DeviceScope scope(device);
         int possible = 0;

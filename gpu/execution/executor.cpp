@@ -1,6 +1,7 @@
 #include "gpu/execution/executor.hpp"
 
 #include "gpu/execution/member_run.hpp"
+#include "layouts/basics/counts.hpp"
 #include "layouts/program/deadlock_check.hpp"
 #include "layouts/schedules/same_problem.hpp"
 #include "processes/session.hpp"
@@ -15,8 +16,6 @@ namespace {
 
 using layouts::Pass;
 using layouts::Schedule;
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 void require_pass(const Schedule& schedule, Pass pass) {
     require(schedule.options().pass == pass, "expected a {} schedule, got a {} one", to_string(pass),
@@ -38,7 +37,7 @@ std::vector<int> chosen_devices(const GpuOptions& options) {
 std::vector<Seat> seat_ranks(const Team& team, const GpuOptions& options) {
     const int world = options.group.world();
     const auto devices = chosen_devices(options);
-    const auto device_of = [&](int place) { return devices[index(place) % devices.size()]; };
+    const auto device_of = [&](int place) { return devices[size(place) % devices.size()]; };
     std::vector<Seat> seats;
     if (options.transport == TransportKind::loopback) {
         require(team.size() == 1, "the loopback transport is for one issuing thread, there are {}", team.size());
@@ -85,7 +84,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     }
     require(forward.ranks() == group.ring, "the schedule is for {} ranks, but the rings have {}", forward.ranks(),
             group.ring);
-    require(inputs.empty() || inputs.size() == index(group.replicas), "{} inputs were given for {} replicas",
+    require(inputs.empty() || inputs.size() == size(group.replicas), "{} inputs were given for {} replicas",
             inputs.size(), group.replicas);
     require(options.repeats >= 1 && options.warm_up >= 0, "{} warm-up passes and {} repeats; there must be a repeat",
             options.warm_up, options.repeats);
@@ -117,7 +116,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     std::mutex mutex;
     std::vector<RankResult> results;
     team.run([&](int member) {
-        auto& self = *members[index(member - team.first_local())];
+        auto& self = *members[size(member - team.first_local())];
         try {
             auto own = self.run();
             const std::lock_guard lock(mutex);
@@ -137,7 +136,7 @@ std::vector<GpuRun> run(Team& team, const Schedule& forward, const Schedule* bac
     std::vector<GpuRun> runs;
     for (int replica = 0; replica < group.replicas; ++replica) {
         std::vector<RankResult*> ranks;
-        for (int rank = 0; rank < group.ring; ++rank) ranks.push_back(&all[index(group.global_rank(replica, rank))]);
+        for (int rank = 0; rank < group.ring; ++rank) ranks.push_back(&all[size(group.global_rank(replica, rank))]);
         runs.push_back(assemble(job, ranks));
     }
     return runs;

@@ -5,6 +5,7 @@
 #include "gpu/execution/spans.hpp"
 #include "gpu/team/bytes.hpp"
 #include "gpu/team/device_clock.hpp"
+#include "layouts/basics/counts.hpp"
 
 #include <algorithm>
 #include <map>
@@ -15,8 +16,6 @@ namespace ringlab::gpu {
 using layouts::Pass;
 
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 class MemberOfThisProcess : public MemberRun {
 public:
@@ -84,7 +83,7 @@ private:
         if (job_.inputs.empty())
             rank.work->load_random(rank.seat.global_rank);
         else
-            rank.work->load(job_.inputs[index(replica(rank))]);
+            rank.work->load(job_.inputs[size(replica(rank))]);
     }
 
     bool rotates() const { return job_.forward.problem().rotary.rotates(); }
@@ -120,14 +119,14 @@ private:
         for (auto& rank : ranks_) {
             int lanes = 1;
             for (const auto& program : job_.programs) lanes = std::max(lanes, program.lanes);
-            rank.lanes.resize(index(lanes));
-            rank.lane_streams.resize(index(lanes));
+            rank.lanes.resize(size(lanes));
+            rank.lane_streams.resize(size(lanes));
             RINGLAB_CUDA(cudaSetDevice(rank.seat.device));
             auto& shared = compute_[rank.seat.device];
             if (!shared) shared = std::make_unique<Stream>();
             for (std::size_t lane = 0; lane < rank.lanes.size(); ++lane) {
                 const bool used = std::ranges::any_of(job_.programs, [&](const layouts::Program& program) {
-                    return program.ranks[index(ring_rank(rank))].uses(static_cast<layouts::Lane>(lane));
+                    return program.ranks[size(ring_rank(rank))].uses(static_cast<layouts::Lane>(lane));
                 });
                 if (lane != compute && used) rank.lanes[lane] = std::make_unique<Stream>(Stream::Use::transfers);
                 if (lane == compute)
@@ -161,7 +160,7 @@ private:
                 for (const auto& [device, clock] : clocks_) sample(device, ClockSample::Moment::during);
             });
             for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-                auto& times = results[rank].passes[index(pass)];
+                auto& times = results[rank].passes[size(pass)];
                 times.issue.push_back(std::chrono::duration<double>(issuer_->issue_time()).count());
                 if (rotates()) times.rotation.push_back(rotation_seconds_[rank]);
             }
@@ -259,7 +258,7 @@ private:
     void note_times(const LocalRank& rank, int pass, std::size_t repeats, RankResult& result) const {
         const DeviceScope scope(rank.seat.device);
         const auto& clock = clocks_.at(rank.seat.device);
-        auto& times = result.passes[index(pass)];
+        auto& times = result.passes[size(pass)];
         for (std::size_t repeat = 0; repeat < rank.events.size(); ++repeat) {
             const auto& events = rank.events[repeat];
             if (repeat < repeats) {

@@ -1,6 +1,7 @@
 #include "gpu/execution/results.hpp"
 
 #include "gpu/team/bytes.hpp"
+#include "layouts/basics/counts.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -10,8 +11,6 @@ namespace ringlab::gpu {
 using layouts::Picoseconds;
 
 namespace {
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// The parts of a result that are not vectors.
 struct RankFacts {
@@ -70,7 +69,7 @@ void place_rows(const std::vector<float>& local, std::span<const std::int64_t> p
 }
 
 PassRun assemble_pass(int pass, const layouts::Program& program, std::span<RankResult* const> ranks) {
-    const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->passes[index(pass)]; };
+    const auto times = [&](const RankResult* rank) -> const PassTimes& { return rank->passes[size(pass)]; };
     const auto first_start = [&](const std::vector<Picoseconds> PassTimes::*starts, std::size_t i) {
         auto start = std::numeric_limits<Picoseconds>::max();
         for (const auto* rank : ranks) start = std::min(start, (times(rank).*starts)[i]);
@@ -146,8 +145,8 @@ void place_results(const Job& job, std::span<RankResult* const> ranks, HostOutpu
 }  // namespace
 
 std::vector<RankResult> gather(Team& team, std::vector<RankResult> local, int world, Clock::duration timeout) {
-    std::vector<RankResult> all(index(world));
-    const auto keep = [&](RankResult&& result) { all[index(result.global_rank)] = std::move(result); };
+    std::vector<RankResult> all(size(world));
+    const auto keep = [&](RankResult&& result) { all[size(result.global_rank)] = std::move(result); };
     if (team.local_size() == team.size()) {
         for (auto& result : local) keep(std::move(result));
         return all;

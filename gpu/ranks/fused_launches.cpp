@@ -1,5 +1,7 @@
 #include "gpu/ranks/fused_launches.hpp"
 
+#include "layouts/basics/counts.hpp"
+
 #include <algorithm>
 #include <set>
 
@@ -9,11 +11,7 @@ using layouts::OpKind;
 using layouts::Pass;
 using layouts::Pool;
 
-namespace {
-
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-
-}  // namespace
+namespace {}  // namespace
 
 AttendShape attend_shape(const layouts::Problem& problem, layouts::HeadRange rows, layouts::HeadRange keys) {
     AttendShape shape;

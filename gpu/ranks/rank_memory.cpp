@@ -2,6 +2,7 @@
 
 #include "gpu/device/cuda_check.hpp"
 #include "gpu/elements/elementwise.hpp"
+#include "layouts/basics/counts.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -20,8 +21,6 @@ constexpr std::uint8_t nan_byte = 0xff;  // a float, bf16 or fp16 of such bytes 
 
 // Fields of kv and dkv.
 constexpr std::size_t keys = 0, values = 1;
-
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 std::vector<float> download_numbers(const void* device, std::size_t elements, DType dtype) {
     std::vector<float> numbers(elements);

@@ -20,7 +20,7 @@ using layouts::Pool;
 namespace {
 
 // Fields of pools, see Frame.
-constexpr std::size_t values = 1;              // of kv, dkv
+constexpr std::size_t value_field = 1;         // of kv, dkv
 constexpr std::size_t lse_field = 1;           // of output
 constexpr std::size_t statistics_field = 1;    // of dout
 constexpr std::size_t maximum = 1, total = 2;  // of state
@@ -129,7 +129,7 @@ void Rank::attend_forward(const PassState& pass, const Instruction& instruction,
     auto args = forward_args(pass, instruction, op.rows().heads, op.begins, op.ends);
     args.shape = attend_shape(problem_, op.rows().heads, op.part.heads);
     args.k = pass.memory->view(kv);
-    args.v = pass.memory->view(kv, values);
+    args.v = pass.memory->view(kv, value_field);
     gpu::attend_forward(args, work_list(pass, op), stream);
 }
 
@@ -159,15 +159,15 @@ void Rank::attend_backward(const PassState& pass, const Instruction& instruction
         // A rank without query rows still passes on gradients of keys that others see. They start from 0, which is set
         // here, because kernels need at least one row.
         if (!op.adds)
-            for (const auto tensor : {std::size_t{0}, values}) memory_.fill(memory.field(dkv, tensor), 0, stream);
+            for (const auto tensor : {std::size_t{0}, value_field}) memory_.fill(memory.field(dkv, tensor), 0, stream);
         return;
     }
     auto args = backward_args(pass, instruction, op.rows().heads);
     args.shape = attend_shape(problem_, op.rows().heads, op.part.heads);
     args.k = memory.view(kv);
-    args.v = memory.view(kv, values);
+    args.v = memory.view(kv, value_field);
     args.dk = memory.view(dkv);
-    args.dv = memory.view(dkv, values);
+    args.dv = memory.view(dkv, value_field);
     args.adds = op.adds;
     gpu::attend_backward(args, work_list(pass, op), stream);
 }
@@ -221,7 +221,7 @@ void Rank::copy(const PassState& pass, const Instruction& instruction, cudaStrea
 void Rank::expand(const PassState& pass, const Instruction& instruction, cudaStream_t stream) {
     const auto& memory = *pass.memory;
     const auto to = memory.place(instruction, Pool::kv), from = memory.source(instruction);
-    latent_->expand(memory.field(to).extent, memory.view(from), memory.view(to), memory.view(to, values),
+    latent_->expand(memory.field(to).extent, memory.view(from), memory.view(to), memory.view(to, value_field),
                     to.heads.begin, stream);
 }
 
@@ -229,7 +229,7 @@ void Rank::compress(const PassState& pass, const Instruction& instruction, cudaS
     const auto& memory = *pass.memory;
     const auto to = memory.place(instruction, Pool::dlatent), from = memory.source(instruction);
     latent_->compress(
-        {memory.field(from).extent, memory.view(from), memory.view(from, values),
+        {memory.field(from).extent, memory.view(from), memory.view(from, value_field),
          memory.view(memory.place(instruction, Pool::latent)), memory.view(to), from.heads.begin, instruction.op.adds},
         stream);
 }
@@ -315,7 +315,7 @@ void Rank::finish(Pass which, cudaStream_t stream) {
     } else {
         round(Pool::dq, 0);
         round(latent_ ? Pool::dlatent : Pool::dkv, 0);
-        if (!latent_) round(Pool::dkv, values);
+        if (!latent_) round(Pool::dkv, value_field);
     }
     convert(conversions, stream);
 }

@@ -1,5 +1,7 @@
 #include "gpu/transports/slot_map.hpp"
 
+#include "layouts/basics/counts.hpp"
+
 #include <algorithm>
 #include <numeric>
 

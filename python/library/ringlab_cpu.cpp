@@ -26,7 +26,6 @@ using python::layout_from;
 using python::mask_from;
 using python::require_rank;
 using reference::CpuOptions;
-using reference::size;
 
 struct ringlab_ring {
     python::CallbackRing transport;

@@ -15,7 +15,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Changes when a program that was compiled against this header has to be compiled again. */
-#define RINGLAB_CPU_VERSION 1
+#define RINGLAB_CPU_VERSION 2
 int ringlab_version(void);
 
 typedef enum {
@@ -94,6 +94,28 @@ void ringlab_ring_destroy(ringlab_ring* ring);
 /* A request has ended: with what was received, which is copied, or nothing for a send; or with `error`. Requests of a
  * pass that is over are ignored. */
 void ringlab_ring_done(ringlab_ring* ring, uint64_t request, const void* data, size_t bytes, const char* error);
+
+/* ---- An all-gather among ranks of one host ---- */
+
+/* Through shared memory, repeated: in each round every rank gives a block of `bytes` and gets those of all. */
+typedef struct ringlab_all_gather ringlab_all_gather;
+
+/* On rank 0. `address` is for the other ranks; it holds until ringlab_all_gather_ready(), when all have opened it. */
+ringlab_status ringlab_all_gather_create(int ranks, size_t bytes, int64_t address[2], ringlab_all_gather** gather);
+/* On the others. Refused where rank 0's memory cannot be opened, as on another host. */
+ringlab_status ringlab_all_gather_open(const int64_t address[2], int rank, int ranks, size_t bytes,
+                                       ringlab_all_gather** gather);
+void ringlab_all_gather_ready(ringlab_all_gather* gather);
+/* The other ranks hear that this one begins no further round. */
+void ringlab_all_gather_leave(ringlab_all_gather* gather);
+void ringlab_all_gather_destroy(ringlab_all_gather* gather);
+
+void ringlab_all_gather_begin(ringlab_all_gather* gather, const void* block);
+/* Waits `seconds` at most. Once the blocks of all ranks are there it copies them to `blocks`, by rank, and sets
+ * `complete`. Broken where a rank has left or its process has ended, or where the round waited longer than `limit`
+ * seconds. */
+ringlab_status ringlab_all_gather_finish(ringlab_all_gather* gather, double seconds, double limit, void* blocks,
+                                         int* complete);
 
 /* ---- Passes ---- */
 

@@ -5,7 +5,7 @@ import os
 import pathlib
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
-VERSION = 1
+VERSION = 2
 REFUSED, BROKEN = 1, 2
 KINDS = {"layout": 0, "mask": 1, "schedule": 2}
 DTYPES = {"bf16": 0, "fp16": 1, "fp32": 2, "fp64": 3}
@@ -72,6 +72,9 @@ SIGNATURES = {
     "ringlab_forward": [c_void_p, c_void_p, POINTER(Inputs), c_void_p, c_void_p, c_void_p],
     "ringlab_backward": [c_void_p, c_void_p, POINTER(Inputs), POINTER(Tensor)] + [c_void_p] * 6,
     "ringlab_spans": [c_void_p, c_void_p, c_int64, POINTER(c_int64)],
+    "ringlab_all_gather_create": [c_int, c_size_t, c_void_p, POINTER(c_void_p)],
+    "ringlab_all_gather_open": [c_void_p, c_int, c_int, c_size_t, POINTER(c_void_p)],
+    "ringlab_all_gather_finish": [c_void_p, c_double, c_double, c_void_p, POINTER(c_int)],
     "ringlab_bounds": [c_void_p, POINTER(Expected), c_void_p],
     "ringlab_predict": [c_void_p, c_char_p, c_int, POINTER(Prediction)],
 }
@@ -90,8 +93,11 @@ def _load():
     library.ringlab_message.restype = c_char_p
     for name, arguments in SIGNATURES.items():
         getattr(library, name).argtypes = arguments
-    for name in ("ringlab_plan_destroy", "ringlab_ring_destroy"):
+    for name in ("ringlab_plan_destroy", "ringlab_ring_destroy", "ringlab_all_gather_ready", "ringlab_all_gather_leave",
+                 "ringlab_all_gather_destroy"):
         getattr(library, name).argtypes, getattr(library, name).restype = [c_void_p], None
+    library.ringlab_all_gather_begin.argtypes = [c_void_p, c_char_p]
+    library.ringlab_all_gather_begin.restype = None
     library.ringlab_ring_done.argtypes = [c_void_p, c_uint64, c_void_p, c_size_t, c_char_p]
     library.ringlab_ring_done.restype = None
     return library

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <cstddef>
+#include "layouts/basics/counts.hpp"
+
 #include <cstdint>
 #include <numeric>
 #include <vector>
 
 namespace ringlab::reference {
-
-/// A count as std::size_t, for containers.
-constexpr std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 /// 0 .. tokens - 1.
 inline std::vector<std::int64_t> all_positions(std::int64_t tokens) {

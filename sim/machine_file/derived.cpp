@@ -12,8 +12,8 @@ namespace ringlab::sim {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr double most = 1e9;  // the largest finite rate that a file may have
-constexpr double sms = 132;   // of H200
+constexpr double highest_rate = 1e9;  // the largest finite rate that a file may have
+constexpr double sms_of_h200 = 132;   // of H200
 
 /// Figures of experiments/machines/2xh200_calibrated.toml, which tests/sim/derived_test.cpp compares with these.
 namespace h200 {
@@ -82,13 +82,13 @@ private:
         text("name", std::string(name_));
         text("description", "described by a few keys, the others derived");
         number("topology.nics_per_host", given("topology.gpus_per_host", 1), "one network port for each GPU");
-        number("gpu.multiprocessors", sms, "as H200; it only decides how full the last wave of work tiles is");
+        number("gpu.multiprocessors", sms_of_h200, "as H200; it only decides how full the last wave of work tiles is");
         number("gpu.memory_gigabytes_per_second",
-               std::min(h200::memory / h200::capacity * given("device_memory.gigabytes", h200::capacity), most),
+               std::min(h200::memory / h200::capacity * given("device_memory.gigabytes", h200::capacity), highest_rate),
                "as much for each GB of device memory as H200");
         number("gpu.attention_memory_gigabytes_per_second",
                std::min(h200::attention_memory / h200::memory * given("gpu.memory_gigabytes_per_second", h200::memory),
-                        most),
+                        highest_rate),
                "the share of the memory's bandwidth that it is on H200");
         number("host.pass_issue_us", 3.2549, "as H200: a CPU's time");
         number("host.transfer_issue_us", 10.832, "as H200: a CPU's time");
@@ -147,7 +147,8 @@ private:
         constexpr double side = 128, count = 32 * 1024 / side, micro = 1e-6, tera = 1e12;
         const auto flop = count * pass.flop_of_pair * side * side * side;
         const auto seconds_of_h200 = (pass.item + count * pass.full_tile + pass.finish) * micro;
-        const auto rate_of_sm = given(section + "teraflops", infinite) * tera / given("gpu.multiprocessors", sms);
+        const auto rate_of_sm =
+            given(section + "teraflops", infinite) * tera / given("gpu.multiprocessors", sms_of_h200);
         const auto scale = flop / rate_of_sm / seconds_of_h200;
         const auto price = [&](const char* key, double value) {
             number(section + key, scale * value, "H200's price, scaled to teraflops over 32Ki keys");

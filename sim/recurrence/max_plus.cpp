@@ -23,7 +23,8 @@ public:
         for (int rank = 0; rank < ranks; ++rank) advance(rank);
         end_all(ended_);
         require_finished(ranks);
-        Prediction prediction{.timeline = {ranks, {}}};
+        Prediction prediction;
+        prediction.timeline = {ranks, {}};
         trace_.give(prediction);
         return std::move(prediction.timeline);
     }

@@ -32,11 +32,6 @@ double loss(const GateCase& c, const Inputs& inputs) {
     return sum;
 }
 
-std::string check(const GateCase& c) {
-    const auto inputs = random_inputs(c.problem, 9);
-    return complaint_of_run([&] { return run_case(c, inputs, small_tiles()).outputs; }, expected_of(c, inputs));
-}
-
 double dot(const Tensor& x, const Tensor& y) {
     double sum = 0;
     for (std::size_t i = 0; i < x.size(); ++i) sum += x.data()[i] * y.data()[i];

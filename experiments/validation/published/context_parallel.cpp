@@ -29,7 +29,7 @@ namespace {
 using layouts::Pass;
 using Documents = std::vector<std::int64_t>;
 
-constexpr const char* columns = "mask,pass,system,gpus,tflops_per_gpu";
+constexpr const char* column_names = "mask,pass,system,gpus,tflops_per_gpu";
 const std::vector<std::string> known_masks{"full", "causal", "varlen_full", "varlen_causal"};
 constexpr int most_gpus = 1 << 14;
 constexpr double least_difference = 0.05;  ///< of two systems that are ranked
@@ -90,7 +90,7 @@ auto load_packings(const std::string& file, std::int64_t tokens_per_gpu) {
 ContextParallelRow row_from(const std::string& line, const std::string& place,
                             const ContextParallelBenchmark& benchmark) {
     const auto cells = parts_between(line, ',');
-    require(cells.size() == 5, "{}: {} cells; there must be 5: {}", place, cells.size(), columns);
+    require(cells.size() == 5, "{}: {} cells; there must be 5: {}", place, cells.size(), column_names);
     ContextParallelRow row;
     row.mask = cells[0];
     require(std::ranges::count(known_masks, row.mask) == 1, "{}: {}", place,
@@ -239,8 +239,8 @@ ContextParallelBenchmark load_benchmark(const std::string& name) {
 
 std::vector<ContextParallelRow> load_rows(const std::string& file, const ContextParallelBenchmark& benchmark) {
     const auto lines = lines_of(file, "published figures");
-    require(!lines.empty() && lines.front().second == columns, "{}: the first line is '{}'; it must be the columns {}",
-            file, lines.empty() ? "" : lines.front().second, columns);
+    require(!lines.empty() && lines.front().second == column_names, "{}: the first line is '{}'; it must be the columns {}",
+            file, lines.empty() ? "" : lines.front().second, column_names);
     require(lines.size() > 1, "{}: there are columns but no figures", file);
     std::vector<ContextParallelRow> rows;
     std::set<decltype(key_of(rows.front()))> seen;

@@ -7,6 +7,7 @@
 #include "gpu/kernels/hopper/launches.hpp"
 #include "gpu/kernels/hopper/ptx/tensor_map.hpp"
 #include "gpu/kernels/launch_params.hpp"
+#include "layouts/basics/counts.hpp"
 #include "layouts/basics/require.hpp"
 #include "layouts/tiling/work_tile_order.hpp"
 
@@ -20,8 +21,6 @@ namespace {
 
 using layouts::Mask;
 using layouts::Pass;
-
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 Elements gradient(const View& view) {
     const auto is_even = [](std::int64_t number) { return number % 2 == 0; };

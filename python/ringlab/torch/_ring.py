@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 
 from ringlab import _library
 from ringlab._library import BrokenRing, Refused
+from ringlab.torch import _host_all_gather
 from ringlab.torch._cuda_ring import CudaRing
 
 DEFAULT_TIMEOUT = 600.0  # seconds
@@ -57,19 +58,21 @@ class Ring:
     """The ranks of a process group, over a gloo group of their own: what others send on theirs cannot get between, and
     a ring that breaks does not take theirs along."""
 
-    RECORD = struct.Struct("<?32sqq1975s")  # refused, digest, tokens of the shard, seed, text
+    CALL = struct.Struct("<?32sqq")  # refused, digest of the arguments, tokens of the shard, seed
 
     def __init__(self, group, timeout, transport):
         self.group, self.timeout, self.broken = group, timeout, ""
         self._cuda, self._transport = None, transport
         self.rank, self.size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
         self._error = None
-        self._messages = None
+        self._messages = self._on_host = None
         if self.size > 1:
             try:
                 self._messages = dist.new_group(
                     dist.get_process_group_ranks(group), backend="gloo",
                     timeout=datetime.timedelta(seconds=timeout), use_local_synchronization=True)
+                self._on_host = _host_all_gather.made_by_all(self.rank, self.size, self.CALL.size, timeout,
+                                                             self.all_gather)
             except RuntimeError as error:
                 raise BrokenRing(self._named(f"the others did not come to make a ring, within {timeout:g} s or because "
                                              f"one is gone: {str(error).splitlines()[0]}")) from None
@@ -193,6 +196,8 @@ class Ring:
         if self.broken or self._messages is None:
             return
         self.broken = why
+        if self._on_host:
+            self._on_host.leave()
         try:
             nothing, peer = torch.empty(1, dtype=torch.uint8), (self.rank + 1) % self.size
             self._messages.recv([nothing], peer, 1 << 20).wait(datetime.timedelta(milliseconds=1))
@@ -211,28 +216,40 @@ class Ring:
             if refusal:
                 raise Refused(refusal)
             return [tokens], seed
-        full = json.dumps(call, sort_keys=True).encode()
-        short = {name: shortened(str(value)) for name, value in call.items()}
-        text = refusal if refusal else json.dumps(short)
-        mine = self.RECORD.pack(bool(refusal), hashlib.sha256(full).digest(), tokens, seed, text.encode()[:1975])
-        record = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        records = torch.empty(self.size * len(mine), dtype=torch.uint8)
+        digest = hashlib.sha256(repr(call).encode()).digest()
+        everything = self._exchanged(self.CALL.pack(bool(refusal), digest, tokens, seed))
+        calls = list(self.CALL.iter_unpack(everything))
+        if any(refused or theirs != digest for refused, theirs, *_ in calls):
+            self._disagree(call, refusal, calls)
+        return [tokens for _, _, tokens, _ in calls], calls[0][3]
+
+    def _exchanged(self, block):
+        """Those of all ranks, in order."""
         try:
-            dist.all_gather_into_tensor(records, record, group=self._messages)
+            if self._on_host:
+                return self._on_host(block)
+            everything = torch.empty(self.size * len(block), dtype=torch.uint8)
+            dist.all_gather_into_tensor(everything, torch.frombuffer(bytearray(block), dtype=torch.uint8),
+                                        group=self._messages)
+            return _bytes(everything)
         except RuntimeError as error:
             raise self._nobody_came(error) from None
-        records = [self.RECORD.unpack(_bytes(part)) for part in records.chunk(self.size)]
+        except KeyboardInterrupt:
+            self._break("Ctrl-C")
+            raise
+
+    def _disagree(self, call, refusal, calls):
+        """Raises Refused, by what the ranks say of their calls."""
+        short = {name: shortened(str(value)) for name, value in call.items()}
+        texts = [text.decode() for text in self.tell_all((refusal or json.dumps(short)).encode())]
         if refusal:
             raise Refused(refusal)
-        texts = [record[4].rstrip(b"\0").decode(errors="replace") for record in records]
-        for rank, (refused, digest, *_) in enumerate(records):
+        for rank, (refused, *_) in enumerate(calls):
             if refused:
                 raise Refused(f"rank {rank} refuses the call: {texts[rank]}")
-        for rank, (refused, digest, *_) in enumerate(records):
-            if digest != records[0][1]:
-                raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must "
-                              "make the same call")
-        return [record[2] for record in records], records[0][3]
+        rank = next(rank for rank, (_, digest, *_) in enumerate(calls) if digest != calls[0][1])
+        raise Refused(f"rank {rank} calls with {_difference(texts[rank], texts[0])}; all ranks of a ring must make the "
+                      "same call")
 
 
 def shortened(text):

@@ -30,7 +30,9 @@ const Experiment experiment{
     "also executed,\n"
     "measured, predicted again and judged against fp64 in a smaller size: --scale-down N has N times "
     "fewer tokens, windows\n"
-    "and chunks N times shorter, and one kv head.",
+    "and chunks N times shorter, and one kv head. Of several --schedules each kind of layer takes its fastest one, "
+    "forward\n"
+    "and backward.",
     "model_stack --stack gemma-3-27b --tokens 131072 --ranks 8 --machines h200_nvswitch_copy_engine",
     {.measures = true, .predicts = true, .stacks = true}};
 
@@ -57,18 +59,18 @@ struct Kind {
     std::int64_t layers = 0;
 };
 
-/// One kind in one layout: at full size, or of so much less.
+/// One kind in one layout by one schedule: at full size, or of so much less.
 struct Laid {
     Case which;
     Plan plan;
 };
 
-Laid laid_out(const Kind& kind, const std::string& layout, std::int64_t factor) {
+Laid laid_out(const Kind& kind, const std::string& layout, const std::string& schedule, std::int64_t factor) {
     const auto& config = kind.config;
     Case which{.input = config.sweep.inputs[0],
                .mask = factor == 1 ? config.sweep.masks[0] : scaled_down(config.sweep.masks[0], factor),
                .layout = layout,
-               .schedule = config.sweep.schedules[0],
+               .schedule = schedule,
                .policy = {},
                .ranks = config.sweep.ranks[0],
                .tokens = std::max<std::int64_t>(1, config.sweep.tokens[0] / factor),
@@ -84,7 +86,7 @@ Laid laid_out(const Kind& kind, const std::string& layout, std::int64_t factor) 
 /// Seconds of both passes of a layer, by what tells of them: "measured", or machines.
 using Seconds = std::array<std::map<std::string, double>, both_passes.size()>;
 
-/// What the whole model's layers take, one after another.
+/// What a layer takes by one schedule.
 struct LayerTimes {
     Seconds full, scaled;
     std::int64_t kept = 0, scratch = 0;  // bytes on the rank with most
@@ -101,11 +103,12 @@ public:
         Forecast forecast(config);
         forecast.require_ranks_to_execute();
         for (const auto& layout : config.sweep.layouts)
-            for (const auto& kind : kinds_) {
-                const auto small = laid_out(kind, layout, config.stack.scale_down);
-                laid_out(kind, layout, 1);  // refuse now, not midway
-                forecast.add_executed(small.which, small.plan);
-            }
+            for (const auto& kind : kinds_)
+                for (const auto& schedule : config.sweep.schedules) {
+                    const auto small = laid_out(kind, layout, schedule, config.stack.scale_down);
+                    laid_out(kind, layout, schedule, 1);  // refuse now, not midway
+                    forecast.add_executed(small.which, small.plan);
+                }
         backend_ = make_backend(config.execution, config.problem.arithmetic, config.sweep.ranks[0]);
         say_notes(config.notes);
         forecast.announce();
@@ -120,19 +123,20 @@ public:
 
     /// The exit status.
     int run() {
-        const auto runs = config_.sweep.layouts.size() * (kinds_.size() + 1);
+        const auto runs = config_.sweep.layouts.size() * (kinds_.size() * config_.sweep.schedules.size() + 1);
         const auto say_how_far = [&] {
             say_when_interrupted(interrupted_text(*record_, record_->runs().size(), runs));
         };
         say_how_far();
         for (const auto& layout : config_.sweep.layouts) {
-            std::vector<LayerTimes> times;
-            for (const auto& kind : kinds_) {
-                const auto name = run_name(kind, layout);
-                if (!record_->has(name)) commit(kind, layout, name);
-                say_how_far();
-                times.push_back(times_of(name));
-            }
+            Times times(kinds_.size());
+            for (std::size_t i = 0; i < kinds_.size(); ++i)
+                for (const auto& schedule : config_.sweep.schedules) {
+                    const auto name = run_name(kinds_[i], layout, schedule);
+                    if (!record_->has(name)) commit(kinds_[i], layout, schedule, name);
+                    say_how_far();
+                    times[i].push_back(times_of(name));
+                }
             if (!record_->has("stack " + layout)) commit_stack(layout, times);
             say_how_far();
         }
@@ -142,13 +146,17 @@ public:
     }
 
 private:
-    static std::string run_name(const Kind& kind, const std::string& layout) {
-        return fmt::format("{} {}", kind.name, layout);
+    using Times = std::vector<std::vector<LayerTimes>>;  // by kind and schedule
+
+    std::string run_name(const Kind& kind, const std::string& layout, const std::string& schedule) const {
+        const auto name = fmt::format("{} {}", kind.name, layout);
+        return config_.sweep.schedules.size() == 1 ? name : fmt::format("{} {}", name, schedule);
     }
 
-    void commit(const Kind& kind, const std::string& layout, const std::string& name) {
+    void commit(const Kind& kind, const std::string& layout, const std::string& schedule, const std::string& name) {
         RunWriter run;
-        const auto full = laid_out(kind, layout, 1), small = laid_out(kind, layout, config_.stack.scale_down);
+        const auto full = laid_out(kind, layout, schedule, 1),
+                   small = laid_out(kind, layout, schedule, config_.stack.scale_down);
         run.attribute("layers", kind.layers, "1", "of the model, that are of this kind");
         run.attribute("kind", kind.name, "1", "preset of the layer");
         run.attribute("scaled_mask", small.plan.mask().name(), "1", "of what was executed");
@@ -225,34 +233,72 @@ private:
         return times;
     }
 
-    /// All layers one by one, and their sums.
-    void commit_stack(const std::string& layout, const std::vector<LayerTimes>& times) {
-        RunWriter run;
-        const auto layers = static_cast<std::int64_t>(stack_.layers.size());
-        run.attribute("kind", config_.stack.name, "1", "the whole model");
-        run.attribute("layers", layers, "1", "of the model");
-        run.attribute("layout", layout, "1", "which rank owns which tokens");
+    StackSchedules schedules_on(const std::string& machine, const Times& times) const {
+        std::vector<std::vector<PassSeconds>> seconds(times.size());
+        for (std::size_t kind = 0; kind < times.size(); ++kind)
+            for (const auto& one : times[kind])
+                seconds[kind].push_back({one.full[0].at(machine), one.full[1].at(machine)});
+        return choose_schedules(stack_, seconds);
+    }
+
+    /// The kind of each layer, and the memory that they leave.
+    void describe_layers(RunWriter& run, const Times& times, const StackSchedules& schedules) const {
+        const auto size = static_cast<std::int64_t>(stack_.layers.size());
         std::vector<std::string> kinds;
         std::vector<double> memory;
         std::int64_t kept = 0, scratch = 0;
         for (const auto kind : stack_.layers) {
             kinds.push_back(kinds_[kind].name);
-            kept += times[kind].kept;
-            scratch = std::max(scratch, times[kind].scratch);
+            kept += times[kind][0].kept;
+            for (const auto schedule : schedules.chosen[kind])
+                scratch = std::max(scratch, times[kind][schedule].scratch);
             memory.push_back(static_cast<double>(kept));
         }
-        run.dataset("stack/kind", kinds, {{"layer", layers}}, "1", "preset of each layer");
-        run.dataset("stack/kept_memory", std::move(memory), {{"layer", layers}}, "B",
+        run.dataset("stack/kind", kinds, {{"layer", size}}, "1", "preset of each layer");
+        run.dataset("stack/kept_memory", std::move(memory), {{"layer", size}}, "B",
                     "what all layers so far leave for their backward passes, on the rank with most tokens");
         run.attribute("stack_memory", kept + scratch, "B", "what all layers leave, and the scratch of the largest");
+    }
+
+    /// All layers one by one, and their sums.
+    void commit_stack(const std::string& layout, const Times& times) {
+        RunWriter run;
+        const auto layers = static_cast<std::int64_t>(stack_.layers.size());
+        run.attribute("kind", config_.stack.name, "1", "the whole model");
+        run.attribute("layers", layers, "1", "of the model");
+        run.attribute("layout", layout, "1", "which rank owns which tokens");
+        // What was measured, and memory, are by the schedules that the first machine chooses.
+        const auto& schedules = config_.sweep.schedules;
+        std::map<std::string, StackSchedules> by_source;
+        for (const auto& machine : predictor_.machines()) by_source[machine] = schedules_on(machine, times);
+        by_source["measured"] = by_source.at(predictor_.machines().front());
+        describe_layers(run, times, by_source.at("measured"));
+        for (const auto& machine : predictor_.machines()) {
+            const auto& best = by_source.at(machine);
+            run.dataset("stack/single_schedule", std::vector{schedules[best.single]},
+                        {Dimension::at("source", machine)}, "1",
+                        "the fastest one if all layers take the same, forward and backward");
+            run.dataset("stack/single_seconds", std::vector{best.single_seconds}, {Dimension::at("source", machine)},
+                        "s", "both passes of all layers by it, predicted");
+        }
         for (const auto pass : both_passes) {
             const auto at = static_cast<std::size_t>(pass);
+            for (const auto& machine : predictor_.machines()) {
+                std::vector<std::string> names;
+                for (const auto kind : stack_.layers)
+                    names.push_back(schedules[by_source.at(machine).chosen[kind][at]]);
+                run.dataset(
+                    "stack/schedule", names,
+                    {Dimension::at("source", machine), Dimension::at("pass", to_string(pass)), {"layer", layers}}, "1",
+                    "the fastest one for each layer, by the machine's prediction");
+            }
             const auto by_layer = [&](const char* dataset, const Seconds LayerTimes::*size, const std::string& source,
                                       const std::string& column, const char* what) {
                 std::vector<double> seconds;
                 double sum = 0;
                 for (const auto kind : stack_.layers) {
-                    seconds.push_back((times[kind].*size)[at].at(source));
+                    const auto& chosen = times[kind][by_source.at(source).chosen[kind][at]];
+                    seconds.push_back((chosen.*size)[at].at(source));
                     sum += seconds.back();
                 }
                 run.dataset(
@@ -276,9 +322,34 @@ private:
         record_->commit("stack " + layout, run);
     }
 
+    /// Which schedules the layers take, and what that gains; empty if there is no choice.
+    std::string choices_text() const {
+        const auto& schedules = config_.sweep.schedules;
+        if (schedules.size() == 1) return "";
+        std::string text = "\nThe fastest schedule of each kind of layer, forward / backward:\n";
+        for (const auto& layout : config_.sweep.layouts) {
+            Times times(kinds_.size());
+            for (std::size_t i = 0; i < kinds_.size(); ++i)
+                for (const auto& schedule : schedules)
+                    times[i].push_back(times_of(run_name(kinds_[i], layout, schedule)));
+            for (const auto& machine : predictor_.machines()) {
+                const auto best = schedules_on(machine, times);
+                text += fmt::format("{}, {}: ", layout, machine);
+                for (std::size_t kind = 0; kind < kinds_.size(); ++kind)
+                    text += fmt::format("{} {} / {}, ", kinds_[kind].name, schedules[best.chosen[kind][0]],
+                                        schedules[best.chosen[kind][1]]);
+                const double all = best.seconds[0] + best.seconds[1];
+                text +=
+                    fmt::format("{:.4g} ms; {} everywhere {:.4g} ms (+{:.1f} %)\n", 1e3 * all, schedules[best.single],
+                                1e3 * best.single_seconds, 100 * (best.single_seconds / all - 1));
+            }
+        }
+        return text;
+    }
+
     int print() const {
         double worst = 0;  // share of its tolerance that any result needs
-        std::vector<std::string> header{"layers", "kind", "layout", "kept"};
+        std::vector<std::string> header{"layers", "kind", "layout", "schedule", "kept"};
         for (const auto& machine : predictor_.machines())
             header.insert(header.end(), {machine + ": fwd ms", "bwd ms", "scaled fwd", "bwd"});
         header.insert(header.end(), {"measured fwd", "bwd", "of tolerance"});
@@ -287,11 +358,12 @@ private:
             return fmt::format("{:.4g}", 1e3 * record_->number(run, column));
         };
         for (const auto& layout : config_.sweep.layouts) {
-            const auto add = [&](const std::string& run, const std::string& kind, bool whole) {
+            const auto add = [&](const std::string& run, const std::string& kind, const std::string& schedule) {
+                const bool whole = schedule.empty();
                 const auto* memory = whole ? "stack_memory" : "kept_bytes";
                 std::vector<std::string> row{
                     fmt::format("{}", static_cast<std::int64_t>(record_->number(run, "layers"))), kind, layout,
-                    memory_text(static_cast<std::int64_t>(record_->number(run, memory)))};
+                    whole ? "fastest" : schedule, memory_text(static_cast<std::int64_t>(record_->number(run, memory)))};
                 const std::string stack = whole ? "stack_" : "";
                 for (const auto& machine : predictor_.machines()) {
                     for (const auto pass : both_passes)
@@ -309,16 +381,18 @@ private:
                 row.push_back(judged ? fmt::format("{:.0f} %", 100 * share) : "-");
                 table.add(row);
             };
-            for (const auto& kind : kinds_) add(run_name(kind, layout), kind.name, false);
-            add("stack " + layout, config_.stack.name, true);
+            for (const auto& kind : kinds_)
+                for (const auto& schedule : config_.sweep.schedules)
+                    add(run_name(kind, layout, schedule), kind.name, schedule);
+            add("stack " + layout, config_.stack.name, "");
         }
         fmt::print(
-            "{}\nA layer of each kind, then all layers: ms of attention on {} ranks, predicted at full size ({} "
+            "{}{}\nA layer of each kind, then all layers: ms of attention on {} ranks, predicted at full size ({} "
             "tokens) "
             "and scaled\ndown by {}, and there measured, median, backend {}; kept: q, k, v, o, lse of a layer on a "
             "rank, "
             "of all with scratch. {}\nRecord: {}\n",
-            table.text(), config_.sweep.ranks[0], config_.sweep.tokens[0], config_.stack.scale_down,
+            table.text(), choices_text(), config_.sweep.ranks[0], config_.sweep.tokens[0], config_.stack.scale_down,
             config_.execution.backend,
             !config_.judging.judge ? "Not judged."
             : passes(worst, 1.0)   ? "All pass."
@@ -360,9 +434,8 @@ int body(int argc, char** argv) {
     require(!config->execution.mpi, "--mpi: model_stack runs in one process");
     if (!config->sweep.tokens_per_rank.empty())
         config->sweep.tokens = sequence_lengths(config->sweep, config->sweep.ranks[0], 0);
-    require(config->sweep.tokens.size() == 1 && config->sweep.ranks.size() == 1 &&
-                config->sweep.schedules.size() == 1 && config->sweep.inputs.size() == 1,
-            "a stack has one number of tokens, ring size, schedule and input at a time");
+    require(config->sweep.tokens.size() == 1 && config->sweep.ranks.size() == 1 && config->sweep.inputs.size() == 1,
+            "a stack has one number of tokens, ring size and input at a time");
     auto stack = load_stack(config->stack.name);
     auto kinds = kinds_of(stack, *config, argc, argv);
     return run_in_session(config->execution, config->output.text, argc, argv,

@@ -21,9 +21,9 @@ LINES = {"contiguous": "--", "zigzag": "-"}
 
 # %%
 def layers_of(whole, runs):
-    """The run of each layer's kind, in the layout of the whole model, from the first layer on."""
-    alike = {run["kind"]: run for run in runs if run.record == whole.record and run.name.endswith(whole["layout"])
-             and run is not whole}
+    """The run of each layer's kind, in the layout of the whole model and by ring, from the first layer on."""
+    alike = {run["kind"]: run for run in runs if run.record == whole.record and run["layout"] == whole["layout"]
+             and run is not whole and run["schedule"] == "ring"}
     return [alike[kind] for kind in whole.read("stack/kind")]
 
 

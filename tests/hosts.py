@@ -282,8 +282,11 @@ class Trials:
     def cut(self):
         """What counts is when the program's processes are gone: Open MPI's launcher itself may wait for a host that is
         cut off for as long as TCP tries to reach it."""
-        def after_a_second(process):
-            time.sleep(1)
+        def while_it_computes(process):
+            deadline = time.monotonic() + 60
+            while "[note] 2 hosts" not in (self.folder / "err").read_text() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.2)
             self.hosts.cut()
             begin = time.monotonic()
             while self.left_under(process) or self.hosts.left_on("right", self.program):
@@ -297,7 +300,7 @@ class Trials:
         command[command.index("causal"):command.index("causal") + 1] = ["full", "window:9,0"]
         for word in ("--tokens", "480"):
             command.remove(word)
-        ending = self.run(({"left": 3, "right": 1}, command), during=after_a_second)
+        ending = self.run(({"left": 3, "right": 1}, command), during=while_it_computes)
         # On the other host the root is silent for as long, and processes of other hosts have 5 s to say the first error.
         ending.seconds = self.seconds
         self.check("the cable is cut", ending, all_end_in_time=self.seconds < PATIENCE + 5 + GRACE,

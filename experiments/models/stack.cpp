@@ -80,6 +80,28 @@ Stack load_stack(const std::string& name) {
     return parse_stack(layouts::read_text(path, "stack"), path);
 }
 
+StackSchedules choose_schedules(const Stack& stack, const std::vector<std::vector<PassSeconds>>& seconds) {
+    StackSchedules best;
+    for (const auto& of_kind : seconds) {
+        auto& chosen = best.chosen.emplace_back();
+        for (std::size_t pass = 0; pass < chosen.size(); ++pass)
+            chosen[pass] = static_cast<std::size_t>(
+                std::ranges::min_element(of_kind, {}, [&](const PassSeconds& one) { return one[pass]; }) -
+                of_kind.begin());
+    }
+    std::vector<double> by_schedule(seconds.front().size(), 0);
+    for (const auto kind : stack.layers) {
+        for (std::size_t pass = 0; pass < best.seconds.size(); ++pass)
+            best.seconds[pass] += seconds[kind][best.chosen[kind][pass]][pass];
+        for (std::size_t i = 0; i < by_schedule.size(); ++i)
+            by_schedule[i] += seconds[kind][i][0] + seconds[kind][i][1];
+    }
+    const auto single = std::ranges::min_element(by_schedule);
+    best.single = static_cast<std::size_t>(single - by_schedule.begin());
+    best.single_seconds = *single;
+    return best;
+}
+
 std::string scaled_down(const std::string& mask, std::int64_t factor) {
     std::istringstream terms(mask);
     std::string scaled;

@@ -3,6 +3,7 @@
 #include "experiments/config/case.hpp"
 #include "layouts/problem/problem.hpp"
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,22 @@ Stack parse_stack(const std::string& text, const std::string& file);
 
 /// Loads a stack by the name of one that comes with Ringlab, or from a file.
 Stack load_stack(const std::string& name);
+
+/// Seconds of a layer's forward and backward pass.
+using PassSeconds = std::array<double, 2>;
+
+/// By which schedules the layers of a stack take least time. A layer's forward and backward pass may take different
+/// ones, as both leave every rank its own rows.
+struct StackSchedules {
+    std::vector<std::array<std::size_t, 2>> chosen;  ///< by kind and pass: the schedule's place
+    PassSeconds seconds{};                           ///< of all layers, by the chosen ones
+    std::size_t single = 0;                          ///< the best schedule if all layers take the same
+    double single_seconds = 0;                       ///< of all layers, both passes, by that one
+};
+
+/// Chooses by `seconds`, by kind of layer and schedule; every kind has the same schedules. Of equally fast ones it
+/// takes the first.
+StackSchedules choose_schedules(const Stack& stack, const std::vector<std::vector<PassSeconds>>& seconds);
 
 /// A mask whose windows, chunks and sinks are so many times shorter, at least one token. Throws Error if a term has
 /// lengths of another kind.

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace ringlab::cli::test {
 
@@ -136,6 +138,49 @@ BOOST_AUTO_TEST_CASE(a_stack_adds_up_its_layers) {
     BOOST_TEST(number("near.cfg", "share_of_tolerance") > 0);
 }
 
+BOOST_AUTO_TEST_CASE(layers_of_a_stack_take_the_schedules_that_are_fastest) {
+    const Folder folder;
+    write_file(folder / "near.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:63,0\n");
+    write_file(folder / "far.cfg", "heads = 8:2\nhead-dim = 16\n");
+    write_file(folder / "model.stack", "3 layers: 2x near.cfg far.cfg\n");
+    const Words schedules{"ring", "merge", "seen"};
+    const auto ending =
+        run(folder, model_stack,
+            Words{"--stack", "model.stack", "--tokens", "4096", "--scale-down", "16", "--ranks", "4", "--layouts",
+                  "zigzag", "--machines", "h200_nvswitch_copy_engine", "--repeats", "1", "-o", "r.h5", "--schedules"} +
+                schedules);
+    BOOST_TEST_REQUIRE(ending.status == 0, ending.out << ending.err);
+    const auto record = experiments::hdf5::File::open((folder / "r.h5").string());
+    const auto names = record.dataset("run").texts();
+    const auto seconds = [&](const std::string& name, const std::string& column) {
+        const auto at = std::find(names.begin(), names.end(), name) - names.begin();
+        return record.dataset("runs/" + column + "_h200_nvswitch_copy_engine")
+            .doubles()
+            .at(static_cast<std::size_t>(at));
+    };
+    double all = 0, single = std::numeric_limits<double>::infinity();
+    for (const std::string pass : {"forward", "backward"}) {
+        double fastest = 0;
+        for (const auto& [kind, layers] : {std::pair<std::string, int>{"near.cfg", 2}, {"far.cfg", 1}}) {
+            double least = std::numeric_limits<double>::infinity();
+            for (const auto& schedule : schedules)
+                least = std::min(least, seconds(kind + " zigzag " + schedule, "seconds_predicted_" + pass));
+            fastest += layers * least;
+        }
+        BOOST_TEST(seconds("stack zigzag", "stack_seconds_predicted_" + pass) == fastest,
+                   boost::test_tools::tolerance(1e-12));
+        all += fastest;
+    }
+    for (const auto& schedule : schedules) {
+        double sum = 0;
+        for (const std::string column : {"seconds_predicted_forward", "seconds_predicted_backward"})
+            sum += 2 * seconds("near.cfg zigzag " + schedule, column) + seconds("far.cfg zigzag " + schedule, column);
+        single = std::min(single, sum);
+    }
+    BOOST_TEST(single >= all);
+    BOOST_TEST(contains(ending.out, fmt::format("everywhere {:.4g} ms", 1e3 * single)), ending.out);
+}
+
 BOOST_AUTO_TEST_CASE(a_stack_says_by_its_exit_status_whether_all_layers_pass) {
     const Folder folder;
     const Words stack{
@@ -223,9 +268,9 @@ BOOST_AUTO_TEST_CASE(few_query_rows_are_equal_too_and_named_in_the_record) {
 
 BOOST_AUTO_TEST_CASE(decode_judges_every_step_and_says_so) {
     const Folder folder;
-    const Words fast{"--tokens", "100",       "--sequences", "3",          "--steps",      "3",     "--ranks",
+    const Words fast{"--tokens", "100",       "--sequences", "3",          "--steps",     "3",     "--ranks",
                      "4",        "--layouts", "contiguous",  "zigzag",     "--schedules", "merge", "merge:tree",
-                     "ring",     "--repeats", "1",           "--machines", "ideal",        "-o",    "r.h5"};
+                     "ring",     "--repeats", "1",           "--machines", "ideal",       "-o",    "r.h5"};
     const auto ending = run(folder, decode, fast);
     BOOST_TEST(ending.status == 0, ending.out << ending.err);
     BOOST_TEST(contains(ending.out, "All pass."), ending.out);

@@ -58,6 +58,18 @@ BOOST_AUTO_TEST_CASE(known_models_have_their_layers_and_presets) {
     BOOST_TEST((globals("llama-4-scout") == std::pair<std::size_t, std::size_t>(48, 12)));
 }
 
+BOOST_AUTO_TEST_CASE(each_kind_of_layer_takes_its_fastest_schedule_in_each_pass) {
+    const Stack stack{{"local", "global"}, {0, 0, 1, 0}};
+    // Schedules: one that is good at local layers, one that is good at global ones, one in between.
+    const std::vector<std::vector<PassSeconds>> seconds{{{1, 3}, {4, 5}, {1, 2}}, {{20, 41}, {10, 30}, {13, 29}}};
+    const auto best = choose_schedules(stack, seconds);
+    BOOST_TEST((best.chosen == std::vector<std::array<std::size_t, 2>>{{0, 2}, {1, 2}}));
+    BOOST_TEST(best.seconds[0] == 3 * 1 + 10);
+    BOOST_TEST(best.seconds[1] == 3 * 2 + 29);
+    BOOST_TEST(best.single == 2);  // 3 x 3 + 42, where the others take 73 and 67
+    BOOST_TEST(best.single_seconds == 51);
+}
+
 BOOST_AUTO_TEST_CASE(windows_and_chunks_shrink_with_the_sequence) {
     BOOST_TEST(scaled_down("window:1023,0", 64) == "window:15,0");
     BOOST_TEST(scaled_down("causal+chunks:8192+sink:4", 64) == "causal+chunks:128+sink:1");

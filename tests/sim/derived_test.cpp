@@ -17,7 +17,6 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -296,23 +295,6 @@ BOOST_DATA_TEST_CASE(rates_of_published_kernels_are_predicted_within_the_margin,
         const auto ratio = teraflops / (forward ? one.forward : one.backward);
         BOOST_TEST_MESSAGE(one << ", " << to_string(pass) << ": " << teraflops << ", ratio " << ratio);
         BOOST_TEST(std::abs(ratio - 1) < machine.assumed_margin, to_string(pass) << ": " << ratio);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(the_readme_has_a_rule_for_every_key_that_is_derived) {
-    const auto readme = contents(source_dir / "sim" / "README.md");
-    const auto begin = readme.find("## Keys that a file may leave out");
-    BOOST_REQUIRE(begin != std::string::npos);
-    const auto rules = readme.substr(begin, readme.find("\n## ", begin + 3) - begin);
-    auto keys = with(one_host, {"topology.hosts", 2});
-    keys.push_back({"between_hosts.link_gigabytes_per_second", 25});
-    const auto machine = machine_of(keys);
-    const auto has_word = [&](const std::string& word) { return rules.find("`" + word + "`") != std::string::npos; };
-    for (const auto& [key, value] : keys) BOOST_TEST(has_word(key), key);
-    for (const auto& figure : machine.figures) {
-        auto word = std::regex_replace(figure.name, std::regex("^(inside_host|between_hosts)\\."), "LINK.");
-        word = std::regex_replace(word, std::regex("^attention\\.(forward|backward)\\."), "attention.PASS.");
-        if (is_derived(figure)) BOOST_TEST((has_word(word) || has_word(figure.name)), figure.name);
     }
 }
 

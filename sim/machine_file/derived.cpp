@@ -23,16 +23,16 @@ constexpr double memory = 4776.8, attention_memory = 4200.3, capacity = 150.1;
 struct Pass {
     const char* name;
     double flop_of_pair;  ///< for each dim
-    double launch, item, full_tile, partial_tile, idle_item, resume, finish;
+    double launch, work_tile, full_tile, partial_tile, idle_work_tile, resume, finish;
     double begin, begin_ratio, end, end_ratio;
 };
 constexpr Pass forward{.name = "forward",
                        .flop_of_pair = 4,
                        .launch = 8.8514,
-                       .item = 2.142,
+                       .work_tile = 2.142,
                        .full_tile = 1.4697,
                        .partial_tile = 1.819,
-                       .idle_item = 1.8308,
+                       .idle_work_tile = 1.8308,
                        .resume = 1.5196,
                        .finish = 1.1193,
                        .begin = 5.5794,
@@ -44,10 +44,10 @@ constexpr Pass forward{.name = "forward",
 constexpr Pass backward{.name = "backward",
                         .flop_of_pair = 10,
                         .launch = 5.1764,
-                        .item = 10.34,
+                        .work_tile = 10.34,
                         .full_tile = 2 * 2.0116,
                         .partial_tile = 2 * 2.8974,
-                        .idle_item = 4.1991,
+                        .idle_work_tile = 4.1991,
                         .resume = 0,
                         .finish = 0,
                         .begin = 7.7917,
@@ -152,7 +152,7 @@ private:
         if (root_.at_path(section + "full_tile_us") || root_.at_path(section + "partial_tile_us")) return;
         constexpr double side = 128, count = 32 * 1024 / side, micro = 1e-6, tera = 1e12;
         const auto flop = count * pass.flop_of_pair * side * side * side;
-        const auto seconds_of_h200 = (pass.item + count * pass.full_tile + pass.finish) * micro;
+        const auto seconds_of_h200 = (pass.work_tile + count * pass.full_tile + pass.finish) * micro;
         const auto rate_of_sm =
             given(section + "teraflops", infinite) * tera / given("gpu.multiprocessors", sms_of_h200);
         const auto scale = flop / rate_of_sm / seconds_of_h200;
@@ -161,14 +161,14 @@ private:
                    "H200's price of a tile of 128 x 128, times a factor of the pass with which a work tile over 32Ki "
                    "keys runs at teraflops");
         };
-        text(section + "item", "query tile");
+        text(section + "work_tile", "query tile");
         number(section + "tile_rows", 128, "as H200, forward: the commonest tiles");
         number(section + "tile_keys", 128, "as H200, forward: the commonest tiles");
         add(section + "groups", figure(toml::array{}, "SMs share no work tile"), "at_a_time", toml::array{});
-        price("item_us", pass.item);
+        price("work_tile_us", pass.work_tile);
         price("full_tile_us", pass.full_tile);
         price("partial_tile_us", pass.partial_tile);
-        price("idle_item_us", pass.idle_item);
+        price("idle_work_tile_us", pass.idle_work_tile);
         price("resume_us", pass.resume);
         price("finish_us", pass.finish);
     }

@@ -2,7 +2,7 @@
 """Writes the pages of docs/reference/ from what the programs print: make_reference.py PROGRAMS [ROOT] [--check].
 
 PROGRAMS is the folder of a build that holds the programs, as in build/ci/experiments. Each program has a page with its
-`--help`. The page `lists.md` has every section of `--list`, and `README.md` is the index.
+`--help`. The page `lists.md` has every section of `--list`, `machine-files.md` is `--list-machine-keys`, and `README.md` is the index.
 With --check nothing is written: the first line in which each page differs is printed, and the exit status is then 1.
 """
 import argparse
@@ -67,8 +67,11 @@ def pages(programs, root):
             shown_by = "" if len(names) == len(purposes) else f"Shown by {', '.join(f'`{name}`' for name in names)}.\n\n"
             page += f"\n{shown_by}" + block(text)
     found["lists.md"] = page
+    keys = printed(programs / "predict", "--list-machine-keys", root)
+    found["machine-files.md"] = NOTE + "# Every key of a machine file\n\nThis is `predict --list-machine-keys`. " + re.sub(
+        r"(?m)^(\[.*\]|Before all sections)$", r"## \1", keys)
     index = "# What the programs print\n\n" + "| program | what it does |\n|---|---|\n" + "".join(purposes)
-    found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n"
+    found["README.md"] = NOTE + index + "\n[Layouts, masks, schedules, inputs and the rest of `--list`](lists.md).\n\n[Every key of a machine file](machine-files.md).\n"
     return found
 
 

@@ -265,7 +265,7 @@ private:
             cost.flops = 0;  // time() keeps the highest rate
             const auto section = fmt::format("attention.{}", to_string(pass));
             source(section, "fitted to processor time of attends");
-            for (const auto* key : {".head_dim", ".value_dim", ".item", ".tile_rows", ".tile_keys", ".groups"})
+            for (const auto* key : {".head_dim", ".value_dim", ".work_tile", ".tile_rows", ".tile_keys", ".groups"})
                 source(section + key, "tiles of the CPU backend");
             source(section + ".teraflops", "measured: visible pairs, the best of the timed attends");
             for (const auto* key : {".begin_us", ".begin_memory_ratio", ".end_us", ".end_memory_ratio"})

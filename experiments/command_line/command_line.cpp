@@ -166,6 +166,10 @@ std::optional<Config> parse(const Experiment& experiment, Config config, int arg
         print_list();
         return {};
     }
+    if (requests.list_machine_keys) {
+        print_machine_keys();
+        return {};
+    }
     if (requests.version) {
         fmt::print("{} of Ringlab {}\n", experiment.name, version_text());
         return {};

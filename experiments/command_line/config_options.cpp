@@ -103,7 +103,7 @@ void add_results(Options& options, Config& config, const Experiment& experiment)
                      .decides_results = false});
 }
 
-void add_general(Options& options, Config& config, Requests& requests) {
+void add_general(Options& options, Config& config, Requests& requests, const Experiment& experiment) {
     options.section("General");
     options.add({.name = "force",
                  .value = "",
@@ -123,6 +123,12 @@ void add_general(Options& options, Config& config, Requests& requests) {
                  .help = "show all layouts, masks, schedules, inputs, machines and presets, each with a description",
                  .target = &requests.list,
                  .decides_results = false});
+    if (experiment.groups.predicts || experiment.groups.plans || calibrates(experiment))
+        options.add({.name = "list-machine-keys",
+                     .value = "",
+                     .help = "show every key of a machine file: unit, range, what uses it, and what it is if left out",
+                     .target = &requests.list_machine_keys,
+                     .decides_results = false});
     options.add({.name = "version",
                  .value = "",
                  .help = "show the version",
@@ -180,7 +186,7 @@ Options options_of(Config& config, Requests& requests, const Experiment& experim
     if (experiment.groups.disturbs) add_disturbing(options, config);
     if (experiment.groups.plans) add_planning(options, config, experiment);
     if (!experiment.groups.lists) add_results(options, config, experiment);
-    add_general(options, config, requests);
+    add_general(options, config, requests, experiment);
     return options;
 }
 

@@ -10,7 +10,7 @@ namespace ringlab::experiments {
 
 /// What is asked for beside results.
 struct Requests {
-    bool help = false, list = false, version = false;
+    bool help = false, list = false, list_machine_keys = false, version = false;
     std::vector<std::string> config_files;
     std::string preset;
 };

@@ -97,7 +97,9 @@ Layout cache_layout(const std::string& spec, std::span<const std::int64_t> lengt
 std::int64_t cache_begin(std::span<const std::int64_t> lengths, std::int64_t appended, std::size_t sequence);
 
 struct LayoutFactory {
+    /// See layout_granularity(). Called before `make`, so it also refuses arguments that are wrong.
     std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;
+    /// `tokens` is a multiple of the granularity.
     std::function<Layout(const std::string& arguments, std::int64_t tokens, int ranks)> make;
     /// Given instead of `make` by a layout that depends on the mask.
     std::function<Layout(const std::string& arguments, const Mask& mask, int ranks)> make_for = {};

@@ -349,26 +349,4 @@ TileWork tile_work(const Mask& mask, std::span<const Run> queries, std::span<con
     return tile_work(row_hulls(mask, queries, tile_rows), key_tiles(mask, keys, tile_keys));
 }
 
-/// If the longest work tile takes more than half of an SM's mean share of the work, the launch may have to wait for it.
-/// Then the choice is the one with the shortest estimated time.
-SmGroup choose_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups) {
-    SmGroup best{1, sms};
-    if (2 * load.longest * sms <= load.entries || load.items == 0) return best;
-    constexpr double item = 7;  // fixed cost of a work tile in steps: 13 us, at 2 us a step, measured at head dim 128
-    const auto steps = [&](double entries) { return entries * static_cast<double>(load.steps_per_row_tile); };
-    const auto mean = steps(static_cast<double>(load.entries)) / static_cast<double>(load.items);
-    const auto time_with = [&](const SmGroup& sharing) {
-        const auto waves = static_cast<double>((load.items + sharing.at_a_time - 1) / sharing.at_a_time);
-        const auto blocks = static_cast<double>(sharing.sms);
-        return std::max(waves * (item + mean / blocks), item + steps(static_cast<double>(load.longest)) / blocks);
-    };
-    double least = time_with(best);
-    for (const auto& group : groups)
-        if (const auto time = time_with(group); time < least) {
-            least = time;
-            best = group;
-        }
-    return best;
-}
-
 }  // namespace ringlab::layouts

@@ -102,7 +102,7 @@ TileWork tile_work(std::span<const RowHull> rows, std::span<const KeyTile> colum
 
 /// Work of a backward launch whose work tiles are key tiles, over all heads and batch elements.
 struct BackwardLoad {
-    std::int64_t items = 0;               ///< work tiles that have something to do
+    std::int64_t work_tiles = 0;          ///< work tiles that have something to do
     std::int64_t entries = 0;             ///< row tiles that all work tiles together process
     std::int64_t longest = 0;             ///< row tiles of the longest work tile
     std::int64_t steps_per_row_tile = 1;  ///< steps that a row tile takes: query heads per kv head
@@ -113,12 +113,5 @@ struct SmGroup {
     std::int64_t sms = 1;
     std::int64_t at_a_time = 1;
 };
-
-/// The cost model's rule for how many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single
-/// SM. It takes the group with the shortest estimated launch. The estimate is the number of full waves times the mean
-/// work tile, and at least the longest work tile. Kernels use fastest_sm_group(), which estimates the end of a list
-/// schedule of work tiles of falling lengths. The two differ for launches with less than two waves of unequal work
-/// tiles. There are two because machine files and records come from kernels that used this rule.
-SmGroup choose_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
 
 }  // namespace ringlab::layouts

@@ -15,6 +15,11 @@ struct Bound {
     std::int64_t offset = 0;
     std::int64_t slope = 0;
 
+    /// The same position for every row.
+    static constexpr Bound fixed(std::int64_t position) { return {position, 0}; }
+    /// So many positions behind the row's own: 0 is the row's own key, 1 the end of what a causal row sees.
+    static constexpr Bound behind_row(std::int64_t distance) { return {distance, 1}; }
+
     constexpr std::int64_t at(std::int64_t row) const { return offset + slope * row; }
     friend constexpr bool operator==(const Bound&, const Bound&) = default;
 };
@@ -61,8 +66,8 @@ struct KeyRange {
 /// hidden key follows each. Code that reads segments therefore need not clamp.
 struct MaskSegment {
     Interval rows;
-    Bound begin;
-    Bound end;
+    Bound begin = {};
+    Bound end = {};
     std::int64_t sink = 0;
     std::vector<KeyRange> earlier = {};
 
@@ -76,7 +81,8 @@ struct MaskSegment {
 /// first keys, and of all these only the valid keys. All masks and padding have this form, and so has the intersection
 /// of any two of them.
 ///
-/// Example: causal over 4 tokens is one segment, rows [0, 4), begin {0, 0}, end {1, 1}: row 2 sees keys [0, 3).
+/// Example: causal over 4 tokens is one segment, rows [0, 4), begin Bound::fixed(0), end Bound::behind_row(1): row 2
+/// sees keys [0, 3).
 class Mask {
 public:
     /// Builds a mask from segments that cover rows [0, tokens) in order. Bounds may lie outside [0, tokens] or cross,
@@ -151,7 +157,8 @@ std::vector<Interval> parse_parts(const std::string& mask, const std::string& wh
 using MaskFactory = std::function<Mask(const std::string& arguments, std::int64_t tokens)>;
 Registry<MaskFactory>& masks();
 
-/// A namespace-scope object of this type makes a mask known by name.
+/// A namespace-scope object of this type makes a mask known by name. The mask's example and its definition for tests
+/// are in tests/layouts/mask_oracles/.
 struct MaskRegistration {
     MaskRegistration(std::string name, std::string usage, std::string help, MaskFactory factory) {
         masks().add(std::move(name), {std::move(usage), std::move(help), std::move(factory)});

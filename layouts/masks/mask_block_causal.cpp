@@ -9,7 +9,7 @@ const MaskRegistration block_causal(
     [](const std::string& arguments, std::int64_t tokens) {
         std::vector<MaskSegment> segments;
         for (const auto& part : parse_parts("block-causal", "segment", arguments, tokens))
-            segments.push_back({part, {0, 0}, {part.end, 0}});
+            segments.push_back({.rows = part, .begin = Bound::fixed(0), .end = Bound::fixed(part.end)});
         return Mask("block-causal", tokens, segments);
     });
 

@@ -17,7 +17,7 @@ const MaskRegistration chunks(
         std::vector<MaskSegment> segments;
         for (std::int64_t begin = 0; begin < tokens;) {
             const auto end = begin + std::min(size, tokens - begin);
-            segments.push_back({{begin, end}, {begin, 0}, {end, 0}});
+            segments.push_back({.rows = {begin, end}, .begin = Bound::fixed(begin), .end = Bound::fixed(end)});
             begin = end;
         }
         return Mask("chunks", tokens, segments);

@@ -9,7 +9,7 @@ const MaskRegistration documents(
     [](const std::string& arguments, std::int64_t tokens) {
         std::vector<MaskSegment> segments;
         for (const auto& part : parse_parts("documents", "document", arguments, tokens))
-            segments.push_back({part, {part.begin, 0}, {part.end, 0}});
+            segments.push_back({.rows = part, .begin = Bound::fixed(part.begin), .end = Bound::fixed(part.end)});
         return Mask("documents", tokens, segments);
     });
 

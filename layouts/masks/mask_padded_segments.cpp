@@ -31,10 +31,10 @@ const MaskRegistration padded_segments(
             std::int64_t end = 0;
             const auto there = segment_from(std::string_view(arguments).substr(at, comma - at), begin, end);
             if (there.size() > 0) {
-                segments.push_back({there, {0, 0}, {there.end, 0}});
+                segments.push_back({.rows = there, .begin = Bound::fixed(0), .end = Bound::fixed(there.end)});
                 valid.push_back(there);
             }
-            if (there.end < end) segments.push_back({{there.end, end}, {}, {}});
+            if (there.end < end) segments.push_back({.rows = {there.end, end}});
             begin = end;
             at = comma + 1;
         }

@@ -14,8 +14,8 @@ const MaskRegistration prefix_documents(
         std::vector<MaskSegment> segments;
         for (std::size_t i = 0; i < parts.size(); i += 2) {
             const auto first = parts[i].begin;
-            segments.push_back({parts[i], {first, 0}, {parts[i].end, 0}});
-            segments.push_back({parts[i + 1], {first, 0}, {1, 1}});
+            segments.push_back({.rows = parts[i], .begin = Bound::fixed(first), .end = Bound::fixed(parts[i].end)});
+            segments.push_back({.rows = parts[i + 1], .begin = Bound::fixed(first), .end = Bound::behind_row(1)});
         }
         return Mask("prefix-documents", tokens, segments);
     });

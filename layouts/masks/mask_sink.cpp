@@ -13,7 +13,8 @@ const MaskRegistration sink(
     "nothing by the other masks still sees nothing",
     [](const std::string& arguments, std::int64_t tokens) {
         const auto length = parse_count(arguments, "the sink length", 0);
-        return Mask("sink", tokens, {{{0, tokens}, {0, 0}, {tokens, 0}, length}});
+        return Mask("sink", tokens,
+                    {{.rows = {0, tokens}, .begin = Bound::fixed(0), .end = Bound::fixed(tokens), .sink = length}});
     });
 
 }  // namespace

@@ -20,13 +20,13 @@ const MaskRegistration valid(
                                  parse_count(item.substr(dash + 1), "the end of a valid range", 1)};
             require(range.begin >= next && range.size() > 0 && range.end <= tokens,
                     "valid range {} is empty, out of order or past the {} tokens of the sequence", item, tokens);
-            if (next < range.begin) segments.push_back({{next, range.begin}, {}, {}});
-            segments.push_back({range, {0, 0}, {tokens, 0}});
+            if (next < range.begin) segments.push_back({.rows = {next, range.begin}});
+            segments.push_back({.rows = range, .begin = Bound::fixed(0), .end = Bound::fixed(tokens)});
             intervals.push_back(range);
             next = range.end;
         }
         require(!intervals.empty(), "mask valid needs ranges, as in valid:0-1000");
-        if (next < tokens) segments.push_back({{next, tokens}, {}, {}});
+        if (next < tokens) segments.push_back({.rows = {next, tokens}});
         return Mask("valid", tokens, segments, intervals);
     });
 

@@ -22,16 +22,17 @@ namespace {
 /// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
 class FusedRing : public RingSchedule {
 public:
-    /// `parts`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
+    /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
     /// launch. 0: the schedule chooses.
-    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options, int parts)
-        : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(parts)) {
+    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+              int groups)
+        : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(groups)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         find_hops(0, row_block(0), ranks());
         const auto tokens = layout.largest_shard();
         constexpr std::int64_t long_enough = 4096;  // on four H200 8k tokens gain 2 %, 2k lose 12 %
-        unfused_ = options.pass == Pass::backward && parts == 0 && tokens < long_enough;
+        unfused_ = options.pass == Pass::backward && groups == 0 && tokens < long_enough;
         if (unfused_) {
             add_ring_slots(ranks(), query_heads().count(), heads, largest_rows(), tokens);
             return;
@@ -230,14 +231,14 @@ private:
 };
 
 const ScheduleRegistration registered_fused_ring(
-    "joined-ring", "joined-ring[:PARTS]",
-    "a ring with all attends in one launch: K/V blocks hop in PARTS of the kv heads and stay until the end of the "
-    "pass; without PARTS the backward pass of short blocks is an ordinary ring",
+    "joined-ring", "joined-ring[:GROUPS]",
+    "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
+    "pass; without GROUPS the backward pass of short blocks is an ordinary ring",
     {"joined-ring", "joined-ring:1", "joined-ring:2", "joined-ring:4"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int parts = parse_head_groups(arguments, problem);
-        return std::make_unique<FusedRing>(problem, mask, layout, options, parts);
+        const int groups = parse_head_groups(arguments, problem);
+        return std::make_unique<FusedRing>(problem, mask, layout, options, groups);
     });
 
 }  // namespace

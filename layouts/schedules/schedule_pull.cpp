@@ -18,11 +18,11 @@ namespace {
 /// owners, which sum the parts in a fixed order.
 class PullSchedule : public Schedule {
 public:
-    /// `parts`: the number of groups of kv heads that are fetched one by one in the forward pass; 0: the schedule
+    /// `groups`: the number of groups of kv heads that are fetched one by one in the forward pass; 0: the schedule
     /// chooses.
     PullSchedule(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-                 int parts)
-        : Schedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(parts)) {
+                 int groups)
+        : Schedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(groups)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
         const auto tokens = layout.largest_shard();
@@ -148,8 +148,8 @@ const ScheduleRegistration registered_pull(
     {"pull", "pull:2"},
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
-        const int parts = parse_head_groups(arguments, problem);
-        return std::make_unique<PullSchedule>(problem, mask, layout, options, parts);
+        const int groups = parse_head_groups(arguments, problem);
+        return std::make_unique<PullSchedule>(problem, mask, layout, options, groups);
     });
 
 }  // namespace

@@ -6,32 +6,17 @@
 
 namespace ringlab::layouts {
 
+namespace {
+
+/// Fixed cost of a work tile in steps: 13 us, at 2 us a step, measured at head dim 128.
+constexpr double overhead_steps = 7;
+
 /// If the longest work tile takes more than half of an SM's mean share of the work, the launch may have to wait for it.
-/// Then the choice is the one with the shortest estimated time: work tiles, longest first, each go to the group that is
-/// free first. Their lengths are taken to fall from the longest, by the power of the rank that gives their mean: all
-/// are equal under a full mask, and they fall linearly under a causal one.
-SmGroup fastest_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups) {
+/// Then the choice is the one with the shortest estimated time.
+template <class TimeWith>
+SmGroup fastest_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups, TimeWith time_with) {
     SmGroup best{1, sms};
-    if (2 * load.longest * sms <= load.entries || load.items == 0) return best;
-    constexpr double item = 7;  // fixed cost of a work tile in steps: 13 us, at 2 us a step, measured at head dim 128
-    const auto items = static_cast<double>(load.items), longest = static_cast<double>(load.longest);
-    const double power = std::max(0.0, longest * items / static_cast<double>(load.entries) - 1);
-    std::vector<double> steps;  // of each work tile
-    for (std::int64_t i = 0; i < load.items; ++i)
-        steps.push_back(longest * std::pow(1 - (static_cast<double>(i) + 0.5) / items, power) *
-                        static_cast<double>(load.steps_per_row_tile));
-    const auto time_with = [&](const SmGroup& sharing) {
-        const auto places = static_cast<std::size_t>(std::min(sharing.at_a_time, load.items));
-        std::vector<double> busy_until(places);  // a heap, the first to be free on top
-        double end = 0;
-        for (const double of_item : steps) {
-            std::ranges::pop_heap(busy_until, std::greater());
-            busy_until.back() += item + of_item / static_cast<double>(sharing.sms);
-            end = std::max(end, busy_until.back());
-            std::ranges::push_heap(busy_until, std::greater());
-        }
-        return end;
-    };
+    if (2 * load.longest * sms <= load.entries || load.work_tiles == 0) return best;
     double least = time_with(best);
     for (const auto& group : groups)
         if (const auto time = time_with(group); time < least) {
@@ -41,21 +26,59 @@ SmGroup fastest_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<c
     return best;
 }
 
-WorkTileOrder backward_order(const KeyWorkTiles& items, const LaunchShape& places) {
+}  // namespace
+
+/// Work tiles, longest first, each go to the group that is free first. Their lengths are taken to fall from the
+/// longest, by the power of the rank that gives their mean: all are equal under a full mask, and they fall linearly
+/// under a causal one.
+SmGroup sm_group_by_list_schedule(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups) {
+    const auto work_tiles = static_cast<double>(load.work_tiles), longest = static_cast<double>(load.longest);
+    const double power = std::max(0.0, longest * work_tiles / static_cast<double>(load.entries) - 1);
+    std::vector<double> steps;  // of each work tile
+    const auto time_with = [&](const SmGroup& sharing) {
+        if (steps.empty())
+            for (std::int64_t i = 0; i < load.work_tiles; ++i)
+                steps.push_back(longest * std::pow(1 - (static_cast<double>(i) + 0.5) / work_tiles, power) *
+                                static_cast<double>(load.steps_per_row_tile));
+        const auto places = static_cast<std::size_t>(std::min(sharing.at_a_time, load.work_tiles));
+        std::vector<double> busy_until(places);  // a heap, the first to be free on top
+        double end = 0;
+        for (const double of_work_tile : steps) {
+            std::ranges::pop_heap(busy_until, std::greater());
+            busy_until.back() += overhead_steps + of_work_tile / static_cast<double>(sharing.sms);
+            end = std::max(end, busy_until.back());
+            std::ranges::push_heap(busy_until, std::greater());
+        }
+        return end;
+    };
+    return fastest_group(load, sms, groups, time_with);
+}
+
+SmGroup sm_group_by_waves(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups) {
+    const auto steps = [&](std::int64_t entries) { return static_cast<double>(entries * load.steps_per_row_tile); };
+    return fastest_group(load, sms, groups, [&](const SmGroup& sharing) {
+        const auto waves = static_cast<double>((load.work_tiles + sharing.at_a_time - 1) / sharing.at_a_time);
+        const auto mean = steps(load.entries) / static_cast<double>(load.work_tiles);
+        const auto blocks = static_cast<double>(sharing.sms);
+        return std::max(waves * (overhead_steps + mean / blocks), overhead_steps + steps(load.longest) / blocks);
+    });
+}
+
+WorkTileOrder backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places) {
     const auto& [heads, group, sms, blocks] = places;
-    const bool similar = have_similar_lengths(items.entries, items.longest, items.items);
-    if (items.fall_linearly)
-        if (const auto order = lockstep_order(items.busy, heads, sms / blocks, similar)) return *order;
-    if (items.row_groups > 1) {
-        const auto of_group = (items.busy + items.row_groups - 1) / items.row_groups;
+    const bool similar = have_similar_lengths(work_tiles.entries, work_tiles.longest, work_tiles.work_tiles);
+    if (work_tiles.fall_linearly)
+        if (const auto order = lockstep_order(work_tiles.busy, heads, sms / blocks, similar)) return *order;
+    if (work_tiles.row_groups > 1) {
+        const auto of_group = (work_tiles.busy + work_tiles.row_groups - 1) / work_tiles.row_groups;
         auto heads_at_a_time = heads;
         while (heads_at_a_time > 1 && (heads % heads_at_a_time != 0 || heads_at_a_time * of_group * blocks > sms))
             --heads_at_a_time;
-        return {.leading_tiles = static_cast<int>(items.busy),
+        return {.leading_tiles = static_cast<int>(work_tiles.busy),
                 .heads_at_a_time = static_cast<int>(heads_at_a_time),
-                .section_tiles = static_cast<int>(items.busy)};
+                .section_tiles = static_cast<int>(work_tiles.busy)};
     }
-    const auto first = similar ? items.items : items.items / 2;
+    const auto first = similar ? work_tiles.work_tiles : work_tiles.work_tiles / 2;
     constexpr double enough = 0.75;  // of the SMs: filling that many is better than taking twice the heads
     const double least = enough * static_cast<double>(sms);
     std::int64_t heads_at_a_time = 1;
@@ -67,13 +90,14 @@ WorkTileOrder backward_order(const KeyWorkTiles& items, const LaunchShape& place
             .section_tiles = static_cast<int>(first)};
 }
 
-WorkTileOrder deterministic_backward_order(const KeyWorkTiles& items, const LaunchShape& places) {
+WorkTileOrder deterministic_backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places) {
     const auto& [heads, group, sms, blocks] = places;
-    const auto section_tiles = std::min(sms / heads, items.busy);
+    const auto section_tiles = std::min(sms / heads, work_tiles.busy);
     constexpr std::int64_t many = 8, tiles_apart = 2;
-    if (!items.fall_linearly || blocks > 1 || group < many || section_tiles < 1 || section_tiles > tiles_apart * group)
+    if (!work_tiles.fall_linearly || blocks > 1 || group < many || section_tiles < 1 ||
+        section_tiles > tiles_apart * group)
         return {};
-    const auto sections = items.busy / section_tiles;
+    const auto sections = work_tiles.busy / section_tiles;
     return {.leading_tiles = static_cast<int>(section_tiles * sections),
             .heads_at_a_time = static_cast<int>(heads),
             .section_tiles = static_cast<int>(section_tiles),
@@ -81,22 +105,25 @@ WorkTileOrder deterministic_backward_order(const KeyWorkTiles& items, const Laun
             .in_lockstep = true};
 }
 
-WorkTileOrder forward_order(std::int64_t items, std::int64_t kv_heads, std::int64_t group, std::int64_t head_bytes) {
+WorkTileOrder forward_order(std::int64_t work_tiles, std::int64_t kv_heads, std::int64_t group,
+                            std::int64_t head_bytes) {
     constexpr std::int64_t most_bytes = 10'000'000;  // a sixth of L2, which Q and O pass through as well
     auto heads_at_a_time = kv_heads;
     while (heads_at_a_time > 1 && (kv_heads % heads_at_a_time != 0 || heads_at_a_time * head_bytes > most_bytes))
         --heads_at_a_time;
-    return {.leading_tiles = static_cast<int>(items),
+    return {.leading_tiles = static_cast<int>(work_tiles),
             .heads_at_a_time = static_cast<int>(heads_at_a_time * group),
-            .section_tiles = static_cast<int>(items)};
+            .section_tiles = static_cast<int>(work_tiles)};
 }
 
-void for_each_work_tile_run(const WorkTileOrder& order, std::int64_t items, std::int64_t heads,
+void for_each_work_tile_run(const WorkTileOrder& order, std::int64_t work_tiles, std::int64_t heads,
                             const std::function<void(const WorkTileRun&)>& visit) {
     if (order.leading_tiles > 0)
         for (std::int64_t head = 0; head < heads; head += order.heads_at_a_time)
-            for (std::int64_t item = 0; item < order.leading_tiles; ++item) visit({item, head, order.heads_at_a_time});
-    for (std::int64_t item = order.leading_tiles; item < items; ++item) visit({item, 0, heads});
+            for (std::int64_t work_tile = 0; work_tile < order.leading_tiles; ++work_tile)
+                visit({work_tile, head, order.heads_at_a_time});
+    for (std::int64_t work_tile = order.leading_tiles; work_tile < work_tiles; ++work_tile)
+        visit({work_tile, 0, heads});
 }
 
 }  // namespace ringlab::layouts

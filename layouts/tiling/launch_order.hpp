@@ -12,11 +12,11 @@ namespace ringlab::layouts {
 /// The work tiles of one head in a backward launch over one block: its key tiles, longest first. Their length is the
 /// number of row tiles that they process.
 struct KeyWorkTiles {
-    std::int64_t items = 0;      ///< all work tiles, including those without row tiles, which come last
-    std::int64_t busy = 0;       ///< work tiles with row tiles
-    std::int64_t entries = 0;    ///< row tiles of all work tiles
-    std::int64_t longest = 0;    ///< row tiles of the first work tile
-    bool fall_linearly = false;  ///< fall_linearly() of those with row tiles
+    std::int64_t work_tiles = 0;  ///< all work tiles, including those without row tiles, which come last
+    std::int64_t busy = 0;        ///< work tiles with row tiles
+    std::int64_t entries = 0;     ///< row tiles of all work tiles
+    std::int64_t longest = 0;     ///< row tiles of the first work tile
+    bool fall_linearly = false;   ///< fall_linearly() of those with row tiles
     /// Groups of work tiles that end at the same row tile, as those of each document of a packed sequence do, if the
     /// list has them together; otherwise 1.
     std::int64_t row_groups = 1;
@@ -30,11 +30,15 @@ struct LaunchShape {
     std::int64_t blocks = 1;  ///< thread blocks, each on an SM, that split one work tile
 };
 
-/// Chooses how many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single SM. The kernels
-/// choose by this rule. The cost model still chooses by choose_sm_group(), which estimates the end of a launch from
-/// full waves, because its machine files and all records were measured with kernels that did; the two differ for
-/// launches with less than two waves of unequal work tiles.
-SmGroup fastest_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
+/// How many of the device's `sms` (SMs) split each work tile: one of `groups`, or a single SM. It is the group with the
+/// shortest launch, whose time is estimated as a list schedule of work tiles of falling lengths. The kernels choose by
+/// this rule.
+SmGroup sm_group_by_list_schedule(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
+
+/// The same, but the time of a launch is estimated as the number of full waves times the mean work tile, and at least
+/// the longest work tile. The cost model chooses by this rule, because its machine files and all records were measured
+/// with kernels that did. The two differ for launches with less than two waves of unequal work tiles.
+SmGroup sm_group_by_waves(const BackwardLoad& load, std::int64_t sms, std::span<const SmGroup> groups);
 
 /// Order of a backward launch over one block, see WorkTileOrder:
 /// - in lockstep, if the lengths of work tiles allow it;
@@ -42,28 +46,29 @@ SmGroup fastest_sm_group(const BackwardLoad& load, std::int64_t sms, std::span<c
 ///   because all that a group reads is then read at about the same time;
 /// - otherwise as few kv heads at a time as fill the SMs, so that L2 holds the Q, dO and dQ that they read;
 /// - if then the lengths of work tiles differ, the shorter half of them comes last, for all heads.
-WorkTileOrder backward_order(const KeyWorkTiles& items, const LaunchShape& places);
+WorkTileOrder backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places);
 
 /// The same for a launch whose work tiles add to each row tile of dQ in a fixed order (deterministic). A work tile
 /// reaches a row tile at least one step after its predecessor, so many work tiles of one head at a time wait for each
 /// other. But a few of them, which stay at a row tile for the steps of many query heads, keep together, and L2 holds
 /// their rows.
-WorkTileOrder deterministic_backward_order(const KeyWorkTiles& items, const LaunchShape& places);
+WorkTileOrder deterministic_backward_order(const KeyWorkTiles& work_tiles, const LaunchShape& places);
 
 /// Order of a forward launch over one block, whose work tiles are tiles of query rows: all work tiles for the query
 /// heads of as many kv heads as have K and V that fit into L2 beside Q and O, then for those of the next kv heads.
 /// `kv_heads`: of all batch elements; `group`: query heads per kv head; `head_bytes`: bytes of K and V of a kv head.
-WorkTileOrder forward_order(std::int64_t items, std::int64_t kv_heads, std::int64_t group, std::int64_t head_bytes);
+WorkTileOrder forward_order(std::int64_t work_tiles, std::int64_t kv_heads, std::int64_t group,
+                            std::int64_t head_bytes);
 
-/// Consecutive units of a launch: one work tile for some heads.
+/// Consecutive work of a launch: one work tile of the list for some heads.
 struct WorkTileRun {
-    std::int64_t item = 0;
+    std::int64_t work_tile = 0;
     std::int64_t first_head = 0, heads = 1;
 };
 
-/// Calls `visit` for all units of a launch with so many work tiles and heads, in launch order. It is the order that
-/// place_of() of the kernels computes from the number of a unit.
-void for_each_work_tile_run(const WorkTileOrder& order, std::int64_t items, std::int64_t heads,
+/// Calls `visit` for all heads of all work tiles of a launch, in launch order. It is the order that place_of() of the
+/// kernels computes.
+void for_each_work_tile_run(const WorkTileOrder& order, std::int64_t work_tiles, std::int64_t heads,
                             const std::function<void(const WorkTileRun&)>& visit);
 
 }  // namespace ringlab::layouts

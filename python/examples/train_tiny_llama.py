@@ -19,8 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ringlab.transformers
-from parts import Trained, save, sequences, token_losses
 from ringlab.torch import loss_weights, next_token_labels, positions, shard
+from tiny_llama_training import Trained, save, sequences, token_losses
 
 # Both models do the same sums in another order: gradients differ by about 1e-15 of the largest. Adam divides each by
 # its own size, so that where a gradient nearly vanishes its weight's step of `lr` may differ by more: by 1e-15 over the

@@ -1,7 +1,7 @@
 #include "reference/error/error_model.hpp"
 
 #include "layouts/basics/require.hpp"
-#include "reference/error/error_model_parts.hpp"
+#include "reference/error/error_model_state.hpp"
 #include "reference/features/latent.hpp"
 #include "reference/tensors/blas.hpp"
 #include "reference/tensors/counts.hpp"

@@ -1,5 +1,5 @@
 #include "reference/attention/visible_tiles.hpp"
-#include "reference/error/error_model_parts.hpp"
+#include "reference/error/error_model_state.hpp"
 #include "reference/tensors/blas.hpp"
 #include "reference/tensors/counts.hpp"
 #include "reference/tensors/rounding.hpp"

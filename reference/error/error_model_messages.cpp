@@ -1,4 +1,4 @@
-#include "reference/error/error_model_parts.hpp"
+#include "reference/error/error_model_state.hpp"
 #include "reference/features/latent.hpp"
 #include "reference/tensors/counts.hpp"
 

@@ -120,25 +120,25 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
     int heads = -1;  // first head of the current group
     for (const auto& attend : attends) {
         const auto row_runs = runs(attend.rows, row_storage_), key_runs = runs(attend.keys, key_storage_);
-        auto items = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
+        auto work_tiles = work_tiles_of(row_runs, key_runs, attend.rows, attend.keys);
         double longest = 0;
-        for (const auto& tiles : items.tiles)
+        for (const auto& tiles : work_tiles.tiles)
             longest = std::max(
-                longest,
-                work_tile_seconds(cost_, {.tiles = tiles, .ends = false, .heads_in_turn = items.query_heads_in_turn}));
+                longest, work_tile_seconds(
+                             cost_, {.tiles = tiles, .ends = false, .heads_in_turn = work_tiles.query_heads_in_turn}));
         if (heads != attend.rows.heads.begin) {
             if (!parts.empty()) up_to.push_back(launch(parts, position, nullptr, 0));
-            parts.push_back(std::move(items));
+            parts.push_back(std::move(work_tiles));
         } else {
             auto& all = parts.back();
-            all.sizes.keys += items.sizes.keys;
+            all.sizes.keys += work_tiles.sizes.keys;
             const auto meets = [](const layouts::TileCounts& some) { return some.full + some.partial > 0; };
             if (waits && all.visits.empty())
                 for (const auto& some : all.tiles) all.visits.push_back(meets(some));
             for (std::size_t i = 0; i < all.tiles.size(); ++i) {
-                if (waits) all.visits[i] += meets(items.tiles[i]);
-                all.tiles[i].full += items.tiles[i].full;
-                all.tiles[i].partial += items.tiles[i].partial;
+                if (waits) all.visits[i] += meets(work_tiles.tiles[i]);
+                all.tiles[i].full += work_tiles.tiles[i].full;
+                all.tiles[i].partial += work_tiles.tiles[i].partial;
             }
         }
         heads = attend.rows.heads.begin;
@@ -153,8 +153,8 @@ std::vector<double> TileModel::fused_times(std::span<const FusedAttend> attends)
         const bool begins = i == 0 || known[i - 1].group != group;
         const bool ends = i + 1 == known.size() || known[i + 1].group != group;
         // Limited to the time of the group, because work tiles of later groups may run beside these.
-        const auto first_items = done + longest - (begins ? 0 : cost_.work_tile_seconds);
-        const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_items, up_to[group].seconds));
+        const auto first_work_tiles = done + longest - (begins ? 0 : cost_.work_tile_seconds);
+        const auto now = std::max(done, ends ? up_to[group].seconds : std::min(first_work_tiles, up_to[group].seconds));
         times.push_back(now - done);
         done = now;
     }

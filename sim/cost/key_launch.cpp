@@ -8,17 +8,17 @@
 namespace ringlab::sim {
 
 KeyLaunch::KeyLaunch(TileModel& tiles, std::span<const TileModel::FusedAttend> attends)
-    : tiles_(&tiles), processors_(1) {
+    : tiles_(&tiles), sms_(1) {
     for (const auto& attend : attends) parts_.push_back(tiles.key_tiles_of_block(attend.rows, attend.keys));
     plan_ = tiles.plan_of(parts_);
 }
 
-void KeyLaunch::begin(double seconds) { processors_ = ListScheduler(plan_.sharing.at_a_time, seconds); }
+void KeyLaunch::begin(double seconds) { sms_ = ListScheduler(plan_.sharing.at_a_time, seconds); }
 
 double KeyLaunch::end_of_next_attend(double block, double gradient, double slower) {
     double end = 0;
-    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_].items, plan_))
-        end = std::max(end, processors_.give({slower * seconds, count}, block, gradient));
+    for (const auto& [seconds, count] : tiles_->in_launch_order(*parts_[next_].work_tiles, plan_))
+        end = std::max(end, sms_.give({slower * seconds, count}, block, gradient));
     ++next_;
     return end;
 }

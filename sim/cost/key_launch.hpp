@@ -28,14 +28,14 @@ public:
     bool is_done() const { return next_ == parts_.size(); }
 
     /// Everything given so far ends `seconds` later.
-    void delay(double seconds) { processors_.delay(seconds); }
+    void delay(double seconds) { sms_.delay(seconds); }
 
 private:
     const TileModel* tiles_;
     std::vector<TileModel::KeyTilesOfBlock> parts_;  // by attend
     std::size_t next_ = 0;
     TileModel::LaunchPlan plan_;
-    ListScheduler processors_;
+    ListScheduler sms_;
 };
 
 /// The fused launches of a rank, one after another; each proceeds as what it waits for arrives.

@@ -18,13 +18,13 @@ double split_kv_seconds(const Schedule& schedule, const Op& attend, const Machin
         seen * static_cast<double>(schedule.bytes(layouts::Pool::kv, attend.slot(layouts::Pool::kv), attend.part));
     const auto kv_heads = schedule.problem().batch * attend.part.heads.count();
     const auto group = attend.rows().heads.count() / std::max(1, attend.part.heads.count());
-    const auto units =
+    const auto work_tiles =
         static_cast<double>(kv_heads * ((attend.rows().tokens.size() * group + few.rows - 1) / few.rows));
-    const auto unit_bytes = bytes / static_cast<double>(kv_heads);
-    auto share = std::ceil(units / machine.sms) * unit_bytes;  // of the thread block that reads most
+    const auto work_tile_bytes = bytes / static_cast<double>(kv_heads);
+    auto share = std::ceil(work_tiles / machine.sms) * work_tile_bytes;  // of the thread block that reads most
     for (const auto& some : few.groups)
-        share = std::min(
-            share, std::ceil(units / static_cast<double>(some.at_a_time)) * unit_bytes / static_cast<double>(some.sms));
+        share = std::min(share, std::ceil(work_tiles / static_cast<double>(some.at_a_time)) * work_tile_bytes /
+                                    static_cast<double>(some.sms));
     return few.launch_seconds + std::max(bytes / few.bytes_per_second, share / few.block_bytes_per_second);
 }
 

@@ -18,8 +18,9 @@ enum class WorkTile {
     key_tile,    ///< a tile of keys of one kv head, for its query heads one after another
 };
 
-/// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of {item +
-/// full_tile * (full tiles) + partial_tile * (partial tiles)}, in the kernel's order. In the rate model it takes launch
+/// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of
+/// {work_tile + full_tile * (full tiles) + partial_tile * (partial tiles)}, in the kernel's order. In the rate model it
+/// takes launch
 /// + FLOP / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and
 /// tile_time_factor() say what other dims cost.
 struct AttentionCost {
@@ -27,10 +28,11 @@ struct AttentionCost {
 
     std::int64_t head_dim = 128;
     std::int64_t value_dim = 128;
-    WorkTile work_tile = WorkTile::query_tile;  ///< key `item` of machine files
+    WorkTile work_tile = WorkTile::query_tile;  ///< key `work_tile` of machine files
     std::int64_t tile_rows = 128;
     std::int64_t tile_keys = 128;
-    std::vector<Group> groups{};  ///< clusters of SMs that may share a work tile; layouts::choose_sm_group() picks one
+    std::vector<Group>
+        groups{};  ///< clusters of SMs that may share a work tile; layouts::sm_group_by_waves() picks one
     double launch_seconds = 0;
     double work_tile_seconds = 0;
     double full_tile_seconds = 0;
@@ -52,9 +54,9 @@ struct AttentionCost {
     /// SM admission: when a transfer that is a kernel gets SMs if it comes while an attend runs. It has priority, but
     /// thread blocks that run are not interrupted.
     enum class TransferStart {
-        at_once,       ///< immediately: admission is not modelled
-        as_items_end,  ///< when a work tile ends: thread blocks have one each
-        at_the_end,    ///< when the attend ends: thread blocks take one work tile after another
+        at_once,            ///< immediately: admission is not modelled
+        as_work_tiles_end,  ///< when a work tile ends: thread blocks have one each
+        at_the_end,         ///< when the attend ends: thread blocks take one work tile after another
     };
     TransferStart transfer_start = TransferStart::at_once;
 

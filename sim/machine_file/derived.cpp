@@ -23,30 +23,31 @@ constexpr double memory = 4776.8, attention_memory = 4200.3, capacity = 150.1;
 struct Pass {
     const char* name;
     double flop_of_pair;  ///< for each dim
-    double launch, item, full_tile, partial_tile, idle_item, resume, finish;
+    double launch, work_tile, full_tile, partial_tile, idle_work_tile, resume, finish;
     double begin, begin_ratio, end, end_ratio;
 };
 constexpr Pass forward{.name = "forward",
                        .flop_of_pair = 4,
                        .launch = 8.8514,
-                       .item = 2.142,
+                       .work_tile = 2.142,
                        .full_tile = 1.4697,
                        .partial_tile = 1.819,
-                       .idle_item = 1.8308,
+                       .idle_work_tile = 1.8308,
                        .resume = 1.5196,
                        .finish = 1.1193,
                        .begin = 5.5794,
                        .begin_ratio = 0.0095464,
                        .end = 0.10007,
                        .end_ratio = 1.01e-05};
-// H200's backward tiles have 64 rows, so a tile of 128 rows costs as much as two of them.
+// H200's backward tiles have 64 rows, so a tile of 128 rows costs as much as two of them. A derived query tile stands
+// for a key tile of one query head.
 constexpr Pass backward{.name = "backward",
                         .flop_of_pair = 10,
                         .launch = 5.1764,
-                        .item = 10.34,
+                        .work_tile = 10.34,
                         .full_tile = 2 * 2.0116,
                         .partial_tile = 2 * 2.8974,
-                        .idle_item = 4.1991,
+                        .idle_work_tile = 4.1991,
                         .resume = 0,
                         .finish = 0,
                         .begin = 7.7917,
@@ -81,15 +82,19 @@ private:
     void required() {
         text("name", std::string(name_));
         text("description", "described by a few keys, the others derived");
-        number("topology.nics_per_host", given("topology.gpus_per_host", 1), "one network port for each GPU");
-        number("gpu.multiprocessors", sms_of_h200, "as H200; it only decides how full the last wave of work tiles is");
+        number("topology.nics_per_host", given("topology.gpus_per_host", 1),
+               "one for each GPU of a host, as in published hosts");
+        number(
+            "gpu.multiprocessors", sms_of_h200,
+            "as H200: it only decides how full the last wave of work tiles is, because tile prices are scaled with it");
         number("gpu.memory_gigabytes_per_second",
                std::min(h200::memory / h200::capacity * given("device_memory.gigabytes", h200::capacity), highest_rate),
-               "as much for each GB of device memory as H200");
+               "as much for each GB of device memory as H200, 31.8: GPUs have bandwidth in proportion to capacity, 25 "
+               "to 44 on A100, H100, H200, B200 and MI300X");
         number("gpu.attention_memory_gigabytes_per_second",
                std::min(h200::attention_memory / h200::memory * given("gpu.memory_gigabytes_per_second", h200::memory),
                         highest_rate),
-               "the share of the memory's bandwidth that it is on H200");
+               "H200's share of the memory's bandwidth, 0.88");
         number("host.pass_issue_us", 3.2549, "as H200: a CPU's time");
         number("host.transfer_issue_us", 10.832, "as H200: a CPU's time");
         number("attention.backward.teraflops", 0.85 * given("attention.forward.teraflops", infinite),
@@ -98,17 +103,18 @@ private:
             const auto key = [&](const char* end) { return fmt::format("attention.{}.{}", pass->name, end); };
             number(key("head_dim"), 128, "as H200: the dims that published rates are of");
             number(key("value_dim"), 128, "as H200: the dims that published rates are of");
-            number(key("launch_us"), pass->launch, "as H200: launch, ramp and drain");
+            number(key("launch_us"), pass->launch, "as H200: launch, ramp and drain, about alike on all GPUs");
             number(key("begin_us"), pass->begin, "as H200: launches");
             number(key("begin_memory_ratio"), pass->begin_ratio, "as H200: counted in bytes");
             number(key("end_us"), pass->end, "as H200: launches");
             number(key("end_memory_ratio"), pass->end_ratio, "as H200: counted in bytes");
-            number(key("power_teraflops"), infinite, "teraflops is taken to be what power allows without end");
+            number(key("power_teraflops"), infinite,
+                   "the rate that was given is taken to be what power allows without end");
         }
-        number("accumulate.launch_us", 7.3838, "as H200: a launch");
+        number("accumulate.launch_us", 7.3838, "as H200: a launch, about alike on all GPUs");
         number("accumulate.merge_memory_ratio", 5, "as H200: counted in bytes");
         number("accumulate.add_memory_ratio", 3.2849, "as H200: counted in bytes");
-        number("accumulate.copy_launch_us", 8.1105, "as H200: a launch");
+        number("accumulate.copy_launch_us", 8.1105, "as H200: a launch, about alike on all GPUs");
         number("accumulate.copy_memory_ratio", 7.0262, "as H200: counted in bytes");
         link("inside_host", 5.8927, 1, "as H200 over copy engines");
         if (given("topology.hosts", 1) > 1 || root_["between_hosts"].is_table())
@@ -146,21 +152,23 @@ private:
         if (root_.at_path(section + "full_tile_us") || root_.at_path(section + "partial_tile_us")) return;
         constexpr double side = 128, count = 32 * 1024 / side, micro = 1e-6, tera = 1e12;
         const auto flop = count * pass.flop_of_pair * side * side * side;
-        const auto seconds_of_h200 = (pass.item + count * pass.full_tile + pass.finish) * micro;
+        const auto seconds_of_h200 = (pass.work_tile + count * pass.full_tile + pass.finish) * micro;
         const auto rate_of_sm =
             given(section + "teraflops", infinite) * tera / given("gpu.multiprocessors", sms_of_h200);
         const auto scale = flop / rate_of_sm / seconds_of_h200;
         const auto price = [&](const char* key, double value) {
-            number(section + key, scale * value, "H200's price, scaled to teraflops over 32Ki keys");
+            number(section + key, scale * value,
+                   "H200's price of a tile of 128 x 128, times a factor of the pass with which a work tile over 32Ki "
+                   "keys runs at teraflops");
         };
-        text(section + "item", "query tile");
-        number(section + "tile_rows", 128, "as H200, forward");
-        number(section + "tile_keys", 128, "as H200, forward");
+        text(section + "work_tile", "query tile");
+        number(section + "tile_rows", 128, "as H200, forward: the commonest tiles");
+        number(section + "tile_keys", 128, "as H200, forward: the commonest tiles");
         add(section + "groups", figure(toml::array{}, "SMs share no work tile"), "at_a_time", toml::array{});
-        price("item_us", pass.item);
+        price("work_tile_us", pass.work_tile);
         price("full_tile_us", pass.full_tile);
         price("partial_tile_us", pass.partial_tile);
-        price("idle_item_us", pass.idle_item);
+        price("idle_work_tile_us", pass.idle_work_tile);
         price("resume_us", pass.resume);
         price("finish_us", pass.finish);
     }

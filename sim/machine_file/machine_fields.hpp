@@ -48,12 +48,12 @@ public:
             fields_.numbers("power.of_gpus", m.power_of_gpus, {0.1, 10});
         attention("attention.forward", m.forward);
         attention("attention.backward", m.backward);
-        if (fields_.section("few_rows", m.split_kv.rows > 0)) {
-            fields_.number("few_rows.rows", m.split_kv.rows, count, 1);
-            fields_.number("few_rows.launch_us", m.split_kv.launch_seconds, not_negative, micro);
-            fields_.number("few_rows.gigabytes_per_second", m.split_kv.bytes_per_second, bandwidth, giga);
-            fields_.number("few_rows.block_gigabytes_per_second", m.split_kv.block_bytes_per_second, bandwidth, giga);
-            fields_.groups("few_rows.groups", m.split_kv.groups);
+        if (fields_.section("split_kv", m.split_kv.rows > 0)) {
+            fields_.number("split_kv.rows", m.split_kv.rows, count, 1);
+            fields_.number("split_kv.launch_us", m.split_kv.launch_seconds, not_negative, micro);
+            fields_.number("split_kv.gigabytes_per_second", m.split_kv.bytes_per_second, bandwidth, giga);
+            fields_.number("split_kv.block_gigabytes_per_second", m.split_kv.block_bytes_per_second, bandwidth, giga);
+            fields_.groups("split_kv.groups", m.split_kv.groups);
         }
         prices("", "accumulate", m);
         if (fields_.section("rotation", m.rotate_memory_ratio > 0 || m.rotate_back_memory_ratio > 0)) {
@@ -68,11 +68,11 @@ public:
             fields_.number("network.oversubscription", m.network.oversubscription, {1, 1000}, 1);
             fields_.number("network.spine_latency_us", m.network.spine_latency_seconds, not_negative, micro);
         }
-        if (fields_.section("room_for_transfers", m.forward.transfer_start != TransferStart::at_once ||
-                                                      m.backward.transfer_start != TransferStart::at_once)) {
-            const auto names = {"at once", "as items end", "at the end"};
-            fields_.choice("room_for_transfers.forward", m.forward.transfer_start, names);
-            fields_.choice("room_for_transfers.backward", m.backward.transfer_start, names);
+        if (fields_.section("sm_admission", m.forward.transfer_start != TransferStart::at_once ||
+                                                m.backward.transfer_start != TransferStart::at_once)) {
+            const auto names = {"at once", "as work tiles end", "at the end"};
+            fields_.choice("sm_admission.forward", m.forward.transfer_start, names);
+            fields_.choice("sm_admission.backward", m.backward.transfer_start, names);
         }
         auto& inside = m.inside_host;
         if (fields_.section("hidden_messages", inside.hidden.channels > 0)) {
@@ -128,8 +128,8 @@ private:
     template <class Cost>
     void attention(const std::string& section, Cost& c) {
         dims(section, c);
-        if (needs_tiles(section) || fields_.given(section + ".item"))
-            fields_.choice(section + ".item", c.work_tile, {"query tile", "key tile"});
+        if (needs_tiles(section) || fields_.given(section + ".work_tile"))
+            fields_.choice(section + ".work_tile", c.work_tile, {"query tile", "key tile"});
         kernel(section, c, true);
     }
 

@@ -128,7 +128,7 @@ public:
                 section.empty() || given(section) ? fmt::format("'{}'", key) : fmt::format("all of [{}]", section);
             if (names.empty() || names.back() != name) names.push_back(name);
         }
-        const auto* says = "the files in experiments/machines show all keys";
+        const auto* says = "predict --list-machine-keys shows all keys";
         if (missing_.size() == 1) fail("{}: key '{}' is missing; {}", file_, missing_.front(), says);
         if (!names.empty())
             fail("{}: {} keys are missing: {}; {}", file_, missing_.size(), fmt::join(names, ", "), says);
@@ -225,7 +225,7 @@ private:
         for (const auto& [name, node] : table) {
             const auto key = prefix + std::string(name.str());
             if (is_retired(key)) continue;
-            if (!known(key)) fail_at(node, "unknown key '{}'; the files in experiments/machines show all keys", key);
+            if (!known(key)) fail_at(node, "unknown key '{}'; predict --list-machine-keys shows all keys", key);
             if (const auto* inner = node.as_table()) reject_unknown_keys(*inner, key + ".");
         }
     }
@@ -285,9 +285,28 @@ Machine read_machine(Reader& reader) {
     return machine;
 }
 
+/// Puts keys and words of earlier versions as they are written now.
+void update_old_names(toml::table& table) {
+    for (const auto& [old, now] : {std::pair{"item", "work_tile"},
+                                   {"item_us", "work_tile_us"},
+                                   {"idle_item_us", "idle_work_tile_us"},
+                                   {"few_rows", "split_kv"},
+                                   {"room_for_transfers", "sm_admission"}})
+        if (auto* node = table.get(old); node && !table.contains(now)) {
+            table.insert_or_assign(now, std::move(*node));  // moved: a copy would lose its file and line
+            table.erase(old);
+        }
+    for (auto&& [key, node] : table) {
+        if (auto* inner = node.as_table()) update_old_names(*inner);
+        if (auto* text = node.as_string(); text && text->get() == "as items end") text->get() = "as work tiles end";
+    }
+}
+
 toml::table parsed(std::string_view text, const std::string& file) {
     try {
-        return toml::parse(text, file);
+        auto root = toml::parse(text, file);
+        update_old_names(root);
+        return root;
     } catch (const toml::parse_error& error) {
         fail("{}:{}: not valid TOML: {}", file, error.source().begin.line, one_line(error.description()));
     }

@@ -18,8 +18,8 @@ public:
         : cost_(cost),
           machine_(machine),
           start_(machine.attention(pass).transfer_start),
-          schedules_attends_(start_ == AttentionCost::TransferStart::as_items_end && !cost.prices_fused_launches() &&
-                             machine.attention(pass).work_tile == WorkTile::key_tile) {
+          schedules_attends_(start_ == AttentionCost::TransferStart::as_work_tiles_end &&
+                             !cost.prices_fused_launches() && machine.attention(pass).work_tile == WorkTile::key_tile) {
         ranks_.resize(static_cast<std::size_t>(cost.ranks()));
     }
 
@@ -40,9 +40,9 @@ public:
     Picoseconds wait(int rank, Picoseconds gone, Picoseconds whole) {
         if (start_ == AttentionCost::TransferStart::at_the_end) return 0;
         const auto& [rows, keys, position] = of(rank).attends.front();
-        const auto item = std::max<Picoseconds>(
+        const auto work_tile = std::max<Picoseconds>(
             1, cost_.at_clock(cost_.tiles().attend(rows, keys, position).longest_work_tile, rank));
-        const auto wait = item - gone % item;
+        const auto wait = work_tile - gone % work_tile;
         return gone + wait < whole ? wait : 0;
     }
 

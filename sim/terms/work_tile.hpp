@@ -23,7 +23,8 @@ struct WorkTileLoad {
 
 struct WorkTilePrologue {
     static constexpr auto name = "work-tile", effect = "prologue, loads and stores of a work tile";
-    static constexpr Price<AttentionCost> prices[] = {{"item_us", &AttentionCost::work_tile_seconds, Attends::all}};
+    static constexpr Price<AttentionCost> prices[] = {
+        {"work_tile_us", &AttentionCost::work_tile_seconds, Attends::all}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return load.is_idle() ? 0 : cost.work_tile_seconds * load.visits;
@@ -51,7 +52,7 @@ struct Tiles {
 struct IdleWorkTile {
     static constexpr auto name = "idle-work-tile", effect = "work tiles that see nothing";
     static constexpr Price<AttentionCost> prices[] = {
-        {"idle_item_us", &AttentionCost::idle_work_tile_seconds, Attends::all}};
+        {"idle_work_tile_us", &AttentionCost::idle_work_tile_seconds, Attends::all}};
 
     static double of_work_tile(const AttentionCost& cost, const WorkTileLoad& load) {
         return load.is_idle() ? cost.idle_work_tile_seconds : 0;

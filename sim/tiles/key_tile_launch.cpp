@@ -38,7 +38,7 @@ std::int64_t entries_of(const layouts::TileCounts& tiles) { return tiles.full + 
 }  // namespace
 
 /// Lists the key tiles in the order of the kernel's work list, longest first.
-void TileModel::list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
+void TileModel::list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::RowHull> rows,
                                std::span<const layouts::KeyTile> columns) const {
     std::vector<layouts::TileCounts> tiles;
     std::vector<layouts::Interval> ranges;
@@ -51,13 +51,13 @@ void TileModel::list_key_tiles(WorkTiles& items, std::span<const layouts::RowHul
     std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return entries_of(tiles[i]); });
     std::vector<layouts::WorkTileReach> reaches;
     for (const auto i : order) {
-        items.tiles.push_back(tiles[i]);
-        items.first_range.push_back(items.ranges.size());
-        for (auto range = first[i]; range < first[i + 1]; ++range) items.ranges.push_back(ranges[range]);
-        if (entries_of(tiles[i]) > 0) reaches.push_back({entries_of(tiles[i]), items.ranges.back().end - 1});
+        work_tiles.tiles.push_back(tiles[i]);
+        work_tiles.first_range.push_back(work_tiles.ranges.size());
+        for (auto range = first[i]; range < first[i + 1]; ++range) work_tiles.ranges.push_back(ranges[range]);
+        if (entries_of(tiles[i]) > 0) reaches.push_back({entries_of(tiles[i]), work_tiles.ranges.back().end - 1});
     }
-    items.first_range.push_back(items.ranges.size());
-    items.fall_linearly = layouts::fall_linearly(reaches);
+    work_tiles.first_range.push_back(work_tiles.ranges.size());
+    work_tiles.fall_linearly = layouts::fall_linearly(reaches);
 }
 
 TileModel::KeyTilesOfBlock TileModel::key_tiles_of_block(const Part& rows, const Part& keys) {
@@ -69,24 +69,24 @@ TileModel::KeyTilesOfBlock TileModel::key_tiles_of_block(const Part& rows, const
 
 layouts::SmGroup TileModel::sharing_of(std::span<const KeyTilesOfBlock> parts) const {
     layouts::BackwardLoad load;
-    for (const auto& [items, first_head, first_tile] : parts) {
-        load.steps_per_row_tile = items->query_heads_in_turn;
-        for (const auto& tiles : items->tiles) {
-            load.items += parts.size() > 1 || entries_of(tiles) > 0 ? items->copies : 0;
-            load.entries += entries_of(tiles) * items->copies;
+    for (const auto& [work_tiles, first_head, first_tile] : parts) {
+        load.steps_per_row_tile = work_tiles->query_heads_in_turn;
+        for (const auto& tiles : work_tiles->tiles) {
+            load.work_tiles += parts.size() > 1 || entries_of(tiles) > 0 ? work_tiles->copies : 0;
+            load.entries += entries_of(tiles) * work_tiles->copies;
             load.longest = std::max(load.longest, entries_of(tiles));
         }
     }
-    return layouts::choose_sm_group(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
+    return layouts::sm_group_by_waves(load, static_cast<std::int64_t>(machine_.sms), cost_.groups);
 }
 
 /// In a fused launch whose blocks do not walk in lockstep, each work tile is assigned for all heads before the next
 /// work tile.
 layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const {
     const auto sms = static_cast<std::int64_t>(machine_.sms);
-    const auto& first = *parts.front().items;
+    const auto& first = *parts.front().work_tiles;
     if (parts.size() == 1) {
-        layouts::KeyWorkTiles load{.items = static_cast<std::int64_t>(first.tiles.size()),
+        layouts::KeyWorkTiles load{.work_tiles = static_cast<std::int64_t>(first.tiles.size()),
                                    .fall_linearly = first.fall_linearly};
         for (const auto& tiles : first.tiles) {
             load.busy += entries_of(tiles) > 0;
@@ -98,8 +98,8 @@ layouts::WorkTileOrder TileModel::order_of(std::span<const KeyTilesOfBlock> part
     }
     std::vector<std::uint32_t> counts;
     for (const auto& part : parts) {
-        if (!part.items->fall_linearly) return {};
-        counts.push_back(static_cast<std::uint32_t>(part.items->tiles.size()));
+        if (!part.work_tiles->fall_linearly) return {};
+        counts.push_back(static_cast<std::uint32_t>(part.work_tiles->tiles.size()));
     }
     return layouts::fused_lockstep_order(counts, first.copies, sms / blocks).value_or(layouts::WorkTileOrder{});
 }
@@ -113,15 +113,15 @@ double TileModel::l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, con
                             (static_cast<double>((p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype)) +
                              static_cast<double>(p.head_dim) * gradient);  // bytes of Q and dO, then of dQ
     std::vector<CachedBlock> blocks;
-    for (const auto& [items, first_head, first_tile] : parts) {
+    for (const auto& [work_tiles, first_head, first_tile] : parts) {
         auto& block = blocks.emplace_back();
-        block.kv_heads = items->copies;
-        block.group = items->query_heads_in_turn;
+        block.kv_heads = work_tiles->copies;
+        block.group = work_tiles->query_heads_in_turn;
         block.first_head = first_head;
         block.first_tile = first_tile;
-        for (std::size_t i = 0; i < items->tiles.size(); ++i) {
-            const auto begin = items->first_range[i], end = items->first_range[i + 1];
-            block.items.push_back(std::span(items->ranges).subspan(begin, end - begin));
+        for (std::size_t i = 0; i < work_tiles->tiles.size(); ++i) {
+            const auto begin = work_tiles->first_range[i], end = work_tiles->first_range[i + 1];
+            block.work_tiles.push_back(std::span(work_tiles->ranges).subspan(begin, end - begin));
         }
     }
     // SMs that share a work tile take its tiles in turns, so a step takes them less time.
@@ -139,20 +139,22 @@ TileModel::LaunchPlan TileModel::plan_of(std::span<const KeyTilesOfBlock> parts)
     plan.order = order_of(parts, plan.sharing.sms);
     double seconds = 0;  // on one SM
     for (const auto& part : parts)
-        for (const auto& [each, count] : in_launch_order(*part.items, plan))
+        for (const auto& [each, count] : in_launch_order(*part.work_tiles, plan))
             seconds += each * static_cast<double>(count * plan.sharing.sms);
     if (seconds > 0) plan.longer += l2_miss_sm_seconds(parts, plan) / seconds;
     return plan;
 }
 
-std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& items, const LaunchPlan& plan) const {
+std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const {
     std::vector<WorkTileGroup> groups;
     layouts::for_each_work_tile_run(
-        plan.order, static_cast<std::int64_t>(items.tiles.size()), items.copies, [&](const layouts::WorkTileRun& run) {
+        plan.order, static_cast<std::int64_t>(work_tiles.tiles.size()), work_tiles.copies,
+        [&](const layouts::WorkTileRun& run) {
             const auto seconds =
-                plan.longer * work_tile_seconds(cost_, {.tiles = items.tiles[static_cast<std::size_t>(run.item)],
-                                                        .heads_in_turn = items.query_heads_in_turn,
-                                                        .sms = plan.sharing.sms});
+                plan.longer *
+                work_tile_seconds(cost_, {.tiles = work_tiles.tiles[static_cast<std::size_t>(run.work_tile)],
+                                          .heads_in_turn = work_tiles.query_heads_in_turn,
+                                          .sms = plan.sharing.sms});
             if (groups.empty() || groups.back().seconds != seconds) groups.push_back({seconds, 0});
             groups.back().count += run.heads;
         });
@@ -161,9 +163,9 @@ std::vector<WorkTileGroup> TileModel::in_launch_order(const WorkTiles& items, co
 
 TileModel::Launch TileModel::key_launch(const KeyTilesOfBlock& part, double missing) const {
     const auto plan = plan_of({&part, 1});
-    const auto groups = in_launch_order(*part.items, plan);
+    const auto groups = in_launch_order(*part.work_tiles, plan);
     Launch found{.seconds = list_schedule(groups, concurrent_work_tiles(plan.sharing, missing)),
-                 .tiles = plan.longer * tile_seconds(*part.items)};
+                 .tiles = plan.longer * tile_seconds(*part.work_tiles)};
     for (const auto& group : groups) found.longest_work_tile = std::max(found.longest_work_tile, group.seconds);
     return found;
 }
@@ -175,7 +177,7 @@ const TileModel::ScheduledBlock& TileModel::scheduled_block(const Part& rows, co
     const auto part = key_tiles_of_block(rows, keys);
     const auto plan = plan_of({&part, 1});
     auto& block = known->second;
-    block = {in_launch_order(*part.items, plan), plan.sharing, 0};
+    block = {in_launch_order(*part.work_tiles, plan), plan.sharing, 0};
     block.seconds = list_schedule(block.groups, plan.sharing.at_a_time);
     return block;
 }
@@ -183,7 +185,7 @@ const TileModel::ScheduledBlock& TileModel::scheduled_block(const Part& rows, co
 double TileModel::slowdown_while_sms_missing(std::span<const MissingSms> missing, const Part& rows, const Part& keys) {
     const auto& block = scheduled_block(rows, keys);
     if (block.seconds == 0) return 1;
-    std::vector<ProcessorsFrom> counts;
+    std::vector<SmsFrom> counts;
     for (const auto& [from, sms] : missing)
         counts.push_back({from * block.seconds, concurrent_work_tiles(block.sharing, sms)});
     return list_schedule(block.groups, counts) / block.seconds;
@@ -191,9 +193,9 @@ double TileModel::slowdown_while_sms_missing(std::span<const MissingSms> missing
 
 double TileModel::idle_sms(const Part& rows, const Part& keys) {
     const auto& block = scheduled_block(rows, keys);
-    std::int64_t items = 0;
-    for (const auto& group : block.groups) items += group.count;
-    return std::max(0.0, machine_.sms - static_cast<double>(items * block.sharing.sms));
+    std::int64_t work_tiles = 0;
+    for (const auto& group : block.groups) work_tiles += group.count;
+    return std::max(0.0, machine_.sms - static_cast<double>(work_tiles * block.sharing.sms));
 }
 
 }  // namespace ringlab::sim

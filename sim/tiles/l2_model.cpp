@@ -55,40 +55,40 @@ private:
 /// A work tile under way, at one of its row tiles.
 class RunningWorkTile {
 public:
-    RunningWorkTile(std::span<const layouts::Interval> item, const CachedBlock& block, std::int64_t kv_head,
+    RunningWorkTile(std::span<const layouts::Interval> work_tile, const CachedBlock& block, std::int64_t kv_head,
                     std::int64_t tiles, std::int64_t gap_steps)
-        : item_(item), tiles_(tiles), waits_(gap_steps), heads_(block.group) {
+        : work_tile_(work_tile), tiles_(tiles), waits_(gap_steps), heads_(block.group) {
         first_ = (block.first_head + kv_head * block.group) * tiles + block.first_tile;
     }
 
     bool waits() { return waits_ > 0 && waits_-- > 0; }
     bool is_at_end() const { return heads_ == 0; }
-    std::size_t tile() const { return static_cast<std::size_t>(first_ + item_[range_].begin + step_); }
+    std::size_t tile() const { return static_cast<std::size_t>(first_ + work_tile_[range_].begin + step_); }
 
     void advance() {
-        if (++step_ < item_[range_].size()) return;
+        if (++step_ < work_tile_[range_].size()) return;
         step_ = 0;
-        if (++range_ < item_.size()) return;
+        if (++range_ < work_tile_.size()) return;
         range_ = 0;
         first_ += tiles_;
         --heads_;
     }
 
 private:
-    std::span<const layouts::Interval> item_;
+    std::span<const layouts::Interval> work_tile_;
     std::int64_t tiles_, waits_, heads_, first_, step_ = 0;
     std::size_t range_ = 0;
 };
 
 /// The work tiles of a launch that meet any rows, in launch order. Idle ones are left out, because they take hardly any
 /// time.
-class Units {
+class WorkTilesInOrder {
 public:
-    Units(std::span<const CachedBlock> blocks, const layouts::WorkTileOrder& order) {
+    WorkTilesInOrder(std::span<const CachedBlock> blocks, const layouts::WorkTileOrder& order) {
         for (const auto& block : blocks)
-            layouts::for_each_work_tile_run(order, static_cast<std::int64_t>(block.items.size()), block.kv_heads,
+            layouts::for_each_work_tile_run(order, static_cast<std::int64_t>(block.work_tiles.size()), block.kv_heads,
                                             [&](const layouts::WorkTileRun& run) {
-                                                if (!block.items[static_cast<std::size_t>(run.item)].empty())
+                                                if (!block.work_tiles[static_cast<std::size_t>(run.work_tile)].empty())
                                                     runs_.emplace_back(&block, run);
                                             });
     }
@@ -98,7 +98,7 @@ public:
         const auto& [block, run] = runs_[next_];
         const auto head = run.first_head + taken_;
         if (++taken_ == run.heads) ++next_, taken_ = 0;
-        return {block->items[static_cast<std::size_t>(run.item)], *block, head, tiles, gap_steps};
+        return {block->work_tiles[static_cast<std::size_t>(run.work_tile)], *block, head, tiles, gap_steps};
     }
 
 private:
@@ -123,8 +123,8 @@ double count_l2_misses(std::span<const CachedBlock> blocks, const layouts::WorkT
     for (const auto& block : blocks) {
         const auto query_heads = block.kv_heads * block.group;
         heads = std::max(heads, block.first_head + query_heads);
-        for (const auto& item : block.items)
-            for (const auto& range : item) {
+        for (const auto& work_tile : block.work_tiles)
+            for (const auto& range : work_tile) {
                 tiles = std::max(tiles, block.first_tile + range.end);
                 steps += range.size() * query_heads;
             }
@@ -135,17 +135,17 @@ double count_l2_misses(std::span<const CachedBlock> blocks, const layouts::WorkT
         std::max(1.0, std::min(static_cast<double>(steps) / many_steps, model.room / fewest_held)));
     LruCache cache(static_cast<std::size_t>(heads * tiles),
                    static_cast<std::int64_t>(model.room / static_cast<double>(share)));
-    Units units(blocks, order);
+    WorkTilesInOrder rest(blocks, order);
     std::vector<RunningWorkTile> running_tiles;
-    while (!units.is_at_end() && static_cast<std::int64_t>(running_tiles.size()) < model.concurrent_work_tiles)
-        running_tiles.push_back(units.take(tiles, model.gap_steps));
+    while (!rest.is_at_end() && static_cast<std::int64_t>(running_tiles.size()) < model.concurrent_work_tiles)
+        running_tiles.push_back(rest.take(tiles, model.gap_steps));
     std::uint64_t misses = 0;
     for (bool walk = !running_tiles.empty(); walk;) {
         walk = false;
         for (auto& running_tile : running_tiles) {
             if (running_tile.is_at_end()) {
-                if (units.is_at_end()) continue;
-                running_tile = units.take(tiles, model.gap_steps);
+                if (rest.is_at_end()) continue;
+                running_tile = rest.take(tiles, model.gap_steps);
             }
             walk = true;
             if (running_tile.waits()) continue;

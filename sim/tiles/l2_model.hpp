@@ -9,10 +9,10 @@
 
 namespace ringlab::sim {
 
-/// Work tiles of keys of one block of a launch. `items` has, for each, the ranges of row tiles that it walks through,
-/// once for each query head of its kv head. Block, head and tile are counted within the launch.
+/// Work tiles of keys of one block of a launch. `work_tiles` has, for each, the ranges of row tiles that it walks
+/// through, once for each query head of its kv head. Block, head and tile are counted within the launch.
 struct CachedBlock {
-    std::vector<std::span<const layouts::Interval>> items;
+    std::vector<std::span<const layouts::Interval>> work_tiles;
     std::int64_t kv_heads = 1;  ///< of all batch elements together
     std::int64_t group = 1;     ///< query heads of each kv head
     std::int64_t first_head = 0, first_tile = 0;

@@ -9,11 +9,11 @@ namespace ringlab::sim {
 /// Assigns most work tiles of a very large group at once: each SM takes the work tiles that it can begin before a
 /// common time. The result is that of assigning them one by one. Returns how many were assigned. Small groups are
 /// always assigned one by one, which keeps sums the same to the last bit.
-std::int64_t ListScheduler::assign_large_group(const WorkTileGroup& items) {
+std::int64_t ListScheduler::assign_large_group(const WorkTileGroup& work_tiles) {
     constexpr std::int64_t few = 1 << 16;
-    if (items.count <= few || items.seconds == 0) return items.seconds == 0 ? items.count : 0;
+    if (work_tiles.count <= few || work_tiles.seconds == 0) return work_tiles.seconds == 0 ? work_tiles.count : 0;
     const auto assigned_by = [&](double time, double level) {
-        return level > time ? std::floor((level - time) / items.seconds) : 0;
+        return level > time ? std::floor((level - time) / work_tiles.seconds) : 0;
     };
     const auto assigned = [&](double level) {
         double sum = 0;
@@ -23,24 +23,25 @@ std::int64_t ListScheduler::assign_large_group(const WorkTileGroup& items) {
     double low = free_.front().time;
     double high = low;
     for (const auto& some : free_) high = std::max(high, some.time);
-    high += static_cast<double>(items.count) * items.seconds;
-    const auto most = static_cast<double>(items.count - few / 2);
+    high += static_cast<double>(work_tiles.count) * work_tiles.seconds;
+    const auto most = static_cast<double>(work_tiles.count - few / 2);
     for (int halvings = 0; halvings < 200; ++halvings) {
         const auto middle = low + (high - low) / 2;
         (assigned(middle) <= most ? low : high) = middle;
     }
     auto given = static_cast<std::int64_t>(assigned(low));
-    for (auto& some : free_) some.time += assigned_by(some.time, low) * items.seconds;
-    if (items.count - given > 2 * few) {  // the work tiles are so short that rounding hides them
+    for (auto& some : free_) some.time += assigned_by(some.time, low) * work_tiles.seconds;
+    if (work_tiles.count - given > 2 * few) {  // the work tiles are so short that rounding hides them
         for (auto& some : free_)
-            some.time += static_cast<double>(items.count - given) / static_cast<double>(count_) * items.seconds;
-        given = items.count;
+            some.time +=
+                static_cast<double>(work_tiles.count - given) / static_cast<double>(count_) * work_tiles.seconds;
+        given = work_tiles.count;
     }
     std::make_heap(free_.begin(), free_.end());
     return given;
 }
 
-double ListScheduler::give(const WorkTileGroup& items, double begin, double end) {
+double ListScheduler::give(const WorkTileGroup& work_tiles, double begin, double end) {
     double last = 0;
     const auto put = [&](Free some) {
         if (some.count == 0) return;
@@ -48,9 +49,9 @@ double ListScheduler::give(const WorkTileGroup& items, double begin, double end)
         std::push_heap(free_.begin(), free_.end());
     };
     const bool wait = std::max(begin, end) > free_.front().time;
-    auto left = items.count;
+    auto left = work_tiles.count;
     if (!wait && left > 0) {
-        left -= assign_large_group(items);
+        left -= assign_large_group(work_tiles);
         for (const auto& some : free_) last = left == 0 ? std::max(last, some.time) : last;
     }
     while (left > 0) {
@@ -63,7 +64,7 @@ double ListScheduler::give(const WorkTileGroup& items, double begin, double end)
             free_.pop_back();
         }
         const auto taken = std::min(first.count, static_cast<double>(left));
-        const auto done = std::max(std::max(first.time, begin) + items.seconds, end);
+        const auto done = std::max(std::max(first.time, begin) + work_tiles.seconds, end);
         put({first.time, first.count - taken});
         put({done, taken});
         last = std::max(last, done);
@@ -76,20 +77,20 @@ void ListScheduler::delay(double seconds) {
     for (auto& some : free_) some.time += seconds;
 }
 
-double makespan(std::vector<WorkTileGroup> items, std::int64_t sms) {
-    std::sort(items.begin(), items.end(),
+double makespan(std::vector<WorkTileGroup> work_tiles, std::int64_t sms) {
+    std::sort(work_tiles.begin(), work_tiles.end(),
               [](const WorkTileGroup& a, const WorkTileGroup& b) { return a.seconds > b.seconds; });
-    return list_schedule(items, sms);
+    return list_schedule(work_tiles, sms);
 }
 
-double list_schedule(std::span<const WorkTileGroup> items, std::int64_t sms) {
+double list_schedule(std::span<const WorkTileGroup> work_tiles, std::int64_t sms) {
     ListScheduler all(sms);
     double end = 0;
-    for (const auto& group : items) end = std::max(end, all.give(group));
+    for (const auto& group : work_tiles) end = std::max(end, all.give(group));
     return end;
 }
 
-double list_schedule(std::span<const WorkTileGroup> items, std::span<const ProcessorsFrom> counts) {
+double list_schedule(std::span<const WorkTileGroup> work_tiles, std::span<const SmsFrom> counts) {
     std::vector<double> free(static_cast<std::size_t>(counts.front().count), 0.0);  // a heap, the first on top
     const auto later = std::greater<>{};
     const auto come_and_go = [&] {
@@ -106,7 +107,7 @@ double list_schedule(std::span<const WorkTileGroup> items, std::span<const Proce
         }
     };
     double end = 0;
-    for (const auto& group : items)
+    for (const auto& group : work_tiles)
         for (std::int64_t i = 0; i < group.count; ++i) {
             come_and_go();
             std::ranges::pop_heap(free, later);

@@ -21,7 +21,7 @@ public:
 
     /// Assigns the work tiles and returns when the last of them ends. No work tile starts before `begin` and none ends
     /// before `end`; a processor that must wait for these times stays occupied.
-    double give(const WorkTileGroup& items, double begin = 0, double end = 0);
+    double give(const WorkTileGroup& work_tiles, double begin = 0, double end = 0);
 
     /// Every processor becomes free `seconds` later.
     void delay(double seconds);
@@ -36,26 +36,26 @@ private:
         }  // so that the first to be free is on top
            // of a heap
     };
-    std::int64_t assign_large_group(const WorkTileGroup& items);
+    std::int64_t assign_large_group(const WorkTileGroup& work_tiles);
 
     std::int64_t count_;
     std::vector<Free> free_;  // a heap
 };
 
 /// Makespan, in seconds, of list scheduling on `sms` with the longest work tiles first.
-double makespan(std::vector<WorkTileGroup> items, std::int64_t sms);
+double makespan(std::vector<WorkTileGroup> work_tiles, std::int64_t sms);
 
 /// The same in the given order.
-double list_schedule(std::span<const WorkTileGroup> items, std::int64_t sms);
+double list_schedule(std::span<const WorkTileGroup> work_tiles, std::int64_t sms);
 
 /// From `from` seconds on there are `count` processors, at least one.
-struct ProcessorsFrom {
+struct SmsFrom {
     double from = 0;
     std::int64_t count = 1;
 };
 
 /// The same with a number of processors that changes. `counts` is sorted by time and begins at time 0. A processor that
 /// has to leave first finishes its work tile. Of several, those that are free first leave.
-double list_schedule(std::span<const WorkTileGroup> items, std::span<const ProcessorsFrom> counts);
+double list_schedule(std::span<const WorkTileGroup> work_tiles, std::span<const SmsFrom> counts);
 
 }  // namespace ringlab::sim

@@ -206,24 +206,24 @@ TileModel::WorkTiles TileModel::work_tiles_of(std::span<const Run> row_runs, std
     const auto hulls = known(hulls_, rows, [&] { return layouts::row_hulls(mask, row_runs, cost_.tile_rows); });
     const auto columns = known(key_tiles_, keys, [&] { return layouts::key_tiles(mask, key_runs, cost_.tile_keys); });
     const bool by_keys = cost_.work_tile == WorkTile::key_tile;
-    WorkTiles items;
-    items.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
-    items.query_heads_in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
+    WorkTiles work_tiles;
+    work_tiles.copies = (by_keys ? keys : rows).heads.count() * schedule_.problem().batch;
+    work_tiles.query_heads_in_turn = by_keys ? rows.heads.count() / std::max(1, keys.heads.count()) : 1;
     if (by_keys) {
-        list_key_tiles(items, *hulls, *columns);
+        list_key_tiles(work_tiles, *hulls, *columns);
     } else {
         auto work = layouts::tile_work(*hulls, *columns);
-        items.tiles = std::move(work.queries);
-        items.sizes = sizes_of(rows, keys);
-        items.sizes.keys *= busy_share(work.keys);
+        work_tiles.tiles = std::move(work.queries);
+        work_tiles.sizes = sizes_of(rows, keys);
+        work_tiles.sizes.keys *= busy_share(work.keys);
     }
-    return items;
+    return work_tiles;
 }
 
-double TileModel::tile_seconds(const WorkTiles& items) const {
+double TileModel::tile_seconds(const WorkTiles& work_tiles) const {
     double seconds = 0;
-    for (const auto& tiles : items.tiles) seconds += terms::Tiles::of_tiles(cost_, tiles);
-    return seconds * items.query_heads_in_turn * static_cast<double>(items.copies);
+    for (const auto& tiles : work_tiles.tiles) seconds += terms::Tiles::of_tiles(cost_, tiles);
+    return seconds * work_tiles.query_heads_in_turn * static_cast<double>(work_tiles.copies);
 }
 
 /// Work tiles that run at a time under `sharing` while `missing` SMs are missing.
@@ -273,7 +273,7 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
                                    keys->tokens.size() * (p.head_dim + p.value_dim) * layouts::bytes_of(p.dtype));
         std::vector<WorkTileGroup> ordered;
         layouts::for_each_work_tile_run(order, tiles, heads, [&](const layouts::WorkTileRun& run) {
-            ordered.push_back({groups[static_cast<std::size_t>(run.item)].seconds, run.heads});
+            ordered.push_back({groups[static_cast<std::size_t>(run.work_tile)].seconds, run.heads});
         });
         groups = std::move(ordered);
     }
@@ -287,9 +287,9 @@ TileModel::Launch TileModel::launch(std::span<const WorkTiles> parts, AttendPosi
 TileModel::Launch TileModel::attend_launch(std::span<const Run> row_runs, std::span<const Run> key_runs,
                                            const Part& rows, const Part& keys, AttendPosition position,
                                            double missing) const {
-    auto items = work_tiles_of(row_runs, key_runs, rows, keys);
-    if (cost_.work_tile == WorkTile::query_tile) return launch({&items, 1}, position, &keys, missing);
-    return key_launch({std::make_shared<const WorkTiles>(std::move(items))}, missing);
+    auto work_tiles = work_tiles_of(row_runs, key_runs, rows, keys);
+    if (cost_.work_tile == WorkTile::query_tile) return launch({&work_tiles, 1}, position, &keys, missing);
+    return key_launch({std::make_shared<const WorkTiles>(std::move(work_tiles))}, missing);
 }
 
 TileModel::Time TileModel::tile_and_schedule(std::span<const Run> row_runs, std::span<const Run> key_runs,

@@ -99,7 +99,7 @@ public:
 
     /// Work tiles of keys of one block, and the first head and row tile of its rows among those of the rank.
     struct KeyTilesOfBlock {
-        std::shared_ptr<const WorkTiles> items;
+        std::shared_ptr<const WorkTiles> work_tiles;
         std::int64_t first_head = 0, first_tile = 0;
     };
     KeyTilesOfBlock key_tiles_of_block(const Part& rows, const Part& keys);
@@ -113,7 +113,7 @@ public:
     LaunchPlan plan_of(std::span<const KeyTilesOfBlock> parts) const;
 
     /// The work tiles of keys of a block, with their times, in the order in which SMs take them.
-    std::vector<WorkTileGroup> in_launch_order(const WorkTiles& items, const LaunchPlan& plan) const;
+    std::vector<WorkTileGroup> in_launch_order(const WorkTiles& work_tiles, const LaunchPlan& plan) const;
 
     /// Number of memo entries, that is of blocks that were tiled one by one. For tests.
     std::size_t distinct_blocks() const { return memo_.size(); }
@@ -123,7 +123,7 @@ private:
     void describe(const Part& rows, const Part& keys, std::span<const Run> row_runs, std::span<const Run> key_runs);
     WorkTiles work_tiles_of(std::span<const Run> row_runs, std::span<const Run> key_runs, const Part& rows,
                             const Part& keys) const;
-    void list_key_tiles(WorkTiles& items, std::span<const layouts::RowHull> rows,
+    void list_key_tiles(WorkTiles& work_tiles, std::span<const layouts::RowHull> rows,
                         std::span<const layouts::KeyTile> columns) const;
     std::vector<double> fused_times_of_key_tiles(std::span<const FusedAttend> attends);
     struct Launch {
@@ -135,7 +135,7 @@ private:
     layouts::WorkTileOrder order_of(std::span<const KeyTilesOfBlock> parts, std::int64_t blocks) const;
     double l2_miss_sm_seconds(std::span<const KeyTilesOfBlock> parts, const LaunchPlan& plan) const;
     std::int64_t concurrent_work_tiles(const layouts::SmGroup& sharing, double missing) const;
-    double tile_seconds(const WorkTiles& items) const;
+    double tile_seconds(const WorkTiles& work_tiles) const;
     Launch launch(std::span<const WorkTiles> parts, AttendPosition position, const Part* keys, double missing) const;
     Launch key_launch(const KeyTilesOfBlock& part, double missing) const;
     struct ScheduledBlock {

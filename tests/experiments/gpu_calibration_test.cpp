@@ -270,7 +270,7 @@ BOOST_AUTO_TEST_CASE(a_simulated_machine_is_found_again_and_once_more_from_what_
         const bool is_rate = figure.name.ends_with("per_second");
         BOOST_TEST(figure.value == (is_rate ? std::numeric_limits<double>::infinity() : 0), figure.name);
     }
-    BOOST_TEST(undetermined.contains("few_rows.gigabytes_per_second"));
+    BOOST_TEST(undetermined.contains("split_kv.gigabytes_per_second"));
     BOOST_TEST(undetermined.size() > 1u);
 
     // Messages did travel.

@@ -146,40 +146,17 @@ __global__ void load_kernel(const __grid_constant__ CUtensorMap map, int dim, in
     }
 }
 
-__global__ void store_kernel(const __grid_constant__ CUtensorMap map, int dim, int token, int head, int batch) {
+__global__ void add_box_kernel(const __grid_constant__ CUtensorMap map, int dim, int token, int head, int batch) {
     constexpr int columns = 32;
     auto* values = reinterpret_cast<float*>(shared);
-    const auto fill = [&](float sign) {
-        for (int i = static_cast<int>(threadIdx.x); i < box_rows * columns; i += static_cast<int>(blockDim.x)) {
-            const int row = i / columns, chunk = i % columns / 4;
-            values[row * columns + (chunk ^ row % 8) * 4 + i % 4] = sign * static_cast<float>(i + 1);
-        }
-        fence_shared_for_async();
-        __syncthreads();
-    };
-    fill(1);
-    if (threadIdx.x == 0) {
-        add_box(map, shared_address(shared), dim, token, head, batch);
-        commit_stores();
-        wait_stores_read<0>();
+    for (int i = static_cast<int>(threadIdx.x); i < box_rows * columns; i += static_cast<int>(blockDim.x)) {
+        const int row = i / columns, chunk = i % columns / 4;
+        values[row * columns + (chunk ^ row % 8) * 4 + i % 4] = static_cast<float>(i + 1);
     }
-    __syncthreads();
-    fill(-1);
-    if (threadIdx.x == 0) {
-        store_box(map, shared_address(shared), dim, token, head + 1, batch);
-        commit_stores();
-        wait_stores_done<0>();
-    }
-}
-
-__global__ void add_kernel(float* to, int count) {
-    auto* values = reinterpret_cast<float*>(shared);
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
-        values[i] = static_cast<float>(i + 1);
     fence_shared_for_async();
     __syncthreads();
     if (threadIdx.x == 0) {
-        add_floats(to, shared_address(shared), static_cast<std::uint32_t>(count * 4));
+        add_box(map, shared_address(shared), dim, token, head, batch);
         commit_stores();
         wait_stores_done<0>();
     }
@@ -200,15 +177,9 @@ void probe_load(const ConstView& from, const Extent& extent, int dim, int token,
     RINGLAB_CUDA(cudaDeviceSynchronize());
 }
 
-void probe_store(const View& to, const Extent& extent, int dim, int token, int head, int batch) {
-    store_kernel<<<1, 128, box_rows * 128>>>(make_tensor_map(to, extent, box_rows), dim, token, head, batch);
-    RINGLAB_CUDA_LAUNCHED("store_kernel");
-    RINGLAB_CUDA(cudaDeviceSynchronize());
-}
-
-void probe_add(float* to, int count) {
-    add_kernel<<<1, 128, 4096>>>(to, count);
-    RINGLAB_CUDA_LAUNCHED("add_kernel");
+void probe_add_box(const View& to, const Extent& extent, int dim, int token, int head, int batch) {
+    add_box_kernel<<<1, 128, box_rows * 128>>>(make_tensor_map(to, extent, box_rows), dim, token, head, batch);
+    RINGLAB_CUDA_LAUNCHED("add_box_kernel");
     RINGLAB_CUDA(cudaDeviceSynchronize());
 }
 

@@ -43,11 +43,7 @@ void probe_product(const ProbeShape& shape, gpu::DType dtype, const void* a, con
 void probe_load(const gpu::ConstView& from, const gpu::Extent& extent, int dim, int token, int head, int batch,
                 std::uint16_t* to);
 
-/// Adds 1, 2, 3, ... (64 rows of 32 columns, fp32) to the box at (dim, token, head, batch), then stores their negatives
-/// to the box at the next head.
-void probe_store(const gpu::View& to, const gpu::Extent& extent, int dim, int token, int head, int batch);
-
-/// Adds 1, 2, 3, ... to `count` adjacent values, a multiple of 4 up to 1024.
-void probe_add(float* to, int count);
+/// Adds 1, 2, 3, ... (64 rows of 32 columns, fp32) to the box at (dim, token, head, batch).
+void probe_add_box(const gpu::View& to, const gpu::Extent& extent, int dim, int token, int head, int batch);
 
 }  // namespace ringlab::tests

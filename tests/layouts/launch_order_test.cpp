@@ -10,56 +10,62 @@ namespace {
 
 constexpr std::int64_t sms = 132;
 
-/// Items of a triangle: each has one entry fewer than the one before it.
-KeyWorkTiles triangle(std::int64_t busy, std::int64_t items) {
-    return {.items = items, .busy = busy, .entries = busy * (busy + 1) / 2, .longest = busy};
+/// Work tiles of a triangle: each has one entry fewer than the one before it.
+KeyWorkTiles triangle(std::int64_t busy, std::int64_t work_tiles) {
+    return {.work_tiles = work_tiles, .busy = busy, .entries = busy * (busy + 1) / 2, .longest = busy};
 }
 
-std::vector<std::tuple<std::int64_t, std::int64_t>> units_of(const WorkTileOrder& order, std::int64_t items,
-                                                             std::int64_t heads) {
-    std::vector<std::tuple<std::int64_t, std::int64_t>> units;
-    for_each_work_tile_run(order, items, heads, [&](const WorkTileRun& run) {
-        for (auto head = run.first_head; head < run.first_head + run.heads; ++head) units.emplace_back(run.item, head);
+std::vector<std::tuple<std::int64_t, std::int64_t>> work_tiles_in(const WorkTileOrder& order, std::int64_t work_tiles,
+                                                                  std::int64_t heads) {
+    std::vector<std::tuple<std::int64_t, std::int64_t>> found;
+    for_each_work_tile_run(order, work_tiles, heads, [&](const WorkTileRun& run) {
+        for (auto head = run.first_head; head < run.first_head + run.heads; ++head)
+            found.emplace_back(run.work_tile, head);
     });
-    return units;
+    return found;
 }
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(launch_order)
 
-// On 132 processors, of which 66 pairs, 30 fours or 15 eights find room: by hand from the rule's 7 steps an item.
-BOOST_AUTO_TEST_CASE(items_are_shared_where_that_promises_to_end_first) {
+// On 132 SMs, of which 66 pairs, 30 fours or 15 eights find room: by hand from the rules' 7 steps a work tile.
+BOOST_AUTO_TEST_CASE(sms_share_a_work_tile_where_that_promises_to_end_first) {
     const SmGroup groups[] = {{2, 66}, {4, 30}, {8, 15}};
-    const auto chosen = [&](const BackwardLoad& load) { return fastest_sm_group(load, sms, groups).sms; };
-    // 4 key tiles of 512 causal tokens, 8 kv heads of 4 query heads: 7 + 32 steps alone, 7 + 16 in pairs. In fours two
-    // of them wait until the shortest have ended, but they are short themselves.
-    BOOST_TEST(chosen({32, 160, 8, 4}) == 4);
+    const auto scheduled = [&](const BackwardLoad& load) { return sm_group_by_list_schedule(load, sms, groups).sms; };
+    const auto in_waves = [&](const BackwardLoad& load) { return sm_group_by_waves(load, sms, groups).sms; };
+    // 4 key tiles of 512 causal tokens, 8 kv heads of 4 query heads: 7 + 32 steps alone, 7 + 16 in pairs, in fours two
+    // waves of 7 + 5. In fours two of them wait until the shortest have ended, but they are short themselves.
+    BOOST_TEST(scheduled({32, 160, 8, 4}) == 4);
+    BOOST_TEST(in_waves({32, 160, 8, 4}) == 2);
     // 8 key tiles of 1024 tokens likewise, with 8 query heads: 7 + 64 in pairs, in fours some 60.
-    BOOST_TEST(chosen({64, 576, 16, 8}) == 4);
+    BOOST_TEST(scheduled({64, 576, 16, 8}) == 4);
     // Of the same length, as under a full mask: 7 + 64 in pairs, in fours three waves of 7 + 32.
-    BOOST_TEST(chosen({64, 1024, 16, 8}) == 2);
-    // 16 key tiles that 16 tiles of rows see: 7 + 64 alone, two waves of 7 + 32 in pairs.
-    BOOST_TEST(chosen({128, 2048, 16, 4}) == 1);
-    // Many items: the longest is no more than half of a processor's share.
-    BOOST_TEST(chosen({4096, 4096 * 64, 64, 4}) == 1);
-    // Two long ones.
-    BOOST_TEST(chosen({2, 128, 64, 4}) == 8);
-    BOOST_TEST(fastest_sm_group({2, 128, 64, 4}, sms, {}).at_a_time == sms);
+    BOOST_TEST(scheduled({64, 1024, 16, 8}) == 2);
+    for (const auto& chosen : {std::function<std::int64_t(const BackwardLoad&)>(scheduled), {in_waves}}) {
+        // 16 key tiles that 16 tiles of rows see: 7 + 64 alone, two waves of 7 + 32 in pairs.
+        BOOST_TEST(chosen({128, 2048, 16, 4}) == 1);
+        // Many work tiles: the longest is no more than half of an SM's share.
+        BOOST_TEST(chosen({4096, 4096 * 64, 64, 4}) == 1);
+        // Two long ones.
+        BOOST_TEST(chosen({2, 128, 64, 4}) == 8);
+    }
+    BOOST_TEST(sm_group_by_list_schedule({2, 128, 64, 4}, sms, {}).at_a_time == sms);
+    BOOST_TEST(sm_group_by_waves({2, 128, 64, 4}, sms, {}).at_a_time == sms);
 }
 
-BOOST_AUTO_TEST_CASE(items_that_fall_evenly_go_in_step) {
-    auto items = triangle(64, 64);
-    items.fall_linearly = true;
-    const auto order = backward_order(items, {.heads = 8, .group = 4, .sms = sms});
+BOOST_AUTO_TEST_CASE(work_tiles_that_fall_evenly_go_in_step) {
+    auto work_tiles = triangle(64, 64);
+    work_tiles.fall_linearly = true;
+    const auto order = backward_order(work_tiles, {.heads = 8, .group = 4, .sms = sms});
     BOOST_TEST(order.in_lockstep);
     BOOST_TEST(order.heads_at_a_time == 2);
     BOOST_TEST(order.section_tiles == 64);
 }
 
-// The longer half of 64 items is 32: of 4 heads they are 128, of 2 but 64 of the 99 that are enough. Those of a window
-// are 16 that are busy and 48 that are not, which the longer half has too. Pairs of processors take half as many.
-BOOST_AUTO_TEST_CASE(the_longer_half_of_items_goes_by_as_few_heads_as_fill_the_processors) {
+// The longer half of 64 work tiles is 32: of 4 heads they are 128, of 2 but 64 of the 99 that are enough. Those of a
+// window are 16 that are busy and 48 that are not, which the longer half has too. Pairs of SMs take half as many.
+BOOST_AUTO_TEST_CASE(the_longer_half_of_work_tiles_goes_by_as_few_heads_as_fill_the_sms) {
     const auto documents = backward_order(triangle(64, 64), {.heads = 8, .sms = sms});
     BOOST_TEST(!documents.in_lockstep);
     BOOST_TEST(documents.leading_tiles == 32);
@@ -73,8 +79,8 @@ BOOST_AUTO_TEST_CASE(the_longer_half_of_items_goes_by_as_few_heads_as_fill_the_p
 }
 
 // 16 documents of 16 key tiles each.
-BOOST_AUTO_TEST_CASE(items_that_share_rows_go_by_as_many_heads_as_fill_the_processors) {
-    KeyWorkTiles documents{.items = 260, .busy = 256, .entries = 16 * 272, .longest = 32, .row_groups = 16};
+BOOST_AUTO_TEST_CASE(work_tiles_that_share_rows_go_by_as_many_heads_as_fill_the_sms) {
+    KeyWorkTiles documents{.work_tiles = 260, .busy = 256, .entries = 16 * 272, .longest = 32, .row_groups = 16};
     const auto order = backward_order(documents, {.heads = 8, .sms = sms});
     BOOST_TEST(order.leading_tiles == 256);
     BOOST_TEST(order.heads_at_a_time == 8);
@@ -83,29 +89,31 @@ BOOST_AUTO_TEST_CASE(items_that_share_rows_go_by_as_many_heads_as_fill_the_proce
     BOOST_TEST(backward_order(documents, {.heads = 8, .sms = sms}).heads_at_a_time == 1);
 }
 
-BOOST_AUTO_TEST_CASE(items_of_about_one_length_go_all_of_them_by_few_heads) {
-    const KeyWorkTiles window{.items = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
+BOOST_AUTO_TEST_CASE(work_tiles_of_about_one_length_go_all_of_them_by_few_heads) {
+    const KeyWorkTiles window{.work_tiles = 256, .busy = 256, .entries = 256 * 60, .longest = 65};
     const auto order = backward_order(window, {.heads = 8, .sms = sms});
     BOOST_TEST(order.leading_tiles == 256);
     BOOST_TEST(order.heads_at_a_time == 1);
 }
 
-// 16 items of 8 heads at a time stay at a tile for the steps of 8 query heads. With 4 they would be four tiles apart.
-BOOST_AUTO_TEST_CASE(in_order_few_items_of_all_heads_keep_together) {
-    auto items = triangle(64, 64);
-    items.fall_linearly = true;
-    const auto order = deterministic_backward_order(items, {.heads = 8, .group = 8, .sms = sms});
+// 16 work tiles of 8 heads at a time stay at a tile for the steps of 8 query heads. With 4 they would be four tiles
+// apart.
+BOOST_AUTO_TEST_CASE(in_order_few_work_tiles_of_all_heads_keep_together) {
+    auto work_tiles = triangle(64, 64);
+    work_tiles.fall_linearly = true;
+    const auto order = deterministic_backward_order(work_tiles, {.heads = 8, .group = 8, .sms = sms});
     BOOST_TEST(order.in_lockstep);
     BOOST_TEST(order.heads_at_a_time == 8);
     BOOST_TEST(order.section_tiles == 16);
     BOOST_TEST(order.sections == 4);
-    BOOST_TEST(!deterministic_backward_order(items, {.heads = 8, .group = 4, .sms = sms}).in_lockstep);
-    BOOST_TEST(deterministic_backward_order(items, {.heads = 8, .group = 4, .sms = sms}).leading_tiles == 0);
-    BOOST_TEST(!deterministic_backward_order(items, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
+    BOOST_TEST(!deterministic_backward_order(work_tiles, {.heads = 8, .group = 4, .sms = sms}).in_lockstep);
+    BOOST_TEST(deterministic_backward_order(work_tiles, {.heads = 8, .group = 4, .sms = sms}).leading_tiles == 0);
+    BOOST_TEST(
+        !deterministic_backward_order(work_tiles, {.heads = 8, .group = 8, .sms = sms, .blocks = 2}).in_lockstep);
 }
 
 // K and V of 4096 keys of dims 128 in 16 bits are 2.1 MB a kv head: four of eight stay below 10 MB, and all of 1024.
-BOOST_AUTO_TEST_CASE(forward_all_items_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
+BOOST_AUTO_TEST_CASE(forward_all_work_tiles_go_for_the_heads_whose_keys_and_values_the_cache_holds) {
     const auto heads_at_a_time = [](std::int64_t keys, std::int64_t kv_heads) {
         const auto order = forward_order(32, kv_heads, 4, keys * 256 * 2);
         BOOST_TEST(order.leading_tiles == 32);
@@ -119,14 +127,14 @@ BOOST_AUTO_TEST_CASE(forward_all_items_go_for_the_heads_whose_keys_and_values_th
     BOOST_TEST(heads_at_a_time(1 << 20, 8) == 4);
 }
 
-// Two chunks of two items for two heads, for two others, and the item that is left for all of them.
-BOOST_AUTO_TEST_CASE(units_follow_each_other_section_by_section_and_then_item_by_item) {
+// Two chunks of two work tiles for two heads, for two others, and the work tile that is left for all of them.
+BOOST_AUTO_TEST_CASE(work_tiles_follow_each_other_section_by_section_and_then_one_by_one) {
     const WorkTileOrder order{.leading_tiles = 4, .heads_at_a_time = 2, .section_tiles = 2, .sections = 2};
     const std::vector<std::tuple<std::int64_t, std::int64_t>> expected{
         {0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 0}, {3, 1}, {0, 2}, {0, 3},
         {1, 2}, {1, 3}, {2, 2}, {2, 3}, {3, 2}, {3, 3}, {4, 0}, {4, 1}, {4, 2}, {4, 3}};
-    BOOST_TEST((units_of(order, 5, 4) == expected));
-    BOOST_TEST((units_of({}, 1, 2) == std::vector<std::tuple<std::int64_t, std::int64_t>>{{0, 0}, {0, 1}}));
+    BOOST_TEST((work_tiles_in(order, 5, 4) == expected));
+    BOOST_TEST((work_tiles_in({}, 1, 2) == std::vector<std::tuple<std::int64_t, std::int64_t>>{{0, 0}, {0, 1}}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -225,20 +225,4 @@ BOOST_AUTO_TEST_CASE(a_causal_block_of_4_by_4_tiles_has_a_partial_diagonal_and_f
     BOOST_CHECK((work == std::vector<TileCounts>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
 }
 
-// On 132 processors, of which 66 pairs, 30 fours or 15 eights find room: by hand from the rule's 7 steps an item.
-BOOST_AUTO_TEST_CASE(items_are_shared_where_that_promises_to_end_first) {
-    const SmGroup groups[] = {{2, 66}, {4, 30}, {8, 15}};
-    const auto chosen = [&](const BackwardLoad& load) { return choose_sm_group(load, 132, groups).sms; };
-    // 4 key tiles of 512 causal tokens, 8 kv heads of 4 query heads: 7 + 32 steps alone, 7 + 16 in pairs, in fours two
-    // waves of 7 + 5.
-    BOOST_TEST(chosen({32, 160, 8, 4}) == 2);
-    // 16 key tiles that 16 tiles of rows see: 7 + 64 alone, two waves of 7 + 32 in pairs.
-    BOOST_TEST(chosen({128, 2048, 16, 4}) == 1);
-    // Many items: the longest is no more than half of a processor's share.
-    BOOST_TEST(chosen({4096, 4096 * 64, 64, 4}) == 1);
-    // Two long ones.
-    BOOST_TEST(chosen({2, 128, 64, 4}) == 8);
-    BOOST_TEST(choose_sm_group({2, 128, 64, 4}, 132, {}).at_a_time == 132);
-}
-
 BOOST_AUTO_TEST_SUITE_END()

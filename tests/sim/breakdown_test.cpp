@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(each_cause_saves_what_a_machine_without_it_takes_less) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(links_whose_kernels_hold_multiprocessors_give_them_back) {
+BOOST_AUTO_TEST_CASE(links_whose_kernels_hold_sms_give_them_back) {
     std::mt19937 bits(32);
     for (int trial = 0; trial < 40; ++trial) {
         auto scenario = random_scenario(bits);
@@ -197,7 +197,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_ends_last_has_waited_for_a_late_peer) {
     BOOST_TEST(broken_down(*pair.schedule, pair.machine, options).late_peers == 0);
 }
 
-BOOST_AUTO_TEST_CASE(multiprocessors_without_an_item_are_the_tail) {
+BOOST_AUTO_TEST_CASE(sms_without_a_work_tile_are_the_tail) {
     // 17 query tiles of one full tile each on 16 multiprocessors: two turns for the work of 17 / 16.
     const Scenario scenario{
         .ranks = 1, .tokens_per_rank = 17, .layout = "contiguous", .mask = "full", .query_heads = 1, .kv_heads = 1};

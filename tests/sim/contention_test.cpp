@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(ports_of_a_host_are_shared_by_its_gpus) {
     BOOST_TEST(shared.makespan > 2 * own.makespan);
 }
 
-BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_multiprocessors) {
+BOOST_AUTO_TEST_CASE(a_kernel_that_waits_for_its_peer_holds_its_sms) {
     // Rank 1 starts late; the send and receive kernels of rank 0 wait for it on 2 of 8 multiprocessors each, and its
     // compute runs at (8 - 4) / 8 meanwhile. Transfers themselves take no time.
     const Scenario scenario{.ranks = 2, .tokens_per_rank = 1024, .mask = "full"};

@@ -25,29 +25,29 @@ Part all_keys(const Schedule& schedule, int rank) {
     return schedule.part(rank, {0, static_cast<int>(schedule.problem().kv_heads)});
 }
 
-/// In which order a kernel deals items of keys, from every pair of tiles.
+/// In which order a kernel deals work tiles of keys, from every pair of tiles.
 ringlab::layouts::WorkTileOrder order_by_hand(const Schedule& schedule, const Part& rows, const Part& keys,
                                               const AttentionCost& cost, ringlab::layouts::LaunchShape places) {
     const auto hulls = ringlab::layouts::row_hulls(schedule.mask(), schedule.runs(rows), cost.tile_rows);
     std::vector<ringlab::layouts::WorkTileReach> reaches;
-    ringlab::layouts::KeyWorkTiles items;
+    ringlab::layouts::KeyWorkTiles work_tiles;
     for (const auto& column : ringlab::layouts::key_tiles(schedule.mask(), schedule.runs(keys), cost.tile_keys)) {
         ringlab::layouts::WorkTileReach reach;
         for (std::size_t i = 0; i < hulls.size(); ++i)
             if (classify(hulls[i], column) != ringlab::layouts::TileKind::empty)
                 reach = {reach.entries + 1, static_cast<std::int64_t>(i)};
-        ++items.items;
-        items.entries += reach.entries;
-        items.longest = std::max(items.longest, reach.entries);
+        ++work_tiles.work_tiles;
+        work_tiles.entries += reach.entries;
+        work_tiles.longest = std::max(work_tiles.longest, reach.entries);
         if (reach.entries > 0) reaches.push_back(reach);
     }
-    items.busy = static_cast<std::int64_t>(reaches.size());
+    work_tiles.busy = static_cast<std::int64_t>(reaches.size());
     std::ranges::stable_sort(reaches, std::greater{}, &ringlab::layouts::WorkTileReach::entries);
-    items.fall_linearly = ringlab::layouts::fall_linearly(reaches);
-    return ringlab::layouts::backward_order(items, places);
+    work_tiles.fall_linearly = ringlab::layouts::fall_linearly(reaches);
+    return ringlab::layouts::backward_order(work_tiles, places);
 }
 
-/// The time straight from the tiles, without memo, groups of equal items or heap.
+/// The time straight from the tiles, without memo, groups of equal work tiles or heap.
 double time_by_hand(const Schedule& schedule, const Machine& machine, const Part& rows, const Part& keys,
                     TileModel::AttendPosition position) {
     const auto& cost = machine.attention(schedule.options().pass);
@@ -59,11 +59,11 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
     ringlab::layouts::BackwardLoad load{.steps_per_row_tile = query_heads_in_turn};
     for (const auto& tiles : by_keys ? work.keys : work.queries) {
         const auto entries = tiles.full + tiles.partial;
-        if (entries > 0) load.items += heads;
+        if (entries > 0) load.work_tiles += heads;
         load.entries += entries * heads;
         load.longest = std::max(load.longest, entries);
     }
-    const auto group = ringlab::layouts::choose_sm_group(load, static_cast<std::int64_t>(machine.sms), cost.groups);
+    const auto group = ringlab::layouts::sm_group_by_waves(load, static_cast<std::int64_t>(machine.sms), cost.groups);
     const auto seconds_of = [&](const ringlab::layouts::TileCounts& tiles) {
         const bool idle = tiles.full + tiles.partial == 0;
         const auto of_rows = (position.begins ? 0 : cost.resume_seconds) + (position.ends ? cost.finish_seconds : 0);
@@ -72,7 +72,7 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
                    (cost.full_tile_seconds * double(tiles.full) + cost.partial_tile_seconds * double(tiles.partial)) /
                    double(group.sms);
     };
-    std::vector<double> items;
+    std::vector<double> work_tiles;
     if (by_keys) {
         const auto order =
             order_by_hand(schedule, rows, keys, cost,
@@ -82,16 +82,16 @@ double time_by_hand(const Schedule& schedule, const Machine& machine, const Part
         ringlab::layouts::for_each_work_tile_run(
             order, static_cast<std::int64_t>(sorted.size()), heads, [&](const ringlab::layouts::WorkTileRun& run) {
                 for (int head = 0; head < run.heads; ++head)
-                    items.push_back(seconds_of(sorted[static_cast<std::size_t>(run.item)]));
+                    work_tiles.push_back(seconds_of(sorted[static_cast<std::size_t>(run.work_tile)]));
             });
     } else {
         for (const auto& tiles : work.queries)
             if (tiles.full + tiles.partial > 0 || position.begins || position.ends)
-                for (int head = 0; head < heads; ++head) items.push_back(seconds_of(tiles));
-        std::sort(items.rbegin(), items.rend());
+                for (int head = 0; head < heads; ++head) work_tiles.push_back(seconds_of(tiles));
+        std::sort(work_tiles.rbegin(), work_tiles.rend());
     }
     std::vector<double> free(static_cast<std::size_t>(group.at_a_time));
-    for (const auto item : items) *std::min_element(free.begin(), free.end()) += item;
+    for (const auto work_tile : work_tiles) *std::min_element(free.begin(), free.end()) += work_tile;
     return *std::max_element(free.begin(), free.end());
 }
 
@@ -108,7 +108,7 @@ Part random_part(std::mt19937& bits, Part whole) {
 
 BOOST_AUTO_TEST_SUITE(cost)
 
-BOOST_AUTO_TEST_CASE(tiles_go_longest_first_to_the_first_free_processor) {
+BOOST_AUTO_TEST_CASE(tiles_go_longest_first_to_the_first_free_sm) {
     // 5, 4, 3, 3, 3 on two: {5, 3} and {4, 3, 3}.
     BOOST_TEST(makespan({{3, 3}, {5, 1}, {4, 1}}, 2) == 10);
     // 2048 equal tiles on 132 are 16 waves.
@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(any_number_of_tiles_of_any_length_is_dealt_at_once) {
 BOOST_AUTO_TEST_CASE(blocks_that_look_alike_cost_what_their_own_tiles_cost) {
     std::mt19937 bits(5);
     auto machine = busy_machine();
-    // Times that add up without rounding, or ties between processors would be decided differently.
+    // Times that add up without rounding, or ties between SMs would be decided differently.
     for (auto* cost : {&machine.forward, &machine.backward}) {
         cost->work_tile_seconds = 3;
         cost->full_tile_seconds = 11;
@@ -293,7 +293,7 @@ BOOST_AUTO_TEST_CASE(the_sustained_clock_is_what_power_allows) {
     BOOST_TEST(rested.makespan == quick.makespan);
 }
 
-// Attends that keep multiprocessors half as busy do half the FLOP in a cycle, and have the power for a higher clock.
+// Attends that keep SMs half as busy do half the FLOP in a cycle, and have the power for a higher clock.
 BOOST_AUTO_TEST_CASE(attends_that_do_less_in_a_cycle_keep_a_higher_clock) {
     const Scenario scenario{.mask = "full"};
     const auto schedule = scenario.schedule();

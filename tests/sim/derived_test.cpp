@@ -17,7 +17,6 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -145,10 +144,10 @@ BOOST_AUTO_TEST_CASE(every_derived_figure_is_what_its_rule_says) {
         const bool forward = pass == "attention.forward.";
         const auto rows = forward ? 1 : 2;
         const auto us =
-            of_h200(pass + "item_us") + 256 * rows * of_h200(pass + "full_tile_us") + of_h200(pass + "finish_us");
+            of_h200(pass + "work_tile_us") + 256 * rows * of_h200(pass + "full_tile_us") + of_h200(pass + "finish_us");
         const auto megaflop_us = (forward ? 300 : 0.85 * 300) / 100.0;
         const auto scale = 256 * (forward ? 4 : 10) * std::pow(128, 3) / 1e6 / megaflop_us / us;
-        for (const auto* key : {"item_us", "idle_item_us", "resume_us", "finish_us"})
+        for (const auto* key : {"work_tile_us", "idle_work_tile_us", "resume_us", "finish_us"})
             expect(pass + key, scale * of_h200(pass + key));
         for (const auto* key : {"full_tile_us", "partial_tile_us"})
             expect(pass + key, rows * scale * of_h200(pass + key));
@@ -189,14 +188,14 @@ BOOST_DATA_TEST_CASE(a_file_without_one_of_the_five_is_refused_by_its_name, data
     auto four = one_host;
     four.erase(four.begin() + static_cast<std::ptrdiff_t>(left_out));
     BOOST_TEST(refusal_of(text_of_keys(four)) ==
-               fmt::format("mine.toml: key '{}' is missing; the files in experiments/machines show all keys",
+               fmt::format("mine.toml: key '{}' is missing; predict --list-machine-keys shows all keys",
                            one_host[left_out].key));
 }
 
 BOOST_AUTO_TEST_CASE(several_hosts_need_the_rate_of_their_network) {
     BOOST_TEST(refusal_of(text_of_keys(with(one_host, {"topology.hosts", 2}))) ==
-               "mine.toml: key 'between_hosts.link_gigabytes_per_second' is missing; the files in experiments/machines "
-               "show all keys");
+               "mine.toml: key 'between_hosts.link_gigabytes_per_second' is missing; "
+               "predict --list-machine-keys shows all keys");
     BOOST_TEST(refusal_of("").starts_with("mine.toml: 5 keys are missing: "));
 }
 
@@ -296,23 +295,6 @@ BOOST_DATA_TEST_CASE(rates_of_published_kernels_are_predicted_within_the_margin,
         const auto ratio = teraflops / (forward ? one.forward : one.backward);
         BOOST_TEST_MESSAGE(one << ", " << to_string(pass) << ": " << teraflops << ", ratio " << ratio);
         BOOST_TEST(std::abs(ratio - 1) < machine.assumed_margin, to_string(pass) << ": " << ratio);
-    }
-}
-
-BOOST_AUTO_TEST_CASE(the_readme_has_a_rule_for_every_key_that_is_derived) {
-    const auto readme = contents(source_dir / "sim" / "README.md");
-    const auto begin = readme.find("## Keys that a file may leave out");
-    BOOST_REQUIRE(begin != std::string::npos);
-    const auto rules = readme.substr(begin, readme.find("\n## ", begin + 3) - begin);
-    auto keys = with(one_host, {"topology.hosts", 2});
-    keys.push_back({"between_hosts.link_gigabytes_per_second", 25});
-    const auto machine = machine_of(keys);
-    const auto has_word = [&](const std::string& word) { return rules.find("`" + word + "`") != std::string::npos; };
-    for (const auto& [key, value] : keys) BOOST_TEST(has_word(key), key);
-    for (const auto& figure : machine.figures) {
-        auto word = std::regex_replace(figure.name, std::regex("^(inside_host|between_hosts)\\."), "LINK.");
-        word = std::regex_replace(word, std::regex("^attention\\.(forward|backward)\\."), "attention.PASS.");
-        if (is_derived(figure)) BOOST_TEST((has_word(word) || has_word(figure.name)), figure.name);
     }
 }
 

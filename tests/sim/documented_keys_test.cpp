@@ -1,56 +1,22 @@
 // sim/README.md explains every key of a machine file, and names none that there is not.
 
-#include "sim/machine_file/machine_fields.hpp"
+#include "sim/machine_file/machine_keys.hpp"
 
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
+#include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 
 using namespace ringlab::sim;
 
 namespace {
-
-/// Collects the keys of a machine file that has all optional sections and one kernel of its own.
-class KeyCollector {
-public:
-    void text(const std::string& key, const std::string&) { keys.insert(key); }
-    template <class Enum>
-    void choice(const std::string& key, const Enum&, std::initializer_list<const char*>) {
-        keys.insert(key);
-    }
-    template <class Value>
-    void number(const std::string& key, const Value&, Range, double) {
-        keys.insert(key);
-    }
-    template <class Value>
-    void numbers(const std::string& key, const Value&, Range) {
-        keys.insert(key);
-    }
-    template <class Value>
-    void groups(const std::string& key, const Value&) {
-        keys.insert(key);
-    }
-    template <class Value>
-    void channels(const std::string& key, const Value&) {
-        keys.insert(key);
-    }
-    bool section(const std::string&, bool) const { return true; }
-    bool given(const std::string&) const { return true; }
-    template <class All, class Begin>
-    void sections(const std::string&, All& all, Begin begin) const {
-        begin(all.emplace_back());
-        all.back().name = "NAME";
-    }
-
-    std::set<std::string> keys;
-};
 
 /// As the README writes a key: PASS for forward and backward, LINK for the two kinds of link. The keys of another
 /// kernel are those of `attention.PASS`, but for its scores.
@@ -61,19 +27,20 @@ std::string as_documented(const std::string& key) {
 }
 
 std::set<std::string> documented_names() {
-    KeyCollector collector;
-    Machine machine;
-    MachineFields(collector).visit(machine);
     std::set<std::string> names;
-    for (const auto& key : collector.keys) names.insert(as_documented(key));
+    for (const auto& key : machine_keys()) names.insert(as_documented(key.name));
     return names;
+}
+
+std::string readme() {
+    std::ifstream file(std::filesystem::path(RINGLAB_SOURCE_DIR) / "sim" / "README.md");
+    BOOST_TEST_REQUIRE(file.is_open());
+    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// Everything in the README in code style that has the form of `word`.
 std::set<std::string> words_like(const std::string& form) {
-    std::ifstream file(std::filesystem::path(RINGLAB_SOURCE_DIR) / "sim" / "README.md");
-    BOOST_TEST_REQUIRE(file.is_open());
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto text = readme();
     const std::regex word("`(" + form + ")`");
     std::set<std::string> found;
     for (std::sregex_iterator at(text.begin(), text.end(), word), end; at != end; ++at) found.insert((*at)[1]);
@@ -94,6 +61,18 @@ BOOST_AUTO_TEST_CASE(the_readme_names_every_key_of_a_machine_file) {
     const auto words = code_words();
     BOOST_TEST(names.size() > 70u);
     for (const auto& name : names) BOOST_TEST(words.contains(name), "sim/README.md does not name `" << name << "`");
+}
+
+BOOST_AUTO_TEST_CASE(the_readme_has_each_key_in_the_row_of_the_term_that_uses_it) {
+    std::map<std::string, std::string> rows;
+    std::istringstream lines(readme());
+    for (std::string line; std::getline(lines, line);)
+        if (line.starts_with("| "))
+            rows[std::regex_replace(line.substr(2, line.find(" |") - 2), std::regex("`"), "")] += line;
+    for (const auto& key : machine_keys())
+        if (!key.term.empty())
+            BOOST_TEST(rows[key.term].find("`" + as_documented(key.name) + "`") != std::string::npos,
+                       "the row of " << key.term << " in sim/README.md does not name `" << key.name << "`");
 }
 
 BOOST_AUTO_TEST_CASE(the_readme_names_no_key_that_is_unknown) {

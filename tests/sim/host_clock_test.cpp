@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_copy_into_a_fresh_slot_begins_with_its_senders_part) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(what_is_given_is_issued_in_order_where_transfers_take_multiprocessors) {
+BOOST_AUTO_TEST_CASE(what_is_given_is_issued_in_order_where_transfers_take_sms) {
     const auto issued = gathered(false);
     for (std::size_t op = 0; op < issued.size(); ++op)
         BOOST_TEST(issued[op] == (op < 3 ? (static_cast<Picoseconds>(op) + 1) * transfer

@@ -1,4 +1,5 @@
 #include "sim/tiles/kernels.hpp"
+#include "layouts/tiling/launch_order.hpp"
 #include "scenario.hpp"
 #include "sim/cost/cost.hpp"
 
@@ -125,7 +126,7 @@ BOOST_AUTO_TEST_CASE(kernels_are_kept_in_a_machine_file) {
     BOOST_CHECK_THROW(parse_machine(text + "\n[kernels.d7]\nscores = \"plain\"\n", "again"), ringlab::Error);
 }
 
-BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_of_them) {
+BOOST_AUTO_TEST_CASE(work_tiles_that_sms_share_take_longer_for_each_doubling_of_them) {
     for (const std::int64_t tokens : {16, 32, 64}) {  // of as many tiles of 16 keys, of two heads
         const auto schedule =
             Scenario{
@@ -138,10 +139,10 @@ BOOST_AUTO_TEST_CASE(items_that_processors_share_take_longer_for_each_doubling_o
         const auto before = seconds();
         const auto tiles = tokens / 16;
         const ringlab::layouts::BackwardLoad load{
-            .items = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_row_tile = 2};
-        const auto sharing = ringlab::layouts::choose_sm_group(load, 16, machine.backward.groups);
+            .work_tiles = 2 * tiles, .entries = 2 * tiles * tiles, .longest = tiles, .steps_per_row_tile = 2};
+        const auto sharing = ringlab::layouts::sm_group_by_waves(load, 16, machine.backward.groups);
         machine.backward.cluster_seconds = 1e-6;
-        const auto waves = (load.items + sharing.at_a_time - 1) / sharing.at_a_time;
+        const auto waves = (load.work_tiles + sharing.at_a_time - 1) / sharing.at_a_time;
         BOOST_TEST(seconds() - before == 1e-6 * std::log2(double(sharing.sms)) * double(waves),
                    boost::test_tools::tolerance(1e-9));
         if (tokens == 64) BOOST_TEST(sharing.sms > 1, tokens);
@@ -164,8 +165,8 @@ BOOST_AUTO_TEST_CASE(keys_that_nobody_sees_take_no_room_in_the_cache) {
     BOOST_TEST(seconds(2 * 127) > seconds(1e6));
 }
 
-// Half of the rows see nothing of the block: 2 of 4 query tiles have tiles, of 4 heads, on 16 processors.
-BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_items_without_tiles_and_the_end_of_a_launch) {
+// Half of the rows see nothing of the block: 2 of 4 query tiles have tiles, of 4 heads, on 16 SMs.
+BOOST_AUTO_TEST_CASE(what_the_cache_does_not_hold_keeps_work_tiles_without_tiles_and_the_end_of_a_launch) {
     const auto schedule =
         Scenario{.ranks = 2, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:32,0"}.schedule();
     auto machine = busy_machine();

@@ -27,7 +27,7 @@ Picoseconds first_posted(const Prediction& prediction, OpKind kind) {
 
 constexpr Picoseconds microsecond = 1'000'000;
 
-/// 4 tiles of rows and as many of keys a block, a microsecond each, on three multiprocessors.
+/// 4 tiles of rows and as many of keys a block, a microsecond each, on three SMs.
 Machine three_processors() {
     Machine machine;
     machine.sms = 3;
@@ -54,7 +54,7 @@ Scenario two_blocks(Pass pass) {
 
 BOOST_AUTO_TEST_SUITE(launches)
 
-BOOST_AUTO_TEST_CASE(computing_is_issued_before_transfers_that_take_no_multiprocessors) {
+BOOST_AUTO_TEST_CASE(computing_is_issued_before_transfers_that_take_no_sms) {
     const Scenario scenario{.ranks = 2, .mask = "full"};
     const auto schedule = scenario.schedule();
     Machine machine;
@@ -75,18 +75,18 @@ BOOST_AUTO_TEST_CASE(computing_is_issued_before_transfers_that_take_no_multiproc
     BOOST_TEST(first_posted(kernels, OpKind::attend) == 7 * microsecond);
 }
 
-// 8 items of 4 + 4 tiles: three waves of 8, where two launches would have 3 x 4 each and no tail at all 64 / 3.
-BOOST_AUTO_TEST_CASE(attends_that_are_one_launch_take_as_long_as_their_items_together) {
+// 8 work tiles of 4 + 4 tiles: three waves of 8, where two launches would have 3 x 4 each and no tail at all 64 / 3.
+BOOST_AUTO_TEST_CASE(attends_that_are_one_launch_take_as_long_as_their_work_tiles_together) {
     for (const auto pass : {Pass::forward, Pass::backward}) {
         const auto schedule = two_blocks(pass).schedule();
         const auto found = simulate(*schedule, three_processors());
-        // Backward: 8 items of each block with 4 tiles, in six waves.
+        // Backward: 8 work tiles of each block with 4 tiles, in six waves.
         BOOST_TEST(found.ranks[0].compute == (pass == Pass::forward ? 3 * 8 : 6 * 4) * microsecond, to_string(pass));
     }
 }
 
 // Until the other block is there, the first wave has done its own 4 tiles of 8 and waits.
-BOOST_AUTO_TEST_CASE(items_of_a_launch_wait_in_place_for_a_block_that_is_late) {
+BOOST_AUTO_TEST_CASE(work_tiles_of_a_launch_wait_in_place_for_a_block_that_is_late) {
     const auto schedule = two_blocks(Pass::forward).schedule();
     auto machine = three_processors();
     machine.inside_host.latency_seconds = 10e-6;
@@ -96,8 +96,8 @@ BOOST_AUTO_TEST_CASE(items_of_a_launch_wait_in_place_for_a_block_that_is_late) {
 }
 
 // The last rank sees 16 keys of the first one's block. Of its rows' four tiles one meets two tiles of keys and one
-// three: with a processor for every item all is done when that one is, whatever heads come one after another.
-BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_item_is) {
+// three: with an SM for every work tile all is done when that one is, whatever heads come one after another.
+BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_work_tile_is) {
     auto scenario = two_blocks(Pass::forward);
     scenario.mask = "causal+documents:48,32,48";
     scenario.algorithm = "pull:2";
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(groups_of_heads_lie_beside_each_other_however_long_one_item
     BOOST_TEST(simulate(*schedule, machine).ranks[1].compute == 3 * microsecond);
 }
 
-/// Two blocks in two groups of a kv head each: attends of four items of 4 us, and the launch on three processors has
+/// Two blocks in two groups of a kv head each: attends of four work tiles of 4 us, and the launch on three SMs has
 /// done them after 8, 12, 16 and 24 us.
 Scenario two_rings_of_heads() {
     auto scenario = two_blocks(Pass::backward);
@@ -116,10 +116,10 @@ Scenario two_rings_of_heads() {
 }
 
 // The second attend adds to what the peer's first one leaves, which comes a latency after 8 us. Until then two of its
-// items are held by processors since 4 us and one since 8; the fourth begins at 11, and the attend has ended at 15, the
-// third at 19. The last one adds to what the peer's third one leaves, at 22: three items are held, the fourth takes
-// until 26. Spans are from when all has arrived: 8, 4, 4 and 4 us.
-BOOST_AUTO_TEST_CASE(items_of_a_launch_have_begun_before_the_gradient_that_they_add_to_has_arrived) {
+// work tiles are held by SMs since 4 us and one since 8; the fourth begins at 11, and the attend has ended at 15, the
+// third at 19. The last one adds to what the peer's third one leaves, at 22: three work tiles are held, the fourth
+// takes until 26. Spans are from when all has arrived: 8, 4, 4 and 4 us.
+BOOST_AUTO_TEST_CASE(work_tiles_of_a_launch_have_begun_before_the_gradient_that_they_add_to_has_arrived) {
     const auto schedule = two_rings_of_heads().schedule();
     auto machine = three_processors();
     machine.inside_host.latency_seconds = 3e-6;
@@ -146,9 +146,9 @@ BOOST_AUTO_TEST_CASE(items_of_a_launch_have_begun_before_the_gradient_that_they_
 }
 
 // Two of 8 tiles of keys are seen, by 2 tiles of rows and by one, the others by none. Of 4 heads the kernel deals the
-// longer half of the items head by head: 2 1 0 0, 2 1 0 0, and so on. On 4 processors the last item of two tiles begins
-// at 2; were all of them begun first, the launch would take 3.
-BOOST_AUTO_TEST_CASE(items_of_keys_are_dealt_as_the_kernel_deals_them) {
+// longer half of the work tiles head by head: 2 1 0 0, 2 1 0 0, and so on. On 4 SMs the last work tile of two tiles
+// begins at 2; were all of them begun first, the launch would take 3.
+BOOST_AUTO_TEST_CASE(work_tiles_of_keys_are_dealt_as_the_kernel_deals_them) {
     Scenario scenario = two_blocks(Pass::backward);
     scenario.query_heads = scenario.kv_heads = 4;
     scenario.tokens_per_rank = 128;
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(items_of_keys_are_dealt_as_the_kernel_deals_them) {
     BOOST_TEST(seconds == 4e-6, boost::test_tools::tolerance(1e-9));
 }
 
-// Query tiles of 3 us and 1 us, of three heads with K and V of 8.4 MB each: head by head two processors take 3 1 3 1 3
+// Query tiles of 3 us and 1 us, of three heads with K and V of 8.4 MB each: head by head two SMs take 3 1 3 1 3
 // 1 in 7 us, where the longest of all heads first would be 6.
 BOOST_AUTO_TEST_CASE(query_tiles_are_dealt_by_the_heads_whose_keys_the_cache_holds) {
     const Scenario scenario{
@@ -180,8 +180,8 @@ BOOST_AUTO_TEST_CASE(query_tiles_are_dealt_by_the_heads_whose_keys_the_cache_hol
     BOOST_TEST(seconds() == 7e-6, exactly);
 }
 
-// 4 items, each of which sees a tile of rows that the next one sees too, for 2 query heads of each of 2 kv heads: with
-// room for 2 tiles of Q, dO and dQ the cache has lost it each time, but for the last item's second head.
+// 4 work tiles, each of which sees a tile of rows that the next one sees too, for 2 query heads of each of 2 kv heads:
+// with room for 2 tiles of Q, dO and dQ the cache has lost it each time, but for the last work tile's second head.
 BOOST_AUTO_TEST_CASE(rows_that_the_cache_has_lost_are_read_again) {
     Scenario scenario{
         .ranks = 1, .tokens_per_rank = 64, .layout = "contiguous", .mask = "window:16,0", .pass = Pass::backward};
@@ -233,14 +233,14 @@ BOOST_AUTO_TEST_CASE(a_launch_does_not_wait_inside_for_transfers_that_are_kernel
     BOOST_TEST(simulate(*schedule, machine, options).ranks[0].end == 2 * (1 + 12) * microsecond);
 }
 
-// Two processors, items of 4, 3, 2 and 1 us that add to what comes at 10 us: by then both hold an item, and 2 and 1 are
-// left. Of items that wait for their block before they begin, all are.
-BOOST_AUTO_TEST_CASE(processors_hold_the_items_that_wait) {
-    const WorkTileGroup items[] = {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
+// Two SMs, work tiles of 4, 3, 2 and 1 us that add to what comes at 10 us: by then both hold a work tile, and 2 and 1
+// are left. Of work tiles that wait for their block before they begin, all are.
+BOOST_AUTO_TEST_CASE(sms_hold_the_work_tiles_that_wait) {
+    const WorkTileGroup work_tiles[] = {{4, 1}, {3, 1}, {2, 1}, {1, 1}};
     const auto end_of = [&](double begin, double end) {
         ListScheduler two(2);
         double last = 0;
-        for (const auto& some : items) last = std::max(last, two.give(some, begin, end));
+        for (const auto& some : work_tiles) last = std::max(last, two.give(some, begin, end));
         return last;
     };
     BOOST_TEST(end_of(0, 0) == 5);
@@ -249,17 +249,17 @@ BOOST_AUTO_TEST_CASE(processors_hold_the_items_that_wait) {
     BOOST_TEST(end_of(0, 2) == 5);
 }
 
-// Processors that no item of a block is left for go on to the next block's.
-BOOST_AUTO_TEST_CASE(processors_without_an_item_that_waits_go_on) {
+// SMs that no work tile of a block is left for go on to the next block's.
+BOOST_AUTO_TEST_CASE(sms_without_a_work_tile_that_waits_go_on) {
     ListScheduler three(3);
     BOOST_TEST(three.give({4, 2}, 0, 10) == 10);
     BOOST_TEST(three.give({1, 3}) == 3);
 }
 
-// A causal block has items of 16 tiles to 1: alone they leave half of 32 processors idle, so two share each and have
-// done it in 8 us. With the blocks behind it there is work for all: an item is one processor's, and the first block is
+// A causal block has work tiles of 16 tiles to 1: alone they leave half of 32 SMs idle, so two share each and have
+// done it in 8 us. With the blocks behind it there is work for all: a work tile is one SM's, and the first block is
 // done after 16 us.
-BOOST_AUTO_TEST_CASE(a_launch_shares_items_as_all_its_blocks_say) {
+BOOST_AUTO_TEST_CASE(a_launch_shares_work_tiles_as_all_its_blocks_say) {
     auto scenario = two_blocks(Pass::backward);
     scenario.mask = "causal";
     scenario.tokens_per_rank = 256;
@@ -279,9 +279,9 @@ BOOST_AUTO_TEST_CASE(a_launch_shares_items_as_all_its_blocks_say) {
     BOOST_TEST(alone.front() == 8e-6, exactly);
 }
 
-// Two processors and items of 1, 1, 1 and 3: the long one begins at 1 if it is the last, and at once if it is the
+// Two SMs and work tiles of 1, 1, 1 and 3: the long one begins at 1 if it is the last, and at once if it is the
 // first.
-BOOST_AUTO_TEST_CASE(items_are_begun_in_the_order_of_their_list) {
+BOOST_AUTO_TEST_CASE(work_tiles_are_begun_in_the_order_of_their_list) {
     BOOST_TEST(makespan({{1, 3}, {3, 1}}, 2) == 3);
     const WorkTileGroup short_first[] = {{1, 3}, {3, 1}}, long_first[] = {{3, 1}, {1, 3}};
     BOOST_TEST(list_schedule(short_first, 2) == 4);

@@ -1,5 +1,5 @@
-#include "scenario.hpp"
 #include "layouts/walk/op_window.hpp"
+#include "scenario.hpp"
 #include "sim/recurrence/max_plus.hpp"
 
 #include <boost/test/data/test_case.hpp>
@@ -15,8 +15,8 @@ using namespace ringlab::sim;
 using namespace ringlab::sim::test;
 using ringlab::layouts::Op;
 using ringlab::layouts::OpKind;
-using ringlab::layouts::OpWindow;
 using ringlab::layouts::Ops;
+using ringlab::layouts::OpWindow;
 using ringlab::layouts::Pass;
 using ringlab::layouts::Schedule;
 namespace data = boost::unit_test::data;

@@ -59,6 +59,28 @@ const char* const names[] = {"h200_nvswitch_copy_engine",
 
 BOOST_AUTO_TEST_SUITE(machine_files)
 
+BOOST_AUTO_TEST_CASE(keys_by_their_old_names_are_read) {
+    const auto text = text_of("4xh200_calibrated_nccl");
+    auto old = text;
+    for (const auto& [now, before] : {std::pair{"\nwork_tile = ", "\nitem = "},
+                                      {"\nwork_tile_us", "\nitem_us"},
+                                      {"idle_work_tile_us", "idle_item_us"},
+                                      {"as work tiles end", "as items end"},
+                                      {"[sm_admission]", "[room_for_transfers]"},
+                                      {"[split_kv]", "[few_rows]"}})
+        old = replaced(old, now, before);
+    const auto one = parse_machine(text, "machine.toml"), other = parse_machine(old, "machine.toml");
+    BOOST_TEST_REQUIRE(one.figures.size() == other.figures.size());
+    for (std::size_t i = 0; i < one.figures.size(); ++i) {
+        BOOST_TEST(one.figures[i].name == other.figures[i].name);
+        BOOST_TEST(one.figures[i].value == other.figures[i].value);
+    }
+    BOOST_TEST((other.backward.transfer_start == AttentionCost::TransferStart::as_work_tiles_end));
+    const auto both =
+        replaced(text, "\nwork_tile = \"query tile\"", "\nitem = \"query tile\"\nwork_tile = \"query tile\"");
+    BOOST_TEST(error_of(both).find("unknown key 'attention.forward.item'") != std::string::npos, error_of(both));
+}
+
 BOOST_DATA_TEST_CASE(every_shipped_machine_loads_with_a_source_for_every_figure, data::make(names), name) {
     const auto machine = load_machine(machines / (std::string(name) + ".toml"));
     BOOST_TEST(!machine.name.empty());
@@ -202,7 +224,7 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_key_and_what_would_be_right) {
            "1 entries of up_to_mebibytes and 2 of value");
     expect(error_of(replaced(text_of("h200_rails"), "\"rails\"", "\"tracks\"")),
            "network.leaves must be \"hosts\" or \"rails\"");
-    expect(error_of(replaced(text, "item = \"query tile\"", "item = \"tile\"")),
+    expect(error_of(replaced(text, "work_tile = \"query tile\"", "work_tile = \"tile\"")),
            "must be \"query tile\" or \"key tile\"");
     expect(error_of(replaced(text, "hosts = { value = 1,", "hosts = { value = 2,")),
            "key 'between_hosts.link_gigabytes_per_second' is missing");
@@ -221,16 +243,16 @@ BOOST_AUTO_TEST_CASE(all_missing_keys_are_named_at_once_and_a_missing_section_by
     text = replaced(text, "\nteraflops =", "\n# teraflops =");
     BOOST_TEST(error_of(text) ==
                "machine.toml: 2 keys are missing: 'attention.forward.teraflops', "
-               "'inside_host.link_gigabytes_per_second'; the files in experiments/machines show all keys");
+               "'inside_host.link_gigabytes_per_second'; predict --list-machine-keys shows all keys");
     text += "\n[kernels.small]\nscores = \"plain\"\n";
     BOOST_TEST(error_of(text) ==
                "machine.toml: 12 keys are missing: 'attention.forward.teraflops', "
                "'inside_host.link_gigabytes_per_second', all of [kernels.small.forward], all of "
-               "[kernels.small.backward]; the files in experiments/machines show all keys");
+               "[kernels.small.backward]; predict --list-machine-keys shows all keys");
     BOOST_TEST(error_of("name = \"none\"") ==
                "machine.toml: 5 keys are missing: 'topology.hosts', 'topology.gpus_per_host', "
-               "'attention.forward.teraflops', 'inside_host.link_gigabytes_per_second', 'device_memory.gigabytes'; the "
-               "files in experiments/machines show all keys");
+               "'attention.forward.teraflops', 'inside_host.link_gigabytes_per_second', 'device_memory.gigabytes'; "
+               "predict --list-machine-keys shows all keys");
 }
 
 BOOST_AUTO_TEST_CASE(ports_matter_between_hosts_alone) {

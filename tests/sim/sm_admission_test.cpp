@@ -13,7 +13,7 @@ using test::Scenario;
 
 constexpr Picoseconds us = 1000000;
 
-/// 12 multiprocessors, two turns of 12 items of 4 us for a block of the scenario; messages of 1 us and of whatever size
+/// 12 SMs, two turns of 12 work tiles of 4 us for a block of the scenario; messages of 1 us and of whatever size
 /// are a kernel on one multiprocessor at each end.
 Machine twelve_processors(TransferStart start) {
     Machine machine;
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_SUITE(room)
 
 // Own block out and neighbour's in, in the first us, hold 2 of 12: the attend loses a sixth of it. What has come is
 // passed on at once, which costs as much again.
-BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_multiprocessors_at_once_where_nothing_else_is_said) {
+BOOST_AUTO_TEST_CASE(kernels_of_transfers_take_sms_at_once_where_nothing_else_is_said) {
     const auto times = times_of(twelve_processors(TransferStart::at_once));
     check(times.posted, 1);
     check(times.begin, 1);
@@ -82,10 +82,10 @@ BOOST_AUTO_TEST_CASE(a_message_of_few_blocks_takes_the_place_that_one_leaves) {
     check(times.attended, 8 + 2.0 / 6);
 }
 
-// Ten multiprocessors take three turns for what twelve do in two: while 2 are held, for 1 us from the beginning and for
-// 1 us behind the first item, the attend runs at 2/3 of its speed.
-BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_item_and_attends_beside_them_take_whole_turns) {
-    const auto times = times_of(twelve_processors(TransferStart::as_items_end));
+// Ten SMs take three turns for what twelve do in two: while 2 are held, for 1 us from the beginning and for
+// 1 us behind the first work tile, the attend runs at 2/3 of its speed.
+BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_a_work_tile_and_attends_beside_them_take_whole_turns) {
+    const auto times = times_of(twelve_processors(TransferStart::as_work_tiles_end));
     check(times.posted, 1);
     check(times.begin, 4);
     check(times.attended, 8 + 2.0 / 3);
@@ -93,13 +93,13 @@ BOOST_AUTO_TEST_CASE(kernels_of_transfers_wait_for_an_item_and_attends_beside_th
 
 namespace {
 
-/// End of the first attend of a backward ring of two, whose block is 8 items of a head's keys, on so many processors.
+/// End of the first attend of a backward ring of two, whose block is 8 work tiles of a head's keys, on so many SMs.
 Picoseconds first_backward_attend(double sms) {
     auto machine = twelve_processors(TransferStart::at_once);
     machine.sms = sms;
     machine.backward = machine.forward;
     machine.backward.work_tile = WorkTile::key_tile;
-    machine.backward.transfer_start = TransferStart::as_items_end;
+    machine.backward.transfer_start = TransferStart::as_work_tiles_end;
     machine.inside_host.halves = LinkCost::SmHoldStart::both_ready_backward;
     const auto schedule = Scenario{.ranks = 2,
                                    .tokens_per_rank = 64,
@@ -117,14 +117,14 @@ Picoseconds first_backward_attend(double sms) {
 
 }  // namespace
 
-// Items of 4 us. Own block out and neighbour's in hold 2 of 4 processors for 1 us: two items begin at once, two when
+// Work tiles of 4 us. Own block out and neighbour's in hold 2 of 4 SMs for 1 us: two work tiles begin at once, two when
 // these are there, and so again.
-BOOST_AUTO_TEST_CASE(items_of_keys_are_dealt_to_processors_as_transfers_leave_them) {
+BOOST_AUTO_TEST_CASE(work_tiles_of_keys_are_dealt_to_sms_as_transfers_leave_them) {
     check(first_backward_attend(4), 9);
 }
 
-// Eight items leave 2 of 10 to them.
-BOOST_AUTO_TEST_CASE(transfers_take_nothing_where_an_attend_has_fewer_items_than_processors) {
+// Eight work tiles leave 2 of 10 to them.
+BOOST_AUTO_TEST_CASE(transfers_take_nothing_where_an_attend_has_fewer_work_tiles_than_sms) {
     check(first_backward_attend(10), 4);
     check(first_backward_attend(8), 5);
 }

@@ -29,10 +29,10 @@ BOOST_AUTO_TEST_CASE(a_few_rows_read_their_cache_at_the_rate_of_memory_or_of_the
     const double bytes = 4. * 4 * 1024 * 2 * 128 * 2;
     const auto close = boost::test_tools::tolerance(1e-12);
     BOOST_TEST(seconds() == 10e-6 + bytes / 4e12, close);
-    // 16 units, two turns on 8 multiprocessors, of 512 KB each.
+    // 16 work tiles, two turns on 8 SMs, of 512 KB each.
     machine.split_kv.block_bytes_per_second = 1e9;
     BOOST_TEST(seconds() == 10e-6 + 2 * bytes / 16 / 1e9, close);
-    // Four blocks share a unit, two units at a time: eight turns of a quarter are no less. Sixteen would be.
+    // Four blocks share a work tile, two work tiles at a time: eight turns of a quarter are no less. Sixteen would be.
     machine.split_kv.groups = {{4, 2}};
     BOOST_TEST(seconds() == 10e-6 + 2 * bytes / 16 / 1e9, close);
     machine.split_kv.groups = {{4, 2}, {16, 4}};

@@ -36,7 +36,7 @@ Machine machine_with_teraflops(const std::string& value) {
 /// As `machine_with_teraflops`, and nothing is said of tiles.
 Machine rate_alone(const std::string& value) {
     const std::regex tiles(
-        "\n(item|tile_rows|tile_keys|groups|item_us|full_tile_us|partial_tile_us|idle_item_us|"
+        "\n(work_tile|tile_rows|tile_keys|groups|work_tile_us|full_tile_us|partial_tile_us|idle_work_tile_us|"
         "resume_us|finish_us) = [^\n]*");
     return parse_machine(std::regex_replace(machine_with_teraflops(value).text, tiles, ""), "rate.toml");
 }
@@ -48,7 +48,7 @@ double predicted_seconds(const Machine& machine, Pass pass, ComputeModel model, 
                             .layout = "contiguous",
                             .mask = "full",
                             .pass = pass,
-                            .query_heads = 33,  // 64 tiles of rows each: a whole number of items on 132 processors
+                            .query_heads = 33,  // 64 tiles of rows each: a whole number of work tiles on 132 SMs
                             .kv_heads = 33};
     SimOptions options;
     options.compute = model;

@@ -85,7 +85,7 @@ std::string bare_machine_text(sim::Machine machine) {
     machine.description = "what kernels take up at a time";
     std::map<std::string, std::string> sources;
     for (const auto* section :
-         {"topology", "gpu", "cache", "host", "attention", "kernels", "few_rows", "accumulate", "inside_host"})
+         {"topology", "gpu", "cache", "host", "attention", "kernels", "split_kv", "accumulate", "inside_host"})
         sources[section] = "the device; times are not fitted yet";
     return sim::machine_text(machine, sources, "Before the fit.");
 }

@@ -121,8 +121,8 @@ void fit_kernels_of_links(FittedMachine& fitted, double share, const Messages& c
     // Thread blocks of the forward kernels for sm_90a take one work tile after another, so no SM is free before the
     // attend ends.
     using TransferStart = sim::AttentionCost::TransferStart;
-    m.forward.transfer_start = kernels == "hopper" ? TransferStart::at_the_end : TransferStart::as_items_end;
-    m.backward.transfer_start = TransferStart::as_items_end;
+    m.forward.transfer_start = kernels == "hopper" ? TransferStart::at_the_end : TransferStart::as_work_tiles_end;
+    m.backward.transfer_start = TransferStart::as_work_tiles_end;
 }
 
 /// Fits hidden messages: a rate for each range of sizes. Neighbouring sizes with about the same rate share a range.

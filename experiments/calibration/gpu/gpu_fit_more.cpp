@@ -132,10 +132,10 @@ void fit_few_rows(FittedMachine& fitted, const GpuSamples& samples) {
         most = std::max(most, std::abs(predicted / sample->seconds - 1));
     }
     const auto attends = fmt::format("{} attends of 1 and 16 rows, the last of up to 256Ki tokens", timed.size());
-    fitted.sources["few_rows"] = fmt::format("fitted to {}, within {:.0f} %", attends, 100 * most);
-    if (!knows_memory) fitted.sources["few_rows.gigabytes_per_second"] = not_determined_by(attends);
-    if (!knows_block) fitted.sources["few_rows.block_gigabytes_per_second"] = not_determined_by(attends);
-    fitted.sources["few_rows.rows"] = fitted.sources["few_rows.groups"] = "the kernel: " + samples.kernels;
+    fitted.sources["split_kv"] = fmt::format("fitted to {}, within {:.0f} %", attends, 100 * most);
+    if (!knows_memory) fitted.sources["split_kv.gigabytes_per_second"] = not_determined_by(attends);
+    if (!knows_block) fitted.sources["split_kv.block_gigabytes_per_second"] = not_determined_by(attends);
+    fitted.sources["split_kv.rows"] = fitted.sources["split_kv.groups"] = "the kernel: " + samples.kernels;
 }
 
 void fit_dropout(FittedMachine& fitted, const GpuSamples& samples) {

@@ -14,19 +14,19 @@
 namespace ringlab::gpu::hopper {
 namespace {
 
-WorkTileOrder work_tile_order(const AttendShape& shape, const TileList& tiles, int blocks) {
-    const layouts::KeyWorkTiles items{.items = tiles.items(),
-                                      .busy = tiles.busy_items(),
-                                      .entries = tiles.full() + tiles.partial(),
-                                      .longest = tiles.longest(),
-                                      .fall_linearly = tiles.fall_linearly(),
-                                     .row_groups = tiles.row_groups()};
+layouts::WorkTileOrder work_tile_order(const AttendShape& shape, const TileList& tiles, int blocks) {
+    const layouts::KeyWorkTiles work_tiles{.work_tiles = tiles.items(),
+                                           .busy = tiles.busy_items(),
+                                           .entries = tiles.full() + tiles.partial(),
+                                           .longest = tiles.longest(),
+                                           .fall_linearly = tiles.fall_linearly(),
+                                           .row_groups = tiles.row_groups()};
     const layouts::LaunchShape launch{.heads = shape.batch * shape.kv_heads,
                                       .group = shape.query_heads_per_kv_head,
                                       .sms = sms_of_device(),
                                       .blocks = blocks};
-    return tiles.device_semaphore_values() ? layouts::deterministic_backward_order(items, launch)
-                                           : layouts::backward_order(items, launch);
+    return tiles.device_semaphore_values() ? layouts::deterministic_backward_order(work_tiles, launch)
+                                           : layouts::backward_order(work_tiles, launch);
 }
 
 }  // namespace
@@ -38,12 +38,13 @@ int blocks_per_work_tile(const layouts::BackwardLoad& load) {
     RINGLAB_CUDA(cudaGetDevice(&device));
     // Estimating takes microseconds, which short launches would show.
     thread_local std::map<std::array<std::int64_t, 5>, int> known;
-    const std::array<std::int64_t, 5> asked{device, load.items, load.entries, load.longest, load.steps_per_row_tile};
+    const std::array<std::int64_t, 5> asked{device, load.work_tiles, load.entries, load.longest,
+                                            load.steps_per_row_tile};
     if (const auto found = known.find(asked); found != known.end()) return found->second;
     std::vector<layouts::SmGroup> groups;
     for (const int blocks : {2, 4, 8})
         if (const int clusters = clusters_at_a_time(blocks)) groups.push_back({blocks, clusters});
-    return known[asked] = static_cast<int>(layouts::fastest_sm_group(load, sms_of_device(), groups).sms);
+    return known[asked] = static_cast<int>(layouts::sm_group_by_list_schedule(load, sms_of_device(), groups).sms);
 }
 
 BackwardParams hopper_backward_params(const BackwardArgs& args, const Geometry& geometry, const Items& work) {
@@ -62,13 +63,13 @@ BackwardParams hopper_backward_params(const BackwardArgs& args, const Geometry& 
 BackwardLaunch make_backward_launch(const BackwardArgs& args, const WorkList& work) {
     const auto& shape = args.shape;
     const auto& tiles = work.tiles();
-    const int blocks = blocks_per_work_tile({.items = tiles.busy_items() * shape.batch * shape.kv_heads,
+    const int blocks = blocks_per_work_tile({.work_tiles = tiles.busy_items() * shape.batch * shape.kv_heads,
                                              .entries = (tiles.full() + tiles.partial()) * shape.batch * shape.kv_heads,
                                              .longest = tiles.longest(),
                                              .steps_per_row_tile = shape.query_heads_per_kv_head});
     return {.params = hopper_backward_params(args, geometry(shape, work, layouts::Pass::backward),
                                              launch_items(tiles, tiles.items())),  // dK and dV of idle tiles become 0
-            .joined = {},
+            .fused = {},
             .blocks_per_item = blocks,
             .order = work_tile_order(shape, tiles, blocks),
             .turns = tiles.device_semaphore_values()};

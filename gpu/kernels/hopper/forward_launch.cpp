@@ -47,19 +47,19 @@ ForwardLaunch make_launch(const ForwardArgs& args, std::int64_t query_tokens, co
         require_mappable(args.result.o_rounded, o_extent, "o_rounded");
     }
     const int blocks = blocks_together(shape, params, entries);
-    const auto units = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch / blocks;
-    require(units <= std::numeric_limits<int>::max() / 2, "{} query tiles of all heads are too many for a launch",
-            units);
+    const auto work_tiles = static_cast<std::int64_t>(params.work.count) * shape.query_heads() * shape.batch / blocks;
+    require(work_tiles <= std::numeric_limits<int>::max() / 2, "{} query tiles of all heads are too many for a launch",
+            work_tiles);
     ForwardLaunch launch{
         .q = map_of(args.q, {shape.batch, query_tokens, shape.query_heads(), shape.head_dim}, tile.rows, "q"),
         .k = {},
         .v = {},
-        .joined = {},
+        .fused = {},
         .carry = {},
         .params = params,
         .counter = counter,
         .blocks = blocks,
-        .units = static_cast<int>(units),
+        .work_tiles = static_cast<int>(work_tiles),
         .order = {},
         .prefetch_carry = !args.first};
     if (launch.prefetch_carry) launch.carry = make_tensor_map(args.carry.o, o_extent, tile.rows);
@@ -85,7 +85,7 @@ ForwardLaunch make_forward_launch(const ForwardArgs& args, const WorkList& work,
 
 ForwardLaunch make_forward_launch(const ForwardArgs& args, const HopperFusedWork& work, const ForwardParams& params) {
     auto launch = make_launch(args, work.rows().tokens(), params, work.entries(), work.counter());
-    launch.joined = work.parameters();
+    launch.fused = work.parameters();
     return launch;
 }
 

@@ -80,7 +80,7 @@ HopperFusedWork::HopperFusedWork(const Mask& mask, std::shared_ptr<const RowBoun
     forward ? list_query_tiles(mask, segments) : list_key_tiles(mask, segments);
     make_table(segments);
     for (const auto* buffer :
-         {&positions_, &items_device_, &first_items_, &entries_device_, &semaphore_values_, &table_})
+         {&positions_, &items_device_, &first_parts_, &entries_device_, &semaphore_values_, &table_})
         device_bytes_ += static_cast<std::int64_t>(buffer->bytes());
 }
 
@@ -121,7 +121,7 @@ void HopperFusedWork::list_query_tiles(const Mask& mask, const KeySegments& segm
                      [&](std::size_t a, std::size_t b) { return total[a] > total[b]; });
 
     std::vector<std::array<std::int32_t, 4>> items;
-    std::vector<std::int32_t> entries, first_items{0};
+    std::vector<std::int32_t> entries, first_parts{0};
     struct Copied {
         std::int32_t from = -1, end = -1, to = 0;
     };
@@ -144,12 +144,12 @@ void HopperFusedWork::list_query_tiles(const Mask& mask, const KeySegments& segm
             items.push_back({static_cast<std::int32_t>(tile + most * place), begin, begin + item[2] - item[1],
                              begin + item[3] - item[1]});
         }
-        first_items.push_back(static_cast<std::int32_t>(items.size()));
+        first_parts.push_back(static_cast<std::int32_t>(items.size()));
     }
     work_tiles_ = static_cast<std::int64_t>(tiles);
     if (tiles > 0) longest_ = total[longest_first.front()];
     items_device_ = uploaded(items);
-    first_items_ = uploaded(first_items);
+    first_parts_ = uploaded(first_parts);
     entries_device_ = uploaded(entries);
 }
 
@@ -186,18 +186,18 @@ void HopperFusedWork::list_key_tiles(const Mask& mask, const KeySegments& segmen
     entries_device_ = uploaded(entries);
     if (options_.list.deterministic) semaphore_values_ = uploaded(semaphore_values);
     const auto heads = options_.shape.batch * options_.block_heads;
-    blocks_per_work_tile_ = blocks_per_work_tile({.items = work_tiles_ * heads,
+    blocks_per_work_tile_ = blocks_per_work_tile({.work_tiles = work_tiles_ * heads,
                                                   .entries = entries_ * heads,
                                                   .longest = longest_,
                                                   .steps_per_row_tile = options_.shape.query_heads_per_kv_head});
     if (!in_lockstep || options_.list.deterministic) return;
     const auto at_a_time = sms_of_device() / blocks_per_work_tile_;
-    order_ = layouts::fused_lockstep_order(block_tiles_, heads, at_a_time).value_or(WorkTileOrder{});
+    order_ = layouts::fused_lockstep_order(block_tiles_, heads, at_a_time).value_or(layouts::WorkTileOrder{});
 }
 
 void HopperFusedWork::make_table(const KeySegments& segments) {
     const auto& shape = options_.shape;
-    std::vector<JoinedBlock> table(blocks_.size());
+    std::vector<FusedLaunchBlock> table(blocks_.size());
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
         const auto& block = blocks_[i];
         for (const auto* view : {&block.dk, &block.dv})
@@ -239,15 +239,15 @@ int HopperFusedWork::head_by_head() const {
     return waits ? static_cast<int>(work_tiles_ / 2) : 0;
 }
 
-Joined HopperFusedWork::parameters() const {
-    return {.blocks = table_.as<const JoinedBlock>(),
-            .first_items = first_items_.as<const int>(),
+FusedLaunch HopperFusedWork::parameters() const {
+    return {.blocks = table_.as<const FusedLaunchBlock>(),
+            .first_parts = first_parts_.as<const int>(),
             .groups = groups_,
             .heads = static_cast<int>(options_.block_heads),
             .head_by_head = head_by_head(),
             .pass = pass_,
             .late = late_.as<std::uint32_t>(),
-            .told = late_block_,
+            .reported = late_block_,
             .most_nanoseconds = static_cast<std::uint64_t>(options_.most_wait.count())};
 }
 
@@ -310,7 +310,7 @@ void HopperFusedWork::attend_backward(const BackwardArgs& asked, cudaStream_t st
     args.dk = block.dk;
     args.dv = block.dv;
     const BackwardLaunch launch{.params = hopper_backward_params(args, geometry(args.shape, Pass::backward), items()),
-                                .joined = parameters(),
+                                .fused = parameters(),
                                 .blocks_per_item = blocks_per_work_tile_,
                                 .order = order_,
                                 .turns = semaphore_values_.as<const int>()};

@@ -2,8 +2,8 @@
 
 #include "gpu/device/cuda_handles.hpp"
 #include "gpu/kernels/fused_work.hpp"
-#include "gpu/kernels/hopper/units/joined.hpp"
-#include "gpu/kernels/hopper/units/unit_order.hpp"
+#include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 #include <vector>
 
@@ -29,14 +29,14 @@ public:
     void attend_backward(const BackwardArgs& args, cudaStream_t stream) override;
 
     const RowBounds& rows() const { return *rows_; }
-    Joined parameters() const;
+    FusedLaunch parameters() const;
     /// Forward: query tiles. Backward: key tiles of all blocks.
     std::int64_t work_tiles() const { return work_tiles_; }
     std::int64_t entries() const { return entries_; }
     /// On the device, 0 between launches.
     std::uint32_t* counter() const { return counter_.as<std::uint32_t>(); }
     /// Backward: the order of one block's work tiles.
-    WorkTileOrder order() const { return order_; }
+    layouts::WorkTileOrder order() const { return order_; }
 
 private:
     struct KeySegments;
@@ -57,13 +57,13 @@ private:
     int groups_ = 1;                      // of kv heads
     std::int64_t work_tiles_ = 0, longest_ = 0, entries_ = 0;
     int blocks_per_work_tile_ = 1;            // backward
-    WorkTileOrder order_;                     // backward
+    layouts::WorkTileOrder order_;            // backward
     std::vector<std::uint32_t> block_tiles_;  // backward, by block: its work tiles
     std::uint32_t pass_ = 0;
     std::uint32_t* late_block_ = nullptr;  // in host memory that the device sees
     DeviceBuffer late_;
     Stream other_stream_;
-    DeviceBuffer positions_, items_device_, first_items_, entries_device_, semaphore_values_, table_, ready_, ended_,
+    DeviceBuffer positions_, items_device_, first_parts_, entries_device_, semaphore_values_, table_, ready_, ended_,
         counter_;
     std::int64_t device_bytes_ = 0;
 };

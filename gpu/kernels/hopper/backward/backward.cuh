@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(backward_threads, 1)
         grow_registers<240>();
         compute<T, Config, rewrite>(all, base, load_share(base + Layout::share), warp / 4 - 1);
         tell_end(all, load_share(base + Layout::share));
-        if (!all.joined.blocks) device::let_next_launch_begin();  // a fused launch waits for other streams
+        if (!all.fused.blocks) device::let_next_launch_begin();  // a fused launch waits for other streams
     }
 }
 
@@ -89,11 +89,11 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
         .dq = make_tensor_map({params.dq.data, DType::fp32, params.dq.strides},
                               {g.batch, g.query_tokens, g.query_heads, params.q.dim}, DqPart<Config>::added_rows),
         .params = params,
-        .joined = launch.joined,
+        .fused = launch.fused,
         .order = launch.order,
         .turns = launch.turns,
         .flags = nullptr};
-    if (launch.joined.blocks) return all;
+    if (launch.fused.blocks) return all;
     all.k = map(params.k, g.key_tokens, kv_heads, Config::keys);
     all.v = map(params.v, g.key_tokens, kv_heads, Config::keys);
     return all;
@@ -102,7 +102,7 @@ BackwardKernelParams kernel_params(const BackwardLaunch& launch, DType dtype) {
 template <class T, class Config, bool rewrite>
 void enqueue_backward(const BackwardKernelParams& params, int blocks_per_item, cudaStream_t stream) {
     const Geometry& g = params.params.geometry;
-    const int heads = params.joined.blocks ? params.joined.heads : g.query_heads / g.group;
+    const int heads = params.fused.blocks ? params.fused.heads : g.query_heads / g.group;
     launch_chained(backward_kernel<T, Config, rewrite>, "backward kernel for sm_90a",
                    heads * g.batch * params.params.work.count, blocks_per_item, backward_threads,
                    BackwardLayout<Config>::bytes, params, stream);

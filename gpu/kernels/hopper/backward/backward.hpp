@@ -1,16 +1,16 @@
 #pragma once
 
-#include "gpu/kernels/hopper/units/joined.hpp"
-#include "gpu/kernels/hopper/units/unit_order.hpp"
+#include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 namespace ringlab::gpu::hopper {
 
 struct BackwardLaunch {
     BackwardParams params;
-    Joined joined;        // blocks of a fused launch, with their own maps, dk and dv
-    int blocks_per_item;  // thread blocks that share a work tile: 1, 2, 4 or 8
-    WorkTileOrder order;  // order of work tiles and kv heads
-    const int* turns;     // deterministic dq: TileList::device_semaphore_values(); otherwise null
+    FusedLaunch fused;             // blocks of a fused launch, with their own maps, dk and dv
+    int blocks_per_item;           // thread blocks that share a work tile: 1, 2, 4 or 8
+    layouts::WorkTileOrder order;  // order of work tiles and kv heads
+    const int* turns;              // deterministic dq: TileList::device_semaphore_values(); otherwise null
 };
 
 /// Launches the kernel: dk, dv, and dq by additions, which have a fixed order if there are `turns`. It does the work of

@@ -20,20 +20,20 @@ using device::unpack;
 struct GradientTarget {
     Elements dk, dv;
     bool adds;
-    int joined_block;
+    int fused_block;
     int first_key, key_tokens, batch, head;  // as their tensors count
 
     __device__ GradientTarget(const BackwardKernelParams& all, const Share& share, int keys) {
-        const bool joined = all.joined.blocks != nullptr;
-        const JoinedBlock* block = all.joined.blocks + (joined ? share.item.w : 0);
-        dk = joined ? block->dk : all.params.dk;
-        dv = joined ? block->dv : all.params.dv;
-        adds = joined ? block->adds : all.params.adds;
-        joined_block = share.item.w;
-        first_key = (share.item.x - (joined ? block->first_tile : 0)) * keys;
-        key_tokens = joined ? block->tokens : all.params.geometry.key_tokens;
+        const bool fused = all.fused.blocks != nullptr;
+        const FusedLaunchBlock* block = all.fused.blocks + (fused ? share.item.w : 0);
+        dk = fused ? block->dk : all.params.dk;
+        dv = fused ? block->dv : all.params.dv;
+        adds = fused ? block->adds : all.params.adds;
+        fused_block = share.item.w;
+        first_key = (share.item.x - (fused ? block->first_tile : 0)) * keys;
+        key_tokens = fused ? block->tokens : all.params.geometry.key_tokens;
         batch = share.batch;
-        head = share.kv_head - (joined ? block->first_head : 0);
+        head = share.kv_head - (fused ? block->first_head : 0);
     }
 };
 
@@ -379,7 +379,7 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
     };
     const int blocks = blocks_of_cluster(), block = block_of_cluster();
     const auto await_target = [&] {
-        if (all.joined.blocks) await_gradient(all.joined, target.joined_block);
+        if (all.fused.blocks) await_gradient(all.fused, target.fused_block);
     };
     if (blocks == 1) {
         await_target();
@@ -440,8 +440,8 @@ __device__ inline void compute(const BackwardKernelParams& all, std::uint32_t ba
 
 /// Signals that this thread block's part of dk and dv is in memory. Called by the computing threads.
 __device__ inline void tell_end(const BackwardKernelParams& all, const Share& share) {
-    if (!all.joined.blocks) return;
-    const JoinedBlock& block = all.joined.blocks[share.item.w];
+    if (!all.fused.blocks) return;
+    const FusedLaunchBlock& block = all.fused.blocks[share.item.w];
     if (!block.ended) return;
     sync_named(1, computing_threads);
     if (threadIdx.x != backward_threads - computing_threads) return;

@@ -34,9 +34,9 @@ __device__ inline void load_queries(const BackwardKernelParams& all, std::uint32
     if (lane == 0) {
         const CUtensorMap *k = &all.k, *v = &all.v;
         int first_tile = 0, first_head = 0;
-        if (all.joined.blocks) {
-            await_block(all.joined, share.item.w);
-            const JoinedBlock& block = all.joined.blocks[share.item.w];
+        if (all.fused.blocks) {
+            await_block(all.fused, share.item.w);
+            const FusedLaunchBlock& block = all.fused.blocks[share.item.w];
             k = &block.k;
             v = &block.v;
             first_tile = block.first_tile;

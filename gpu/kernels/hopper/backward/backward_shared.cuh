@@ -6,8 +6,8 @@
 #include "gpu/kernels/hopper/ptx/mbarrier.cuh"
 #include "gpu/kernels/hopper/ptx/shared_access.cuh"
 #include "gpu/kernels/hopper/ptx/tensor_map.hpp"
-#include "gpu/kernels/hopper/units/joined.cuh"
-#include "gpu/kernels/hopper/units/unit_order.cuh"
+#include "gpu/kernels/hopper/work_tiles/fused_launch.cuh"
+#include "gpu/kernels/hopper/work_tiles/place.cuh"
 
 // What the warps of the backward kernel share: parameters, shared memory and its barriers, and the work of a thread
 // block.
@@ -17,7 +17,7 @@ namespace ringlab::gpu::hopper {
 struct BackwardKernelParams {
     CUtensorMap q, k, v, dout, dq;
     BackwardParams params;
-    Joined joined;
+    FusedLaunch fused;
     WorkTileOrder order;
     const int* turns;
     int* flags;  // deterministic dq: semaphores, one for each query tile of a head
@@ -157,17 +157,17 @@ __device__ inline Share load_share(std::uint32_t address) {
 /// Not inlined: inlined it changes the use of registers, and ptxas then serialises the products of head dim 64.
 __device__ __noinline__ inline Share share_of_block(const BackwardKernelParams& all) {
     const auto& geometry = all.params.geometry;
-    const int heads = all.joined.blocks ? all.joined.heads : geometry.query_heads / geometry.group;
+    const int heads = all.fused.blocks ? all.fused.heads : geometry.query_heads / geometry.group;
     const int blocks = blocks_of_cluster();
     int unit = static_cast<int>(blockIdx.x) / blocks, first_item = 0;
-    if (all.joined.blocks && all.order.in_lockstep) {  // one K/V block after another
+    if (all.fused.blocks && all.order.in_lockstep) {  // one K/V block after another
         const int units = all.order.leading_tiles * heads * geometry.batch;
         first_item = unit / units * all.order.leading_tiles;
         unit %= units;
     }
     const Place place = place_of(unit, all.order, heads * geometry.batch);
     Share share{__ldg(all.params.work.items + first_item + place.item), place.head / heads, place.head % heads, 0, 0};
-    if (all.joined.blocks) share.kv_head += all.joined.blocks[share.item.w].first_head;
+    if (all.fused.blocks) share.kv_head += all.fused.blocks[share.item.w].first_head;
     const int all_steps = (share.item.z - share.item.y) * geometry.group;
     share.steps = (all_steps + blocks - 1 - block_of_cluster()) / blocks;
     share.from_end = all.order.in_lockstep ? section_of(unit, all.order) % 2 == 0 : all.turns != nullptr;

@@ -90,7 +90,7 @@ inline int multiprocessors() {
 
 template <class T, class Config>
 void launch_forward_with(const ForwardLaunch& arguments, cudaStream_t stream) {
-    const int clusters = std::min(multiprocessors() / arguments.blocks, arguments.units);
+    const int clusters = std::min(multiprocessors() / arguments.blocks, arguments.work_tiles);
     if (clusters == 0) return;
     const auto kernel = [&] {
         if constexpr (Config::pairs)

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "gpu/kernels/hopper/units/joined.hpp"
-#include "gpu/kernels/hopper/units/unit_order.hpp"
+#include "gpu/kernels/hopper/work_tiles/fused_launch.hpp"
+#include "layouts/tiling/work_tile_order.hpp"
 
 #include <cuda.h>
 
@@ -10,13 +10,13 @@ namespace ringlab::gpu::hopper {
 /// One launch of the forward kernel: ForwardParams, and tensor maps from which bulk copies load them.
 struct ForwardLaunch {
     CUtensorMap q, k, v;  // boxes of a tile's rows or keys
-    Joined joined;        // blocks of a fused launch, with their own k and v
+    FusedLaunch fused;    // blocks of a fused launch, with their own k and v
     CUtensorMap carry;    // if prefetch_carry
     ForwardParams params;
-    std::uint32_t* counter;  // next work tile; 0 before and after the launch
-    int blocks;              // thread blocks of a cluster: 2 (a pair), or 1
-    int units;               // work tiles: query tiles x heads x batch; for pairs, x pairs of heads
-    WorkTileOrder order;     // not used by fused launches
+    std::uint32_t* counter;        // next work tile; 0 before and after the launch
+    int blocks;                    // thread blocks of a cluster: 2 (a pair), or 1
+    int work_tiles;                // work tiles: query tiles x heads x batch; for pairs, x pairs of heads
+    layouts::WorkTileOrder order;  // not used by fused launches
     bool prefetch_carry;
 };
 

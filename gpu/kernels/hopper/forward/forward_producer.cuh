@@ -4,8 +4,8 @@
 #include "gpu/kernels/hopper/forward/forward_shared.cuh"
 #include "gpu/kernels/hopper/ptx/bulk_copy.cuh"
 #include "gpu/kernels/hopper/ptx/shared_access.cuh"
-#include "gpu/kernels/hopper/units/joined.cuh"
-#include "gpu/kernels/hopper/units/unit_order.cuh"
+#include "gpu/kernels/hopper/work_tiles/fused_launch.cuh"
+#include "gpu/kernels/hopper/work_tiles/place.cuh"
 
 namespace ringlab::gpu::hopper {
 
@@ -94,21 +94,21 @@ struct ForwardProducer {
 
     __device__ __forceinline__ Work work_at(int index) const {
         const auto& params = launch.params;
-        const auto& joined = launch.joined;
-        if (index >= launch.units) return {-1, -1, {}, 0, 0};
+        const auto& fused = launch.fused;
+        if (index >= launch.work_tiles) return {-1, -1, {}, 0, 0};
         // In pairs, a work tile stands for two query heads.
         const int query_heads = params.geometry.query_heads / blocks, group = params.geometry.group / blocks;
         const int heads = query_heads * params.geometry.batch;
         auto [tile, head] = place_of(index, launch.order, heads);
-        if (index < joined.head_by_head * heads) {
+        if (index < fused.head_by_head * heads) {
             // Head by head; all batch elements of a head come together.
-            const int together = group * params.geometry.batch, rest = index % (joined.head_by_head * together);
+            const int together = group * params.geometry.batch, rest = index % (fused.head_by_head * together);
             tile = rest / together;
             head = rest % together;
-            head = head / group * query_heads + head % group + index / (joined.head_by_head * together) * group;
+            head = head / group * query_heads + head % group + index / (fused.head_by_head * together) * group;
         }
-        const int item = joined.blocks ? __ldg(joined.first_items + tile) : tile;
-        const int end = joined.blocks ? __ldg(joined.first_items + tile + 1) : tile + 1;
+        const int item = fused.blocks ? __ldg(fused.first_parts + tile) : tile;
+        const int end = fused.blocks ? __ldg(fused.first_parts + tile + 1) : tile + 1;
         return {item, end, __ldg(params.work.items + item), head % query_heads * blocks + in_pair(),
                 head / query_heads};
     }
@@ -125,7 +125,7 @@ struct ForwardProducer {
         const Barrier full{shared + Shared::next_full}, empty{shared + Shared::next_empty};
         if (in_pair() == 0) {
             // The last thread block that asks sets the counter back to 0.
-            if (next == launch.units + static_cast<int>(gridDim.x) / blocks - 1) *launch.counter = 0;
+            if (next == launch.work_tiles + static_cast<int>(gridDim.x) / blocks - 1) *launch.counter = 0;
             if constexpr (!pairs) return next;
             empty.wait(next_parity ^ 1);
             send_to_block(shared + Shared::next, next, full, 1);
@@ -142,17 +142,17 @@ struct ForwardProducer {
     /// Waits until a K/V block has arrived, and loads from it from now on. Returns the index of the kv head in this
     /// block.
     __device__ __forceinline__ int open(int place, int kv_head) {
-        const auto& joined = launch.joined;
-        if (!joined.blocks) return kv_head;
-        const int index = place * joined.groups + kv_head / joined.heads;
+        const auto& fused = launch.fused;
+        if (!fused.blocks) return kv_head;
+        const int index = place * fused.groups + kv_head / fused.heads;
         const std::uint64_t bit = index < 64 ? std::uint64_t{1} << index : 0;
-        if (!(opened & bit)) await_block(joined, index);
+        if (!(opened & bit)) await_block(fused, index);
         opened |= bit;
-        const JoinedBlock& block = joined.blocks[index];
+        const FusedLaunchBlock& block = fused.blocks[index];
         k = &block.k;
         v = &block.v;
         first_tile = block.first_tile;
-        return kv_head % joined.heads;
+        return kv_head % fused.heads;
     }
 
     __device__ __forceinline__ void tell(const Unit& unit, Ring<Shared::unit_slots>& slot) {
@@ -174,7 +174,7 @@ struct ForwardProducer {
             Work next_work;
             int4 item = work.first;
             for (int i = work.item; i < work.end; ++i) {
-                constexpr int tiles = 65536;  // see Joined::first_items
+                constexpr int tiles = 65536;  // see FusedLaunch::first_parts
                 const bool is_first = i == work.item, is_last = i + 1 == work.end;
                 const Unit unit{item.x % tiles, item.y, item.w, item.z, work.head, work.batch, is_last};
                 const int place = item.x / tiles;

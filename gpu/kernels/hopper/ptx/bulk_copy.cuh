@@ -68,27 +68,11 @@ __device__ inline void load_bytes(std::uint32_t shared, const void* global, std:
         : "memory");
 }
 
-/// A box from shared memory to the mapped tensor.
-__device__ inline void store_box(const CUtensorMap& map, std::uint32_t shared, int dim, int token, int head,
-                                 int batch) {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-                 "r"(shared), "r"(dim), "r"(token), "r"(head), "r"(batch)
-                 : "memory");
-}
-
-/// The same, added to what is there.
+/// A box of shared memory, added to the mapped tensor.
 __device__ inline void add_box(const CUtensorMap& map, std::uint32_t shared, int dim, int token, int head, int batch) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
         "r"(shared), "r"(dim), "r"(token), "r"(head), "r"(batch)
-        : "memory");
-}
-
-/// Adjacent fp32 values of shared memory added to as many of global memory, each atomically.
-__device__ inline void add_floats(float* global, std::uint32_t shared, std::uint32_t bytes, Keep keep = Keep::normal) {
-    asm volatile(
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(global),
-        "r"(shared), "r"(bytes), "l"(static_cast<std::uint64_t>(keep))
         : "memory");
 }
 

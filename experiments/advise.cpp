@@ -158,7 +158,7 @@ int share_batches(const Config& config, const std::vector<AdvisedMachine>& machi
         }
     record.finish();
     std::string assignment;
-    if (!config.batch.assignment.empty()) {
+    if (!config.batch.assignment.empty() && all.front().fits()) {
         const auto text = assignment_text(all.front());
         assignment = config.output.files.write(config.batch.assignment, std::as_bytes(std::span(text))).string();
     }

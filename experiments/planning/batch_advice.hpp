@@ -40,6 +40,8 @@ struct BatchAdvice {
     std::vector<std::int64_t> lengths;  ///< of the documents
     std::vector<BatchSharing> sharings;
     std::size_t best = 0;  ///< of those that fit the one with the shortest step; 0 if none fits
+
+    bool fits() const { return sharings[best].fits; }
 };
 
 /// Weighs these sharings of a batch:

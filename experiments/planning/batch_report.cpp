@@ -41,9 +41,9 @@ Table sharing_table(const BatchAdvice& advice) {
     Table table({"", "documents", "rings", "step ms", "simulated", "of as given", "balance", "tokens/rank", "memory"});
     for (std::size_t i = 0; i < advice.sharings.size(); ++i) {
         const auto& one = advice.sharings[i];
-        table.add({i == advice.best ? "advised"
-                   : one.fits       ? ""
-                                    : "does not fit",
+        table.add({!one.fits          ? "does not fit"
+                   : i == advice.best ? "advised"
+                                      : "",
                    one.name, sizes_text(one.rings.assignment.rings), ms_text(one.rings.slowest()),
                    one.simulated.empty() ? "-" : ms_text(one.seconds()),
                    fmt::format("{:.3f}", one.seconds() / advice.sharings.front().seconds()),
@@ -117,8 +117,11 @@ std::string batch_text(const std::vector<BatchAdvice>& batches, const BatchQuest
     }
     if (batches.size() > 1)
         text += means_text(batches) + "\n";
+    else if (batches.front().fits())
+        text += fmt::format("The advised rings, with times by the closed form, and tokens:\n{}\n",
+                            rings_text(batches.front()));
     else
-        text += fmt::format("The advised rings:\n{}\n", rings_text(batches.front()));
+        text += fmt::format("Nothing fits into the {} of a device.\n\n", memory_text(question.machine.capacity.device));
     return text + column_definitions +
            trust_line(question.machine.name, question.machine.machine, question.machine.uncertainty);
 }
@@ -139,7 +142,8 @@ void describe_sharing(RunWriter& run, const BatchAdvice& advice, std::size_t sha
     const auto& assignment = one.rings.assignment;
     run.attribute("batch", static_cast<std::int64_t>(batch), "1", "number of the batch, from 0");
     run.attribute("sharing", one.name, "1", "how documents are shared among rings");
-    run.attribute("advised", static_cast<std::int64_t>(sharing == advice.best), "1", "1: the shortest step that fits");
+    run.attribute("advised", static_cast<std::int64_t>(one.fits && sharing == advice.best), "1",
+                  "1: the shortest step that fits");
     run.attribute("fits", static_cast<std::int64_t>(one.fits), "1", "1: the memory of a device is enough");
     run.attribute("machine", question.machine.name, "1", "machine file");
     run.attribute("mask", question.config.sweep.masks.front(), "1", "joined with the documents of each ring");

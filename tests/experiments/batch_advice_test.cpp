@@ -130,6 +130,13 @@ BOOST_AUTO_TEST_CASE(without_a_budget_nothing_is_simulated_and_what_does_not_fit
     const auto narrow = advice_for(config, machine, long_and_short());
     BOOST_TEST(narrow.sharings[narrow.best].fits);
     BOOST_TEST(!narrow.sharings[advice.best].fits);
+    BOOST_TEST(narrow.fits());
+    machine.capacity.device = least - 1;
+    const auto none = advice_for(config, machine, long_and_short());
+    BOOST_TEST(!none.fits());
+    const auto text = batch_text({none}, {config, machine, 16, {8}, 4096});
+    BOOST_TEST(text.find("Nothing fits into the") != std::string::npos, text);
+    BOOST_TEST(text.find("advised") == std::string::npos, text);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

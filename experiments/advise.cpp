@@ -8,12 +8,17 @@
 #include "experiments/files/resources.hpp"
 #include "experiments/main/run_main.hpp"
 #include "experiments/planning/advice_report.hpp"
+#include "experiments/planning/batch_report.hpp"
+#include "experiments/planning/candidates.hpp"
 #include "experiments/prediction/described_machine.hpp"
 #include "experiments/record/record.hpp"
+#include "experiments/study/in_order.hpp"
 #include "experiments/study/study.hpp"
+#include "layouts/basics/registry.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -35,7 +40,10 @@ const Experiment experiment{
     "balanced, and all\n"
     "schedules except merge, with other numbers of parts and groups near the best. Lengths that a layout "
     "does not divide\n"
-    "are padded.",
+    "are padded.\n"
+    "With --batch-file it instead shares the documents of several packings among rings: which documents on "
+    "which ring,\n"
+    "and rings of which sizes.",
     "advise --preset llama-3.1-70b --tokens 1048576 --gpus 64 --machines h200_cluster --json advice.json",
     {.plans = true, .advises = true}};
 
@@ -75,6 +83,90 @@ Provenance provenance_of(const std::vector<AdvisedMachine>& machines, int argc, 
     return provenance;
 }
 
+/// A record under a free name, or what is known now were lost.
+Record new_record(const Config& config, const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
+    auto opening = record_opening(config.output);
+    if (opening.mode == RecordMode::create) opening.mode = RecordMode::next_free;
+    return Record(config.output.path, opening, {experiment.name, experiment.purpose, config.output.text},
+                  provenance_of(machines, argc, argv));
+}
+
+std::vector<Batch> batches_of(const Config& config, int gpus, int gpus_per_host) {
+    if (!config.batch.file.empty()) return {read_batch(config.batch.file)};
+    const auto ranks = config.sweep.ranks.empty() ? std::min(gpus, gpus_per_host) : config.sweep.ranks.front();
+    require(config.sweep.ranks.size() < 2, "--ranks has {} values; give the one size of the rings as given",
+            config.sweep.ranks.size());
+    require(gpus % ranks == 0, "--ranks {} does not divide {} GPUs", ranks, gpus);
+    const auto tokens = sequence_lengths(config.sweep, ranks, 0).front();
+    require(tokens > 0, "--tokens {}: a packing must have tokens", tokens);
+    const auto lengths =
+        layouts::parse_lengths("@" + find_resource(config.batch.lengths, "data", ".txt"), "document lengths");
+    std::vector<Batch> batches;
+    for (int i = 0; i < config.batch.count; ++i)
+        batches.push_back(
+            drawn_batch(lengths, tokens, gpus / ranks, config.problem.seed, static_cast<std::uint32_t>(i)));
+    return batches;
+}
+
+BatchQuestion batch_question(const Config& config, const AdvisedMachine& machine, int gpus, const Batch& batch) {
+    BatchQuestion question{config, machine, gpus, config.batch.sizes, config.batch.most_tokens_per_rank};
+    const auto host = std::min(gpus, machine.machine.gpus_per_host);
+    if (question.sizes.empty()) question.sizes = layouts::nested_ring_sizes(gpus, host);
+    std::ranges::sort(question.sizes);
+    for (std::size_t i = 0; i < question.sizes.size(); ++i) {
+        const auto size = question.sizes[i];
+        require(size <= gpus && (host % size == 0 || size % host == 0),
+                "--ring-sizes {}: it must divide the {} GPUs of a host, or be a multiple of them up to {}", size, host,
+                gpus);
+        require(i == 0 || size > host || size % question.sizes[i - 1] == 0,
+                "--ring-sizes {} and {}: within a host each size must be a multiple of the next smaller one",
+                question.sizes[i - 1], size);
+    }
+    if (question.most_tokens_per_rank == 0)
+        question.most_tokens_per_rank =
+            batch.tokens_per_packing() * static_cast<std::int64_t>(batch.packings.size()) / gpus;
+    return question;
+}
+
+/// Which documents of global batches go to which ring.
+int share_batches(const Config& config, const std::vector<AdvisedMachine>& machines, int argc, char** argv) {
+    require_one("machines", machines.size());
+    const auto& machine = machines.front();
+    const auto gpus = gpus_of({}, config.advice.gpus, machine);
+    const auto batches = batches_of(config, gpus, machine.machine.gpus_per_host);
+    const auto question = batch_question(config, machine, gpus, batches.front());
+    Progress progress(batches.size(), false);
+    std::vector<BatchAdvice> all;
+    progress.start("batch 1");
+    make_in_parallel(
+        batches.size(), threads_of(config.prediction.threads),
+        [&](std::size_t i) { return advise_batch(question, batches[i]); },
+        [&](std::size_t i, BatchAdvice advice) {
+            all.push_back(std::move(advice));
+            progress.finish();
+            say_when_interrupted("interrupted; nothing was written");
+            if (i + 1 < batches.size()) progress.start(fmt::format("batch {}", i + 2));
+        });
+
+    auto record = new_record(config, machines, argc, argv);
+    for (std::size_t batch = 0; batch < all.size(); ++batch)
+        for (std::size_t sharing = 0; sharing < all[batch].sharings.size(); ++sharing) {
+            const auto name = fmt::format("batch {} {}", batch + 1, all[batch].sharings[sharing].name);
+            RunWriter run;
+            describe_sharing(run, all[batch], sharing, batch, question);
+            if (!record.has(name)) record.commit(name, run);
+        }
+    record.finish();
+    std::string assignment;
+    if (!config.batch.assignment.empty() && all.front().fits()) {
+        const auto text = assignment_text(all.front());
+        assignment = config.output.files.write(config.batch.assignment, std::as_bytes(std::span(text))).string();
+    }
+    fmt::print("{}Record: {}\n", batch_text(all, question), record.name());
+    if (!assignment.empty()) fmt::print("Assignment: {}\n", assignment);
+    return 0;
+}
+
 int body(int argc, char** argv) {
     // 1. Configuration, machines.
     const auto config = parse(experiment, defaults(), argc, argv);
@@ -85,6 +177,7 @@ int body(int argc, char** argv) {
     require_one(config->sweep.tokens.empty() ? "tokens-per-rank" : "tokens",
                 config->sweep.tokens.size() + config->sweep.tokens_per_rank.size());
     const auto machines = machines_of(*config);
+    if (config->batch.is_asked()) return share_batches(*config, machines, argc, argv);
 
     // 2. Look at every combination; simulate those that may be the best.
     std::optional<Progress> progress;
@@ -101,10 +194,7 @@ int body(int argc, char** argv) {
     progress.reset();
 
     // 3. The record, JSON, the table.
-    auto opening = record_opening(config->output);
-    if (opening.mode == RecordMode::create) opening.mode = RecordMode::next_free;  // or what is known now were lost
-    Record record(config->output.path, opening, {experiment.name, experiment.purpose, config->output.text},
-                  provenance_of(machines, argc, argv));
+    auto record = new_record(*config, machines, argc, argv);
     const auto problem = problem_from(config->problem);
     std::int64_t place = 0;
     for (const auto& one : advice.all) {

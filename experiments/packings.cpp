@@ -8,7 +8,7 @@
 #include "experiments/console/table.hpp"
 #include "experiments/execution/backend.hpp"
 #include "experiments/files/resources.hpp"
-#include "experiments/inputs/inputs_random.hpp"
+#include "experiments/inputs/packed_documents.hpp"
 #include "experiments/main/run_main.hpp"
 #include "experiments/options/values.hpp"
 #include "experiments/prediction/predictor.hpp"
@@ -53,20 +53,6 @@ Config defaults() {
     config.prediction.machines = {"2cpus_calibrated"};
     config.output.path = "packings.h5";
     return config;
-}
-
-/// Documents one after another, the last cut where the sequence ends: "documents:512,20,7660".
-std::string packing(const std::vector<std::int64_t>& lengths, std::int64_t tokens, std::uint64_t seed,
-                    std::uint32_t number) {
-    constexpr std::uint32_t stream = 64;  // apart from those of inputs
-    std::string text = "documents:";
-    for (std::uint32_t i = 0; tokens > 0; ++i) {
-        const auto drawn = random_bits(seed, {stream, number, 0, i, 0}) % lengths.size();
-        const auto length = std::min(lengths[drawn], tokens);
-        text += fmt::format("{}{}", i == 0 ? "" : ",", length);
-        tokens -= length;
-    }
-    return text;
 }
 
 /// What one layout makes of one packing.
@@ -214,9 +200,9 @@ public:
           source_(config.problem, config.sweep.inputs, config.execution.replicas) {
         const auto lengths = layouts::parse_lengths("@" + lengths_file, "document lengths");
         for (int i = 0; i < config.packing.count; ++i)
-            masks_.push_back(
-                config.sweep.masks[0] + "+" +
-                packing(lengths, config.sweep.tokens[0], config.problem.seed, static_cast<std::uint32_t>(i)));
+            masks_.push_back(packed_mask(
+                config.sweep.masks[0],
+                drawn_packing(lengths, config.sweep.tokens[0], config.problem.seed, static_cast<std::uint32_t>(i))));
     }
 
     const Predictor& predictor() const { return predictor_; }

@@ -31,6 +31,18 @@ struct AdviceConfig {
     std::string json;            ///< file; empty: none
 };
 
+/// The global batches for which `advise` shares documents among rings.
+struct BatchConfig {
+    std::string file;                                   ///< a packing a line; empty: none
+    int count = 0;                                      ///< batches that are drawn; 0: none
+    std::string lengths = "document_lengths_training";  ///< that they are drawn from: a file, or one of Ringlab
+    std::vector<int> sizes;                             ///< that rings may have; empty: powers of two
+    std::int64_t most_tokens_per_rank = 0;              ///< 0: as many as the packings have
+    std::string assignment;                             ///< file to write; empty: none
+
+    bool is_asked() const { return !file.empty() || count > 0; }
+};
+
 /// What `packings` packs.
 struct PackingConfig {
     std::string lengths = "document_lengths";  ///< file of lengths, or one that comes with Ringlab
@@ -62,6 +74,7 @@ struct Config {
     TraceConfig trace;
     MemoryConfig memory;
     AdviceConfig advice;
+    BatchConfig batch;
     PackingConfig packing;
     DecodingConfig decoding;
     StackConfig stack;

@@ -55,22 +55,16 @@ bool is_machine_file(const fs::path& path) {
     return true;
 }
 
-bool is_trace(const fs::path& path) {
-    std::string begin(sim::chrome_trace_begin.size(), '\0');
+bool begins_with(const fs::path& path, std::string_view expected) {
+    std::string begin(expected.size(), '\0');
     std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    return begin == sim::chrome_trace_begin;
+    return begin == expected;
 }
 
 bool is_execution_trace(const fs::path& path) {
     std::string begin(64, '\0');
     std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
     return begin.find(sim::chakra_generator) != std::string::npos;
-}
-
-bool is_advice(const fs::path& path) {
-    std::string begin(advice_begin.size(), '\0');
-    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    return begin == advice_begin;
 }
 
 bool is_of_kind(const fs::path& path, FileKind kind) {
@@ -83,9 +77,10 @@ bool is_of_kind(const fs::path& path, FileKind kind) {
                 return file.has("description") && file.text("description") == tensors_file_description;
             });
         case FileKind::machine: return is_machine_file(path);
-        case FileKind::trace: return is_trace(path);
+        case FileKind::trace: return begins_with(path, sim::chrome_trace_begin);
         case FileKind::execution_trace: return is_execution_trace(path);
-        case FileKind::advice: return is_advice(path);
+        case FileKind::advice: return begins_with(path, advice_begin);
+        case FileKind::assignment: return begins_with(path, assignment_begin);
     }
     return false;
 }
@@ -98,6 +93,7 @@ const char* name_of(FileKind kind) {
         case FileKind::trace: return "trace of Ringlab";
         case FileKind::execution_trace: return "execution trace of Ringlab";
         case FileKind::advice: return "advice of Ringlab";
+        case FileKind::assignment: return "assignment of Ringlab";
     }
     return "";
 }

@@ -104,6 +104,11 @@ const std::vector<Reader> readers{
      {"two.stack", "local.cfg", "p.cfg", "m.toml"}},
     {decode, four + on_machine + Words{"--tokens", "64", "--repeats", "1"}, {"machines"}, {"m.toml"}},
     {advise, on_machine + Words{"--tokens", "4096", "--ranks", "4"}, {"machines"}, {"m.toml"}},
+    {advise, on_machine + Words{"--batch-file", "batch.txt"}, {"batch-file", "machines"}, {"batch.txt", "m.toml"}},
+    {advise,
+     on_machine + Words{"--batches", "1", "--lengths", "lengths.txt", "--ranks", "4", "--tokens", "64"},
+     {"lengths", "machines"},
+     {"lengths.txt", "m.toml"}},
     {longest_context, four + on_machine, {"machines"}, {"m.toml"}},
     {validate, on_machine + Words{"--measured", "rings.h5"}, {"measured", "machines"}, {"rings.h5", "m.toml"}},
     {validate,
@@ -115,7 +120,7 @@ const std::vector<Reader> readers{
 };
 
 /// Options that name files, of which no record keeps a digest.
-const std::set<std::string> written{"output", "json", "trace", "chakra", "save-tensors"};
+const std::set<std::string> written{"output", "json", "assignment", "trace", "chakra", "save-tensors"};
 const std::set<std::string> tried_elsewhere{"cudnn"};  // needs a GPU: tests/experiments/files_read_test.cpp
 const std::set<std::string> about_files{"tokens",   "scale",         "soft-cap",
                                         "heads",    "head-dim",      "value-dim",  // of the input
@@ -137,6 +142,7 @@ public:
         write_file(*this / "layout.txt", positions);
         write_file(*this / "gpus.txt", gpus);
         write_file(*this / "lengths.txt", "20 12 32\n");
+        write_file(*this / "batch.txt", "64\n32 16x2");
         write_file(*this / "c.cfg", "seed = 3\n");
         write_file(*this / "p.cfg", "heads = 4:2\nhead-dim = 16\n");
         write_file(*this / "local.cfg", "heads = 4:2\nhead-dim = 16\nmasks = window:32,0\n");

@@ -9,7 +9,9 @@ Layout planned(const std::string& machine, const Mask& mask, int ranks) {
         "layout planned:{0} is for the prices of machine {0}, which experiments read alone; planned by itself is for "
         "H200 in hosts of eight",
         machine);
-    return planned_layout(mask, ranks, default_plan_prices());
+    auto prices = default_plan_prices();
+    prices.crosses_once = ranks > prices.ranks_per_host;  // inside one host `seen` has a launch for each rank
+    return planned_layout(mask, ranks, prices);
 }
 
 const LayoutRegistration registered_planned(

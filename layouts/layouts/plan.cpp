@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
+#include <tuple>
+#include <utility>
 
 namespace ringlab::layouts {
 namespace {
@@ -17,11 +18,31 @@ struct Share {
     std::int64_t tokens = 0;
 };
 
-/// A candidate for the plan, before its parts are cut into pieces.
+constexpr auto nowhere = std::numeric_limits<std::size_t>::max();
+
+/// A part, or an interval of a part that is cut, which one rank gets.
+struct Item {
+    std::size_t part = 0;
+    Interval tokens;
+    double seconds = 0;
+    std::size_t rank = nowhere;
+};
+
+/// A candidate for the plan. Ranks get items. The long parts form a chain, which fills the room that items leave: one
+/// part after the other, rank by rank. So every rank has the same number of tokens wherever the items go.
 struct Draft {
-    std::vector<std::vector<Share>> shares;  // by part; a whole part has one
-    std::vector<bool> is_long;               // by part: spread for balance, and not only cut to fill room
-    std::vector<std::int64_t> room;          // by rank: tokens that it can still take
+    std::vector<std::size_t> chain;  // parts
+    std::vector<double> density;     // by place in the chain: seconds per token
+    std::vector<Item> items;
+    std::vector<std::int64_t> room;  // by rank: tokens that are not of items
+    std::vector<double> seconds;     // by rank: of items, and what the last price of the rank was above the model's
+};
+
+/// What is expected of the chain on each rank.
+struct ChainForecast {
+    std::vector<double> density;     // by rank: seconds per token
+    std::vector<std::size_t> place;  // by rank: in the chain, of the part that has most of the rank
+    std::vector<double> room;        // by place: tokens of items that its ranks have room for
 };
 
 class Planner {
@@ -42,29 +63,35 @@ public:
 
     Pieces plan() const {
         auto [best, least] = best_of_wholes();
-        const auto try_draft = [&](Draft d) {
-            for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
-                auto pieces = cut(d);
-                auto cost = pricer_.cost(pieces, static_cast<int>(ranks_));
-                const bool fits = prices_.most_gathered == 0 || cost.most_gathered <= prices_.most_gathered;
-                const auto price = cost.total() + (fits ? 0 : too_much);
-                if (price < least) {
-                    least = price;
-                    best = std::move(pieces);
-                }
-                if (!even_out(d, std::move(cost.work))) break;
+        const auto take = [&](Pieces pieces) {
+            auto cost = pricer_.cost(pieces, static_cast<int>(ranks_));
+            const bool fits = prices_.most_gathered == 0 || cost.most_gathered <= prices_.most_gathered;
+            if (const auto price = cost.total() + (fits ? 0 : too_much); price < least) {
+                least = price;
+                best = std::move(pieces);
             }
+            return cost;
         };
+        if (!is_large())
+            for (const auto& d : all_orders()) take(cut(d, 1));
         // The limit of a rank's work, relative to the least that is possible. A higher limit lets long parts stay on
         // fewer ranks, which saves traffic.
         const auto least_work = least_that_fits();
-        for (const double over : is_large()
-                                     ? std::vector{1.0, 1.1, 1.3}
-                                     : std::vector{1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.45, 1.7, 2.0, 2.5, 3.2}) {
+        for (const double over :
+             is_large() ? std::vector{1.0, 1.15} : std::vector{1.0, 1.06, 1.12, 1.2, 1.3, 1.5, 2.0, 3.0}) {
             if (over > 1 && !spreads(over * least_work)) break;  // a higher limit changes nothing
-            try_draft(draft(over * least_work, false));
+            auto d = draft(over * least_work, over == 1);
+            for (int round = 0; round < (is_large() ? 1 : rounds); ++round) {
+                even_out(d);
+                // In one band the first rank of a causal part sees no keys of others. That is cheaper if launches cost
+                // more than pairs.
+                if (round == 0 && !is_large()) take(cut(d, 1));
+                const auto cost = take(cut(d, most_bands));
+                // What the model does not see: launches for keys of other ranks, sums of gradients.
+                const auto model = work_of(d);
+                for (std::size_t rank = 0; rank < ranks_; ++rank) d.seconds[rank] += cost.work[rank] - model[rank];
+            }
         }
-        try_draft(draft(mean_, true));
         return best;
     }
 
@@ -93,7 +120,9 @@ private:
     /// Whether there are so many ranks that there is time for a few drafts only.
     bool is_large() const { return ranks_ > 128; }
 
-    static constexpr int rounds = 2;  // of even_out() for each draft
+    static constexpr int rounds = 4;  // of evening out and pricing, for each draft
+    std::size_t most_steps() const { return is_large() ? 128 : 4 * ranks_; }
+    static constexpr int most_bands = 16;
     /// The best plan in which no part is cut, and its price, found by trying all of them. Nothing, at an infinite
     /// price, if there are too many to try.
     std::pair<Pieces, double> best_of_wholes() const {
@@ -118,6 +147,20 @@ private:
         };
         extend(extend, 0);
         return best;
+    }
+
+    /// Drafts of a few parts in every order, one part after the other, without items.
+    std::vector<Draft> all_orders() const {
+        constexpr std::size_t most_parts = 5;
+        std::vector<Draft> drafts;
+        if (parts_.size() > most_parts) return drafts;
+        Draft d;
+        d.room.assign(ranks_, share_);
+        d.chain.resize(parts_.size());
+        std::iota(d.chain.begin(), d.chain.end(), std::size_t{0});
+        do drafts.push_back(d);
+        while (std::ranges::next_permutation(d.chain).found);
+        return drafts;
     }
 
     std::int64_t length(std::size_t part) const { return parts_[part].tokens.size(); }
@@ -165,39 +208,281 @@ private:
         return tokens > 0 ? work / tokens : 0;
     }
 
-    /// A draft in which a rank has at most `most` seconds of work. With `spreads_all`, every part that has a tile for
-    /// each rank is instead spread over all ranks.
-    Draft draft(double most, bool spreads_all) const {
+    /// A draft in which a rank has about `most` seconds of work. With `everywhere`, the chain takes up all ranks.
+    Draft draft(double most, bool everywhere) const {
         Draft d;
-        d.shares.resize(parts_.size());
-        d.is_long.resize(parts_.size());
-        d.room.assign(ranks_, share_);
-        std::vector<double> work(ranks_, most);  // that a rank can still take
-        std::vector<std::size_t> longs, shorts, blanks;
-        for (std::size_t part = 0; part < parts_.size(); ++part) {
-            const bool has_tiles = length(part) >= static_cast<std::int64_t>(ranks_) * grain_;
-            d.is_long[part] = spreads_all ? parts_[part].pairs > 0 && has_tiles : is_long(part, most);
-            (d.is_long[part] ? longs : parts_[part].pairs > 0 ? shorts : blanks).push_back(part);
-        }
-        const auto dearest_first = [&](std::size_t a, std::size_t b) { return whole_[a] > whole_[b]; };
-        std::ranges::stable_sort(longs, dearest_first);
-        std::ranges::stable_sort(shorts, dearest_first);
-
         const auto filler = filler_density(most);
-        std::vector<double> free(ranks_, 1);  // share of a rank that long parts can still take
-        for (const auto part : longs) {
-            if (spreads_all) std::ranges::fill(free, 1.0);
-            const auto wanted = spreads_all ? static_cast<double>(ranks_) : ranks_wanted(part, most, filler);
-            spread(d, part, wanted, free, work);
+        std::vector<std::size_t> longs;
+        std::vector<double> wanted(parts_.size(), 0);
+        for (std::size_t part = 0; part < parts_.size(); ++part) {
+            if (!is_long(part, most)) continue;
+            longs.push_back(part);
+            wanted[part] = ranks_wanted(part, most, filler);
         }
-        // A short part that finds no room waits until gather_room() has collected small leftovers of room.
-        auto left = place(d, shorts, work, 4 * grain_);
-        gather_room(d);
-        left = place(d, left, work, share_);
-        left = place(d, left, work, 0);
-        left.insert(left.end(), blanks.begin(), blanks.end());
-        for (const auto part : left) fill_up(d, part);
+        std::ranges::stable_sort(longs, std::greater{}, [&](std::size_t part) { return wanted[part]; });
+
+        // After each part of the chain comes the longest one that still fits on the host, if there is one.
+        std::vector<double> ranks;  // that each part of the chain takes up
+        for (double at = 0; !longs.empty(); at += ranks.back()) {
+            constexpr double crumb = 0.05;
+            const auto per_host = static_cast<double>(prices_.ranks_per_host);
+            const auto rest = per_host - std::fmod(at, per_host) + crumb;
+            auto next = std::ranges::find_if(longs, [&](std::size_t part) { return wanted[part] <= rest; });
+            if (next == longs.end()) next = longs.begin();
+            d.chain.push_back(*next);
+            d.density.push_back(token_seconds(*next, wanted[*next]));
+            ranks.push_back(wanted[*next]);
+            longs.erase(next);
+        }
+        const auto taken = std::accumulate(ranks.begin(), ranks.end(), 0.0);
+        const auto all_taken = everywhere ? static_cast<double>(ranks_) : taken;
+        for (auto& n : ranks) n *= all_taken / taken;
+        deal(d, forecast(d, ranks, most), most);
+        // Parts whose ranks work longer than others get more ranks.
+        const auto place = forecast(d, ranks, most).place;
+        std::vector<double> seconds(d.chain.size() + 1, 0);
+        for (std::size_t rank = 0; rank < ranks_; ++rank) seconds[place[rank]] += d.seconds[rank];
+        for (std::size_t i = 0; i < d.chain.size(); ++i)
+            seconds[i] += d.density[i] * static_cast<double>(length(d.chain[i]));
+        const auto all = std::accumulate(seconds.begin(), seconds.end() - 1, 0.0);
+        for (std::size_t i = 0; i < d.chain.size(); ++i) ranks[i] = seconds[i] / all * all_taken;
+        deal(d, forecast(d, ranks, most), most);
         return d;
+    }
+
+    /// If each part of the chain takes up so many ranks, one after the other. On ranks behind the chain, which items
+    /// fill, a token of the chain counts as much as the most expensive one.
+    ChainForecast forecast(const Draft& d, const std::vector<double>& ranks, double most) const {
+        const auto behind = d.chain.empty() ? most / static_cast<double>(share_) : std::ranges::max(d.density);
+        ChainForecast chain{std::vector(ranks_, behind), std::vector(ranks_, d.chain.size()),
+                            std::vector(d.chain.size() + 1, 0.0)};
+        std::vector<double> tokens(ranks_, 0), seconds(ranks_, 0), largest(ranks_, 0);
+        double begin = 0;
+        for (std::size_t place = 0; place < d.chain.size(); ++place) {
+            const auto end = std::min(begin + ranks[place], static_cast<double>(ranks_));
+            for (auto rank = static_cast<std::size_t>(begin); static_cast<double>(rank) < end; ++rank) {
+                const auto first = static_cast<double>(rank);
+                const auto overlap = std::min(end, first + 1) - std::max(begin, first);
+                const auto here = static_cast<double>(length(d.chain[place])) * overlap / ranks[place];
+                tokens[rank] += here;
+                seconds[rank] += here * d.density[place];
+                if (overlap > largest[rank]) {
+                    largest[rank] = overlap;
+                    chain.place[rank] = place;
+                }
+            }
+            begin = end;
+        }
+        for (std::size_t rank = 0; rank < ranks_; ++rank) {
+            if (tokens[rank] > 0) chain.density[rank] = seconds[rank] / tokens[rank];
+            chain.room[chain.place[rank]] += static_cast<double>(share_) - tokens[rank];
+        }
+        return chain;
+    }
+
+    /// Gives the items to ranks, the most expensive first. If the chain filled all the room of a rank, the rank would
+    /// work for more than `most` seconds; an item goes where most tokens of the chain have to be replaced. If it is
+    /// more than any rank needs, it is cut.
+    void deal(Draft& d, ChainForecast chain, double most) const {
+        d.room.assign(ranks_, share_);
+        d.seconds.assign(ranks_, 0);
+        d.items.clear();
+        const auto is_less = [](const Item& a, const Item& b) {
+            return std::tuple(a.seconds, a.tokens.size(), b.tokens.begin) <
+                   std::tuple(b.seconds, b.tokens.size(), a.tokens.begin);
+        };
+        std::vector<Item> left;  // a heap
+        for (std::size_t part = 0; part < parts_.size(); ++part)
+            if (std::ranges::find(d.chain, part) == d.chain.end())
+                left.push_back({part, parts_[part].tokens, whole_[part]});
+        std::ranges::make_heap(left, is_less);
+        while (!left.empty()) {
+            std::ranges::pop_heap(left, is_less);
+            auto item = left.back();
+            left.pop_back();
+            const auto [rank, tokens] = best_rank(d, chain, item, most);
+            if (tokens < item.tokens.size()) {
+                auto rest = item;
+                rest.rank = rank;
+                item.tokens.end = rest.tokens.begin = item.tokens.begin + tokens;
+                item.seconds = seconds_of(item);
+                rest.seconds = seconds_of(rest);
+                left.push_back(rest);
+                std::ranges::push_heap(left, is_less);
+            }
+            give(d, item, rank);
+            chain.room[chain.place[rank]] -= static_cast<double>(tokens);
+            d.items.push_back(item);
+        }
+    }
+
+    /// The rank to which an item goes, and how many of its tokens.
+    std::pair<std::size_t, std::int64_t> best_rank(const Draft& d, const ChainForecast& chain, const Item& item,
+                                                   double most) const {
+        const auto size = item.tokens.size();
+        const auto each = item.seconds / static_cast<double>(size);
+        const auto above = [&](std::size_t rank) {
+            return d.seconds[rank] + chain.density[rank] * static_cast<double>(d.room[rank]) - most;
+        };
+        // Tokens like those of the item that the rank needs instead of tokens of the chain; 0 if they do not help.
+        const auto needed = [&](std::size_t rank) {
+            const auto relief = chain.density[rank] - each, seconds = above(rank);
+            return seconds > 0 && relief > 0 ? seconds / relief : 0;
+        };
+        std::size_t chosen = ranks_;
+        auto least = std::pair(true, std::numeric_limits<double>::infinity());
+        for (const bool anywhere : {false, true}) {
+            if (chosen < ranks_) break;
+            for (std::size_t rank = 0; rank < ranks_; ++rank) {
+                if (d.room[rank] < size) continue;
+                if (!anywhere && chain.room[chain.place[rank]] < static_cast<double>(size)) continue;
+                const auto tokens = needed(rank);
+                const auto key =
+                    tokens > 0
+                        ? std::pair(false, static_cast<double>(size) - tokens)
+                        : std::pair(true, above(rank) + (each - chain.density[rank]) * static_cast<double>(size));
+                if (key >= least) continue;
+                least = key;
+                chosen = rank;
+            }
+        }
+        constexpr double much = 0.03;  // of a rank's tokens
+        if (chosen < ranks_ && (least.first || least.second <= much * static_cast<double>(share_)))
+            return {chosen, size};
+
+        // The rank that needs most takes what it needs, in whole tiles; if possible on the host of the item's begin.
+        std::int64_t most_needed = 0;
+        std::size_t neediest = ranks_;
+        for (const bool elsewhere : {false, true}) {
+            if (most_needed > 0) break;
+            for (std::size_t rank = 0; rank < ranks_; ++rank) {
+                if (!elsewhere && item.rank != nowhere && host(rank) != host(item.rank)) continue;
+                const auto tiles =
+                    std::ceil(std::min(needed(rank), static_cast<double>(share_)) / static_cast<double>(grain_));
+                const auto tokens = std::min(d.room[rank], grain_ * static_cast<std::int64_t>(tiles));
+                if (tokens <= most_needed) continue;
+                most_needed = tokens;
+                neediest = rank;
+            }
+        }
+        if (most_needed > 0 && (chosen == ranks_ || most_needed + grain_ <= size))
+            return {neediest, std::min(size, most_needed)};
+        if (chosen < ranks_) return {chosen, size};
+        const auto roomiest = static_cast<std::size_t>(std::ranges::max_element(d.room) - d.room.begin());
+        return {roomiest, std::min(size, d.room[roomiest])};
+    }
+
+    /// Seconds of both passes of an item of a part that is cut.
+    double seconds_of(const Item& item) const {
+        const auto tokens = static_cast<double>(item.tokens.size());
+        const auto whole = whole_[item.part] / static_cast<double>(length(item.part));
+        auto seconds = (token_seconds(item.part, 2) - whole) * tokens;
+        for (const auto& pass : prices_.passes)
+            seconds += pass.pair * pricer_.pairs(item.tokens) + pass.row * tokens + pass.piece;
+        return seconds;
+    }
+
+    void give(Draft& d, Item& item, std::size_t rank) const {
+        item.rank = rank;
+        d.room[rank] -= item.tokens.size();
+        d.seconds[rank] += item.seconds;
+    }
+
+    /// Fills the room of the ranks with the chain: calls visit(rank, place in the chain, tokens) in order.
+    template <class Visit>
+    void lay_chain(const Draft& d, Visit visit) const {
+        std::size_t place = 0;
+        std::int64_t laid = 0;  // tokens of the part at `place`
+        for (std::size_t rank = 0; rank < ranks_; ++rank)
+            for (auto room = d.room[rank]; room > 0;) {
+                const auto here = std::min(room, length(d.chain[place]) - laid);
+                visit(rank, place, here);
+                room -= here;
+                laid += here;
+                if (laid == length(d.chain[place])) ++place, laid = 0;
+            }
+    }
+
+    std::vector<double> work_of(const Draft& d) const {
+        auto work = d.seconds;
+        lay_chain(d, [&](std::size_t rank, std::size_t place, std::int64_t tokens) {
+            work[rank] += d.density[place] * static_cast<double>(tokens);
+        });
+        return work;
+    }
+    /// Evens out the work of the ranks. The busiest rank exchanges an item with another rank, or takes one or gives one
+    /// away. The chain makes up for the tokens, so that it shifts on the ranks in between. This is repeated until it no
+    /// longer helps.
+    void even_out(Draft& d) const {
+        std::vector<std::vector<std::size_t>> of_rank(ranks_);
+        for (std::size_t i = 0; i < d.items.size(); ++i) of_rank[d.items[i].rank].push_back(i);
+        const auto tokens = [&](std::size_t i) { return i == nowhere ? 0 : d.items[i].tokens.size(); };
+        const auto seconds = [&](std::size_t i) { return i == nowhere ? 0 : d.items[i].seconds; };
+        const auto move = [&](std::size_t i, std::size_t to) {
+            if (i == nowhere) return;
+            auto& item = d.items[i];
+            d.room[item.rank] += item.tokens.size();
+            d.seconds[item.rank] -= item.seconds;
+            std::erase(of_rank[item.rank], i);
+            of_rank[to].push_back(i);
+            give(d, item, to);
+        };
+        struct Exchange {
+            std::size_t given, taken, to;
+        };
+        std::vector<double> work, left(ranks_), right(ranks_);  // seconds per token at both ends of the rank's room
+        for (std::size_t step = 0; step < most_steps(); ++step) {
+            work = work_of(d);
+            std::ranges::fill(left, 0);
+            std::ranges::fill(right, 0);
+            lay_chain(d, [&](std::size_t rank, std::size_t place, std::int64_t) {
+                if (left[rank] == 0) left[rank] = d.density[place];
+                right[rank] = d.density[place];
+            });
+            std::vector<std::size_t> borders;  // ranks with several parts of the chain
+            for (std::size_t rank = 0; rank < ranks_; ++rank)
+                if (left[rank] != right[rank]) borders.push_back(rank);
+            const auto busiest = static_cast<std::size_t>(std::ranges::max_element(work) - work.begin());
+            auto least = work[busiest] * 0.999;
+            std::vector<Exchange> found;  // each better than those before it
+            auto given_ones = of_rank[busiest];
+            given_ones.push_back(nowhere);
+            for (std::size_t to = 0; to < ranks_; ++to) {
+                if (to == busiest || work[to] >= least) continue;
+                const bool above = to > busiest;
+                const auto here = above ? right[busiest] : left[busiest];
+                const auto there = above ? left[to] : right[to];
+                auto taken_ones = of_rank[to];
+                taken_ones.push_back(nowhere);
+                for (const auto taken : taken_ones)
+                    for (const auto given : given_ones) {
+                        const auto more = tokens(taken) - tokens(given);  // that the busiest rank takes
+                        if (more > d.room[busiest] || -more > d.room[to]) continue;
+                        const auto moved = seconds(taken) - seconds(given), shift = static_cast<double>(more);
+                        auto after = std::max(work[busiest] + moved - here * shift, work[to] - moved + there * shift);
+                        if (after >= least) continue;
+                        for (const auto rank : borders)
+                            if (rank > std::min(busiest, to) && rank < std::max(busiest, to))
+                                after =
+                                    std::max(after, work[rank] + shift * (left[rank] - right[rank]) * (above ? 1 : -1));
+                        if (after >= least) continue;
+                        least = after;
+                        found.push_back({given, taken, to});
+                    }
+            }
+            bool helped = false;
+            constexpr std::size_t tries = 4;
+            for (std::size_t i = 0; i < std::min(tries, found.size()) && !helped; ++i) {
+                const auto& [given, taken, to] = found[found.size() - 1 - i];
+                move(taken, busiest);
+                move(given, to);
+                helped = std::ranges::max(work_of(d)) < work[busiest];
+                if (helped) break;
+                move(taken, to);
+                move(given, busiest);
+            }
+            if (!helped) return;
+        }
     }
 
     /// Seconds of both passes for one token of a part, if `ranks` ranks have pieces of the part.
@@ -205,9 +490,12 @@ private:
         const auto tokens = static_cast<double>(length(part)), others = std::max(0.0, ranks - 1);
         auto seconds = whole_[part] / tokens;
         if (others == 0) return seconds;
+        // Launches for keys of other ranks: one for each host, or one for each rank.
+        const auto launches = prices_.crosses_once ? std::ceil(ranks / prices_.ranks_per_host) : others;
         for (const auto& pass : prices_.passes)
-            seconds += others * (pass.visit + pass.sum_key + pass.key) +
-                       (others * (pass.owner + pass.sum) + pass.again * static_cast<double>(share_)) * ranks / tokens;
+            seconds +=
+                launches * pass.visit + others * (pass.sum_key + pass.key) +
+                (launches * pass.owner + others * pass.sum + pass.again * static_cast<double>(share_)) * ranks / tokens;
         return seconds;
     }
 
@@ -229,301 +517,79 @@ private:
         return std::min(wanted, static_cast<double>(ranks_));
     }
 
-    /// Spreads the part over ranks of few hosts. While no host has room for the rest of the part, it takes the host
-    /// with the most room; then the one with the least room that suffices.
-    void spread(Draft& d, std::size_t part, double wanted, std::vector<double>& free, std::vector<double>& work) const {
-        constexpr double crumb = 1e-6;
-        const auto per_host = static_cast<std::size_t>(prices_.ranks_per_host);
-        const auto hosts = (ranks_ + per_host - 1) / per_host;
-        std::vector<double> taken(ranks_, 0);
-        for (auto need = wanted; need > crumb;) {
-            std::size_t chosen = hosts;
-            double chosen_free = 0;
-            for (std::size_t candidate = 0; candidate < hosts; ++candidate) {
-                const auto begin = candidate * per_host, end = std::min(ranks_, begin + per_host);
-                double all = 0;
-                for (auto rank = begin; rank < end; ++rank)
-                    if (taken[rank] == 0) all += free[rank];
-                if (all < crumb) continue;
-                const bool fits = all >= need - crumb, fitted = chosen_free >= need - crumb;
-                if (chosen == hosts || (fits != fitted ? fits : fits ? all < chosen_free : all > chosen_free)) {
-                    chosen = candidate;
-                    chosen_free = all;
-                }
-            }
-            if (chosen == hosts) break;
-            const auto begin = chosen * per_host, end = std::min(ranks_, begin + per_host);
-            for (auto rank = begin; rank < end && need > crumb; ++rank) {
-                if (taken[rank] > 0 || free[rank] < crumb) continue;
-                taken[rank] = std::min(need, free[rank]);
-                free[rank] -= taken[rank];
-                need -= taken[rank];
-            }
-        }
-        give(d, part, taken, work);
-    }
-
-    /// Assigns the part's tokens to ranks in proportion to `taken`, in whole tiles. Tokens that do not fit there go to
-    /// any rank that has room.
-    void give(Draft& d, std::size_t part, const std::vector<double>& taken, std::vector<double>& work) const {
-        const auto all = std::accumulate(taken.begin(), taken.end(), 0.0);
-        const auto tokens = length(part);
-        const auto seconds = token_seconds(part, d.is_long[part] ? all : 1);
-        std::vector<std::int64_t> given(ranks_, 0);
-        double upto = 0;
-        std::int64_t dealt = 0;
-        for (std::size_t rank = 0; rank < ranks_; ++rank) {
-            if (taken[rank] == 0) continue;
-            upto += taken[rank];
-            const auto target = upto / all * static_cast<double>(tokens);
-            const auto tiles = std::llround((target - static_cast<double>(dealt)) / static_cast<double>(grain_));
-            const auto most = std::max<std::int64_t>(0, std::min(d.room[rank], tokens - dealt));
-            given[rank] = std::clamp<std::int64_t>(tiles * grain_, 0, most);
-            dealt += given[rank];
-        }
-        for (const bool anywhere : {false, true})
-            for (std::size_t rank = 0; rank < ranks_ && dealt < tokens; ++rank) {
-                if (!anywhere && taken[rank] == 0) continue;
-                const auto more = std::clamp<std::int64_t>(d.room[rank] - given[rank], 0, tokens - dealt);
-                given[rank] += more;
-                dealt += more;
-            }
-        for (std::size_t rank = 0; rank < ranks_; ++rank) {
-            if (given[rank] == 0) continue;
-            d.shares[part].push_back({static_cast<int>(rank), given[rank]});
-            d.room[rank] -= given[rank];
-            work[rank] -= seconds * static_cast<double>(given[rank]);
-        }
-    }
-
-    /// Assigns `parts`, the most expensive first. A part goes whole to the rank that can still take the most work for
-    /// each token of its room. If no rank has room and the part is longer than `longest_whole`, it goes to the fewest
-    /// neighbours in a host that have room together. Returns the parts that find no room in this way.
-    std::vector<std::size_t> place(Draft& d, const std::vector<std::size_t>& parts, std::vector<double>& work,
-                                   std::int64_t longest_whole) const {
-        std::vector<std::size_t> left;
-        for (const auto part : parts) {
-            const auto [begin, end] = window(d, length(part), work);
-            if (begin == end || (end - begin > 1 && length(part) <= longest_whole)) {
-                left.push_back(part);
-                continue;
-            }
-            std::vector<double> taken(ranks_, 0);
-            double room = 0;
-            for (auto rank = begin; rank < end; ++rank) room += static_cast<double>(d.room[rank]);
-            for (auto rank = begin; rank < end; ++rank)
-                taken[rank] = static_cast<double>(end - begin) * static_cast<double>(d.room[rank]) / room;
-            d.is_long[part] = end - begin > 1;
-            give(d, part, taken, work);
-        }
-        return left;
-    }
-
-    /// The fewest neighbouring ranks of one host, [first, end), that have room for so many tokens. Of several such
-    /// ranges it is the one that can still take the most work per token. Empty if there is none.
-    std::pair<std::size_t, std::size_t> window(const Draft& d, std::int64_t tokens,
-                                               const std::vector<double>& work) const {
-        std::pair<std::size_t, std::size_t> best{0, 0};
-        double most = 0;
-        std::size_t fewest = static_cast<std::size_t>(prices_.ranks_per_host) + 1;
-        for (std::size_t begin = 0; begin < ranks_; ++begin) {
-            std::int64_t room = 0;
-            double seconds = 0;
-            for (auto end = begin; end < std::min(ranks_, begin + fewest) && host(end) == host(begin);) {
-                room += d.room[end];
-                seconds += work[end];
-                ++end;
-                if (room < tokens) continue;
-                const auto density = seconds / static_cast<double>(room);
-                if (end - begin < fewest || density > most) {
-                    best = {begin, end};
-                    fewest = end - begin;
-                    most = density;
-                }
-                break;
-            }
-        }
-        return best;
-    }
-
-    /// Collects small leftovers of room on one rank. Among the ranks of a spread part, the one with the most room hands
-    /// tokens of the part to the others, which have room for them. The room moves on through ranks that have pieces of
-    /// several parts.
-    void gather_room(Draft& d) const {
-        for (const bool again : {false, true})
-            for (std::size_t part = 0; part < parts_.size(); ++part) {
-                auto& shares = d.shares[again ? parts_.size() - 1 - part : part];
-                if (shares.size() < 2) continue;
-                const auto room = [&](const Share& share) -> std::int64_t& {
-                    return d.room[static_cast<std::size_t>(share.rank)];
-                };
-                auto& to = *std::ranges::max_element(shares, {}, room);
-                for (auto& share : shares) {
-                    if (&share == &to) continue;
-                    const auto moved = std::min({room(share), to.tokens - 1, 2 * grain_});
-                    share.tokens += moved;
-                    to.tokens -= moved;
-                    room(to) += moved;
-                    room(share) -= moved;
-                }
-            }
-    }
-
-    /// Cuts the part into pieces that fill the room that is left, starting with the host that has the most.
-    void fill_up(Draft& d, std::size_t part) const {
-        auto tokens = length(part);
-        auto& shares = d.shares[part];
-        while (tokens > 0) {
-            std::vector<std::int64_t> rooms(host(ranks_ - 1) + 1, 0);
-            for (std::size_t rank = 0; rank < ranks_; ++rank) rooms[host(rank)] += d.room[rank];
-            const auto chosen = static_cast<std::size_t>(std::max_element(rooms.begin(), rooms.end()) - rooms.begin());
-            std::vector<std::size_t> order;
-            for (std::size_t rank = 0; rank < ranks_; ++rank)
-                if (host(rank) == chosen && d.room[rank] > 0) order.push_back(rank);
-            std::ranges::stable_sort(order, std::greater{}, [&](std::size_t rank) { return d.room[rank]; });
-            for (const auto rank : order) {
-                const auto here = std::min(tokens, d.room[rank]);
-                if (here == 0) break;
-                shares.push_back({static_cast<int>(rank), here});
-                d.room[rank] -= here;
-                tokens -= here;
-            }
-        }
-        std::ranges::sort(shares, {}, &Share::rank);
-    }
-
-    /// Evens out the work of the ranks. The busiest rank gives tokens of a spread part to another rank of that part. In
-    /// return it takes a whole part that is less work, or exchanges one of its own whole parts for it. This is repeated
-    /// until it no longer helps. `work` is the work of each rank in seconds. Returns whether anything was improved.
-    bool even_out(Draft& d, std::vector<double> work) const {
-        std::vector<std::vector<std::size_t>> wholes(ranks_), spreads(ranks_);
-        for (std::size_t part = 0; part < parts_.size(); ++part)
-            for (const auto& share : d.shares[part])
-                (d.shares[part].size() > 1 ? spreads : wholes)[static_cast<std::size_t>(share.rank)].push_back(part);
-        constexpr auto none = std::numeric_limits<std::size_t>::max();
-        const auto tokens = [&](std::size_t part) { return part == none ? 0 : length(part); };
-        const auto seconds = [&](std::size_t part) { return part == none ? 0 : whole_[part]; };
-        struct Move {
-            std::size_t part, to, given, taken;
-            std::int64_t tokens;
-            double eased;
-        };
-        bool helped = false;
-        for (std::size_t step = 0; step < std::min<std::size_t>(2 * ranks_, 128); ++step) {
-            const auto busiest = static_cast<std::size_t>(std::ranges::max_element(work) - work.begin());
-            auto least = work[busiest] * 0.999;
-            std::optional<Move> best;
-            auto given_ones = wholes[busiest];
-            given_ones.push_back(none);
-            for (const auto part : spreads[busiest]) {
-                const auto& shares = d.shares[part];
-                const auto mine = std::ranges::find(shares, static_cast<int>(busiest), &Share::rank)->tokens;
-                const auto each = token_seconds(part, static_cast<double>(shares.size()));
-                for (const auto& share : shares) {
-                    const auto to = static_cast<std::size_t>(share.rank);
-                    if (work[to] >= least) continue;
-                    for (const auto taken : wholes[to])
-                        for (const auto given : given_ones) {
-                            const auto more = tokens(taken) - tokens(given);
-                            if (more <= 0 || more >= mine) continue;
-                            const auto eased = each * static_cast<double>(more) - seconds(taken) + seconds(given);
-                            const auto after = std::max(work[busiest] - eased, work[to] + eased);
-                            if (after >= least) continue;
-                            least = after;
-                            best = {part, to, given, taken, more, eased};
-                        }
-                }
-            }
-            if (!best) return helped;
-            helped = true;
-            for (auto& share : d.shares[best->part]) {
-                if (share.rank == static_cast<int>(busiest)) share.tokens -= best->tokens;
-                if (share.rank == static_cast<int>(best->to)) share.tokens += best->tokens;
-            }
-            const auto hand_over = [&](std::size_t part, std::size_t from, std::size_t to) {
-                if (part == none) return;
-                std::erase(wholes[from], part);
-                wholes[to].push_back(part);
-                d.shares[part].front().rank = static_cast<int>(to);
-            };
-            hand_over(best->taken, best->to, busiest);
-            hand_over(best->given, busiest, best->to);
-            work[busiest] -= best->eased;
-            work[best->to] += best->eased;
-        }
-        return helped;
-    }
-
-    Pieces cut(const Draft& d) const {
+    /// The pieces of all parts. A part of the chain is cut into at most so many bands.
+    Pieces cut(const Draft& d, int bands) const {
         Pieces pieces(parts_.size());
-        for (std::size_t part = 0; part < parts_.size(); ++part) {
-            const auto& shares = d.shares[part];
-            if (shares.size() == 1)
-                pieces[part] = {{parts_[part].tokens, shares.front().rank}};
-            else
-                pieces[part] = d.is_long[part] ? in_even_bands(part, shares) : in_bands(part, shares, 1);
+        for (const auto& item : d.items) pieces[item.part].push_back({item.tokens, static_cast<int>(item.rank)});
+        for (auto& of_part : pieces) {
+            std::ranges::sort(of_part, {}, [](const PlanPiece& piece) { return piece.tokens.begin; });
+            std::vector<PlanPiece> joined;
+            for (const auto& piece : of_part)
+                if (!joined.empty() && joined.back().rank == piece.rank)
+                    joined.back().tokens.end = piece.tokens.end;
+                else
+                    joined.push_back(piece);
+            of_part = std::move(joined);
         }
+        std::vector<std::vector<Share>> shares(d.chain.size());
+        lay_chain(d, [&](std::size_t rank, std::size_t place, std::int64_t tokens) {
+            shares[place].push_back({static_cast<int>(rank), tokens});
+        });
+        for (std::size_t place = 0; place < d.chain.size(); ++place)
+            pieces[d.chain[place]] = in_even_bands(d.chain[place], shares[place], bands);
         return pieces;
     }
 
     /// Cuts the part into as many bands as are needed to give every rank about the same number of pairs per token: one
     /// if all rows see equally many keys, two if later rows see more.
-    std::vector<PlanPiece> in_even_bands(std::size_t part, const std::vector<Share>& shares) const {
+    std::vector<PlanPiece> in_even_bands(std::size_t part, const std::vector<Share>& shares, int limit) const {
         constexpr double even = 1.03;
         std::vector<PlanPiece> best;
         auto least = std::numeric_limits<double>::infinity();
         const auto mean = parts_[part].pairs / static_cast<double>(length(part));
         for (const int bands : {1, 2, 4, 8, 16}) {
+            if (bands > limit) break;
             auto pieces = in_bands(part, shares, bands);
             std::vector<double> pairs(ranks_, 0);
             for (const auto& piece : pieces) pairs[static_cast<std::size_t>(piece.rank)] += pricer_.pairs(piece.tokens);
-            double most = 0;
+            double most = 1;
             for (const auto& share : shares)
-                most = std::max(most, pairs[static_cast<std::size_t>(share.rank)] / static_cast<double>(share.tokens));
-            if (most / mean >= least * 0.99) continue;  // because more bands mean more messages
-            least = most / mean;
+                most = std::max(
+                    most, 1 + (pairs[static_cast<std::size_t>(share.rank)] / mean - static_cast<double>(share.tokens)) *
+                                  static_cast<double>(shares.size()) / static_cast<double>(length(part)));
+            if (most >= least * 0.99) continue;  // because more bands mean more messages
+            least = most;
             best = std::move(pieces);
             if (least <= even) break;
         }
         return best;
     }
 
-    /// Cuts the part into `bands` bands. Each band has about the same share of every rank's tokens. The order of the
-    /// ranks is reversed from one band to the next. Pieces are whole tiles, except for a rank's remainder in the last
-    /// band.
+    /// Cuts the part into `bands` bands, 1 or an even number. A rank has the same number of tiles in each band, and the
+    /// rest of its tokens in the middle, where rows see an average number of keys. The order of the ranks is reversed
+    /// from one band to the next.
     std::vector<PlanPiece> in_bands(std::size_t part, const std::vector<Share>& shares, int bands) const {
-        const auto count = static_cast<std::size_t>(bands);
-        std::vector<std::vector<std::int64_t>> sizes(count);  // by band and index in `shares`
-        std::vector<std::int64_t> dealt(count, 0);
-        std::int64_t upto = 0;
-        for (const auto& share : shares) {
-            upto += share.tokens;
-            auto left = share.tokens;
-            for (std::size_t band = 0; band < count; ++band) {
-                auto size = left;
-                if (band + 1 < count) {
-                    const auto target = static_cast<double>(upto) / bands - static_cast<double>(dealt[band]);
-                    const auto tiles = std::llround(target / static_cast<double>(grain_));
-                    size = std::clamp<std::int64_t>(tiles * grain_, 0, left);
-                }
-                sizes[band].push_back(size);
-                dealt[band] += size;
-                left -= size;
-            }
-        }
         std::vector<PlanPiece> pieces;
         auto at = parts_[part].tokens.begin;
-        for (std::size_t band = 0; band < count; ++band)
+        const auto add = [&](int rank, std::int64_t size) {
+            if (size == 0) return;
+            if (!pieces.empty() && pieces.back().rank == rank)
+                pieces.back().tokens.end += size;
+            else
+                pieces.push_back({{at, at + size}, rank});
+            at += size;
+        };
+        const auto in_band = [&](const Share& share) {
+            return bands == 1 ? share.tokens : share.tokens / (bands * grain_) * grain_;
+        };
+        for (int band = 0; band < bands; ++band) {
+            if (band > 0 && 2 * band == bands)
+                for (const auto& share : shares) add(share.rank, share.tokens - bands * in_band(share));
             for (std::size_t k = 0; k < shares.size(); ++k) {
-                const auto place = band % 2 == 0 ? k : shares.size() - 1 - k;
-                const auto size = sizes[band][place];
-                if (size == 0) continue;
-                if (!pieces.empty() && pieces.back().rank == shares[place].rank)
-                    pieces.back().tokens.end += size;
-                else
-                    pieces.push_back({{at, at + size}, shares[place].rank});
-                at += size;
+                const auto& share = shares[band % 2 == 0 ? k : shares.size() - 1 - k];
+                add(share.rank, in_band(share));
             }
+        }
         return pieces;
     }
 

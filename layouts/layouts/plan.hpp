@@ -31,11 +31,12 @@ struct PassPrices {
     double row = 0;    ///< for each query row, besides its pairs: tiles that are not full, loads and stores of tiles
     double piece = 0;  ///< for each piece
     double again = 0;  ///< for each row of a rank that attends to another rank's keys: its state is stored and resumed
-    double owner = 0;  ///< for each other rank whose keys it attends to: a launch, and SMs that it leaves idle
-    double visit = 0;  ///< for each pair of a row and another rank that owns keys of the row's part
-    double key = 0;    ///< for each key of other ranks that it attends to
-    double sum = 0;    ///< for each other rank that returns gradients of this rank's keys
-    double sum_key = 0;              ///< for each key whose gradient comes back
+    double owner =
+        0;  ///< for each group of other ranks whose keys it attends to: a launch, and SMs that it leaves idle
+    double visit = 0;    ///< for each pair of a row and a group of other ranks that own keys of the row's part
+    double key = 0;      ///< for each key that it receives
+    double sum = 0;      ///< for each other rank that returns gradients to it
+    double sum_key = 0;  ///< for each key whose gradient comes back
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
     /// The share of the links' time that is added to the time of the work: 0 if the schedule hides all of it, 1 if it
     /// hides nothing, above 1 if ranks also wait for each other.
@@ -48,7 +49,9 @@ struct PlanPrices {
     std::array<PassPrices, 2> passes;  ///< by Pass
     int ranks_per_host = 8;            ///< rank r is on host r / ranks_per_host
     std::int64_t tile = 128;           ///< rows of a tile of the kernels: pieces are whole tiles if possible
-    /// A key that several ranks of a host see crosses the network once and then goes around inside the host.
+    /// A key that several ranks of a host see crosses the network once, to the rank with its owner's number in that
+    /// host, which passes it on. A rank attends to the keys of all other ranks of a host in one launch: such ranks are
+    /// a group. Without this, every rank is a group of its own.
     bool crosses_once = false;
     std::int64_t most_gathered = 0;  ///< tokens of other ranks' K and V that a rank has memory for; 0: without limit
 

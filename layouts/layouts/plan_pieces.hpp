@@ -30,12 +30,14 @@ public:
 
 private:
     struct Load;
+    struct Loads;
 
     Interval keys_of(Interval rows) const;
     int host_of(int rank) const { return rank / prices_.ranks_per_host; }
+    /// Other ranks of a group are attended to in one launch.
+    int group_of(int rank) const { return prices_.crosses_once ? host_of(rank) : rank; }
     void add_own_rows(const PlanPart& part, std::span<const PlanPiece> pieces, std::span<Load> loads) const;
-    std::int64_t add_keys_of_others(std::span<const PlanPiece> pieces, std::span<Load> loads) const;
-    void share_ports(std::span<Load> loads) const;
+    std::int64_t add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const;
     static double seconds_of(const LinkPrices& link, double received, double given);
     static double work_of(const Load& load, const PassPrices& prices);
 

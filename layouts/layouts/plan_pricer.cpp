@@ -1,6 +1,7 @@
 #include "layouts/layouts/plan_pieces.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringlab::layouts {
 
@@ -8,11 +9,27 @@ namespace ringlab::layouts {
 struct PlanPricer::Load {
     double shard = 0;  // tokens that it owns
     double pairs = 0, rows = 0, pieces = 0;
-    double owners = 0, visits = 0;              // other ranks that it attends to, and (row, rank) pairs
-    double gathered = 0;                        // keys of other ranks that it sees
-    double readers = 0;                         // other ranks that see its keys
-    double keys_returned = 0;                   // gradients of its keys that come back
-    std::array<double, 2> received{}, given{};  // others' keys, own keys: inside the host, between hosts
+    double owners = 0, visits = 0;              // groups of other ranks that it attends to, and (row, group) pairs
+    double readers = 0;                         // other ranks to which it gives keys
+    double keys_returned = 0;                   // gradients of these keys that come back
+    std::array<double, 2> received{}, given{};  // keys: inside the host, between hosts
+    double gathered() const { return received[0] + received[1]; }
+};
+
+/// The loads of all ranks, and which pairs have been counted in them.
+struct PlanPricer::Loads {
+    explicit Loads(std::size_t ranks) : by_rank(ranks), attends(ranks * ranks), gives(ranks * ranks) {}
+    int ranks() const { return static_cast<int>(by_rank.size()); }
+    Load& of(int rank) { return by_rank[static_cast<std::size_t>(rank)]; }
+    /// Whether the pair was not in the set; it is then.
+    bool is_new(std::vector<bool>& set, int rank, int other) const {
+        auto counted = set[static_cast<std::size_t>(rank) * by_rank.size() + static_cast<std::size_t>(other)];
+        const bool is_new = !counted;
+        counted = true;
+        return is_new;
+    }
+    std::vector<Load> by_rank;
+    std::vector<bool> attends, gives;  // (rank, group), (giver, reader)
 };
 
 double PlanPricer::seconds_of(const LinkPrices& link, double received, double given) {
@@ -22,8 +39,7 @@ double PlanPricer::seconds_of(const LinkPrices& link, double received, double gi
 double PlanPricer::work_of(const Load& load, const PassPrices& prices) {
     return prices.pair * load.pairs + prices.row * load.rows + prices.piece * load.pieces +
            (load.owners > 0 ? prices.again * load.shard : 0) + prices.owner * load.owners + prices.visit * load.visits +
-           prices.key * (load.received[0] + load.received[1]) + prices.sum * load.readers +
-           prices.sum_key * load.keys_returned;
+           prices.key * load.gathered() + prices.sum * load.readers + prices.sum_key * load.keys_returned;
 }
 
 PlanPricer::PlanPricer(const Mask& mask, std::span<const PlanPart> parts, const PlanPrices& prices)
@@ -61,16 +77,15 @@ Interval PlanPricer::keys_of(Interval rows) const {
 }
 
 PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ranks) const {
-    std::vector<Load> loads(static_cast<std::size_t>(ranks));
+    Loads loads(static_cast<std::size_t>(ranks));
     PlanCost cost;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-        add_own_rows(parts_[i], pieces[i], loads);
+        add_own_rows(parts_[i], pieces[i], loads.by_rank);
         if (parts_[i].pairs > 0) cost.between_hosts += add_keys_of_others(pieces[i], loads);
     }
-    if (prices_.crosses_once) share_ports(loads);
-    cost.work.assign(loads.size(), 0);
-    for (std::size_t rank = 0; rank < loads.size(); ++rank) {
-        const auto& load = loads[rank];
+    cost.work.assign(loads.by_rank.size(), 0);
+    for (std::size_t rank = 0; rank < loads.by_rank.size(); ++rank) {
+        const auto& load = loads.by_rank[rank];
         for (std::size_t pass = 0; pass < 2; ++pass) {
             const auto& prices = prices_.passes[pass];
             const auto work = work_of(load, prices);
@@ -79,7 +94,7 @@ PlanCost PlanPricer::cost(std::span<const std::vector<PlanPiece>> pieces, int ra
                                        seconds_of(prices.between, load.received[1], load.given[1]));
             cost.seconds[pass] = std::max({cost.seconds[pass], work + prices.exposed * link, link});
         }
-        cost.most_gathered = std::max(cost.most_gathered, static_cast<std::int64_t>(load.gathered));
+        cost.most_gathered = std::max(cost.most_gathered, static_cast<std::int64_t>(load.gathered()));
     }
     return cost;
 }
@@ -97,28 +112,31 @@ void PlanPricer::add_own_rows(const PlanPart& part, std::span<const PlanPiece> p
 }
 
 /// Adds the keys of a part that its owners see of each other. Returns the number of keys that cross between hosts.
-std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, std::span<Load> loads) const {
-    if (pieces.size() < 2) return 0;
+std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, Loads& loads) const {
     std::vector<int> owners;
     for (const auto& piece : pieces) owners.push_back(piece.rank);
     std::ranges::sort(owners);
     owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
     if (owners.size() < 2) return 0;
-    std::vector<std::size_t> owner_of(pieces.size());  // by piece: index of its owner
-    std::vector<std::vector<Interval>> rows_of(owners.size());
-    for (std::size_t j = 0; j < pieces.size(); ++j) {
-        owner_of[j] = static_cast<std::size_t>(std::ranges::lower_bound(owners, pieces[j].rank) - owners.begin());
-        rows_of[owner_of[j]].push_back(pieces[j].tokens);
-    }
-    // By host and piece: whether its keys have crossed to that host already. Only with crosses_once.
-    std::vector<std::vector<bool>> crossed;
-    if (prices_.crosses_once) crossed.resize(static_cast<std::size_t>(host_of(static_cast<int>(loads.size()) - 1) + 1));
     std::int64_t between_hosts = 0;
-    std::vector<double> from;  // keys that a rank sees, by owner
+    const auto give = [&](int from, int to, double keys, bool network) {
+        auto& giver = loads.of(from);
+        giver.given[network] += keys;
+        giver.keys_returned += keys;
+        giver.readers += loads.is_new(loads.gives, from, to);
+        loads.of(to).received[network] += keys;
+        if (network) between_hosts += static_cast<std::int64_t>(keys);
+    };
+    std::vector<std::vector<Interval>> rows_of(owners.size());
+    for (const auto& piece : pieces)
+        rows_of[static_cast<std::size_t>(std::ranges::lower_bound(owners, piece.rank) - owners.begin())].push_back(
+            piece.tokens);
+    // By host and piece: how many of its keys have crossed to that host already. Only with crosses_once.
+    std::vector<std::vector<double>> crossed(static_cast<std::size_t>(host_of(loads.ranks() - 1) + 1));
+    std::vector<int> last_visitor(static_cast<std::size_t>(loads.ranks()), -1);  // by group
     std::vector<Interval> seen;
     for (std::size_t k = 0; k < owners.size(); ++k) {
         const auto rank = owners[k];
-        auto& load = loads[static_cast<std::size_t>(rank)];
         seen.clear();
         double rows = 0;
         for (const auto& interval : rows_of[k]) {
@@ -126,52 +144,34 @@ std::int64_t PlanPricer::add_keys_of_others(std::span<const PlanPiece> pieces, s
             const auto keys = keys_of(interval);
             if (keys.size() > 0) seen.push_back(keys);
         }
-        from.assign(owners.size(), 0);
         for (std::size_t j = 0; j < pieces.size(); ++j) {
-            const auto& piece = pieces[j];
-            if (owner_of[j] == k) continue;
+            const auto& [tokens, owner] = pieces[j];
+            if (owner == rank) continue;
             double keys = 0;
             for (const auto& one : seen)  // the maximum, because a rank's pieces see nearly the same keys
-                keys = std::max(
-                    keys,
-                    static_cast<double>(
-                        Interval{std::max(one.begin, piece.tokens.begin), std::min(one.end, piece.tokens.end)}.size()));
-            if (keys == 0) continue;
-            from[owner_of[j]] += keys;
-            bool network = host_of(piece.rank) != host_of(rank);
-            if (network && prices_.crosses_once) {
-                auto& there = crossed[static_cast<std::size_t>(host_of(rank))];
-                there.resize(pieces.size());
-                network = !there[j];
-                there[j] = true;
+                keys = std::max(keys,
+                                static_cast<double>(
+                                    Interval{std::max(one.begin, tokens.begin), std::min(one.end, tokens.end)}.size()));
+            if (keys <= 0) continue;
+            const auto group = group_of(owner);
+            loads.of(rank).owners += loads.is_new(loads.attends, rank, group);
+            if (std::exchange(last_visitor[static_cast<std::size_t>(group)], rank) != rank)
+                loads.of(rank).visits += rows;
+            if (host_of(owner) == host_of(rank)) {
+                give(owner, rank, keys, false);
+            } else if (!prices_.crosses_once) {
+                give(owner, rank, keys, true);
+            } else {
+                const auto relay = std::min(loads.ranks() - 1,
+                                            host_of(rank) * prices_.ranks_per_host + owner % prices_.ranks_per_host);
+                auto& here = crossed[static_cast<std::size_t>(host_of(rank))];
+                here.resize(pieces.size());
+                if (keys > here[j]) give(owner, relay, keys - std::exchange(here[j], keys), true);
+                if (relay != rank) give(relay, rank, keys, false);
             }
-            loads[static_cast<std::size_t>(piece.rank)].given[network] += keys;
-            load.received[network] += keys;
-            if (network) between_hosts += static_cast<std::int64_t>(keys);
-        }
-        for (std::size_t j = 0; j < owners.size(); ++j) {
-            if (from[j] == 0) continue;
-            load.owners += 1;
-            load.visits += rows;
-            load.gathered += from[j];
-            auto& owner = loads[static_cast<std::size_t>(owners[j])];
-            owner.readers += 1;
-            owner.keys_returned += from[j];
         }
     }
     return between_hosts;
-}
-
-/// Divides what a host receives over the network equally among its ranks, because they pass keys on to each other.
-void PlanPricer::share_ports(std::span<Load> loads) const {
-    for (std::size_t first = 0; first < loads.size();) {
-        const auto host =
-            loads.subspan(first, std::min(loads.size() - first, static_cast<std::size_t>(prices_.ranks_per_host)));
-        double received = 0;
-        for (const auto& load : host) received += load.received[1];
-        for (auto& load : host) load.received[1] = received / static_cast<double>(host.size());
-        first += host.size();
-    }
 }
 
 PlanCost plan_cost(const Layout& layout, const Mask& mask, const PlanPrices& prices) {

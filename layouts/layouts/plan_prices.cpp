@@ -3,27 +3,29 @@
 namespace ringlab::layouts {
 
 const PlanPrices& default_plan_prices() {
-    static const PlanPrices prices{.passes = {PassPrices{.pair = 5.0393e-11,
+    static const PlanPrices prices{.passes = {PassPrices{.pair = 4.7873e-11,
                                                          .row = 2.3830e-8,
                                                          .piece = 5.1093e-7,
-                                                         .again = 2.9475e-8,
-                                                         .owner = 1.7784e-5,
+                                                         .again = 1.7893e-8,
+                                                         .owner = 1.0957e-5,
                                                          .visit = 1.6070e-8,
+                                                         .key = 6.6014e-9,
                                                          .inside = {.key = 1.0530e-8},
                                                          .between = {.key = 8.5333e-8},
                                                          .exposed = 0.3},
                                               PassPrices{.pair = 1.3681e-10,
                                                          .row = 2.8137e-8,
                                                          .piece = 8.0712e-7,
-                                                         .owner = 1.7058e-5,
+                                                         .owner = 2.9234e-4,
                                                          .key = 5.6257e-9,
                                                          .sum = 7.3838e-6,
                                                          .sum_key = 6.4071e-9,
                                                          .inside = {.key = 1.0530e-8, .gradient = 2.1059e-8},
                                                          .between = {.key = 8.5333e-8, .gradient = 1.7067e-7},
-                                                         .exposed = 0.5}},
+                                                         .exposed = 1}},
                                    .ranks_per_host = 8,
-                                   .tile = 128};
+                                   .tile = 128,
+                                   .crosses_once = true};
     return prices;
 }
 

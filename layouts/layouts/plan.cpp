@@ -565,9 +565,8 @@ private:
         return best;
     }
 
-    /// Cuts the part into `bands` bands, 1 or an even number. A rank has the same number of tiles in each band, and the
-    /// rest of its tokens in the middle, where rows see an average number of keys. The order of the ranks is reversed
-    /// from one band to the next.
+    /// Cuts the part into `bands` bands. A rank has the same number of tiles in each band, and the rest of its tokens in
+    /// the last one. The order of the ranks is reversed from one band to the next.
     std::vector<PlanPiece> in_bands(std::size_t part, const std::vector<Share>& shares, int bands) const {
         std::vector<PlanPiece> pieces;
         auto at = parts_[part].tokens.begin;
@@ -579,17 +578,15 @@ private:
                 pieces.push_back({{at, at + size}, rank});
             at += size;
         };
-        const auto in_band = [&](const Share& share) {
-            return bands == 1 ? share.tokens : share.tokens / (bands * grain_) * grain_;
+        const auto in_band = [&](const Share& share, int band) {
+            const auto whole_tiles = share.tokens / (bands * grain_) * grain_;
+            return band + 1 < bands ? whole_tiles : share.tokens - (bands - 1) * whole_tiles;
         };
-        for (int band = 0; band < bands; ++band) {
-            if (band > 0 && 2 * band == bands)
-                for (const auto& share : shares) add(share.rank, share.tokens - bands * in_band(share));
+        for (int band = 0; band < bands; ++band)
             for (std::size_t k = 0; k < shares.size(); ++k) {
                 const auto& share = shares[band % 2 == 0 ? k : shares.size() - 1 - k];
-                add(share.rank, in_band(share));
+                add(share.rank, in_band(share, band));
             }
-        }
         return pieces;
     }
 

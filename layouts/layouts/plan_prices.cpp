@@ -3,7 +3,7 @@
 namespace ringlab::layouts {
 
 const PlanPrices& default_plan_prices() {
-    static const PlanPrices prices{.passes = {PassPrices{.pair = 4.7873e-11,
+    static const PlanPrices prices{.passes = {PassPrices{.pair = 5.0393e-11,
                                                          .row = 2.3830e-8,
                                                          .piece = 5.1093e-7,
                                                          .again = 1.7893e-8,
@@ -16,7 +16,7 @@ const PlanPrices& default_plan_prices() {
                                               PassPrices{.pair = 1.3681e-10,
                                                          .row = 2.8137e-8,
                                                          .piece = 8.0712e-7,
-                                                         .owner = 2.9234e-4,
+                                                         .owner = 2.6234e-5,
                                                          .key = 5.6257e-9,
                                                          .sum = 7.3838e-6,
                                                          .sum_key = 6.4071e-9,

@@ -22,12 +22,9 @@ double sustained_clock(const AttentionCost& cost, const Machine& machine, double
                                                                   : 1.0;
 }
 
-// Two numbers are not derived. They are least squares of the time that `simulate()` gives a rank for its work, over the
-// ranks of 30 packings of `document_lengths_training` (`packings --seed 2`) on 64 GPUs of h200_cluster, which an
-// earlier version of `planned` had laid out under `seen:64:8`. On 30 other packings (`--seed 3`), laid out by this
-// version, a rank's price is off by 5.5 % (rms) forward and 4.8 % backward.
-constexpr double fitted_clock = 0.95;  // SMs that wait use less power, so that the others run at a higher clock
-constexpr double fitted_tiles = 240;   // of the last work tile of keys, which several SMs share
+// Tiles that the last work tile of keys of a launch meets. This is not derived: documents of a packing have some thousand
+// rows each. 240 describes simulated passes over 64 GPUs better, but plans by that number were 3 % slower on 8 GPUs.
+constexpr double tiles_of_last_work_tile = 8;
 
 layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts::Problem& p,
                                 layouts::DType gradient_dtype) {
@@ -58,7 +55,6 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
     // At the end of a launch, SMs wait for the last work tiles: on average for half of one.
     const auto waiting = (machine.sms - 1.0) / machine.sms / 2;
     if (cost.work_tile == WorkTile::query_tile) {
-        prices.pair *= fitted_clock;
         const auto of_o = static_cast<double>(layouts::bytes_of(layouts::DType::fp32));
         prices.again = (cost.idle_work_tile_seconds + cost.idle_tile_seconds_per_byte * of_o) / clock * of_heads / rows;
         prices.visit = (item + resume) * of_heads / rows;
@@ -66,7 +62,7 @@ layouts::PassPrices pass_prices(const Machine& machine, Pass pass, const layouts
         prices.key = waiting * full / keys;
     } else {
         prices.key = item * of_kv_heads / keys;
-        prices.owner += item + waiting * fitted_tiles * full;
+        prices.owner += item + waiting * tiles_of_last_work_tile * full;
     }
 
     const auto key_bytes = static_cast<double>(p.batch * p.kv_heads * (p.head_dim + p.value_dim) * bytes_of(p.dtype));

@@ -145,7 +145,7 @@ BOOST_AUTO_TEST_CASE(a_long_document_is_spread_as_its_work_needs_and_balanced) {
     BOOST_TEST(imbalance_of(plan_cost(layout, mask, pairs_alone())) < 1.08);
 }
 
-// The limits are those of a measurement and some room: 1.094 in the mean, below 1.2 at most. Without even_out() the
+// The limits are those of a measurement (1.094 in the mean, with earlier prices) and some room. Without even_out() the
 // mean is 1.22. The seeds are not those of scores.
 BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     constexpr int packings = 10;
@@ -161,10 +161,16 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_large_packing_have_about_as_much_priced_work) {
     BOOST_TEST(mean < 1.11);
 }
 
-// It has a third of the pairs: about six ranks' work, of a host's eight.
-BOOST_AUTO_TEST_CASE(a_document_that_fits_a_host_stays_in_it) {
+// It has a third of the pairs: about six ranks' work, of a host's eight. With the default prices of the network its ranks
+// may be of two hosts, if their work is more even then.
+BOOST_AUTO_TEST_CASE(a_document_that_fits_a_host_stays_in_it_if_the_network_is_slow) {
     const auto mask = make_mask("causal+documents:2048x4,8192,2048x24", 65536);
-    const auto ranks = owners(planned_layout(mask, 16, default_plan_prices()), {8192, 16384});
+    auto prices = default_plan_prices();
+    for (auto& pass : prices.passes) {
+        pass.between.key *= 4;
+        pass.between.gradient *= 4;
+    }
+    const auto ranks = owners(planned_layout(mask, 16, prices), {8192, 16384});
     BOOST_TEST(ranks.size() > 1u);
     BOOST_TEST(ranks.front() / 8 == ranks.back() / 8);
 }

@@ -122,10 +122,17 @@ const std::vector<Reader> readers{
 /// Options that name files, of which no record keeps a digest.
 const std::set<std::string> written{"output", "json", "assignment", "trace", "chakra", "save-tensors"};
 const std::set<std::string> tried_elsewhere{"cudnn"};  // needs a GPU: tests/experiments/files_read_test.cpp
-const std::set<std::string> about_files{"tokens",   "scale",         "soft-cap",
-                                        "heads",    "head-dim",      "value-dim",  // of the input
-                                        "reserved", "device-memory",               // of the machine file
-                                        "resume",   "overwrite"};
+const std::set<std::string> about_files{"list-machine-keys",
+                                        "tokens",
+                                        "scale",
+                                        "soft-cap",
+                                        "heads",
+                                        "head-dim",
+                                        "value-dim",  // of the input
+                                        "reserved",
+                                        "device-memory",  // of the machine file
+                                        "resume",
+                                        "overwrite"};
 
 /// A folder with one of every kind of file that a command reads.
 class Inputs : public Folder {

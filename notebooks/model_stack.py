@@ -23,7 +23,7 @@ LINES = {"contiguous": "--", "zigzag": "-"}
 def layers_of(whole, runs):
     """The run of each layer's kind, in the layout of the whole model and by ring, from the first layer on."""
     alike = {run["kind"]: run for run in runs if run.record == whole.record and run["layout"] == whole["layout"]
-             and run is not whole and run["schedule"] == "ring"}
+             and run is not whole and run["algorithm"] == "ring"}
     return [alike[kind] for kind in whole.read("stack/kind")]
 
 

@@ -1,0 +1,49 @@
+"""How ranks agree on a call: through shared memory on one host, over gloo where a rank cannot open it."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from dense import random_tensors
+
+import ringlab
+from ringlab.torch import _host_all_gather, _ring, connect, ring_attention, shard
+
+
+def ring_of_a_new_group():
+    group = dist.new_group(list(range(dist.get_world_size())))
+    connect(group)
+    return _ring.ring_of(_ring.group_name(group)), group
+
+
+def calls_are_agreed_on(ring, group):
+    q, k, v = (shard(x, group=group) for x in random_tensors()[:3])
+    here = {"mask": "full"} if ring.rank == 1 else {}
+    with pytest.raises(ringlab.Refused, match="rank 1 calls with mask full, rank 0 with causal"):
+        ring_attention(q, k, v, group=group, **here)
+    first = ring_attention(q, k, v, group=group)
+    assert torch.equal(first, ring_attention(*(shard(x) for x in random_tensors()[:3])))
+
+
+def test_ranks_of_one_host_share_memory():
+    ring, group = ring_of_a_new_group()
+    assert ring._on_host is not None
+    calls_are_agreed_on(ring, group)
+
+
+def test_a_rank_that_cannot_open_the_memory_sends_all_to_gloo(monkeypatch):
+    if dist.get_rank() == 1:
+        monkeypatch.setattr(_host_all_gather, "_succeeds", lambda *_: False)
+    ring, group = ring_of_a_new_group()
+    assert ring._on_host is None
+    calls_are_agreed_on(ring, group)
+
+
+def test_every_rank_gets_the_blocks_of_all():
+    ring, _ = ring_of_a_new_group()
+    size = ring.CALL.size
+    for number in range(100):
+        blocks = ring._on_host(bytes([ring.rank, number]) + bytes(size - 2))
+        assert [blocks[rank * size:rank * size + 2] for rank in range(ring.size)] == [
+            bytes([rank, number]) for rank in range(ring.size)]
+    with pytest.raises(ValueError, match=f"a block has 3 bytes; it must have {size}"):
+        ring._on_host(b"abc")

@@ -21,8 +21,8 @@ struct alignas(64) HostAllGather::Place {
 
 namespace {
 
-// Blocks of one round may still be read while a rank writes that of the next. It can be no further ahead, as it must have
-// seen that all others have begun the next round.
+// Blocks of one round may still be read while a rank writes that of the next. It can be no further ahead, as it must
+// have seen that all others have begun the next round.
 constexpr std::size_t rounds_kept = 2;
 
 constexpr std::size_t whole_lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -54,11 +54,12 @@ HostAllGather::HostAllGather(const SharedMemory::Address& address, int rank, int
     place(rank_).process = getpid();
 }
 
-HostAllGather::~HostAllGather() { leave(); }
-
-HostAllGather::Place& HostAllGather::place(int rank) const {
-    return static_cast<Place*>(memory_.data())[rank];
+HostAllGather::~HostAllGather() {
+    // Not in a process that was forked off since, such as one that loads data: the rank itself goes on.
+    if (place(rank_).process == getpid()) leave();
 }
+
+HostAllGather::Place& HostAllGather::place(int rank) const { return static_cast<Place*>(memory_.data())[rank]; }
 
 std::byte* HostAllGather::block(int rank) const {
     auto* blocks = static_cast<std::byte*>(memory_.data()) + static_cast<std::size_t>(ranks_) * sizeof(Place);
@@ -91,8 +92,7 @@ bool HostAllGather::finish(void* blocks, Clock::duration most, Clock::duration l
         pause(waited);
     }
     for (int rank = 0; rank < ranks_; ++rank)
-        std::memcpy(static_cast<std::byte*>(blocks) + static_cast<std::size_t>(rank) * bytes_, block(rank),
-                    bytes_);
+        std::memcpy(static_cast<std::byte*>(blocks) + static_cast<std::size_t>(rank) * bytes_, block(rank), bytes_);
     return true;
 }
 

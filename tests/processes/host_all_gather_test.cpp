@@ -10,6 +10,8 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace ringlab::processes::tests {
@@ -133,6 +135,24 @@ BOOST_AUTO_TEST_CASE(the_block_of_a_rank_that_left_afterwards_comes) {
     std::array<Block, 2> everything;
     BOOST_REQUIRE(own.finish(everything.data(), 0s, 1s));
     BOOST_TEST(everything[1].numbers == second.numbers, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_copy_in_a_forked_process_does_not_leave_for_the_rank) {
+    HostAllGather own(2, sizeof(Block));
+    std::optional<HostAllGather> other(std::in_place, own.address(), 1, 2, sizeof(Block));
+    const pid_t child = fork();
+    if (child == 0) {
+        other.reset();
+        _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+    BOOST_TEST(error_of(own, 50ms) == "rank 1 did not come within 0.05 s");
+    other.reset();
+    const Block block;
+    std::array<Block, 2> everything;
+    own.begin(&block);
+    BOOST_CHECK_EXCEPTION(own.finish(everything.data(), 1s, 1s), Error,
+                          [](const Error& error) { return std::string(error.what()) == "rank 1 has left"; });
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -129,15 +129,13 @@ public:
         };
         say_how_far();
         for (const auto& layout : config_.sweep.layouts) {
-            Times times(kinds_.size());
-            for (std::size_t i = 0; i < kinds_.size(); ++i)
+            for (const auto& kind : kinds_)
                 for (const auto& schedule : config_.sweep.schedules) {
-                    const auto name = run_name(kinds_[i], layout, schedule);
-                    if (!record_->has(name)) commit(kinds_[i], layout, schedule, name);
+                    const auto name = run_name(kind, layout, schedule);
+                    if (!record_->has(name)) commit(kind, layout, schedule, name);
                     say_how_far();
-                    times[i].push_back(times_of(name));
                 }
-            if (!record_->has("stack " + layout)) commit_stack(layout, times);
+            if (!record_->has("stack " + layout)) commit_stack(layout, times_in(layout));
             say_how_far();
         }
         record_->finish();
@@ -230,6 +228,15 @@ private:
         }
         times.kept = static_cast<std::int64_t>(number("kept_bytes"));
         times.scratch = static_cast<std::int64_t>(number("scratch_bytes"));
+        return times;
+    }
+
+    /// Of every kind and schedule, from the record.
+    Times times_in(const std::string& layout) const {
+        Times times(kinds_.size());
+        for (std::size_t i = 0; i < kinds_.size(); ++i)
+            for (const auto& schedule : config_.sweep.schedules)
+                times[i].push_back(times_of(run_name(kinds_[i], layout, schedule)));
         return times;
     }
 
@@ -328,10 +335,7 @@ private:
         if (schedules.size() == 1) return "";
         std::string text = "\nThe fastest schedule of each kind of layer, forward / backward:\n";
         for (const auto& layout : config_.sweep.layouts) {
-            Times times(kinds_.size());
-            for (std::size_t i = 0; i < kinds_.size(); ++i)
-                for (const auto& schedule : schedules)
-                    times[i].push_back(times_of(run_name(kinds_[i], layout, schedule)));
+            const auto times = times_in(layout);
             for (const auto& machine : predictor_.machines()) {
                 const auto best = schedules_on(machine, times);
                 text += fmt::format("{}, {}: ", layout, machine);

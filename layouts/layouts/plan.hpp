@@ -31,12 +31,11 @@ struct PassPrices {
     double row = 0;    ///< for each query row, besides its pairs: tiles that are not full, loads and stores of tiles
     double piece = 0;  ///< for each piece
     double again = 0;  ///< for each row of a rank that attends to another rank's keys: its state is stored and resumed
-    double owner =
-        0;  ///< for each group of other ranks whose keys it attends to: a launch, and SMs that it leaves idle
-    double visit = 0;    ///< for each pair of a row and a group of other ranks that own keys of the row's part
-    double key = 0;      ///< for each key that it receives
-    double sum = 0;      ///< for each other rank that returns gradients to it
-    double sum_key = 0;  ///< for each key whose gradient comes back
+    double owner = 0;  ///< for each group of other ranks whose keys it attends to: a launch, and SMs that wait
+    double visit = 0;  ///< for each pair of a row and a group of other ranks that own keys of the row's part
+    double key = 0;    ///< for each key that it receives
+    double sum = 0;    ///< for each other rank that returns gradients to it
+    double sum_key = 0;              ///< for each key whose gradient comes back
     LinkPrices inside{}, between{};  ///< of links inside a host, and of the network
     /// The share of the links' time that is added to the time of the work: 0 if the schedule hides all of it, 1 if it
     /// hides nothing, above 1 if ranks also wait for each other.

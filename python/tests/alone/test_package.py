@@ -111,3 +111,5 @@ def test_the_example_trains_like_one_process(layout, schedule):
     assert ran.returncode == 0, ran.stderr[-3000:]
     losses = [float(line.split()[3]) for line in ran.stdout.splitlines() if line.startswith("step")]
     assert len(losses) == 8 and losses[-1] < losses[0]
+    of_ring, of_one = map(float, re.findall(r"gradients are off by (\S+) in the mean", ran.stdout))
+    assert 0 < of_ring < 1e-12 and of_one == 0  # the one process computes in float64 too

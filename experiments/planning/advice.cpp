@@ -24,8 +24,8 @@ using Verdict = Advised::Verdict;
 // Large rings are expensive to lay out. Small ones are looked at even if they cannot quite win, so that the report can
 // say why.
 constexpr double outrun_large = 1, outrun_small = 2.5;
-// Variants are tried for candidates within this factor of the best time. A variant is kept only if it is faster than
-// its candidate by more than the second number, a fraction.
+// Variants are tried for candidates within this factor of the best time. A variant, or a pair of schedules, counts only
+// if it is faster by more than the second number, a fraction.
 constexpr double near_the_best = 1.2, least_gain = 0.001;
 // Simulations that break_down() needs for a pass: one as it is, and one without each cause.
 constexpr std::int64_t plays_of_causes = 1 + static_cast<std::int64_t>(sim::causes.size());
@@ -289,5 +289,22 @@ private:
 }  // namespace
 
 Advice advise(const Question& question) { return Adviser(question).run(); }
+
+std::optional<AdvisedPair> Advice::best_pair() const {
+    const auto some = ranked();
+    const auto same_tokens = [](const Advised& a, const Advised& b) {
+        return a.machine == b.machine && a.which.layout == b.which.layout && a.which.ranks == b.which.ranks &&
+               a.which.mask == b.which.mask && a.which.tokens == b.which.tokens && a.batch == b.batch;
+    };
+    std::optional<AdvisedPair> best;
+    auto least = some.empty() ? 0 : some.front()->seconds() * (1 - least_gain);
+    for (const auto* forward : some)
+        for (const auto* backward : some)
+            if (const AdvisedPair pair{forward, backward}; same_tokens(*forward, *backward) && pair.seconds() < least) {
+                best = pair;
+                least = pair.seconds();
+            }
+    return best;
+}
 
 }  // namespace ringlab::experiments

@@ -76,12 +76,23 @@ struct Advised {
 const char* to_string(Advised::Verdict verdict);
 const char* to_string(Advised::Method method);
 
+/// A forward and a backward pass by two schedules. Tokens stay where they are: the ring and the layout are the same.
+struct AdvisedPair {
+    const Advised* forward = nullptr;
+    const Advised* backward = nullptr;
+
+    double seconds() const { return forward->forward_seconds + backward->backward_seconds; }
+};
+
 struct Advice {
     std::vector<Advised> all;  ///< ranked ones first, by predicted time; then estimated ones likewise, and the others
     std::int64_t operations = 0;  ///< that were looked at or simulated, the measure of the work
 
     std::vector<const Advised*> with(Advised::Verdict verdict) const;
     std::vector<const Advised*> ranked() const { return with(Advised::Verdict::ranked); }
+
+    /// The fastest pair of simulated candidates, if it is faster than the fastest of them alone by more than 0.1 %.
+    std::optional<AdvisedPair> best_pair() const;
 };
 
 /// What advice is asked for. Empty lists are chosen for the machine and the mask.

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int advice_schema = 3;
+constexpr int advice_schema = 4;
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g}", seconds * 1e3); }
 
@@ -71,6 +71,18 @@ std::vector<std::string> row_of(const Advised& one, std::size_t place) {
             milliseconds(one.seconds()),
             percent(one.margin()),
             memory_text(one.memory)};
+}
+
+std::string pair_text(const Advice& advice) {
+    const auto pair = advice.best_pair();
+    if (!pair) return "";
+    const auto single = advice.ranked().front()->seconds();
+    return fmt::format(
+        "Two schedules over {} on {} (P = {}) take {} ms, {:.1f} % less than the first row: {} forward and {} "
+        "backward.\n",
+        pair->forward->which.layout, pair->forward->machine->name, pair->forward->which.ranks,
+        milliseconds(pair->seconds()), 100 * (1 - pair->seconds() / single), pair->forward->which.schedule,
+        pair->backward->which.schedule);
 }
 
 std::vector<std::string> cause_table_header() {
@@ -175,6 +187,7 @@ std::string advice_text(const Advice& advice, const Question& question) {
         if (ranked[i]->causes) causes.add(std::move(cells));
     }
     std::string text = ranked.empty() ? "" : fmt::format("{}\n{}", table.text(), row_definitions);
+    text += pair_text(advice);
     if (ranked.size() > rows) text += fmt::format("{} slower ones are in the record.\n", ranked.size() - rows);
     if (rows > 0 && ranked.front()->causes) text += fmt::format("\n{}\n{}", causes.text(), cause_definitions);
     const auto estimates = estimates_text(advice, question);
@@ -203,6 +216,12 @@ std::string advice_json(const Advice& advice, const Question& question) {
         entry["largest_error"] = u.known() ? Json(u.largest()) : Json(nullptr);
         json["machines"].push_back(std::move(entry));
     }
+    json["two_schedules"] = nullptr;
+    if (const auto pair = advice.best_pair())
+        json["two_schedules"] = {
+            {"machine", pair->forward->machine->name},    {"layout", pair->forward->which.layout},
+            {"ranks", pair->forward->which.ranks},        {"forward", pair->forward->which.schedule},
+            {"backward", pair->backward->which.schedule}, {"total_seconds", pair->seconds()}};
     for (const auto verdict : {Advised::Verdict::ranked, Advised::Verdict::estimated, Advised::Verdict::too_large,
                                Advised::Verdict::outrun, Advised::Verdict::impossible}) {
         auto& list = json[to_string(verdict)] = Json::array();

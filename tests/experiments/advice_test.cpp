@@ -257,6 +257,44 @@ BOOST_AUTO_TEST_CASE(slow_links_favour_what_sends_less_and_say_so) {
     BOOST_TEST(found(advice, "zigzag", "ring", 8).seconds() > 1.5 * best.seconds());
 }
 
+BOOST_AUTO_TEST_CASE(a_pair_of_schedules_shares_a_ring_and_is_the_fastest_of_all_pairs) {
+    const std::vector<AdvisedMachine> machines{quick_cluster(), quick_cluster("h200_rails")};
+    const auto one = [&](std::size_t machine, const char* layout, const char* schedule, double forward,
+                         double backward) {
+        Advised advised;
+        advised.machine = &machines[machine];
+        advised.which.layout = layout;
+        advised.which.schedule = schedule;
+        advised.which.ranks = 8;
+        advised.forward_seconds = forward;
+        advised.backward_seconds = backward;
+        return advised;
+    };
+    Advice advice;
+    advice.all = {one(0, "zigzag", "ring", 2, 3), one(0, "zigzag", "pull", 1, 5), one(0, "zigzag", "seen", 3, 3.5)};
+    const auto pair = advice.best_pair();
+    BOOST_REQUIRE(pair.has_value());
+    BOOST_TEST(pair->forward->which.schedule == "pull");
+    BOOST_TEST(pair->backward->which.schedule == "ring");
+    BOOST_TEST(pair->seconds() == 4);
+
+    // What is not over the same ring makes no pair, and neither does what was not simulated.
+    for (auto other : {one(1, "zigzag", "pull", 1, 5), one(0, "striped", "pull", 1, 5)}) {
+        advice.all = {one(0, "zigzag", "ring", 2, 3), other};
+        BOOST_TEST(!advice.best_pair().has_value());
+    }
+    auto smaller = one(0, "zigzag", "pull", 1, 5);
+    smaller.which.ranks = 4;
+    auto estimated = one(0, "zigzag", "pull", 1, 5);
+    estimated.verdict = Verdict::estimated;
+    for (const auto& other : {smaller, estimated}) {
+        advice.all = {one(0, "zigzag", "ring", 2, 3), other};
+        BOOST_TEST(!advice.best_pair().has_value());
+    }
+    advice.all.clear();
+    BOOST_TEST(!advice.best_pair().has_value());
+}
+
 BOOST_AUTO_TEST_CASE(advice_is_the_same_on_any_number_of_threads) {
     const std::vector machines{quick_cluster(), quick_cluster("h200_fat_tree")};
     auto config = question_config("causal", 16384, 16);
@@ -550,6 +588,10 @@ BOOST_AUTO_TEST_CASE(json_parses_and_agrees_with_the_table) {
             sum += entry.at("seconds_by_cause").at(cause).get<double>();
         BOOST_TEST(std::abs(sum - ranked[i]->seconds()) < 1e-11);
     }
+    const auto pair = advice.best_pair();
+    BOOST_TEST(json.at("two_schedules").is_null() == !pair.has_value());
+    BOOST_TEST((table.find("\nTwo schedules over ") != std::string::npos) == pair.has_value());
+    if (pair) BOOST_TEST(json.at("two_schedules").at("total_seconds").get<double>() == pair->seconds());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -68,6 +68,28 @@ def test_a_step_is_measured_and_predicted(path):
     assert measured["compute"] + measured["idle"] + measured["exposed"] >= measured["time"] * 0.999
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
+def test_kernels_and_copies_of_a_step_on_gpus_are_recorded(path):
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+
+    def step_on_gpus():
+        q, k, v = (x.detach().to(device).requires_grad_() for x in leaves(tokens=8192))
+        ring_attention(ring_attention(q, k, v), k, v).float().sum().backward()
+        torch.cuda.synchronize()
+
+    step_on_gpus()
+    dist.barrier()
+    begin = time.monotonic()
+    with ringlab.record(path, machines="8xh100") as recording:
+        step_on_gpus()
+    took = 1e3 * (time.monotonic() - begin)
+    found = table(recording.text)
+    assert set(found) == {"time", "compute", "communication", "exposed", "idle", "balance"}, recording.text
+    compute, communication, whole = (found[what][0] for what in ("compute", "communication", "time"))
+    # A rank receives K and V, and gradients of both; it attends to two blocks.
+    assert 0 < compute <= 1.001 * whole < took and 0 < communication <= 1.001 * whole, recording.text
+
+
 def test_operations_lie_within_their_pass_and_are_all_there():
     recording = _record.Recording("", [], "")
     begins = []

@@ -20,12 +20,12 @@ namespace {
 /// owner's own attend, that of the second half with the next rank's attend. The owner's own attend for the second half
 /// comes last, while the last gradients are on their way to it, and adds to the gradient that arrives. Short blocks go
 /// by steps, as in the ring, because gradients would wait for each other longer than a launch takes.
-class FusedRing : public RingSchedule {
+class JoinedRing : public RingSchedule {
 public:
     /// `groups`: the number of groups of kv heads that hop one by one in the forward pass; both passes are then one
     /// launch. 0: the schedule chooses.
-    FusedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
-              int groups)
+    JoinedRing(const Problem& problem, const Mask& mask, const Layout& layout, const ScheduleOptions& options,
+               int groups)
         : RingSchedule(problem, mask, layout, options), groups_(head_groups_of_fused_launch(groups)) {
         const int heads = kv_heads().count();
         set_channels({"K,V"}, {"dK,dV"});
@@ -230,7 +230,7 @@ private:
     bool rank_symmetric_ = has_rank_symmetric_pairs(*this);
 };
 
-const ScheduleRegistration registered_fused_ring(
+const ScheduleRegistration registered_joined_ring(
     "joined-ring", "joined-ring[:GROUPS]",
     "a ring with all attends in one launch: K/V blocks hop in GROUPS of the kv heads and stay until the end of the "
     "pass; without GROUPS the backward pass of short blocks is an ordinary ring",
@@ -238,7 +238,7 @@ const ScheduleRegistration registered_fused_ring(
     [](const std::string& arguments, const Problem& problem, const Mask& mask, const Layout& layout,
        const ScheduleOptions& options) -> std::unique_ptr<Schedule> {
         const int groups = parse_head_groups(arguments, problem);
-        return std::make_unique<FusedRing>(problem, mask, layout, options, groups);
+        return std::make_unique<JoinedRing>(problem, mask, layout, options, groups);
     });
 
 }  // namespace

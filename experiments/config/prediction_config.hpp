@@ -27,13 +27,14 @@ struct PredictionConfig {
     sim::Jitter disturbance(std::uint64_t seed) const;
 };
 
-/// Traces that are written of what is predicted: which runs a Chrome trace-event JSON file shows, and others.
+/// Which traces of predicted passes are written: a Chrome trace-event JSON file of some runs, and Chakra execution
+/// traces of all.
 struct TraceConfig {
-    std::string file;   ///< empty: there is none
-    std::string ranks;  ///< "FIRST-LAST"; empty: all
-    std::string steps;
-    int runs = 1;
-    std::string chakra;  ///< folder for execution traces of all runs; empty: there are none
+    std::string file;    ///< the JSON file; empty: there is none
+    std::string ranks;   ///< that the JSON file shows, "FIRST-LAST"; empty: all
+    std::string steps;   ///< likewise
+    int runs = 1;        ///< number of runs that the JSON file shows, from the first one on
+    std::string chakra;  ///< folder for execution traces; empty: there are none
 };
 
 }  // namespace ringlab::experiments

@@ -109,8 +109,9 @@ std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const std::
 /// in the record.
 void point_at_record(const ExecutionConfig& config);
 
-/// Whether the record holds the run, as `root_says`, on every process: from the first answer on there is a record.
-/// `asked` is a Backend or what times rings.
+/// Returns on every process whether the record holds a run, which only the root process knows (`root_says`). Then
+/// calls point_at_record(), because there is a record from now on. `asked` is a Backend or a Bench. All processes call
+/// it.
 template <class Asked>
 bool is_recorded(const ExecutionConfig& config, Asked& asked, bool root_says) {
     const bool recorded = asked.agree(root_says);

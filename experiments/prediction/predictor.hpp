@@ -16,17 +16,19 @@ namespace ringlab::experiments {
 
 /// How a measured pass was repeated, in seconds.
 struct Repetition {
-    double period = 0;          ///< from a pass's start to that of the next; 0: not known, no pause then
-    double seconds = 0;         ///< of the pass
-    double forward_before = 0;  ///< of a backward pass, which overwrites what it reads: of the forward pass
+    double period = 0;   ///< from a pass's start to that of the next; 0: not known, no pause then
+    double seconds = 0;  ///< of the pass
+    /// For a backward pass: time of the forward pass that runs before each of its repeats, because a backward pass
+    /// overwrites what it reads. 0 for a forward pass.
+    double forward_before = 0;
 };
 
 /// Predicts a pass at the clock that it has when it is repeated in this way.
 inline void repeat(sim::SimOptions& options, const Repetition& passes) {
     options.clock = sim::Clock::sustained;
     options.pause_seconds = std::max(0.0, passes.period - passes.seconds);
-    // What is timed for itself is not what is in the pause, to the last percent: either there is a pass, or there is
-    // not.
+    // The forward pass was timed by itself, so its time differs a little from that in the pause. A pause shorter than
+    // half of it cannot hold one.
     const bool is_there = options.pause_seconds > passes.forward_before / 2;
     options.pause_busy_seconds = is_there ? std::min(options.pause_seconds, passes.forward_before) : 0;
 }

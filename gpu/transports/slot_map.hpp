@@ -51,7 +51,9 @@ struct Frame {
     static constexpr std::size_t most_fields = layouts::PoolDescription::most_tensors;
 
     layouts::Pool pool = layouts::Pool::kv;
-    std::array<std::size_t, most_fields> begins{};  ///< of a pool of keys the first one counts alone
+    /// Byte in exchange memory, by field. In a pool of keys the fields of a head follow each other, so only the first
+    /// one is set.
+    std::array<std::size_t, most_fields> begins{};
     std::array<DType, most_fields> dtypes{};
 };
 

@@ -22,9 +22,9 @@ namespace ringlab::layouts {
 /// first, so those end together; they go over their row tiles from the beginning towards the common last one. Sections
 /// alternate between the two, and all work tiles of a section are at the same row tiles at any time.
 struct WorkTileOrder {
-    int leading_tiles = 0;
-    int heads_at_a_time = 1;              // divides the number of heads
-    int section_tiles = 1, sections = 1;  // section_tiles * sections == leading_tiles
+    int leading_tiles = 0;                ///< number of work tiles that come first
+    int heads_at_a_time = 1;              ///< divides the number of heads
+    int section_tiles = 1, sections = 1;  ///< section_tiles * sections == leading_tiles
     bool in_lockstep = false;
 };
 
@@ -49,7 +49,7 @@ bool have_similar_lengths(std::int64_t entries, std::int64_t longest, std::int64
 std::optional<WorkTileOrder> lockstep_order(std::int64_t work_tiles, std::int64_t heads, std::int64_t places,
                                             bool similar);
 
-/// The same for one launch over several blocks, each with so many work tiles (`block_items`) for `heads` heads, all
+/// The same for one launch over several blocks, with `block_tiles[i]` work tiles in block i for `heads` heads, all
 /// with fall_linearly(). The sections of one block follow those of another, so all blocks must have the same number of
 /// work tiles, and sections must leave none over; otherwise nullopt.
 std::optional<WorkTileOrder> fused_lockstep_order(std::span<const std::uint32_t> block_tiles, std::int64_t heads,

@@ -18,11 +18,10 @@ enum class WorkTile {
     key_tile,    ///< a tile of keys of one kv head, for its query heads one after another
 };
 
-/// Prices of an attention kernel, in seconds. An attend takes launch + makespan over all SMs of work tiles of
-/// {work_tile + full_tile * (full tiles) + partial_tile * (partial tiles)}, in the kernel's order. In the rate model it
-/// takes launch
-/// + FLOP / flops. sim/README.md has the whole formula. Valid for head_dim and value_dim; kernel_price() and
-/// tile_time_factor() say what other dims cost.
+/// Prices of an attention kernel, in seconds. An attend takes the launch and then the makespan, over all SMs, of work
+/// tiles that each take work_tile + full_tile * (full tiles) + partial_tile * (partial tiles), in the kernel's order.
+/// In the rate model it takes the launch and then FLOP / flops. sim/README.md has the whole formula. Valid for head_dim
+/// and value_dim; kernel_price() and tile_time_factor() say what other dims cost.
 struct AttentionCost {
     using Group = layouts::SmGroup;
 

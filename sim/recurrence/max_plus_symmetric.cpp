@@ -58,7 +58,7 @@ public:
         for (const auto last : last_)
             for (std::size_t r = 0; last >= 0 && r < ends.size(); ++r)
                 ends[r] = std::max(ends[r], (*row(last).times)[r]);
-        check_cells();
+        check_pairs();
         for (auto& end : ends) end = layouts::checked_sum(end, cost_.end_of_pass(0));
         return ends;
     }
@@ -107,10 +107,10 @@ private:
     }
 
     /// Checks that the attends cover all visible pairs of the mask, also on ranks that were not compared.
-    void check_cells() const {
+    void check_pairs() const {
         const layouts::Run all{0, 1, schedule_.problem().tokens};
         const auto pairs = layouts::visible_pairs(schedule_.mask(), {&all, 1}, layouts::KeyCounter({&all, 1}));
-        require(Pairs{pairs} * schedule_.problem().query_heads == cells_,
+        require(Pairs{pairs} * schedule_.problem().query_heads == attended_pairs_,
                 "ranks differ in their numbers of visible pairs; the symmetric recurrence does not hold here");
     }
 
@@ -195,7 +195,7 @@ private:
     };
 
     void add_attend(Busy& busy, const Op& op, int ranks) {
-        cells_ += Pairs{op.pair_count} * op.rows().heads.count() * ranks;
+        attended_pairs_ += Pairs{op.pair_count} * op.rows().heads.count() * ranks;
         busy.flop += cost_.computed_flop(op);
     }
 
@@ -267,7 +267,7 @@ private:
     std::vector<OpIndex> last_;  // by lane: the last operation that has ended
     std::vector<std::unique_ptr<Row>> free_;
     layouts::EndedStack ended_;
-    Pairs cells_ = 0;
+    Pairs attended_pairs_ = 0;
     Row durations_;  // scratch
     Picoseconds latest_possible_;
     Row transfers_;

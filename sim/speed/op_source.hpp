@@ -24,11 +24,11 @@ public:
             streams_.push_back(schedule.ops(rank % schedule.ranks()).with_op_storage(current_op_));
         const int other = schedule.ranks() - 1;
         if (rank_symmetric_)
-            cells_ = {schedule.pair_count(0, 0), schedule.pair_count(other, 0), schedule.pair_count(0, other)};
+            pair_counts_ = {schedule.pair_count(0, 0), schedule.pair_count(other, 0), schedule.pair_count(0, other)};
     }
 
     /// Whether ranks are alike, and all ranks' attends of a step have equally many visible pairs.
-    bool attends_are_alike() const { return rank_symmetric_ && cells_[1] == cells_[2]; }
+    bool attends_are_alike() const { return rank_symmetric_ && pair_counts_[1] == pair_counts_[2]; }
 
     /// Only the first `ranks` ranks will read. For schedules whose ranks are alike.
     void read_by(int ranks) { ranks_ = ranks; }
@@ -88,18 +88,20 @@ private:
         if (op.peer >= 0) shift(op.peer);
         if (!op.transfers()) shift(op.second.block);
         if (op.kind == layouts::OpKind::attend)
-            op.pair_count = cells_[op.rows().block == op.part.block ? 0 : op.rows().block > op.part.block ? 1 : 2];
+            op.pair_count = pair_counts_[op.rows().block == op.part.block  ? 0
+                                         : op.rows().block > op.part.block ? 1
+                                                                           : 2];
     }
 
     const Schedule& schedule_;
     int ranks_;
     bool rank_symmetric_;
-    std::array<std::int64_t, 3> cells_{};  // visible pairs of rows with the keys of their own rank, of a lower and of a
-                                           // higher one
-    Op current_op_;                        // shared by all streams
+    // Visible pairs of a rank's rows with the keys of the rank itself, of a lower one and of a higher one.
+    std::array<std::int64_t, 3> pair_counts_{};
+    Op current_op_;  // shared by all streams
     std::vector<Ops> streams_;
-    std::vector<SharedOp>
-        shared_ops_;  // ring buffer, its size a power of two: operations from `first_` to before `end_`
+    // A ring buffer, its size a power of two: operations from `first_` to before `end_`.
+    std::vector<SharedOp> shared_ops_;
     std::uint32_t first_ = 0, end_ = 0;
 };
 

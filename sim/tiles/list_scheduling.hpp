@@ -31,10 +31,8 @@ private:
     struct Free {
         double time = 0;
         double count = 0;
-        bool operator<(const Free& other) const {
-            return time > other.time;
-        }  // so that the first to be free is on top
-           // of a heap
+        /// So that the first to be free is on top of a heap.
+        bool operator<(const Free& other) const { return time > other.time; }
     };
     std::int64_t assign_large_group(const WorkTileGroup& work_tiles);
 
@@ -42,7 +40,7 @@ private:
     std::vector<Free> free_;  // a heap
 };
 
-/// Makespan, in seconds, of list scheduling on `sms` with the longest work tiles first.
+/// Makespan, in seconds, of list scheduling on `sms` SMs with the longest work tiles first.
 double makespan(std::vector<WorkTileGroup> work_tiles, std::int64_t sms);
 
 /// The same in the given order.

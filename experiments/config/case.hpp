@@ -17,8 +17,9 @@ struct SweepConfig {
     std::vector<std::string> inputs;    ///< "real", a generator's name, or an HDF5 file
     std::vector<std::string> layouts, masks, schedules;
     std::vector<int> ranks;
-    std::vector<std::string> policies;  ///< of accumulation
-    bool pad = false;                   ///< round tokens up to what the layout divides
+    /// Of accumulation: "carry", "gradients", "partials" or "running", see policy_from().
+    std::vector<std::string> policies;
+    bool pad = false;  ///< round tokens up to what the layout divides
 };
 
 /// One combination of a sweep, as the user wrote its parts.
@@ -60,9 +61,13 @@ struct Plan {
 /// What a policy name means to a schedule and to a backend.
 struct Policy {
     layouts::Accumulation accumulation = layouts::Accumulation::carry;
-    bool running_output_rounded = false;
-    layouts::DType gradient_dtype = layouts::DType::fp32;
+    bool running_output_rounded = false;  ///< with partials: the merged output is rounded after each merge
+    layouts::DType gradient_dtype = layouts::DType::fp32;  ///< of dK and dV in messages
 };
+
+/// "carry" (or empty): (o, m, l) and gradients stay in the accumulator's type. "gradients": dK and dV travel in 16
+/// bits. "partials": partial results are 16-bit too. "running": so is the merged output. With fp64 and fp32 arithmetic
+/// these types are the accumulator's. Throws Error for any other name.
 Policy policy_from(const std::string& name, layouts::DType arithmetic);
 
 /// Lays out `problem`, with the tokens of the case. `document_lengths` stand for "documents:input" in masks. Throws

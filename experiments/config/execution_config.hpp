@@ -19,11 +19,11 @@ struct ExecutionConfig {
     std::map<std::string, std::shared_ptr<BackendKind>> backends;  ///< by name, with their own options
     bool mpi = false;                                              ///< a process per rank, under mpirun
     int replicas = 1;                                              ///< data-parallel copies of the ring
-    std::string placement = "consecutive";
-    int repeats = 5;
-    double timeout_seconds = 300;
-    bool keeps_results = true;  ///< on the root process, where they are judged or saved
-    std::string fault;          ///< fault of the machine to make on purpose, as "stop:1"; empty: none
+    std::string placement = "consecutive";  ///< of rings: or "strided", or a file with the GPU of each rank
+    int repeats = 5;                        ///< executions of both passes of a case
+    double timeout_seconds = 300;           ///< longest wait for other ranks without progress
+    bool keeps_results = true;              ///< on the root process, where they are judged or saved
+    std::string fault;                      ///< fault of the machine to make on purpose, as "stop:1"; empty: none
 };
 
 /// How results are compared with fp64.

@@ -10,12 +10,12 @@ namespace ringlab::experiments {
 
 /// What is predicted, and on what.
 struct PredictionConfig {
-    std::vector<std::string> machines;
-    std::string compute_model = "tiles";
-    std::string engine = "events";
-    std::string clock = "sustained";
-    int threads = 0;     ///< 0: one for each processor
-    sim::Jitter jitter;  ///< without its seed and start skew
+    std::vector<std::string> machines;    ///< machine files, by name or path
+    std::string compute_model = "tiles";  ///< or "rate", see sim::ComputeModel
+    std::string engine = "events";        ///< or "symmetric": the recurrence of sim::max_plus_symmetric()
+    std::string clock = "sustained";      ///< or "calibrated", see sim::Clock
+    int threads = 0;                      ///< 0: one for each processor
+    sim::Jitter jitter;                   ///< without its seed and start skew
     double start_skew_us = 0;
     int cause_ranks = 0;  ///< most ranks for which the causes of the time are predicted
     int span_ranks = 64;  ///< most ranks for which the record keeps when every operation ran

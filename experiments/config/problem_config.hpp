@@ -12,10 +12,10 @@ namespace ringlab::experiments {
 /// The attention that is computed, without its number of tokens.
 struct ProblemConfig {
     std::int64_t batch = 1;
-    std::string heads;           ///< "QUERY:KV"; empty: those of the input
-    std::int64_t head_dim = 0;   ///< 0: that of the input
-    std::int64_t value_dim = 0;  ///< 0: head_dim
-    double scale = 0;
+    std::string heads;               ///< "QUERY:KV"; empty: those of the input
+    std::int64_t head_dim = 0;       ///< 0: that of the input
+    std::int64_t value_dim = 0;      ///< 0: head_dim
+    double scale = 0;                ///< factor of q.k; 0: that of the input, or 1/sqrt(head_dim)
     std::optional<double> soft_cap;  ///< 0: none; not given: that of the input
     std::string arithmetic;          ///< "fp64", "fp32", "bf16" or "fp16"
     std::string latent_spec;         ///< as it was typed

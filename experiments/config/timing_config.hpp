@@ -11,9 +11,9 @@ inline constexpr const char* all_records = "all";
 /// What is timed, and for how long.
 struct TimingConfig {
     std::vector<std::string> shapes;                     ///< "HEADS/DIMS[/ARITHMETIC]"; empty: the one of the problem
-    std::vector<std::string> transports;                 ///< of rings
-    std::vector<std::string> kernels;                    ///< kernel families
-    std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed
+    std::vector<std::string> transports;                 ///< of rings: "copy", "nccl"; on CPUs "threads"
+    std::vector<std::string> kernels;                    ///< kernel families, or "auto"
+    std::vector<std::string> protocols = {"sustained"};  ///< how kernels alone are timed: also "burst"
     std::vector<std::string> beside;                     ///< what is timed for comparison: work, ceilings
     std::string cudnn;                                   ///< path of the library; empty: the system's
     std::string measured;                                ///< record of an earlier run, or all_records: nothing is timed

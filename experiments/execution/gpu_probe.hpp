@@ -28,8 +28,8 @@ struct TimedBusyLink {
 
 /// Kernels of NCCL messages that attends hide.
 struct HiddenMessages {
-    std::map<std::int64_t, Timed> by_bytes;
-    int blocks = 0;            ///< of a kernel
+    std::map<std::int64_t, Timed> by_bytes;  ///< seconds of a message, by its bytes
+    int blocks = 0;                          ///< thread blocks of a message's kernel
     double flop_per_byte = 0;  ///< FLOP of an attend per byte of a message from which on the attend hides the message
 };
 
@@ -95,8 +95,9 @@ public:
     /// Transports between GPUs that this program has; none if there is one GPU.
     virtual std::vector<std::string> transports() const = 0;
 
-    virtual int gpus() const = 0;
-    virtual std::string device() const = 0;
+    virtual int gpus() const = 0;            ///< number of GPUs of this process
+    virtual std::string device() const = 0;  ///< name of the first one
+    /// Name of the kernel family that computes the problem.
     virtual std::string kernels(const layouts::Problem& problem) const = 0;
     virtual void add_provenance(Provenance& provenance) const = 0;
 };

@@ -21,21 +21,21 @@ std::optional<Prediction> Simulation::run() {
     }
 }
 
-void Simulation::hold(int rank, double sms) {
+void Simulation::hold_sms(int rank, double sms) {
     if (sms == 0) return;
     auto& held = rank_of(rank).held;
     held += static_cast<float>(sms);
-    leave(rank);
+    set_sms_of_compute(rank);
 }
 
-void Simulation::leave(int rank) {
+void Simulation::set_sms_of_compute(int rank) {
     const auto held = static_cast<double>(rank_of(rank).held);
     const auto* attend = admission_ ? running_attend(rank) : nullptr;
     const auto left = !attend ? std::max(0.0, machine_.sms - held)
                       : admission_->schedules_attends()
                           ? SmAdmission::parts * machine_.sms *
                                 admission_->speed(rank, held, engine_.now() - attend->time, attend->work)
-                          : admission_->left(rank, held);
+                          : admission_->usable_sms(rank, held);
     resources_->leave_to_compute(rank, left);
 }
 
@@ -95,7 +95,7 @@ bool Simulation::post(int id, Lane lane, std::uint32_t head) {
         (takes_sms_together(op) ? waits_for_sms_at_both_ends(id, lane, op) : waits_for_sms(id, lane, op)))
         return false;
     if (rank.posted++ == 0) rank.posted_since = engine_.now();
-    if (transfers_hold_sms_ && !takes_sms_together(op)) hold(id, transfer_cost(id, lane, op).sms);
+    if (transfers_hold_sms_ && !takes_sms_together(op)) hold_sms(id, transfer_cost(id, lane, op).sms);
     return true;
 }
 
@@ -119,9 +119,9 @@ void Simulation::start_compute(int id, PendingOp& op) {
                                          attends && admission_ && admission_->schedules_attends()
                                              ? SmAdmission::parts * SmAdmission::most_speed
                                              : 1);
-    if (admission_ && attends) leave(id);
+    if (admission_ && attends) set_sms_of_compute(id);
     if (demands.count == 0) return engine_.start_timer(tag, op.work);
-    // leave() sets the capacity so that the attend runs at the speed that SmAdmission gives.
+    // set_sms_of_compute() sets the capacity so that the attend runs at the speed that SmAdmission gives.
     const bool schedules_attends = attends && admission_ && admission_->schedules_attends();
     engine_.start({.duration = schedules_attends
                                    ? static_cast<Picoseconds>(static_cast<double>(op.work) / SmAdmission::most_speed)
@@ -143,8 +143,8 @@ void Simulation::start_transfer(int id, Lane lane, PendingOp& op) {
         begin_span(peer, head_of(peer, other));
         if (messages_) whole = transfer_of_both(id, lane, op);
         if (takes_sms_together(op)) {
-            hold(id, transfer_cost(id, lane, op).sms);
-            hold(peer, transfer_cost(peer, other, head_of(peer, other)).sms);
+            hold_sms(id, transfer_cost(id, lane, op).sms);
+            hold_sms(peer, transfer_cost(peer, other, head_of(peer, other)).sms);
         }
     }
     const auto cost = cost_.with_noise(whole, id, rank_of(id).window.head(lane));
@@ -209,7 +209,7 @@ void Simulation::admit_waiting(int rank, Picoseconds least_wait) {
 }
 
 void Simulation::pass_on_sms(int rank) {
-    admission_->leave(rank, engine_.now());
+    admission_->note_end_of_transfer(rank, engine_.now());
     admit_waiting(rank, layouts::to_picoseconds(machine_.inside_host.latency_seconds));
 }
 
@@ -232,7 +232,7 @@ void Simulation::finish(int id, Lane lane) {
     } else {
         if (--rank.moving == 0) totals.communication += now - rank.moving_since;
         if (--rank.posted == 0) totals.waiting += now - rank.posted_since;
-        if (transfers_hold_sms_) hold(id, -transfer_cost(id, lane, op).sms);
+        if (transfers_hold_sms_) hold_sms(id, -transfer_cost(id, lane, op).sms);
         if (messages_) messages_->pop(id, lane);
     }
     rank.window.finish_head(lane);

@@ -59,10 +59,10 @@ private:
     }
 
     /// Transfers that are kernels take this many SMs of the rank, or give them back if negative.
-    void hold(int rank, double sms);
+    void hold_sms(int rank, double sms);
 
     /// Gives compute the SMs that transfers do not hold.
-    void leave(int rank);
+    void set_sms_of_compute(int rank);
 
     /// The attend that the rank is running, or null.
     const PendingOp* running_attend(int rank);

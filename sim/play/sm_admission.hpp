@@ -32,7 +32,7 @@ public:
     /// A transfer of the rank has ended. Its SMs go to the next transfer that is ready or waits, before thread blocks
     /// of an attend get them: transfers have higher priority, and thread blocks of clusters cannot use a few free SMs
     /// that are far apart.
-    void leave(int rank, Picoseconds now) { of(rank).last_transfer_end = now; }
+    void note_end_of_transfer(int rank, Picoseconds now) { of(rank).last_transfer_end = now; }
     Picoseconds last_transfer_end(int rank) { return of(rank).last_transfer_end; }
 
     /// How long a transfer waits that comes when the rank's first attend has run for `gone` of its `whole` duration. 0:
@@ -80,9 +80,9 @@ public:
         return schedules_attends_ && held + sms <= cost_.tiles().idle_sms(rows, keys);
     }
 
-    /// Number of SMs to charge to the rank's first attend while transfers hold `held`, so that its speed is that of its
-    /// work tiles on the SMs that are left. At most the SMs that are left.
-    double left(int rank, double held) {
+    /// Number of SMs that the rank's first attend makes use of while transfers hold `held`: all that are left, or fewer
+    /// if its last wave leaves some idle.
+    double usable_sms(int rank, double held) {
         const auto left = std::max(0.0, machine_.sms - held);
         // A fused launch has so many waves that one more does not count.
         if (held == 0 || left == 0 || start_ == AttentionCost::TransferStart::at_the_end ||

@@ -15,7 +15,8 @@ struct MemoryConfig {
     int model_layers = 1;                      ///< layers whose activations are kept until the backward pass
     std::int64_t hidden = 0;                   ///< width of the model; 0: query heads x head dim
     std::int64_t beside_bytes = 0;             ///< kept for each token and layer by other parts than attention
-    /// What is kept of each layer for its backward pass: "everything", "output" or "checkpoint".
+    /// What is kept of each layer for its backward pass: "everything", "output", "kv", "checkpoint" or
+    /// "cache".
     std::vector<std::string> keep;
 };
 

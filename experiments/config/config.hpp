@@ -109,6 +109,7 @@ struct OptionGroups {
     bool disturbs = false;    ///< rings side by side, stragglers and noise in what is predicted
 };
 
+/// What a program is, for --help and for its record.
 struct Experiment {
     std::string name;
     std::string purpose;  ///< a paragraph for --help

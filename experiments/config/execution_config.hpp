@@ -19,7 +19,7 @@ struct ExecutionConfig {
     std::map<std::string, std::shared_ptr<BackendKind>> backends;  ///< by name, with their own options
     bool mpi = false;                                              ///< a process per rank, under mpirun
     int replicas = 1;                                              ///< data-parallel copies of the ring
-    std::string placement = "consecutive";  ///< of rings: or "strided", or a file with the GPU of each rank
+    std::string placement = "consecutive";  ///< of rings: or "strided", "file:PATH" with the GPU of each rank
     int repeats = 5;                        ///< executions of both passes of a case
     double timeout_seconds = 300;           ///< longest wait for other ranks without progress
     bool keeps_results = true;              ///< on the root process, where they are judged or saved
@@ -33,6 +33,8 @@ struct JudgingConfig {
     std::optional<double> tolerance;  ///< without it, derived from the arithmetic
 };
 
+/// The rings of `ranks` ranks that run at the same time, one for each replica. Reads `placement` only as far as it says
+/// "consecutive"; everything else counts as strided, see gpu_placement().
 layouts::RingGroup ring_group(const ExecutionConfig& config, int ranks);
 
 /// GPU of each rank of all replicas, ring by ring, as --placement says; empty: in order. Throws Error if it says

@@ -29,6 +29,7 @@ struct ProblemConfig {
     std::uint64_t seed = 1;          ///< seed of everything random
 };
 
+/// The type of a word of --arithmetic: "fp64", "fp32", "bf16" or "fp16". Throws Error for any other.
 layouts::DType dtype_from(const std::string& arithmetic);
 
 /// The problem that the configuration describes by itself, with no tokens; 4:2 heads of 128 where it is silent.

@@ -103,6 +103,8 @@ struct BackendRegistration {
 /// The one that the configuration names. Throws Error that lists the known ones.
 std::shared_ptr<const BackendKind> backend_kind(const ExecutionConfig& config);
 
+/// The backend that the configuration names, for rings of `ranks`, with the fault that --fault asks for. Throws Error
+/// as BackendKind::make() does, and if the fault cannot be made there.
 std::unique_ptr<Backend> make_backend(const ExecutionConfig& config, const std::string& arithmetic, int ranks);
 
 /// After this call the error line of a process that ends because another one is gone also says that finished runs are

@@ -33,13 +33,14 @@ struct KernelsUsed {
     std::string forward, backward;
 };
 
+/// What Bench::ring() measured of both passes.
 struct RingSamples {
     KernelsUsed kernels;
     PassSamples forward, backward;
-    std::vector<MemoryShare> memory;  ///< by rank
-    std::vector<std::string> devices;
-    std::vector<gpu::ClockSample> clocks;
-    double clock_uncertainty = 0;
+    std::vector<MemoryShare> memory;       ///< by rank
+    std::vector<std::string> devices;      ///< by rank: name of its device
+    std::vector<gpu::ClockSample> clocks;  ///< of all GPUs that took part
+    double clock_uncertainty = 0;          ///< seconds by which times of different ranks may disagree
 };
 
 /// Device seconds of one call by round and repeat.
@@ -49,6 +50,7 @@ struct CallSamples {
     std::optional<double> watts = {};  ///< mean power while it runs back to back
 };
 
+/// What was timed on one device: kernels and baselines, in turns.
 struct DeviceSamples {
     KernelsUsed kernels;
     std::vector<CallSamples> calls;
@@ -57,12 +59,14 @@ struct DeviceSamples {
     std::vector<gpu::ClockSample> clocks;
 };
 
+/// Messages of one size from each device to its neighbour, all at the same time.
 struct LinkSamples {
     std::string transport;
     std::int64_t bytes = 0;
     std::vector<double> seconds;  ///< of a message, slowest device, by repeat
 };
 
+/// What Bench::ceilings() measured.
 struct CeilingSamples {
     DeviceSamples products;
     double flop = 0;  ///< of one matrix product

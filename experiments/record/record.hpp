@@ -14,6 +14,7 @@
 
 namespace ringlab::experiments {
 
+/// What happens if there is a file at the record's path.
 enum class RecordMode {
     create,     ///< refuse if there is a file
     next_free,  ///< the next free name if this one is taken, or being written

@@ -40,6 +40,7 @@ enum class Timelines {
     all,
 };
 
+/// How run() executes schedules, and what it measures and keeps.
 struct GpuOptions {
     TransportKind transport = TransportKind::loopback;
     layouts::RingGroup group;  ///< ring: ranks of the schedule

@@ -21,6 +21,7 @@ public:
     virtual void abort() noexcept = 0;
 };
 
+/// The run of member number `member` of the job's team. Both references must outlive it.
 std::unique_ptr<MemberRun> make_member_run(const Job& job, Fabric& fabric, int member);
 
 /// How the fused launches of a member's ranks start. Called by all members at the same time.

@@ -25,6 +25,7 @@ struct MapOptions {
     Lent lent = Lent::nothing;
 };
 
+/// Whether some rank receives its own output (slot 0 of Pool::output) as a message, as with `pass-q`.
 bool output_arrives(const layouts::Program& forward);
 
 /// Number of arrival flags of a rank: enough for an instruction of each rank and pass.

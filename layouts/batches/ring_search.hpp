@@ -22,6 +22,7 @@ struct PricedAssignment {
     double mean() const;
 };
 
+/// The assignment with the price of each of its rings.
 PricedAssignment priced(Assignment assignment, const RingPrice& price);
 
 /// Documents exchanged among given rings. Assigns them, prices each ring, takes the ratio of its price to its work per

@@ -96,6 +96,7 @@ std::int64_t layout_granularity(const std::string& spec, int ranks);
 Layout cache_layout(const std::string& spec, std::span<const std::int64_t> lengths, std::int64_t appended, int ranks);
 std::int64_t cache_begin(std::span<const std::int64_t> lengths, std::int64_t appended, std::size_t sequence);
 
+/// What makes a layout of one name, from the arguments that a user typed after its colon.
 struct LayoutFactory {
     /// See layout_granularity(). Called before `make`, so it also refuses arguments that are wrong.
     std::function<std::int64_t(const std::string& arguments, int ranks)> granularity;

@@ -34,6 +34,7 @@ std::int64_t pairs_of(const Op& attend, int query_heads);
 /// The span of an operation, without its times.
 Span span_of(int rank, OpIndex index, const Op& op, int query_heads);
 
+/// When all operations of one pass ran on all ranks.
 struct Timeline {
     int ranks = 0;
     std::vector<Span> spans;  ///< by rank, then in the order of the rank's schedule

@@ -34,6 +34,7 @@ enum class Cause {
     memory,   ///< merges, adds and copies, and the memory bandwidth that attends and messages compete for
 };
 
+/// How a pass is simulated. The default is an undisturbed ring at the sustained clock.
 struct SimOptions {
     bool trace = false;  ///< keep every span, not only totals
     ComputeModel compute = ComputeModel::tiles;

@@ -19,6 +19,7 @@ struct KernelPrice {
 /// problem caps them. If none fits in both, one that holds the dims; otherwise the machine's main kernel.
 KernelPrice kernel_price(const Machine& machine, layouts::Pass pass, const layouts::Problem& problem);
 
+/// The prices that kernel_price() chooses for a schedule's pass and problem.
 const AttentionCost& attention_cost(const Machine& machine, const layouts::Schedule& schedule);
 
 /// Factor on the tile times of the chosen kernel: the ratio of FLOP per tile. It is 1 if the file has several kernels

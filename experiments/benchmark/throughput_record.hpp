@@ -28,8 +28,9 @@ std::vector<double> slowest(const std::vector<std::vector<double>>& seconds);
 /// Columns rate_forward, rate_backward, rate_both and their like; raw samples, memory, clocks, the extra pass's spans.
 void describe_ring(RunWriter& run, const ThroughputCase& which, const Plan& plan, const RingSamples& samples);
 
-/// Raw samples and the column rate_CALL of each call, and for ours ratio_CALL, how many times cuDNN's rate it is. Where
-/// power was measured energy_CALL, joules for each FLOP. Of single passes burst_rate_CALL and burst_ratio_CALL.
+/// The raw samples, and columns for each call: rate_CALL; for our kernels also ratio_CALL, which is rate_CALL divided
+/// by cuDNN's rate; energy_CALL, joules for each FLOP, where power was measured. Single passes have burst_rate_CALL and
+/// burst_ratio_CALL instead.
 void describe_device(RunWriter& run, const ThroughputCase& which, const Plan& plan, const DeviceSamples& samples);
 
 /// The column rate_matrix_product and, by transport and message size, "link/TRANSPORT/bandwidth".

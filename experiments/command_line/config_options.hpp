@@ -31,7 +31,7 @@ void add_predicting(Options& options, Config& config, const Experiment& experime
 void add_disturbing(Options& options, Config& config);
 void add_planning(Options& options, Config& config, const Experiment& experiment);
 
-// What several of these have.
+// Options that several of these groups have.
 void add_clock(Options& options, Config& config);
 void add_threads(Options& options, Config& config);
 void add_mpi(Options& options, Config& config);

@@ -22,8 +22,8 @@ namespace ringlab::experiments {
 
 /// Results and times of a forward and a backward pass of one ring.
 struct Measurement {
-    /// o rounded to the problem's dtype; gradients as accumulated. Of the last repeat only, and empty where nothing is
-    /// judged or saved.
+    /// o rounded to the problem's dtype; gradients as accumulated. Only the last repeat has them, and only if they
+    /// are judged or saved.
     reference::Outputs outputs;
     reference::Tensor o_unrounded;  ///< o before its last rounding
     layouts::Timeline forward, backward;

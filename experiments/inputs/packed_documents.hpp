@@ -17,7 +17,7 @@ struct Batch {
     std::vector<std::vector<std::int64_t>> packings;
 
     std::int64_t tokens_per_packing() const;
-    /// Of all packings, one packing after another. The place in this list is the number of the document.
+    /// Lengths of all documents, one packing after another. A document's index in this list is its number.
     std::vector<std::int64_t> lengths() const;
 };
 

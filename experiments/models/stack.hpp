@@ -34,8 +34,8 @@ struct StackSchedules {
     double single_seconds = 0;                       ///< of all layers, both passes, by that one
 };
 
-/// Chooses by `seconds`, by kind of layer and schedule; every kind has the same schedules. Of equally fast ones it
-/// takes the first.
+/// Chooses the fastest schedules. `seconds` has the times by kind of layer and schedule; every kind has the same
+/// schedules. If two are equally fast, the first one is chosen.
 StackSchedules choose_schedules(const Stack& stack, const std::vector<std::vector<PassSeconds>>& seconds);
 
 /// A mask whose windows, chunks and sinks are so many times shorter, at least one token. Throws Error if a term has

@@ -16,7 +16,7 @@ using OptionTarget =
     std::variant<bool*, int*, std::int64_t*, std::uint64_t*, double*, std::optional<double>*, std::string*,
                  std::vector<int>*, std::vector<std::int64_t>*, std::vector<std::string>*>;
 
-/// An option as --help shows it. What its target holds when it is added is the default.
+/// An option as --help shows it. Its default is the value that the target has when the option is added.
 struct Option {
     std::string name;
     std::string value;  ///< placeholder of its value: "N", "FILE"

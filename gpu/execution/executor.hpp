@@ -77,7 +77,8 @@ struct PassRun {
     /// Device seconds by repeat, then rank, of rotating Q and K before a forward pass, or dQ and dK after a backward
     /// pass. They are no part of rank_seconds. Empty if nothing is rotated.
     std::vector<std::vector<double>> rotation_seconds;
-    /// From a pass's start to that of the next, on average; 0 for a single one. What is longer than a pass is a pause.
+    /// From a pass's start to that of the next, on average; 0 for a single one. The time beyond the
+    /// pass itself is a pause.
     double period_seconds = 0;
 };
 

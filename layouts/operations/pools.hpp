@@ -67,7 +67,7 @@ inline constexpr std::array<PoolDescription, pool_count> pool_table{{
     // dO, and what the backward pass knows of its rows.
     {Pool::dout, "dO", Heads::query, true, false, {{{"dout", Width::value_dim}, {"lse,delta", Width::two, true}}}},
     {Pool::dq, "dQ", Heads::query, false, true, {{{"dq", Width::head_dim}}}},
-    // What keys and values of all heads are expanded from, see Problem, and its gradient.
+    // The latent from which K and V of all heads are expanded, see Problem, and its gradient.
     {Pool::latent, "latent", Heads::one, true, false, {{{"latent", Width::latent}}}},
     {Pool::dlatent, "dlatent", Heads::one, false, true, {{{"dlatent", Width::latent}}}},
 }};

@@ -36,8 +36,8 @@ private:
     FusedLaunch launch_;
     std::size_t section_begin_ = 0;  // position in launch_.attends of the current section's first attend
     // By operation: 1 + the index of the last attend that must have ended before the operation can begin, 0 if there is
-    // none. The order of the compute lane is not counted. What a peer computed may depend on any attend of this rank,
-    // so receiving it counts as the largest value.
+    // none. The order of the compute lane is not counted. A result that a peer computed may depend on any attend of
+    // this rank, so receiving it counts as the largest value.
     std::vector<std::size_t> needs_;
     std::vector<std::size_t> lane_needs_;  // by lane: the same for its last transfer
     std::vector<bool> attends_;            // by operation: whether it is an attend

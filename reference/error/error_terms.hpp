@@ -53,8 +53,8 @@ double sum_roundings(double terms, layouts::DType dtype);
 /// of an error spread evenly up to there, 4 (2^-n / sqrt(3))^2 for 2^-n = 2.36 e, times 4.
 constexpr double exp_roundings = 30;
 
-/// Relative variance of exp(s), to be taken times p^2, where s has a variance. That is the variance itself while it is
-/// small; else the exponential grows faster on one side: at 5 standard deviations by e^(5 sigma) - 1.
+/// Relative variance of exp(s), to be multiplied by p^2, from the variance of s. It is the variance of s while that is
+/// small. Otherwise the exponential grows faster on one side: at 5 standard deviations by e^(5 sigma) - 1.
 inline double variance_of_exp(double variance) {
     constexpr double deviations = 5;
     if (variance < 1e-8) return variance;
@@ -129,10 +129,11 @@ public:
         if (x != rounded) add(square(x), (rounded - x) / x, 1);
     }
 
-    /// Those of a row, among others: of a part of the result with this square.
+    /// Adds the roundings of a row, which makes a part of the result with the square `part`.
     void add(double part, const KnownRoundings& row) {
-        // Of p that are tiny, next to a sink or because dropout took the only large one, weights_^2 may be too small
-        // for a double. So may squares_, and then they are taken to have all of their errors in common.
+        // All p of a row may be tiny: next to a sink, or if dropout took the only large one. Then weights_^2 and
+        // squares_ may be too small for a double. If squares_ is, the numbers are taken to have all of their errors in
+        // common.
         if (row.weights_ > 0) add(part, row.errors_ / row.weights_, row.squares_ / row.weights_ / row.weights_);
     }
 
@@ -172,7 +173,7 @@ struct KnownError {
 /// The same of many rows: what each has in common, and what all have.
 class KnownErrors {
 public:
-    /// Of a result whose largest magnitude is given.
+    /// For a result whose largest magnitude is `largest`; `unit`: RMS of one rounding, see unit_of().
     KnownErrors(double unit, double largest) : unit_(unit), largest_(std::max(largest, vanishing)) {}
 
     /// A row whose numbers make a part of the result with this square.
@@ -183,7 +184,8 @@ public:
         all_.add(part, row);
     }
 
-    /// Of a result with this squared norm. Rows add up as independent ones do, or all with one sign.
+    /// The known error of a result with the squared norm `norm`. Errors of rows add up as independent ones do, or all
+    /// with one sign.
     KnownError error(double norm) const {
         const double one_sign = all_.squares() > 0 ? std::max(1.0, norm / all_.squares()) : 0;
         const double all = all_.in_common(unit_);

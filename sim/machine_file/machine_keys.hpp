@@ -5,7 +5,7 @@
 
 namespace ringlab::sim {
 
-/// One key of a machine file, for people. Of kernels other than the main one, the section is [kernels.NAME].
+/// One key of a machine file, for people. Kernels other than the main one have the section [kernels.NAME].
 struct MachineKey {
     std::string name;      ///< with its section: "attention.forward.launch_us"
     std::string unit;      ///< "us", "GB/s"; of a text its values

@@ -38,7 +38,7 @@ public:
     ChakraTraces(const layouts::Schedule& schedule, const Machine& machine, const SimOptions& options,
                  std::string name);
 
-    /// Of all rings that options.replicas asks for.
+    /// Number of ranks of all rings that options.replicas asks for.
     int ranks() const { return prediction_.timeline.ranks; }
 
     /// The GPU of a rank, as options.placement says: the number of the rank's trace, and its name in others' messages.

@@ -53,7 +53,7 @@ struct SmsFrom {
 };
 
 /// The same with a number of processors that changes. `counts` is sorted by time and begins at time 0. A processor that
-/// has to leave first finishes its work tile. Of several, those that are free first leave.
+/// has to leave first finishes its work tile. If several could leave, those that are free first do.
 double list_schedule(std::span<const WorkTileGroup> work_tiles, std::span<const SmsFrom> counts);
 
 }  // namespace ringlab::sim

@@ -51,7 +51,7 @@ struct RankShare {
     layouts::Picoseconds idle = 0;           ///< neither
 };
 
-/// By rank. Of predicted timelines, too.
+/// The RankShare of each rank, of a measured or a predicted timeline.
 std::vector<RankShare> rank_shares(const layouts::Timeline& timeline);
 
 }  // namespace ringlab::experiments

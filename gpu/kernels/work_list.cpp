@@ -62,7 +62,7 @@ std::int64_t count_tokens(std::span<const Run> runs) {
     return tokens;
 }
 
-RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
+RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries, DeviceMemory& memory)
     : runs_(queries.begin(), queries.end()), tokens_(count_tokens(queries)) {
     require_small_enough(mask);
     std::vector<std::array<std::int32_t, 4>> bounds(static_cast<std::size_t>(tokens_ + padding));
@@ -79,7 +79,7 @@ RowBounds::RowBounds(const Mask& mask, std::span<const Run> queries)
             *next++ = {static_cast<std::int32_t>(row.begin), static_cast<std::int32_t>(row.end),
                        static_cast<std::int32_t>(row.sink), static_cast<std::int32_t>(run.at(i))};
         }
-    device_ = uploaded(bounds);
+    device_ = uploaded(bounds, memory);
 }
 
 std::vector<std::int32_t> key_positions(const Mask& mask, std::span<const Run> keys, std::int64_t count) {
@@ -94,10 +94,10 @@ std::vector<std::int32_t> key_positions(const Mask& mask, std::span<const Run> k
     return positions;
 }
 
-KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys)
+KeyPositions::KeyPositions(const Mask& mask, std::span<const Run> keys, DeviceMemory& memory)
     : runs_(keys.begin(), keys.end()),
       tokens_(count_tokens(keys)),
-      device_(uploaded(key_positions(mask, keys, tokens_ + padding))) {}
+      device_(uploaded(key_positions(mask, keys, tokens_ + padding), memory)) {}
 
 Tiles find_tiles(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
                  Major major, EqualEntries equal) {
@@ -158,7 +158,7 @@ bool fall_linearly(std::span<const std::array<std::int32_t, 4>> items, std::span
 }
 
 TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<const Run> keys, TileShape shape,
-                   Major major, bool with_semaphores, bool grouped) {
+                   Major major, bool with_semaphores, bool grouped, DeviceMemory& memory) {
     auto [items, entries, full, partial, other] =
         find_tiles(mask, queries, keys, shape, major, with_semaphores ? EqualEntries::apart : EqualEntries::shared);
     full_ = full;
@@ -170,15 +170,15 @@ TileList::TileList(const Mask& mask, std::span<const Run> queries, std::span<con
     const auto busy = std::span(items).first(static_cast<std::size_t>(busy_items_));
     falls_linearly_ = gpu::fall_linearly(busy, entries);
     if (grouped && !falls_linearly_) row_groups_ = static_cast<std::int32_t>(group_by_last_entry(busy, entries));
-    items_device_ = uploaded(items);
-    entries_device_ = uploaded(entries);
+    items_device_ = uploaded(items, memory);
+    entries_device_ = uploaded(entries, memory);
     if (!with_semaphores) return;
     std::vector<std::int32_t> values(entries.size()), taken(static_cast<std::size_t>(other));
     for (const auto& item : items)
         for (auto e = item[1]; e < item[2]; ++e)
             values[static_cast<std::size_t>(e)] =
                 taken[static_cast<std::size_t>(entries[static_cast<std::size_t>(e)] / 2)]++;
-    semaphore_values_ = uploaded(values);
+    semaphore_values_ = uploaded(values, memory);
 }
 
 std::int64_t TileList::device_bytes() const {
@@ -198,11 +198,13 @@ WorkList::WorkList(const Mask& mask, std::shared_ptr<const RowBounds> rows, std:
       keys_(std::move(keys)),
       options_(options),
       tiles_(mask, rows_->runs(), keys_->runs(), plan.tile,
-             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped),
+             options.pass == layouts::Pass::forward ? Major::queries : Major::keys, plan.with_semaphores, plan.grouped,
+             *options.memory),
       counter_count_(plan.counters) {
     if (plan.query_tile)
-        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries);
-    if (counter_count_ > 0) counters_ = uploaded(std::vector<std::uint32_t>(counter_count_));
+        query_tiles_ = std::make_unique<TileList>(mask, rows_->runs(), keys_->runs(), *plan.query_tile, Major::queries,
+                                                  false, false, *options.memory);
+    if (counter_count_ > 0) counters_ = uploaded(std::vector<std::uint32_t>(counter_count_), *options.memory);
 }
 
 std::uint32_t* WorkList::next_counter() const {

@@ -159,6 +159,9 @@ class Ring:
             self._cuda = CudaRing(self, device, self._transport)
         return self._cuda
 
+    def cuda_memory(self):
+        return self._cuda.held() if self._cuda else (0, 0)
+
     def other_device(self, device):
         """Why this rank cannot compute there; empty if it can."""
         if device.type != "cuda" or self._cuda is None or self._cuda.device == device:
@@ -324,3 +327,9 @@ def ring_of(name, timeout=DEFAULT_TIMEOUT, transport="automatic"):
         if ring is None or ring.group is not group:
             ring = _rings[name] = Ring(group, timeout, transport)
         return ring
+
+
+def held_memory(name):
+    """Bytes on the device, and pinned on the host, that the ring of a group holds besides PyTorch's; 0 if there is none."""
+    ring = _rings.get(name)
+    return ring.cuda_memory() if ring else (0, 0)

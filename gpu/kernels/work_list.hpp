@@ -131,7 +131,7 @@ private:
 /// empty (and skipped), full or partial. It depends on neither heads nor batch, so it is built once, before the pass,
 /// and serves every head group, layer and repeat.
 ///
-/// The host classifies the tiles, about 10 ns per pair of tiles, and uploads them.
+/// The host classifies the tiles, about 10 ns per pair of tiles that may see each other, and uploads them.
 class WorkList {
 public:
     using Options = WorkListOptions;

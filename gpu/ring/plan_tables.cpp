@@ -20,7 +20,10 @@ TableStore::Staging::Staging(std::size_t bytes) : bytes_(bytes) {
     RINGLAB_CUDA(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped));
 }
 
-TableStore::Staging::~Staging() { cudaFreeHost(data_); }
+TableStore::Staging::~Staging() {
+    cudaEventSynchronize(copied);  // a copy may be reading it
+    cudaFreeHost(data_);
+}
 
 std::unique_ptr<TableStore::Staging> TableStore::take(std::size_t bytes) {
     const auto take_out = [&](auto found) {

@@ -128,10 +128,10 @@ void ReadyRing::rehearse(RingPlan& plan, Pass pass, const CallerTensors& tensors
 void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const CallerTensors& tensors,
                     std::uint64_t dropout_seed, cudaStream_t caller) {
     const DeviceScope scope(options_.device);
+    if (!plan->is_placed()) plan->place(lanes_of(*plan));  // without the mutex, as it may wait for earlier copies
     std::unique_lock lock(mutex_);
     begin_call();
     try {
-        if (!plan->is_placed()) plan->place(lanes_of(*plan));
         auto& work = plan->work();
         // Behind the caller's work and, by the caller's wait for the end of the pass, before what comes later.
         const auto local_bytes = plan->local_bytes();
@@ -161,7 +161,7 @@ void ReadyRing::run(const std::shared_ptr<RingPlan>& plan, Pass pass, const Call
     } catch (const std::exception& error) {  // local memory stays, as kernels may be using it
         failure_ = error.what();
         release();
-        if (plan->is_placed()) plan->work().give_up();
+        plan->work().give_up();
         throw;
     }
 }

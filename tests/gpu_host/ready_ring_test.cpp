@@ -1,19 +1,19 @@
 // Ranks that stay ready between passes, over a runtime without devices: threads stand for processes.
 
 #include "gpu/ring/ready_ring.hpp"
+#include "tests/gpu/reused_memory.hpp"
 #include "tests/gpu_host/fake_cuda.hpp"
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include <map>
-
 namespace ringlab::gpu {
 namespace {
 
 namespace data = boost::unit_test::data;
 using layouts::Pass;
+using tests::ReusedMemory;
 
 /// A member of a team of threads, as if it were a process of its own.
 class ProcessTeam : public Team {
@@ -37,33 +37,6 @@ public:
 private:
     Team& threads_;
     int member_;
-};
-
-/// Memory in stream order: what was released goes to the next who asks for as much on the same stream, while earlier
-/// work of the stream may still be using it.
-class ReusedMemory : public StreamMemory {
-public:
-    void* allocate(std::size_t bytes, cudaStream_t stream) override {
-        const Kind kind{bytes, stream};
-        auto& free = free_[kind];
-        if (free.empty()) {
-            ++allocations;
-            free.push_back(memory_.emplace_back(bytes).data());
-        }
-        auto* const memory = free.back();
-        free.pop_back();
-        kinds_[memory] = kind;
-        return memory;
-    }
-    void release(void* memory) noexcept override { free_[kinds_.at(memory)].push_back(memory); }
-
-    int allocations = 0;
-
-private:
-    using Kind = std::pair<std::size_t, cudaStream_t>;
-    std::vector<DeviceBuffer> memory_;
-    std::map<Kind, std::vector<void*>> free_;
-    std::map<void*, Kind> kinds_;
 };
 
 constexpr std::int64_t tokens = 48, query_heads = 4, kv_heads = 2, dim = 16;

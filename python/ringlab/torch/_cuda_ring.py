@@ -28,7 +28,7 @@ class CudaRing:
     def _all_gather(self, _, data, size, everything, sizes):
         try:
             parts = self._ring.all_gather(ctypes.string_at(data, size))
-        except Exception as error:  # noqa: BLE001, the library says that it failed
+        except BaseException as error:  # noqa: BLE001, Ctrl-C too; the library says that it failed
             self._ring.note(error)
             return 1
         self._gathered = ctypes.create_string_buffer(b"".join(parts))
@@ -40,7 +40,7 @@ class CudaRing:
     def _allocate(self, _, size, stream):
         try:
             return torch.cuda.caching_allocator_alloc(size, self.device, stream or 0)
-        except Exception as error:  # noqa: BLE001, the library says that there is no memory
+        except BaseException as error:  # noqa: BLE001, the library says that there is no memory
             self._ring.note(error)
             return None
 
